@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace starpipe::model {
+
+/// One named tensor of a layer's parameters, row-major fp32.
+struct Parameter {
+  std::string name;                ///< full name: "transformer.h.0.attn.c_attn.weight"
+  std::vector<std::size_t> shape;  ///< as in the saved file
+  /// Start value: normal with this deviation and mean; deviation 0 is the constant `mean`.
+  double deviation = 0;
+  double mean = 0;
+
+  [[nodiscard]] std::size_t size() const;
+};
+
+/// What a network asks of a layer.
+struct LayerSpec {
+  std::string kind;         ///< name in the registry: "linear"
+  std::string name;         ///< prefix of its parameters' names
+  std::size_t rows = 0;     ///< rows of one micro-batch: sequences * context, or samples
+  std::size_t columns = 0;  ///< columns of its input
+  /// The layer's own numbers ("outputs", "heads", ...). Unknown or missing keys throw
+  /// std::invalid_argument: a bug in the network, not in the user's input.
+  std::map<std::string, double> options;
+};
+
+/// One operator of the network with its F, B and W passes.
+///
+/// Inputs and outputs are row-major fp32 matrices of `rows()` rows; token ids travel as floats (exact up
+/// to 2^24). A layer is immutable after construction and its passes are thread-safe: all state is in
+/// the spans, which never overlap. Passes do not allocate and do not throw.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  [[nodiscard]] virtual std::size_t rows() const = 0;
+  [[nodiscard]] virtual std::size_t input_columns() const = 0;
+  [[nodiscard]] virtual std::size_t output_columns() const = 0;
+  /// In the order in which they lie in the parameter span. Empty for layers without.
+  [[nodiscard]] virtual std::vector<Parameter> parameters() const { return {}; }
+  /// Floats that F keeps for B and W.
+  [[nodiscard]] virtual std::size_t stash_size() const = 0;
+  /// Floats of working memory that any of the passes needs.
+  [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
+  /// Estimated floating-point operations of F for one micro-batch, to balance stages.
+  [[nodiscard]] virtual double flops() const = 0;
+
+  /// F. output[rows x output_columns] and stash are written whole.
+  virtual void forward(std::span<const float> parameters, std::span<const float> input,
+                       std::span<float> output, std::span<float> stash,
+                       std::span<float> scratch) const noexcept = 0;
+
+  /// B: input_gradient[rows x input_columns] from output_gradient; no weight-gradient work.
+  virtual void backward_input(std::span<const float> parameters, std::span<const float> stash,
+                              std::span<const float> output_gradient, std::span<float> input_gradient,
+                              std::span<float> scratch) const noexcept = 0;
+
+  /// W: adds to parameter_gradient (laid out as the parameters). Layers without parameters: no effect.
+  virtual void backward_weights(std::span<const float> /*stash*/, std::span<const float> /*output_gradient*/,
+                                std::span<float> /*parameter_gradient*/,
+                                std::span<float> /*scratch*/) const noexcept {}
+};
+
+/// The loss at the end of the network: mean over the rows of a micro-batch.
+class Loss {
+ public:
+  virtual ~Loss() = default;
+
+  [[nodiscard]] virtual std::size_t rows() const = 0;
+  [[nodiscard]] virtual std::size_t input_columns() const = 0;
+  /// Floats per row of the target: 1 for a token id, the output's columns for regression.
+  [[nodiscard]] virtual std::size_t target_columns() const = 0;
+  [[nodiscard]] virtual std::size_t stash_size() const = 0;
+  /// Returns the mean loss of the rows.
+  virtual float forward(std::span<const float> input, std::span<const float> target,
+                        std::span<float> stash) const noexcept = 0;
+  /// input_gradient = scale * d(mean loss)/d(input).
+  virtual void backward_input(std::span<const float> stash, float scale,
+                              std::span<float> input_gradient) const noexcept = 0;
+};
+
+using LayerFactory = std::function<std::unique_ptr<Layer>(const LayerSpec&)>;
+using LossFactory = std::function<std::unique_ptr<Loss>(std::size_t rows, std::size_t columns)>;
+
+/// Adds a kind; call from a file-scope initialiser. Returns true; throws std::logic_error when taken.
+bool register_layer(std::string kind, LayerFactory factory);
+bool register_loss(std::string kind, LossFactory factory);
+
+/// Throws std::invalid_argument for an unknown kind or options the kind does not have.
+std::unique_ptr<Layer> make_layer(const LayerSpec& spec);
+std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns);
+std::vector<std::string> layer_kinds();
+
+}  // namespace starpipe::model

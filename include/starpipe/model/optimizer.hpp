@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace starpipe::model {
+
+/// `training.optimizer:` of the configuration, with PyTorch's names, formulas and defaults.
+struct OptimizerConfig {
+  std::string kind = "adamw";  ///< "adamw" (Loshchilov and Hutter, arXiv 1711.05101) or "sgd"
+  double learning_rate = 1e-3;
+  double weight_decay = 0.01;  ///< adamw: decoupled; sgd: added to the gradient (its default is 0)
+  double momentum = 0.0;       ///< sgd: v = momentum * v + g; w -= learning_rate * v
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+/// Floats of optimizer state for `parameters` floats: 2x for adamw (first and second moments), 1x for sgd
+/// with momentum, else 0. Zero before the first step.
+std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters);
+
+/// One update of all parameters (every parameter decays, as torch.optim does by default). `step` counts
+/// from 1. Thread-safe; does not allocate or throw.
+void optimizer_step(const OptimizerConfig& config, int step, std::span<const float> gradient,
+                    std::span<float> parameters, std::span<float> state) noexcept;
+
+}  // namespace starpipe::model

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+
+namespace starpipe::plan {
+
+/// What a user asks of a named schedule.
+struct ScheduleRequest {
+  int workers = 1;
+  int microbatches = 1;
+  /// Stage graph of the model; a chain of `workers` stages when absent.
+  std::optional<StageGraph> graph;
+  /// Independent pipelines G of the looped schedules; W = G * R.
+  std::optional<int> groups;
+  /// Worker of each stage, one entry a stage, for schedules that place by stage; stage s on worker s
+  /// when empty.
+  std::vector<int> stage_workers;
+};
+
+/// A named schedule: what it is, and the function that builds it.
+struct ScheduleEntry {
+  std::string name;
+  /// One line for `schedule list`.
+  std::string summary;
+  /// Where it was published (source and section).
+  std::string source;
+  /// Throws InputError, naming the value at fault, for a request the definition has no answer to.
+  std::function<Schedule(const ScheduleRequest&)> build;
+};
+
+/// Adds a name; call it from a file-scope initialiser (`const bool registered = ...`). Returns true.
+/// Throws InputError when the name is taken. Not thread-safe.
+bool register_schedule(ScheduleEntry entry);
+
+/// All names, sorted.
+std::vector<ScheduleEntry> schedule_entries();
+
+/// Builds `name`. Throws InputError for an unknown name (listing the known ones) or a bad request.
+Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
+
+}  // namespace starpipe::plan

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+
+namespace starpipe::plan {
+
+/// Time of each pass of one stage, in any one unit. BW lasts B + W.
+struct Durations {
+  double F = 1;
+  double B = 1;
+  double W = 1;
+
+  [[nodiscard]] double of(Pass pass) const;
+  friend bool operator==(const Durations&, const Durations&) = default;
+};
+
+/// Bytes of what one stage and micro-batch exchanges and keeps. All zero when no model is known.
+struct StageSizes {
+  std::uint64_t activation = 0;  ///< the stage's output
+  std::uint64_t gradient = 0;    ///< gradient with respect to the stage's output
+  std::uint64_t stash = 0;       ///< what F keeps for B and W
+  std::uint64_t gradient_stash = 0;  ///< what B keeps for W where the backward pass is split
+  std::uint64_t weights = 0;     ///< the stage's parameters, and as much for their gradient
+};
+
+/// What things cost. Per-stage vectors have one entry a stage, or a single one for all stages.
+struct Costs {
+  std::vector<Durations> durations = {Durations{}};
+  std::vector<StageSizes> sizes = {StageSizes{}};
+  /// A transfer between two workers takes alpha + beta * bytes.
+  double alpha = 0;
+  double beta = 0;
+  /// Transfers overlap compute: a result leaves when it is there, weights at time 0. Otherwise a worker
+  /// fetches the inputs of a job, one after the other, when it has picked it.
+  bool prefetch = true;
+
+  [[nodiscard]] const Durations& duration(int stage) const;
+  [[nodiscard]] const StageSizes& size(int stage) const;
+};
+
+/// When a job computed.
+struct Span {
+  double start = 0;
+  double end = 0;
+};
+
+/// Things of one kind that a worker received from others.
+struct Received {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const Received&, const Received&) = default;
+};
+
+/// Everything that moves to one worker in a step. What a worker receives once and keeps is counted once:
+/// an activation that two of its jobs read, the weights of a stage for all micro-batches of the step
+/// (they are dropped after their last use).
+struct Transfers {
+  Received activations;       ///< outputs of preceding stages, for F
+  Received stashes;           ///< what F kept, where B or W runs on another worker; B's part for W
+  Received gradients;         ///< gradients of succeeding stages, for B
+  Received weights;           ///< parameters from their holder, for F and B
+  Received weight_gradients;  ///< contributions reduced here, and sums sent to further holders
+  friend bool operator==(const Transfers&, const Transfers&) = default;
+};
+
+/// Per worker, what `w` alone makes it receive in one step (source 000, "Latency, network, and memory
+/// usage from w(s,b,d)"). Independent of time. O(jobs).
+std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs);
+
+/// One move of the weight-gradient reduction: the contribution of worker `from` is added to that of
+/// `into` (or replaces it, for the broadcast to further holders).
+struct ReductionStep {
+  int stage = 0;
+  int from = 0;
+  int into = 0;
+  bool broadcast = false;
+  friend bool operator==(const ReductionStep&, const ReductionStep&) = default;
+};
+
+/// How the weight gradients of `stage`, accumulated on each worker that computes W or BW for it, reach
+/// every holder of its weights: a binary tree onto the first holder, in an order fixed by the schedule
+/// (so sums are reproducible), then a copy to each further holder.
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage);
+
+/// Workers that hold the weights of `stage`, ascending: {w_weights(s, b, d)}.
+std::vector<int> weight_holders(const Schedule& schedule, int stage);
+
+/// Workers that accumulate a weight gradient of `stage` (run its W or BW), ascending.
+std::vector<int> gradient_workers(const Schedule& schedule, int stage);
+
+/// A schedule's run, predicted or measured, and what follows from it.
+struct Timeline {
+  /// By JobId, in the unit of the durations, the first start at 0 when predicted. Slots without a job
+  /// have an empty span.
+  std::vector<Span> spans;
+  double makespan = 0;         ///< first start to last end, all workers
+  double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
+  double device_span = 0;      ///< the longest first start to last end of one worker
+  /// 1 - work / device_span, work being the longest busy time of one worker: the zero-bubble papers'
+  /// bubble rate (source 004, Table 4).
+  double device_bubble_fraction = 0;
+
+  // Per worker:
+  std::vector<double> busy;                        ///< time spent computing
+  std::vector<int> peak_activations;               ///< most live stashes
+  std::vector<std::uint64_t> peak_activation_bytes;  ///< most live bytes of stashes (B's part included)
+  std::vector<Transfers> received;
+};
+
+/// What follows from the spans of a run; predicted and measured runs go through this one function.
+///
+/// A stash is live from the start of F to the end of the last of B and W. Where B runs on another worker
+/// than F, it is counted there from the end of F on. `spans` is by JobId. O(jobs log jobs).
+Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
+
+/// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline (the greedy
+/// rule is source 000's simulator, with the comma it means in the update of t(j*)). Deterministic;
+/// jobs that get ready at the same time are all seen before any worker picks. O(jobs log jobs).
+///
+/// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost is negative or
+/// a per-stage vector has a wrong length.
+Timeline simulate(const Schedule& schedule, const Costs& costs = {});
+
+}  // namespace starpipe::plan

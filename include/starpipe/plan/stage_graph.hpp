@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace starpipe::plan {
+
+/// Which stage feeds which: a chain for most networks, a tree or DAG for several encoder legs.
+///
+/// Acyclic, with exactly one sink, the stage that ends in the loss; a source reads the data. A value;
+/// immutable after construction.
+class StageGraph {
+ public:
+  /// Stages 0 -> 1 -> ... -> stages-1. Throws InputError when stages < 1.
+  static StageGraph chain(int stages);
+
+  /// Edges (from, to). Throws InputError for a stage out of [0, stages), a repeated edge, a cycle, or
+  /// when there is not exactly one sink.
+  StageGraph(int stages, std::vector<std::pair<int, int>> edges);
+
+  [[nodiscard]] int size() const { return static_cast<int>(depth_.size()); }
+  /// Stages whose output `stage` reads, ascending.
+  [[nodiscard]] std::span<const int> pred(int stage) const;
+  /// Stages that read the output of `stage`, ascending.
+  [[nodiscard]] std::span<const int> succ(int stage) const;
+  [[nodiscard]] int sink() const { return sink_; }
+  /// Edges of the longest path from a source to `stage`; in a chain the stage's number.
+  [[nodiscard]] int depth(int stage) const { return depth_[static_cast<std::size_t>(stage)]; }
+  /// Stages on the longest path; in a chain the number of stages.
+  [[nodiscard]] int length() const { return depth(sink_) + 1; }
+  [[nodiscard]] bool is_chain() const;
+  /// (from, to), sorted.
+  [[nodiscard]] const std::vector<std::pair<int, int>>& edges() const { return edges_; }
+
+  friend bool operator==(const StageGraph& a, const StageGraph& b) {
+    return a.size() == b.size() && a.edges_ == b.edges_;
+  }
+
+ private:
+  std::vector<std::pair<int, int>> edges_;
+  // Adjacency in compressed rows: neighbours of s are values[offsets[s] .. offsets[s+1]).
+  std::vector<int> pred_values_, pred_offsets_;
+  std::vector<int> succ_values_, succ_offsets_;
+  std::vector<int> depth_;
+  int sink_ = 0;
+};
+
+}  // namespace starpipe::plan

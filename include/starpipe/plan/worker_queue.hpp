@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <queue>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+
+namespace starpipe::plan {
+
+/// The ready jobs of one worker, and the discipline that picks among them. `simulate` and the StarPU
+/// policy run this same class, which is why they agree.
+///
+/// Progress of the bounded discipline. Let c be the most stages of one micro-batch that the worker
+/// computes, and call the first micro-batch (by the smallest n of its forward jobs, over all workers)
+/// with unfinished jobs here the oldest. The oldest may always start its forward passes; all others
+/// together may hold at most limit - c stashes. So the oldest micro-batch overall can always go on, on
+/// every worker, whatever the timing, and the limit is never passed. With one stage a worker (c = 1)
+/// this is the plain rule "not ready while it would pass the limit", with one slot kept for the oldest.
+/// `check` refuses limits below c, and limits where F and B of a job run on different workers.
+///
+/// Not thread-safe. The schedule must outlive the queue.
+class WorkerQueue {
+ public:
+  WorkerQueue(const Schedule& schedule, int worker);
+
+  /// `id` has all its inputs on this worker. Each job of the worker is pushed once.
+  void push(JobId id);
+
+  /// The job to start now, or nothing: no job is ready, or the discipline refuses those that are.
+  [[nodiscard]] std::optional<JobId> pop();
+
+  /// A popped job ended. May lift a refusal, so pop again after it.
+  void finish(JobId id);
+
+  /// Pushed and not yet popped.
+  [[nodiscard]] std::size_t ready() const { return ready_count_; }
+  /// Jobs of this worker that have not ended.
+  [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
+  /// Stashes held now by jobs started here.
+  [[nodiscard]] int live() const { return live_; }
+
+ private:
+  struct ByRank {
+    const Schedule* schedule;
+    bool operator()(JobId a, JobId b) const { return schedule->rank(a) > schedule->rank(b); }
+  };
+  using Heap = std::priority_queue<JobId, std::vector<JobId>, ByRank>;
+
+  [[nodiscard]] std::optional<JobId> pop_ordered();
+  [[nodiscard]] std::optional<JobId> pop_bounded();
+  JobId take(Heap& heap);
+  void start_forward(JobId id);
+  [[nodiscard]] int oldest() const;
+  void advance_oldest();
+  void prepare_bounded();
+
+  const Schedule* schedule_;
+  int worker_;
+  std::size_t ready_count_ = 0;
+  std::size_t unfinished_;
+  int live_ = 0;
+
+  // greedy: every ready job; bounded: those that are not forward passes.
+  Heap heap_;
+
+  // ordered
+  std::size_t next_ = 0;
+  std::vector<bool> is_ready_;  // by position in the worker's order
+  std::vector<std::uint32_t> position_;
+
+  // bounded: ready forward passes, by age of their micro-batch and all together.
+  int limit_ = 0;
+  int reserve_ = 0;                    // c
+  std::vector<int> age_;               // of each micro-batch, over all workers
+  std::vector<int> by_age_;            // the inverse
+  std::vector<int> unfinished_of_;     // jobs left here, by micro-batch
+  std::vector<int> held_;              // live stashes here, by micro-batch
+  std::size_t oldest_age_ = 0;
+  std::vector<Heap> forward_of_;       // by micro-batch
+  Heap forward_;                       // lazily cleaned of those taken through forward_of_
+  std::vector<bool> taken_;            // by JobId; only forward passes
+};
+
+}  // namespace starpipe::plan
