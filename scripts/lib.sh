@@ -1,0 +1,103 @@
+# shellcheck shell=bash
+# Shared by the scripts in this folder; source it, do not run it.
+#
+#   log TEXT, die TEXT      one line on standard error, with the script's name
+#   run_logged LOG CMD...   runs CMD quietly; shows the end of LOG when it fails
+#   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
+#
+# STARPIPE_DEPS   where scripts/setup installs what it builds (default: .deps in the source tree)
+# MPICC, MPICXX   the MPI to use (default: MPICH's compilers, else mpicc and mpicxx)
+# JOBS            parallel compile jobs (default: the number of cores)
+
+project_dir=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+script_name=$(basename -- "$0")
+export STARPIPE_DEPS=${STARPIPE_DEPS:-$project_dir/.deps}
+starpu_prefix=$STARPIPE_DEPS/starpu
+starpu_minimum=1.4.5
+
+log() { printf '[%s] %s\n' "$script_name" "$*" >&2; }
+
+die() {
+  log "error: $*"
+  exit 1
+}
+
+run_logged() {
+  local log_file=$1
+  shift
+  "$@" >>"$log_file" 2>&1 && return 0
+  local status=$?
+  log "failed (exit status $status): $*; the end of $log_file:"
+  tail -n 40 -- "$log_file" >&2
+  exit 1
+}
+
+first_command() {
+  local name
+  for name in "$@"; do
+    if command -v "$name" >/dev/null; then
+      command -v "$name"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# The MPI libraries that a program or library asks the loader for, e.g. "libmpich.so.12".
+needed_mpi() { objdump -p -- "$1" | awk '$1 == "NEEDED" && $2 ~ /^libmpi/ { print $2 }' | sort | xargs; }
+
+# The same for what $MPICC links.
+linked_mpi() {
+  local dir
+  dir=$(mktemp -d)
+  echo 'int MPI_Finalize(void); int main(void) { return MPI_Finalize(); }' >"$dir/probe.c"
+  "$MPICC" -o "$dir/probe" "$dir/probe.c" >/dev/null 2>&1 && needed_mpi "$dir/probe"
+  rm -rf -- "$dir"
+}
+
+# Whether pkg-config finds a StarPU that is new enough and uses our MPI; otherwise says why not.
+starpu_fits() {
+  if ! pkg-config --exists starpu-1.4 starpumpi-1.4; then
+    echo "pkg-config finds no starpu-1.4 with starpumpi-1.4"
+    return 1
+  fi
+  local version library starpu_mpi our_mpi
+  version=$(pkg-config --modversion starpu-1.4)
+  if ! pkg-config --atleast-version="$starpu_minimum" starpu-1.4; then
+    echo "StarPU $version is older than $starpu_minimum"
+    return 1
+  fi
+  library=$(pkg-config --variable=libdir starpumpi-1.4)/libstarpumpi-1.4.so
+  if [[ ! -e $library ]]; then
+    echo "StarPU $version has no shared library $library"
+    return 1
+  fi
+  starpu_mpi=$(needed_mpi "$library")
+  our_mpi=$(linked_mpi || true)
+  if [[ -z $our_mpi || $starpu_mpi != "$our_mpi" ]]; then
+    echo "$library is linked to ${starpu_mpi:-no MPI}, but $MPICC links ${our_mpi:-no MPI}"
+    return 1
+  fi
+}
+
+prepend_path() { # NAME DIR: put DIR first in the colon-separated list NAME
+  local value=${!1:-}
+  export "$1=$2${value:+:$value}"
+}
+
+find_mpi() {
+  MPICC=${MPICC:-$(first_command mpicc.mpich mpicc || true)}
+  MPICXX=${MPICXX:-$(first_command mpicxx.mpich mpicxx || true)}
+  MPIEXEC=${MPIEXEC:-$(first_command mpiexec.mpich mpiexec || true)}
+  [[ -n $MPICC && -n $MPICXX && -n $MPIEXEC ]] || die "no MPI compiler or launcher on PATH; run scripts/setup"
+  export MPICC MPICXX MPIEXEC
+}
+
+setup_environment() {
+  export JOBS=${JOBS:-$(nproc)}
+  find_mpi
+  # A StarPU that the user provides (PKG_CONFIG_PATH, Spack, Guix, modules) wins when it fits.
+  if ! starpu_fits >/dev/null; then
+    prepend_path PKG_CONFIG_PATH "$starpu_prefix/lib/pkgconfig"
+  fi
+}
