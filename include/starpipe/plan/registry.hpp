@@ -16,12 +16,12 @@ struct ScheduleRequest {
   int workers = 1;
   int microbatches = 1;
   /// Stage graph of the model; a chain of `workers` stages when absent.
-  std::optional<StageGraph> graph;
+  std::optional<StageGraph> graph = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
-  std::optional<int> groups;
+  std::optional<int> groups = {};
   /// Worker of each stage, one entry a stage, for schedules that place by stage; stage s on worker s
   /// when empty.
-  std::vector<int> stage_workers;
+  std::vector<int> stage_workers = {};
 };
 
 /// A named schedule: what it is, and the function that builds it.

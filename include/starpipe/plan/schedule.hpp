@@ -30,19 +30,19 @@ using JobId = std::uint32_t;
 
 /// The two functions, and all else a schedule is made of.
 struct ScheduleSpec {
-  std::string name;
+  std::string name = {};
   StageGraph graph = StageGraph::chain(1);
   int microbatches = 1;
   int workers = 1;
   /// Which (stage, micro-batch) has B and W as two jobs; none when empty.
-  std::function<bool(int stage, int microbatch)> split_backward;
+  std::function<bool(int stage, int microbatch)> split_backward = {};
   /// w(s, b, d).
-  std::function<Placement(const Job&)> placement;
+  std::function<Placement(const Job&)> placement = {};
   /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass.
-  std::function<std::int64_t(const Job&)> priority;
+  std::function<std::int64_t(const Job&)> priority = {};
   Discipline discipline = Discipline::ordered;
   /// Stashes worker w may hold at once; empty: no limits.
-  std::vector<int> memory_limits;
+  std::vector<int> memory_limits = {};
 };
 
 /// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
@@ -88,6 +88,8 @@ class Schedule {
   [[nodiscard]] int compute(JobId id) const { return placement_[id].compute; }
   /// Position in the total order n: 0 runs first. Unique.
   [[nodiscard]] std::uint32_t rank(JobId id) const { return rank_[id]; }
+  /// Index of the job in `order(compute(id))`.
+  [[nodiscard]] std::uint32_t position(JobId id) const { return position_[id]; }
   /// Every job, smallest n first.
   [[nodiscard]] std::span<const JobId> order() const { return order_; }
   /// The jobs `worker` computes, smallest n first. Empty for a worker that does not exist.
@@ -116,6 +118,7 @@ class Schedule {
   std::vector<int> memory_limits_;
   std::vector<Placement> placement_;
   std::vector<std::uint32_t> rank_;
+  std::vector<std::uint32_t> position_;
   std::vector<JobId> order_;
   std::vector<JobId> worker_order_;
   std::vector<std::size_t> worker_offsets_;

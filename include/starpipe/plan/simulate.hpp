@@ -115,13 +115,17 @@ struct Timeline {
 
 /// What follows from the spans of a run; predicted and measured runs go through this one function.
 ///
-/// A stash is live from the start of F to the end of the last of B and W. Where B runs on another worker
-/// than F, it is counted there from the end of F on. `spans` is by JobId. O(jobs log jobs).
+/// A stash is live from the start of F to the end of the last of B and W. Where these run on several
+/// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
+/// from the end of F to the end of the last of B and W there. B's part for W likewise, from the start of
+/// B. Intervals are half-open: what ends when another starts does not add to it. `spans` is by JobId.
+/// O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
 
 /// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline (the greedy
-/// rule is source 000's simulator, with the comma it means in the update of t(j*)). Deterministic;
-/// jobs that get ready at the same time are all seen before any worker picks. O(jobs log jobs).
+/// rule is source 000's simulator, with the comma it means in the update of t(j*)). Deterministic: all
+/// that ends or arrives at one time is seen before any worker picks; what jobs of zero length then end at
+/// the same time is a further round. O(jobs log jobs).
 ///
 /// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost is negative or
 /// a per-stage vector has a wrong length.

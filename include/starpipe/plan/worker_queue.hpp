@@ -51,11 +51,9 @@ class WorkerQueue {
 
   [[nodiscard]] std::optional<JobId> pop_ordered();
   [[nodiscard]] std::optional<JobId> pop_bounded();
-  JobId take(Heap& heap);
-  void start_forward(JobId id);
-  [[nodiscard]] int oldest() const;
-  void advance_oldest();
   void prepare_bounded();
+  void drop_taken(Heap& heap) const;
+  [[nodiscard]] bool keeps_stash(JobId id) const;
 
   const Schedule* schedule_;
   int worker_;
@@ -66,22 +64,22 @@ class WorkerQueue {
   // greedy: every ready job; bounded: those that are not forward passes.
   Heap heap_;
 
-  // ordered
+  // ordered: by position in the worker's order.
+  std::vector<bool> is_ready_;
   std::size_t next_ = 0;
-  std::vector<bool> is_ready_;  // by position in the worker's order
-  std::vector<std::uint32_t> position_;
 
-  // bounded: ready forward passes, by age of their micro-batch and all together.
+  // bounded
   int limit_ = 0;
-  int reserve_ = 0;                    // c
-  std::vector<int> age_;               // of each micro-batch, over all workers
-  std::vector<int> by_age_;            // the inverse
-  std::vector<int> unfinished_of_;     // jobs left here, by micro-batch
-  std::vector<int> held_;              // live stashes here, by micro-batch
-  std::size_t oldest_age_ = 0;
-  std::vector<Heap> forward_of_;       // by micro-batch
-  Heap forward_;                       // lazily cleaned of those taken through forward_of_
-  std::vector<bool> taken_;            // by JobId; only forward passes
+  int reserve_ = 0;                 // c of the class comment
+  std::vector<int> by_age_;         // micro-batches, oldest first
+  std::size_t oldest_ = 0;          // index into by_age_
+  std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
+  std::vector<int> held_;           // stashes held here, by micro-batch
+  // A ready forward pass is in both of these; `taken_` (by position) marks those started through the
+  // other one.
+  std::vector<Heap> forward_of_;  // by micro-batch
+  Heap forward_;
+  std::vector<bool> taken_;
 };
 
 }  // namespace starpipe::plan

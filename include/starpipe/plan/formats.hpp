@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/simulate.hpp"
+
+namespace starpipe::plan {
+
+/// A schedule read from a file, and the costs the file states (unit costs where it states none).
+struct ImportedSchedule {
+  Schedule schedule;
+  Costs costs;
+};
+
+/// A schedule and one run of it as one JSON object, the form of `schedule show --format json`.
+///
+/// Times are in the unit of the durations, memory in stage activations; arrays are indexed by worker;
+/// "ops" holds one array a worker, by start. "durations" is an object when all stages cost the same, an
+/// array with one object a stage otherwise. "stage_graph" (edges), "memory_limits", "comm_per_byte",
+/// "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they differ from
+/// the default: a chain, none, 0, true, all zero. `schedule_from_json` reads it back.
+/// Callers that look inside the result include <nlohmann/json.hpp>.
+nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs,
+                                     const Timeline& timeline);
+
+/// Any JSON value as text that people can read too: what fits in 100 columns stays on one line, so each
+/// op of a schedule is one line. Ends in a newline.
+std::string json_text(const nlohmann::ordered_json& value);
+
+/// Reads a schedule from JSON, ours or anyone's.
+///
+/// Only "ops" is required: one array a worker of {"op", "stage", "microbatch"}, with "weights_from" where
+/// the weights come from another worker. "stages", "microbatches", "workers" follow from it and are
+/// checked where given. A row runs in the order of "start" when all of its ops have one, else as listed.
+/// What a file fixes is an order, so the result has the ordered discipline, whatever made the file; n is
+/// the position in the row. Keys it does not know are ignored. `check` is left to the caller.
+///
+/// Throws InputError, naming `source_name` and the key at fault, unless each (stage, micro-batch) has F
+/// once and either BW or both B and W once.
+ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name);
+
+/// The compute-only CSV of torch.distributed.pipelining: one row a worker, one cell a job, as stage,
+/// action, micro-batch, the action being F, I (our B), W or B (our BW): 0F0, 1I2, 1W2, 0B3. Rows are in
+/// the order of the run and padded to one length. Where weights live cannot be told in this form.
+std::string schedule_csv(const Schedule& schedule, const Timeline& timeline);
+
+/// The same in the order of n; of a run with unit costs where the discipline leaves the order open
+/// (which throws InputError when the schedule cannot finish).
+std::string schedule_csv(const Schedule& schedule);
+
+/// The inverse: the ordered discipline, weights on the worker that computes. Empty cells are idle time
+/// and carry no meaning; blanks around cells and a blank end of the file are ignored.
+///
+/// Throws InputError, naming `source_name`, row and cell (both counted from 1), under the conditions of
+/// `schedule_from_json`, and for the communication actions that PyTorch's compute+comms form adds.
+Schedule schedule_from_csv(std::string_view text, const std::string& source_name);
+
+struct TextOptions {
+  bool colour = false;  ///< ANSI colours, one a micro-batch
+  int columns = 100;    ///< of the terminal
+};
+
+/// A drawing for the terminal, one row a worker with time to the right, and below it a table of makespan,
+/// bubble fractions, peak activations and what each worker receives. A drawing wider than the terminal is
+/// left out, with a line that says so. Ends in a newline.
+std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
+                          const TextOptions& options = {});
+
+/// A run to trace. Refers to the schedule and timeline, which must outlive the call.
+struct TracedRun {
+  std::string name;  ///< "predicted", "measured", ...
+  const Schedule* schedule = nullptr;
+  const Timeline* timeline = nullptr;
+};
+
+/// Runs as a Chrome trace, for ui.perfetto.dev: a process a run, a thread a worker, an event a job, and a
+/// counter of live activations a worker. Each run starts at time 0.
+/// `microseconds_per_unit` converts the timelines' unit: 1e6 when they are in seconds.
+nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double microseconds_per_unit = 1e6);
+
+}  // namespace starpipe::plan

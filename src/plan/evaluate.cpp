@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "starpipe/plan/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// A change of what a worker holds.
+struct Change {
+  double time;
+  int stashes;
+  std::int64_t bytes;
+};
+
+class Memory {
+ public:
+  explicit Memory(int workers) : changes_(static_cast<std::size_t>(workers)) {}
+
+  void hold(int worker, double from, double to, int stashes, std::uint64_t bytes) {
+    auto& changes = changes_[static_cast<std::size_t>(worker)];
+    const auto signed_bytes = static_cast<std::int64_t>(bytes);
+    changes.push_back({from, stashes, signed_bytes});
+    changes.push_back({to, -stashes, -signed_bytes});
+  }
+
+  void peaks(std::vector<int>& stashes, std::vector<std::uint64_t>& bytes) {
+    for (auto& changes : changes_) {
+      // At one time what ends goes first: intervals are half-open.
+      std::ranges::sort(changes, [](const Change& a, const Change& b) {
+        return a.time != b.time ? a.time < b.time : (a.stashes + a.bytes) < (b.stashes + b.bytes);
+      });
+      int live = 0;
+      int most = 0;
+      std::int64_t live_bytes = 0;
+      std::int64_t most_bytes = 0;
+      for (const Change& change : changes) {
+        live += change.stashes;
+        live_bytes += change.bytes;
+        most = std::max(most, live);
+        most_bytes = std::max(most_bytes, live_bytes);
+      }
+      stashes.push_back(most);
+      bytes.push_back(static_cast<std::uint64_t>(most_bytes));
+    }
+  }
+
+ private:
+  std::vector<std::vector<Change>> changes_;
+};
+
+// Where and when the stash of one (stage, micro-batch) lies, and B's part for W.
+void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
+                Memory& memory) {
+  const Job job = schedule.job(forward);
+  const JobId b = schedule.backward(job.stage, job.microbatch);
+  const JobId w = schedule.weight_gradient(job.stage, job.microbatch);
+  const StageSizes& size = costs.size(job.stage);
+  const int home = schedule.compute(forward);
+
+  const auto last_reader = [&](int worker, double otherwise) {
+    double end = otherwise;
+    for (const JobId reader : {b, w}) {
+      if (schedule.compute(reader) == worker) end = std::max(end, spans[reader].end);
+    }
+    return end;
+  };
+  memory.hold(home, spans[forward].start, last_reader(home, spans[forward].end), 1, size.stash);
+  const int b_worker = schedule.compute(b);
+  const int w_worker = schedule.compute(w);
+  const double copied = spans[forward].end;
+  if (b_worker != home) memory.hold(b_worker, copied, last_reader(b_worker, copied), 1, size.stash);
+  if (w_worker != home && w_worker != b_worker) {
+    memory.hold(w_worker, copied, last_reader(w_worker, copied), 1, size.stash);
+  }
+  if (b == w) return;
+  const bool moves = w_worker != b_worker;
+  memory.hold(b_worker, spans[b].start, moves ? spans[b].end : spans[w].end, 0, size.gradient_stash);
+  if (moves) memory.hold(w_worker, spans[b].end, spans[w].end, 0, size.gradient_stash);
+}
+
+}  // namespace
+
+double Durations::of(Pass pass) const {
+  switch (pass) {
+    case Pass::F: return F;
+    case Pass::B: return B;
+    case Pass::W: return W;
+    case Pass::BW: return B + W;
+  }
+  return 0;
+}
+
+const Durations& Costs::duration(int stage) const {
+  return durations.size() == 1 ? durations.front() : durations[static_cast<std::size_t>(stage)];
+}
+
+const StageSizes& Costs::size(int stage) const {
+  return sizes.size() == 1 ? sizes.front() : sizes[static_cast<std::size_t>(stage)];
+}
+
+Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans) {
+  Timeline timeline;
+  const auto workers = static_cast<std::size_t>(schedule.workers());
+  timeline.busy.assign(workers, 0);
+  Memory memory(schedule.workers());
+
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  double first = infinity;
+  double last = -infinity;
+  for (int worker = 0; worker < schedule.workers(); ++worker) {
+    double worker_first = infinity;
+    double worker_last = -infinity;
+    for (const JobId id : schedule.order(worker)) {
+      const Span& span = spans[id];
+      timeline.busy[static_cast<std::size_t>(worker)] += span.end - span.start;
+      worker_first = std::min(worker_first, span.start);
+      worker_last = std::max(worker_last, span.end);
+      if (schedule.job(id).pass == Pass::F) hold_stash(schedule, costs, spans, id, memory);
+    }
+    if (worker_first > worker_last) continue;  // an idle worker
+    timeline.device_span = std::max(timeline.device_span, worker_last - worker_first);
+    first = std::min(first, worker_first);
+    last = std::max(last, worker_last);
+  }
+  timeline.makespan = last - first;
+  double busy = 0;
+  for (const double time : timeline.busy) busy += time;
+  if (timeline.makespan > 0) {
+    timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
+    timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
+  }
+  memory.peaks(timeline.peak_activations, timeline.peak_activation_bytes);
+  timeline.received = count_transfers(schedule, costs);
+  timeline.spans = std::move(spans);
+  return timeline;
+}
+
+}  // namespace starpipe::plan

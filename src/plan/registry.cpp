@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/registry.hpp"
+
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// A function-local static, so that registrations from other files never run before its construction.
+std::map<std::string, ScheduleEntry, std::less<>>& registry() {
+  static std::map<std::string, ScheduleEntry, std::less<>> entries;
+  return entries;
+}
+
+}  // namespace
+
+bool register_schedule(ScheduleEntry entry) {
+  const std::string name = entry.name;
+  if (!registry().emplace(name, std::move(entry)).second) {
+    throw InputError(fmt::format("schedule '{}' is registered already", name));
+  }
+  return true;
+}
+
+std::vector<ScheduleEntry> schedule_entries() {
+  std::vector<ScheduleEntry> entries;
+  for (const auto& [name, entry] : registry()) entries.push_back(entry);
+  return entries;
+}
+
+Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
+  const auto found = registry().find(name);
+  if (found == registry().end()) {
+    std::vector<std::string_view> names;
+    for (const auto& [known, entry] : registry()) names.push_back(known);
+    throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
+  }
+  return found->second.build(request);
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common.hpp"
+
+#include <fmt/format.h>
+
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+
+StageGraph requested_graph(const ScheduleRequest& request) {
+  return request.graph ? *request.graph : StageGraph::chain(request.workers);
+}
+
+std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
+                                              const StageGraph& graph) {
+  refuse_groups(name, request);
+  std::vector<int> workers = request.stage_workers;
+  if (workers.empty()) {
+    if (graph.size() != request.workers) {
+      throw InputError(fmt::format("{} puts one stage on each worker, but there are {} stages and {} workers "
+                                   "(schedule.placement can place them otherwise)",
+                                   name, graph.size(), request.workers));
+    }
+    for (int s = 0; s < graph.size(); ++s) workers.push_back(s);
+  }
+  if (static_cast<int>(workers.size()) != graph.size()) {
+    throw InputError(fmt::format("schedule.placement names a worker for {} stages, the model has {}",
+                                 workers.size(), graph.size()));
+  }
+  for (std::size_t s = 0; s < workers.size(); ++s) {
+    if (workers[s] >= 0 && workers[s] < request.workers) continue;
+    throw InputError(fmt::format("schedule.placement puts stage {} on worker {}, which does not exist (workers 0..{})",
+                                 s, workers[s], request.workers - 1));
+  }
+  return [workers = std::move(workers)](const Job& job) {
+    const int worker = workers[static_cast<std::size_t>(job.stage)];
+    return Placement{.weights = worker, .compute = worker};
+  };
+}
+
+void refuse_stage_workers(std::string_view name, const ScheduleRequest& request) {
+  if (request.stage_workers.empty()) return;
+  throw InputError(fmt::format("{} places jobs by micro-batch: schedule.placement does not apply", name));
+}
+
+void refuse_groups(std::string_view name, const ScheduleRequest& request) {
+  if (request.groups) throw InputError(fmt::format("{} has no groups (lpp and fslpp have)", name));
+}
+
+int workers_per_group(std::string_view name, const ScheduleRequest& request) {
+  if (!request.groups) throw InputError(fmt::format("{} needs the number of groups G (W = G * R)", name));
+  const int groups = *request.groups;
+  if (groups < 1 || request.workers % groups != 0) {
+    throw InputError(fmt::format("{}: {} workers are not {} equal groups (W = G * R)", name, request.workers, groups));
+  }
+  return request.workers / groups;
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// Worker b mod W runs all of micro-batch b, one micro-batch after the other. 000 has W = B; with B > W this
+// is gradient accumulation.
+Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sharded) {
+  refuse_groups(name, request);
+  refuse_stage_workers(name, request);
+  const StageGraph graph = requested_graph(request);
+  const int workers = request.workers;
+  const auto length = std::int64_t{graph.length()};
+  return Schedule({.name = name,
+                   .graph = graph,
+                   .microbatches = request.microbatches,
+                   .workers = workers,
+                   .placement =
+                       [workers, sharded](const Job& job) {
+                         return Placement{.weights = (sharded ? job.stage : job.microbatch) % workers,
+                                          .compute = job.microbatch % workers};
+                       },
+                   .priority =
+                       [graph, length, workers](const Job& job) {
+                         const int depth = graph.depth(job.stage);
+                         const auto slot = job.pass == Pass::F ? depth : 2 * length - 1 - depth;
+                         return job.microbatch / workers * 2 * length + slot;
+                       }});
+}
+
+const bool registered_ddp = register_schedule(
+    {"ddp", "data parallel: w = (b, b); every worker holds all weights", "000, w_DDP",
+     [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
+
+const bool registered_fsdp = register_schedule(
+    {"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use", "000, w_FSDP",
+     [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// n is the time slot in a pipeline of P stages with passes of equal length. B(s,b) has slot 2P-1-s+2b in
+// both variants; F(s,b) has the slot right after the B that frees its place: `warm_up(s)` micro-batches
+// earlier. That gives s+2b for 1F1B, which keeps P-s forward passes in flight on stage s (001 warms up s
+// or s+1 of them, which leaves the last stage starved), and 3s+2b-2P+2 for eager 1F1B (2(P-s)-1 in flight).
+Schedule one_forward_one_backward(const ScheduleRequest& request, const char* name,
+                                  std::int64_t (*warm_up)(std::int64_t stages, std::int64_t depth)) {
+  const StageGraph graph = requested_graph(request);
+  const auto stages = std::int64_t{graph.length()};
+  return Schedule({.name = name,
+                   .graph = graph,
+                   .microbatches = request.microbatches,
+                   .workers = request.workers,
+                   .placement = by_stage(name, request, graph),
+                   .priority = [graph, stages, warm_up](const Job& job) {
+                     const auto depth = std::int64_t{graph.depth(job.stage)};
+                     const auto backward = 2 * stages - 1 - depth + 2 * std::int64_t{job.microbatch};
+                     return job.pass == Pass::F ? backward + 1 - 2 * warm_up(stages, depth) : backward;
+                   }});
+}
+
+const bool registered_1f1b = register_schedule(
+    {"1f1b", "one forward, one backward: P - s micro-batches in flight on stage s",
+     "Fan et al. 2021 (DAPPLE); 001, 1F1B; 004, fig. 1a", [](const ScheduleRequest& request) {
+       return one_forward_one_backward(request, "1f1b",
+                                       [](std::int64_t stages, std::int64_t depth) { return stages - depth; });
+     }});
+
+const bool registered_eager = register_schedule(
+    {"eager-1f1b", "1F1B with 2(P - s) - 1 micro-batches in flight, to hide communication",
+     "Zhuang et al. 2023, arXiv 2211.05322; 004, fig. 1b", [](const ScheduleRequest& request) {
+       return one_forward_one_backward(request, "eager-1f1b", [](std::int64_t stages, std::int64_t depth) {
+         return 2 * (stages - depth) - 1;
+       });
+     }});
+
+}  // namespace
+}  // namespace starpipe::plan
