@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything starpipe links, found once. Imported targets used elsewhere: fmt::fmt,
+# nlohmann_json::nlohmann_json, spdlog::spdlog, yaml-cpp, CLI11::CLI11, PkgConfig::openblas,
+# PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, CUDA::cudart, CUDA::cublas.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+pkg_check_modules(openblas REQUIRED QUIET IMPORTED_TARGET openblas)
+pkg_check_modules(hwloc REQUIRED QUIET IMPORTED_TARGET hwloc)
+include(StarPU)
+starpipe_find_mpi()
+starpipe_find_starpu(HINTS "${PROJECT_SOURCE_DIR}/.deps/starpu")
+
+if(STARPIPE_WITH_CUDA)
+  if(NOT STARPIPE_STARPU_WITH_CUDA)
+    message(FATAL_ERROR "STARPIPE_WITH_CUDA is ON, but StarPU in ${STARPIPE_STARPU_PREFIX} was built without CUDA")
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  if(NOT DEFINED CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}") # often not on PATH
+  endif()
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90) # A100, H100 and H200; newer ones compile the PTX of 90
+  endif()
+  enable_language(CUDA)
+endif()

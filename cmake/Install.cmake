@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# find_package(starpipe COMPONENTS plan|runtime): see starpipeConfig.cmake.in.
+include(CMakePackageConfigHelpers)
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/starpipe")
+
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/starpipe" "${PROJECT_BINARY_DIR}/include/starpipe"
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+
+# The planning library has an export set of its own: its users need no StarPU.
+get_property(libraries GLOBAL PROPERTY STARPIPE_INSTALLED_LIBRARIES)
+foreach(library IN LISTS libraries)
+  if(library STREQUAL "starpipe_plan")
+    install(TARGETS ${library} EXPORT starpipePlanTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  else()
+    install(TARGETS ${library} EXPORT starpipeRuntimeTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
+install(EXPORT starpipePlanTargets NAMESPACE starpipe:: DESTINATION "${package_dir}")
+if(NOT libraries STREQUAL "starpipe_plan")
+  install(EXPORT starpipeRuntimeTargets NAMESPACE starpipe:: DESTINATION "${package_dir}")
+endif()
+
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/starpipeConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/starpipeConfig.cmake" INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/starpipeConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/starpipeConfig.cmake" "${PROJECT_BINARY_DIR}/starpipeConfigVersion.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/StarPU.cmake" DESTINATION "${package_dir}")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds MPI and a StarPU that uses the same MPI. Installed with starpipe, whose package
+# configuration finds both in the same way.
+
+# starpipe_find_mpi(): finds MPI's C library, MPICH first (on Debian plain mpicc may be another).
+# Honours MPICC in the environment and MPI_C_COMPILER in the cache.
+macro(starpipe_find_mpi)
+  if(NOT MPI_C_COMPILER AND DEFINED ENV{MPICC})
+    find_program(MPI_C_COMPILER NAMES $ENV{MPICC})
+  endif()
+  find_program(MPI_C_COMPILER NAMES mpicc.mpich mpicc)
+  if(MPI_C_COMPILER MATCHES "mpicc\\.mpich$")
+    find_program(MPIEXEC_EXECUTABLE NAMES mpiexec.mpich)
+  endif()
+  find_package(MPI REQUIRED COMPONENTS C)
+endmacro()
+
+# _starpipe_mpi_libraries(RESULT NEEDED|SONAME FILES...): the names of MPI libraries that FILES ask
+# the loader for (NEEDED) or go by (SONAME).
+function(_starpipe_mpi_libraries result tag)
+  set(names "")
+  foreach(file IN LISTS ARGN)
+    execute_process(COMMAND "${CMAKE_OBJDUMP}" -p "${file}" OUTPUT_VARIABLE dump ERROR_QUIET)
+    string(REGEX MATCHALL "${tag} +libmpi[^ \n]*" lines "${dump}")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^${tag} +" "" name "${line}")
+      list(APPEND names "${name}")
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES names)
+  list(SORT names)
+  set(${result} "${names}" PARENT_SCOPE)
+endfunction()
+
+function(_starpipe_pkg_config result)
+  execute_process(COMMAND "${PKG_CONFIG_EXECUTABLE}" ${ARGN}
+    OUTPUT_VARIABLE output ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  separate_arguments(output UNIX_COMMAND "${output}")
+  set(${result} "${output}" PARENT_SCOPE)
+endfunction()
+
+# starpipe_find_starpu([HINTS PREFIX...]): makes the imported target starpipe::starpu (StarPU and
+# StarPU-MPI) from the first that fits of what pkg-config finds by itself (PKG_CONFIG_PATH, Spack,
+# Guix, modules, the system) and the installations in the given prefixes. It fits when it is new
+# enough and linked to the MPI library that we link. Sets STARPIPE_STARPU_VERSION,
+# STARPIPE_STARPU_PREFIX and STARPIPE_STARPU_WITH_CUDA. Call starpipe_find_mpi() first.
+function(starpipe_find_starpu)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "HINTS")
+  set(minimum 1.4.5)
+  _starpipe_mpi_libraries(our_mpi SONAME ${MPI_C_LIBRARIES})
+  set(problems "")
+  set(user_path "$ENV{PKG_CONFIG_PATH}")
+  foreach(hint IN ITEMS "" ${arg_HINTS})
+    if(hint STREQUAL "")
+      set(where "pkg-config")
+    else()
+      set(where "${hint}")
+      set(ENV{PKG_CONFIG_PATH} "${hint}/lib/pkgconfig:${hint}/lib64/pkgconfig:${user_path}")
+    endif()
+    _starpipe_pkg_config(version --modversion starpu-1.4)
+    _starpipe_pkg_config(libdir --variable=libdir starpu-1.4)
+    _starpipe_pkg_config(mpi_libdir --variable=libdir starpumpi-1.4)
+    set(starpu "${libdir}/libstarpu-1.4.so")
+    set(starpumpi "${mpi_libdir}/libstarpumpi-1.4.so")
+    set(problem "")
+    if(NOT version OR NOT mpi_libdir)
+      set(problem "no starpu-1.4 with starpumpi-1.4")
+    elseif(version VERSION_LESS minimum)
+      set(problem "StarPU ${version} is older than ${minimum}")
+    elseif(NOT EXISTS "${starpu}" OR NOT EXISTS "${starpumpi}")
+      set(problem "StarPU ${version} has no shared libraries in ${libdir}")
+    else()
+      _starpipe_mpi_libraries(starpu_mpi NEEDED "${starpumpi}")
+      if(NOT starpu_mpi STREQUAL our_mpi)
+        set(problem "${starpumpi} is linked to ${starpu_mpi}, but ${MPI_C_COMPILER} links ${our_mpi}")
+      endif()
+    endif()
+    if(problem STREQUAL "")
+      break()
+    endif()
+    string(APPEND problems "\n  ${where}: ${problem}")
+  endforeach()
+  if(problem STREQUAL "")
+    _starpipe_pkg_config(prefix --variable=prefix starpu-1.4)
+    _starpipe_pkg_config(includes --cflags-only-I starpumpi-1.4 starpu-1.4)
+    _starpipe_pkg_config(starpu_includes --variable=starpu_includedir starpu-1.4)
+  endif()
+  set(ENV{PKG_CONFIG_PATH} "${user_path}")
+  if(NOT problem STREQUAL "")
+    message(FATAL_ERROR "No StarPU >= ${minimum} with StarPU-MPI on our MPI found; run scripts/setup, or "
+      "name yours in PKG_CONFIG_PATH and its MPI compiler in MPICC:${problems}")
+  endif()
+
+  list(TRANSFORM includes REPLACE "^-I" "")
+  add_library(starpipe::starpu INTERFACE IMPORTED GLOBAL)
+  target_include_directories(starpipe::starpu SYSTEM INTERFACE ${includes})
+  # starpu.h includes cusparse.h, half of which CUDA 13 declares deprecated.
+  target_compile_definitions(starpipe::starpu INTERFACE DISABLE_CUSPARSE_DEPRECATED)
+  target_link_libraries(starpipe::starpu INTERFACE "${starpumpi}" "${starpu}" MPI::MPI_C)
+  # Without MPI's C++ bindings, which are gone from the standard and need one more library.
+  target_compile_definitions(starpipe::starpu INTERFACE MPICH_SKIP_MPICXX OMPI_SKIP_MPICXX)
+
+  file(STRINGS "${starpu_includes}/starpu_config.h" with_cuda REGEX "^#define STARPU_USE_CUDA 1")
+  if(with_cuda)
+    set(STARPIPE_STARPU_WITH_CUDA ON PARENT_SCOPE)
+  else()
+    set(STARPIPE_STARPU_WITH_CUDA OFF PARENT_SCOPE)
+  endif()
+  set(STARPIPE_STARPU_VERSION "${version}" PARENT_SCOPE)
+  set(STARPIPE_STARPU_PREFIX "${prefix}" PARENT_SCOPE)
+  message(STATUS "Found StarPU ${version} in ${prefix} on ${our_mpi}")
+endfunction()

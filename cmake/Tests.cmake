@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+find_package(GTest REQUIRED)
+# STARPIPE_PYTHON: a Python with NumPy, for tests; the first python3 on PATH need not be the system's.
+find_program(STARPIPE_PYTHON NAMES python3)
+execute_process(COMMAND "${STARPIPE_PYTHON}" -c "import numpy" RESULT_VARIABLE without_numpy ERROR_QUIET)
+if(without_numpy)
+  set(STARPIPE_PYTHON /usr/bin/python3)
+endif()
+
+# No test may depend on what the user's own environment holds, bind threads (several ranks share
+# the cores) or write outside of the build tree.
+set(STARPIPE_TEST_ENVIRONMENT
+  OPENBLAS_NUM_THREADS=1
+  STARPU_WORKERS_NOBIND=1
+  STARPU_MPI_NOBIND=1
+  STARPU_SILENT=1
+  "STARPU_HOME=${PROJECT_BINARY_DIR}/starpu-home"
+  "ASAN_OPTIONS=detect_stack_use_after_return=0"
+  "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp,print_suppressions=0"
+  "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp,ignore_noninstrumented_modules=1"
+  "UBSAN_OPTIONS=print_stacktrace=1")
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/starpu-home")
+
+# starpipe_mpi_command(RESULT RANKS COMMAND...): COMMAND started as that many ranks.
+function(starpipe_mpi_command result ranks)
+  if(STARPIPE_MPI_LAUNCHER STREQUAL "slurm")
+    set(${result} srun --mpi=pmi2 -n ${ranks} ${ARGN} PARENT_SCOPE)
+  elseif(STARPIPE_MPI_LAUNCHER STREQUAL "plain")
+    set(${result} "${MPIEXEC_EXECUTABLE}" -n ${ranks} ${ARGN} PARENT_SCOPE)
+  else()
+    message(FATAL_ERROR "STARPIPE_MPI_LAUNCHER is ${STARPIPE_MPI_LAUNCHER}; it must be plain or slurm")
+  endif()
+endfunction()
+
+# starpipe_add_test(NAME COMMAND ARG... [RANKS n] [LABELS label...] [TIMEOUT seconds] [SERIAL]):
+# any command as a test. With RANKS it runs as n ranks, alone on the machine, and is labelled mpi
+# and rank_n. SERIAL: alone on the machine, for tests that look at times.
+function(starpipe_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "RANKS;TIMEOUT" "COMMAND;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(STARPIPE_SANITIZE)
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
+  endif()
+  if(arg_RANKS)
+    starpipe_mpi_command(arg_COMMAND ${arg_RANKS} ${arg_COMMAND})
+    list(APPEND arg_LABELS mpi rank_${arg_RANKS})
+    set(processors ${arg_RANKS})
+    set(arg_SERIAL TRUE)
+  else()
+    set(processors 1)
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND})
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" PROCESSORS ${processors} RUN_SERIAL ${arg_SERIAL}
+    ENVIRONMENT "${STARPIPE_TEST_ENVIRONMENT}")
+endfunction()
+
+# starpipe_test(NAME SOURCES FILE... [LIBS LIBRARY...] [RANKS n...] [LABELS label...]
+#               [TIMEOUT seconds] [SERIAL] [MAIN])
+# builds a GoogleTest program and adds it as a test; see starpipe_add_test. Several RANKS add one
+# test each, NAME_n. MAIN: the sources have a main() of their own. The test is left out while a
+# library it needs has no sources.
+function(starpipe_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL" "TIMEOUT" "SOURCES;LIBS;RANKS;LABELS")
+  foreach(library IN LISTS arg_LIBS)
+    if(library MATCHES "::" AND NOT TARGET ${library})
+      message(STATUS "test ${name} left out: no ${library}")
+      return()
+    endif()
+  endforeach()
+  set(gtest GTest::gmock GTest::gtest)
+  if(NOT arg_MAIN)
+    list(APPEND gtest GTest::gtest_main)
+  endif()
+  starpipe_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} ${gtest})
+  # gtest's macros compare and copy in ways our own code must not.
+  target_compile_options(${name} PRIVATE -Wno-sign-conversion -Wno-conversion -Wno-useless-cast)
+  target_include_directories(${name} PRIVATE
+    "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin/tests")
+
+  set(options LABELS ${arg_LABELS})
+  if(arg_TIMEOUT)
+    list(APPEND options TIMEOUT ${arg_TIMEOUT})
+  endif()
+  if(arg_SERIAL)
+    list(APPEND options SERIAL)
+  endif()
+  list(LENGTH arg_RANKS variants)
+  if(variants EQUAL 0)
+    starpipe_add_test(${name} COMMAND $<TARGET_FILE:${name}> ${options})
+  endif()
+  foreach(ranks IN LISTS arg_RANKS)
+    set(test ${name})
+    if(variants GREATER 1)
+      set(test ${name}_${ranks})
+    endif()
+    starpipe_add_test(${test} COMMAND $<TARGET_FILE:${name}> RANKS ${ranks} ${options})
+  endforeach()
+endfunction()

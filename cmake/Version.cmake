@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# starpipe/version.hpp, and the commit behind it, which is looked up at every build.
+#
+# Included by src/CMakeLists.txt to add it to starpipe_plan; run as a script (cmake -P) to write
+# the commit.
+if(CMAKE_SCRIPT_MODE_FILE)
+  set(commit unknown)
+  execute_process(COMMAND git rev-parse --show-toplevel
+    WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(top STREQUAL SOURCE_DIR) # not merely unpacked inside of some other repository
+    execute_process(COMMAND git describe --always --abbrev=12 --dirty --exclude *
+      WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE described RESULT_VARIABLE status
+      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(status EQUAL 0)
+      set(commit "${described}")
+    endif()
+  endif()
+  configure_file("${CMAKE_CURRENT_LIST_DIR}/version.cpp.in" "${OUTPUT}" @ONLY) # touched when changed
+  return()
+endif()
+
+configure_file("${PROJECT_SOURCE_DIR}/cmake/version.hpp.in"
+  "${PROJECT_BINARY_DIR}/include/starpipe/version.hpp" @ONLY)
+set(version_source "${PROJECT_BINARY_DIR}/generated/version.cpp")
+add_custom_target(starpipe_version
+  COMMAND "${CMAKE_COMMAND}" -D SOURCE_DIR=${PROJECT_SOURCE_DIR} -D OUTPUT=${version_source}
+          -P "${CMAKE_CURRENT_LIST_FILE}"
+  BYPRODUCTS "${version_source}"
+  COMMENT "")
+target_sources(starpipe_plan PRIVATE "${version_source}")
+add_dependencies(starpipe_plan starpipe_version)

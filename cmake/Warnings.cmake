@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# starpipe_target_options(TARGET): the warnings, sanitizers and language level of all our own code.
+# Warnings are errors unless CMAKE_COMPILE_WARNING_AS_ERROR says otherwise (packagers).
+if(NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
+  set(CMAKE_COMPILE_WARNING_AS_ERROR ${PROJECT_IS_TOP_LEVEL})
+endif()
+
+set(STARPIPE_WARNINGS
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion
+  -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual -Wcast-align -Wunused -Wnull-dereference
+  -Wformat=2 -Wimplicit-fallthrough)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND STARPIPE_WARNINGS
+    -Wduplicated-cond -Wduplicated-branches -Wlogical-op -Wuseless-cast -Wextra-semi)
+endif()
+if(STARPIPE_SANITIZE)
+  # GCC's flow analysis is not made for instrumented code and reports what is not there.
+  list(APPEND STARPIPE_WARNINGS -Wno-null-dereference -Wno-maybe-uninitialized -Wno-stringop-overflow)
+endif()
+
+function(starpipe_target_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CUDA_STANDARD 20 POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${STARPIPE_WARNINGS}>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
+  if(STARPIPE_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STARPIPE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+    target_link_options(${target} PRIVATE -fsanitize=${STARPIPE_SANITIZE})
+  endif()
+endfunction()

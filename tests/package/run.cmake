@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+set(prefix "${WORK_DIR}/prefix")
+set(build "${WORK_DIR}/build")
+file(REMOVE_RECURSE "${WORK_DIR}")
+set(flags "")
+if(SANITIZE)
+  set(flags "-fsanitize=${SANITIZE}")
+endif()
+
+run("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}")
+run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}" -B "${build}" -G "${GENERATOR}"
+  "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_CXX_FLAGS=${flags}"
+  "-DCOMPONENT=${COMPONENT}")
+run("${CMAKE_COMMAND}" --build "${build}")
+execute_process(COMMAND "${build}/consumer" OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+message(STATUS "${output}")
+if(NOT output MATCHES "^starpipe ${EXPECTED_VERSION}\n")
+  message(FATAL_ERROR "the consumer was built against another version than ${EXPECTED_VERSION}")
+endif()
+if(EXISTS "${BUILD_DIR}/bin/starpipe")
+  run("${prefix}/bin/starpipe" --version)
+endif()
