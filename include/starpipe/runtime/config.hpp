@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/schedule.hpp"
+
+namespace starpipe::runtime {
+
+/// `training:` of the configuration.
+struct TrainingConfig {
+  int microbatches = 8;     ///< B, per step
+  int microbatch_size = 1;  ///< sequences (gpt) or samples (mlp)
+  int steps = 10;
+  std::uint64_t seed = 1;
+  model::OptimizerConfig optimizer;
+};
+
+/// `schedule:` of the configuration.
+struct ScheduleConfig {
+  std::string name = "1f1b";
+  int workers = 1;
+  std::optional<int> stages;                        ///< one a worker when absent
+  std::optional<int> groups;                        ///< of lpp and fslpp
+  std::vector<int> placement;                       ///< worker of each stage
+  std::vector<int> cuts;                            ///< first unit of each stage but the first
+  std::optional<plan::Discipline> discipline;       ///< the schedule's own when absent
+  std::optional<int> memory_limit;                  ///< stashes a worker may hold
+};
+
+/// `runtime:` of the configuration.
+struct RuntimeConfig {
+  std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
+  std::string precision = "fp32";   ///< nothing else yet
+  /// Most logical workers that share a CPU core. More than one emulates a pipeline on a small machine;
+  /// times are then not a pipeline's.
+  int workers_per_core = 4;
+  /// Seconds without a finished job after which the run is ended: a rank is lost or stuck.
+  double timeout = 300;
+};
+
+/// A whole configuration file.
+struct Config {
+  model::ModelConfig model;
+  model::DataConfig data;
+  TrainingConfig training;
+  ScheduleConfig schedule;
+  RuntimeConfig runtime;
+  std::string source;  ///< the file, for messages
+  std::string text;    ///< as YAML, overrides applied, for the report
+};
+
+/// The parts that `plan` and the engine need, built and checked from a configuration.
+struct Experiment {
+  model::Network network;
+  plan::Schedule schedule;
+  std::unique_ptr<model::Dataset> data;
+};
+
+/// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule
+/// that cannot finish included.
+Experiment make_experiment(const Config& config);
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/worker_queue.hpp"
+
+namespace starpipe::runtime {
+
+/// The scheduling policy `starpipe`, without StarPU: which of the tasks that are ready a worker runs next.
+/// `starpu_policy.hpp` wraps it in the `struct starpu_sched_policy` that StarPU calls.
+///
+/// This comment is the contract between the two, and with anyone who writes another policy.
+///
+/// Tasks. A task is an opaque pointer. It is either a *job* of the schedule (pushed with its JobId, to the
+/// worker that w(s,b,d) names), or *pinned* (to a worker, but no job: gradient reductions, optimizer
+/// steps), or *free* (any worker that can run it: tasks of other libraries). A worker takes pinned tasks
+/// first, since jobs wait for them or nothing else does, then what the discipline gives it among its
+/// jobs, then free tasks.
+///
+/// Calling threads. `push` and `push_free` run on whatever thread made the task ready: the submitting
+/// thread, the worker that finished its last predecessor, or the MPI thread on a message's arrival; many
+/// at once. `pop(w)` and `finish(w)` run on worker w's own thread. `begin` runs on the submitting thread
+/// while no job is submitted and not finished.
+///
+/// Locks. Each worker's queue has a mutex of its own, and the free tasks have one. They are leaves: nothing
+/// of StarPU is called and nothing else is locked while one is held, and each is held for O(log jobs).
+/// So they may be taken from any StarPU callback without relaxing the worker first.
+///
+/// Progress. After a `push` returns, the caller must wake the worker (all workers, for `push_free`): StarPU
+/// loses no wake-up that follows the publication of a task. `pop` may return nothing though tasks are
+/// queued (the discipline refuses them). What lifts a refusal is a push to the same worker or the end of
+/// one of its own jobs, after which it pops again by itself; so no worker ever needs to wake another
+/// because of a refusal. That some worker can always go on is proved before the run by `plan::check`.
+///
+/// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
+/// the schedule, which must outlive the last `finish` before the next `begin`.
+class PolicyCore {
+ public:
+  using Task = void*;
+  /// Whether `worker` can run a free task. Called under the lock of the free tasks; must not block.
+  using CanRun = bool (*)(Task task, int worker);
+
+  /// For workers 0 .. workers-1.
+  PolicyCore(int workers, CanRun can_run);
+
+  /// Starts a run of all jobs of `schedule`. `logical[w]` is the schedule's worker that worker w is; -1 if
+  /// none. Throws std::logic_error when jobs of the previous run have not finished.
+  void begin(const plan::Schedule& schedule, std::span<const int> logical);
+
+  void push(int worker, Task task, std::optional<plan::JobId> job);
+  /// Larger priorities first, as StarPU's.
+  void push_free(Task task, int priority);
+  /// The task that `worker` starts now, or null.
+  Task pop(int worker);
+  /// A job that `pop(worker)` returned has ended on that worker.
+  void finish(int worker, plan::JobId job);
+
+ private:
+  struct Worker {
+    std::mutex mutex;
+    std::vector<Task> pinned;                 // in order of arrival, from `next_pinned`
+    std::size_t next_pinned = 0;
+    std::optional<plan::WorkerQueue> queue;
+    std::vector<Task> task_of;                // by the job's position in the worker's order
+  };
+
+  const plan::Schedule* schedule_ = nullptr;
+  std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
+  CanRun can_run_;
+  std::mutex free_mutex_;
+  std::multimap<int, Task, std::greater<>> free_;
+};
+
+}  // namespace starpipe::runtime
