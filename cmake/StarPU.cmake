@@ -43,14 +43,15 @@ endfunction()
 # StarPU-MPI) from the first that fits of what pkg-config finds by itself (PKG_CONFIG_PATH, Spack,
 # Guix, modules, the system) and the installations in the given prefixes. It fits when it is new
 # enough and linked to the MPI library that we link. Sets STARPIPE_STARPU_VERSION,
-# STARPIPE_STARPU_PREFIX and STARPIPE_STARPU_WITH_CUDA. Call starpipe_find_mpi() first.
+# STARPIPE_STARPU_WITH_CUDA and, in the cache, STARPIPE_STARPU_PREFIX, which the next run of CMake
+# tries right after pkg-config: the environment may have changed. Call starpipe_find_mpi() first.
 function(starpipe_find_starpu)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "HINTS")
   set(minimum 1.4.5)
   _starpipe_mpi_libraries(our_mpi SONAME ${MPI_C_LIBRARIES})
   set(problems "")
   set(user_path "$ENV{PKG_CONFIG_PATH}")
-  foreach(hint IN ITEMS "" ${arg_HINTS})
+  foreach(hint IN ITEMS "" ${STARPIPE_STARPU_PREFIX} ${arg_HINTS})
     if(hint STREQUAL "")
       set(where "pkg-config")
     else()
@@ -107,6 +108,6 @@ function(starpipe_find_starpu)
     set(STARPIPE_STARPU_WITH_CUDA OFF PARENT_SCOPE)
   endif()
   set(STARPIPE_STARPU_VERSION "${version}" PARENT_SCOPE)
-  set(STARPIPE_STARPU_PREFIX "${prefix}" PARENT_SCOPE)
+  set(STARPIPE_STARPU_PREFIX "${prefix}" CACHE PATH "StarPU that was found" FORCE)
   message(STATUS "Found StarPU ${version} in ${prefix} on ${our_mpi}")
 endfunction()

@@ -26,6 +26,6 @@ add_custom_target(starpipe_version
   COMMAND "${CMAKE_COMMAND}" -D SOURCE_DIR=${PROJECT_SOURCE_DIR} -D OUTPUT=${version_source}
           -P "${CMAKE_CURRENT_LIST_FILE}"
   BYPRODUCTS "${version_source}"
-  COMMENT "")
+  COMMENT "Recording the commit")
 target_sources(starpipe_plan PRIVATE "${version_source}")
 add_dependencies(starpipe_plan starpipe_version)
