@@ -128,8 +128,8 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   timeline.makespan = last - first;
   double busy = 0;
   for (const double time : timeline.busy) busy += time;
-  if (timeline.makespan > 0) {
-    timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
+  if (timeline.makespan > 0) timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
+  if (timeline.device_span > 0) {
     timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
   }
   memory.peaks(timeline.peak_activations, timeline.peak_activation_bytes);

@@ -154,7 +154,7 @@ class Simulation {
     return time;
   }
 
-  void handle(const Event& event) {
+  void handle(const Event event) {  // by value: it pushes to the heap that the event came from
     const int worker = schedule_.compute(event.job);
     touched_.push_back(worker);
     auto& queue = queues_[static_cast<std::size_t>(worker)];

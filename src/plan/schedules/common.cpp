@@ -50,7 +50,7 @@ void refuse_groups(std::string_view name, const ScheduleRequest& request) {
 int workers_per_group(std::string_view name, const ScheduleRequest& request) {
   if (!request.groups) throw InputError(fmt::format("{} needs the number of groups G (W = G * R)", name));
   const int groups = *request.groups;
-  if (groups < 1 || request.workers % groups != 0) {
+  if (groups < 1 || request.workers < 1 || request.workers % groups != 0) {
     throw InputError(fmt::format("{}: {} workers are not {} equal groups (W = G * R)", name, request.workers, groups));
   }
   return request.workers / groups;
