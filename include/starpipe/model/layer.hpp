@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -33,6 +34,15 @@ struct LayerSpec {
   /// std::invalid_argument: a bug in the network, not in the user's input.
   std::map<std::string, double> options;
 };
+
+/// For the constructors of layers: checks the keys of `spec.options`. Throws std::invalid_argument naming
+/// the layer and the key when one is in neither list, or a required one is missing.
+void check_options(const LayerSpec& spec, std::initializer_list<std::string_view> required,
+                   std::initializer_list<std::string_view> optional = {});
+/// The option's value, or `fallback` when it is not there.
+double option(const LayerSpec& spec, std::string_view key, double fallback);
+/// An option that counts something. Throws std::invalid_argument unless it is a positive whole number.
+std::size_t size_option(const LayerSpec& spec, std::string_view key);
 
 /// One operator of the network with its F, B and W passes.
 ///
@@ -71,7 +81,8 @@ class Layer {
                                 std::span<float> /*scratch*/) const noexcept {}
 };
 
-/// The loss at the end of the network: mean over the rows of a micro-batch.
+/// The loss at the end of the network: mean over the rows of a micro-batch, and for regression over the
+/// columns too (torch.nn.CrossEntropyLoss, torch.nn.MSELoss). Thread-safe, as layers are.
 class Loss {
  public:
   virtual ~Loss() = default;
@@ -96,9 +107,10 @@ using LossFactory = std::function<std::unique_ptr<Loss>(std::size_t rows, std::s
 bool register_layer(std::string kind, LayerFactory factory);
 bool register_loss(std::string kind, LossFactory factory);
 
-/// Throws std::invalid_argument for an unknown kind or options the kind does not have.
+/// Throws std::invalid_argument for an unknown kind, or what the kind cannot work with.
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec);
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns);
 std::vector<std::string> layer_kinds();
+std::vector<std::string> loss_kinds();
 
 }  // namespace starpipe::model

@@ -18,24 +18,28 @@ namespace starpipe::model {
 /// `model:` of the configuration. Fields that a kind does not have keep their default and are refused
 /// when set (the command line knows which were set).
 struct ModelConfig {
-  std::string kind = "gpt";  ///< "gpt" or "mlp"
-  int layers = 4;            ///< gpt: blocks; mlp: hidden layers (of each leg)
-  int hidden = 128;          ///< columns of the hidden activations
-  int heads = 4;             ///< gpt
-  int context = 128;         ///< gpt: tokens of a sequence
-  int inputs = 16;           ///< mlp: features of a sample (each leg gets its equal share)
-  int outputs = 4;           ///< mlp: columns of the regression target
-  int legs = 1;              ///< mlp: encoder legs, joined before the last layer
+  std::string kind = "gpt";                   ///< "gpt" or "mlp"
+  int layers = 4;                             ///< gpt: blocks; mlp: hidden layers (of each leg)
+  int hidden = 128;                           ///< columns of the hidden activations
+  int heads = 4;                              ///< gpt
+  int context = 128;                          ///< gpt: tokens of a sequence
+  int inputs = 16;                            ///< mlp: features of a sample (each leg gets its equal share)
+  int outputs = 4;                            ///< mlp: columns of the regression target
+  int legs = 1;                               ///< mlp: encoder legs, joined before the last layer
   std::optional<std::filesystem::path> init;  ///< safetensors file to start from
 };
 
 /// A model cut into stages.
 struct Network {
+  ModelConfig config;
+  int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
   /// Bytes of what each stage exchanges and keeps, fp32, for `plan`.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   [[nodiscard]] std::size_t parameter_count() const;
+  /// Which of the sources `stage` is, ascending: the `leg` of Dataset::input. -1 when it is none.
+  [[nodiscard]] int source_index(int stage) const;
 };
 
 /// Builds the model for micro-batches of `microbatch_size` sequences (gpt) or samples (mlp) and cuts it
@@ -44,10 +48,14 @@ struct Network {
 ///
 /// `cuts`: the first unit of each stage but the first, ascending; when empty, stages get contiguous units
 /// with the smallest largest share of FLOPs. With legs > 1 the graph is a tree: legs * n stages (leg by
-/// leg, n stages each) and the join as the last stage, so `stages` = legs * n + 1.
+/// leg, n stages each) and the join as the last stage, so `stages` = legs * n + 1; `cuts` are then those
+/// of one leg, n - 1 of them, and all legs are cut alike.
 /// Throws InputError naming the key (`model.heads`, `schedule.cuts`, ...) for values that cannot work.
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts = {});
+
+/// Kinds that `build_network` knows.
+std::vector<std::string> network_kinds();
 
 /// Start values of a stage's parameters, in the order of `Stage::parameters()`. They depend on `seed` and
 /// each parameter's name alone.

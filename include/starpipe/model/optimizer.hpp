@@ -18,6 +18,10 @@ struct OptimizerConfig {
   double epsilon = 1e-8;
 };
 
+/// Throws InputError naming the key (`training.optimizer.beta1`) of a value that cannot work. The functions
+/// below expect a configuration that passes.
+void check_optimizer(const OptimizerConfig& config);
+
 /// Floats of optimizer state for `parameters` floats: 2x for adamw (first and second moments), 1x for sgd
 /// with momentum, else 0. Zero before the first step.
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters);

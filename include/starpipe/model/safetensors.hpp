@@ -22,7 +22,9 @@ void write_safetensors(const std::filesystem::path& file, const std::map<std::st
                        const std::map<std::string, std::string>& metadata);
 
 /// Throws InputError naming the file (and the tensor) when it is missing, malformed, truncated, has offsets
-/// that overlap or leave the file, or holds a type other than F32.
-std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file);
+/// that overlap, leave the file or leave gaps, or holds a type other than F32.
+/// When `metadata` is given it gets the file's.
+std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
+                                               std::map<std::string, std::string>* metadata = nullptr);
 
 }  // namespace starpipe::model

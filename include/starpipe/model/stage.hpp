@@ -49,7 +49,11 @@ class Stage {
 
   /// All parameters in the order in which they lie in the stage's parameter span.
   [[nodiscard]] std::vector<Parameter> parameters() const;
+  /// Estimated floating-point operations of F, of its layers.
   [[nodiscard]] double flops() const;
+  /// For engines that run the layers by other means (a GPU).
+  [[nodiscard]] const std::vector<StageOp>& ops() const { return ops_; }
+  [[nodiscard]] const std::shared_ptr<const Loss>& loss() const { return loss_; }
 
   /// F. `output`: rows x output_columns, or for a sink one float, the micro-batch's mean loss. `target` is
   /// empty unless a sink.
@@ -76,7 +80,22 @@ class Stage {
                 std::span<float> scratch) const noexcept;
 
  private:
+  /// Where the floats of an op lie in the stage's spans.
+  struct Place {
+    std::size_t parameters = 0, parameter_size = 0;
+    std::size_t stash = 0, stash_size = 0;
+    std::size_t gradient = 0;  ///< in the gradient stash, for layers with parameters
+    std::size_t columns = 0;   ///< of the op's output
+  };
+
+  /// B, and where `parameter_gradient` is not empty W with it; keeps a gradient stash where there is one.
+  void run_backward(std::span<const float> parameters, std::span<const float> stash,
+                    std::span<const std::span<const float>> output_gradients, float loss_scale,
+                    std::span<const std::span<float>> input_gradients, std::span<float> gradient_stash,
+                    std::span<float> parameter_gradient, std::span<float> scratch) const noexcept;
+
   std::vector<StageOp> ops_;
+  std::vector<Place> places_;
   std::size_t rows_;
   std::vector<std::size_t> input_columns_;
   std::shared_ptr<const Loss> loss_;
@@ -84,6 +103,11 @@ class Stage {
   std::size_t stash_size_ = 0;
   std::size_t gradient_stash_size_ = 0;
   std::size_t scratch_size_ = 0;
+  // The scratch: two activations of this size in turn, the open residual connections, the layers' own.
+  std::size_t buffer_size_ = 0;
+  std::size_t residual_size_ = 0;
+  std::size_t joined_columns_ = 0;
+  std::size_t first_with_parameters_ = 0;  ///< op; ops_.size() when none has
 };
 
 }  // namespace starpipe::model

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "codelets/cpu/math.hpp"
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using cpu::multiply;
+
+/// Query rows that are worked on together: bounds the scratch and skips most of the masked half.
+constexpr std::size_t kBlock = 64;
+
+/// Causal multi-head self-attention: rows [q | k | v] of 3 * hidden columns -> hidden columns, scaled by
+/// 1 / sqrt(hidden / heads). Options: heads, context. The stash grows linearly with the context: q, k, v
+/// and one log-sum-exp a row and head; B computes the probabilities again (Dao et al., arXiv 2205.14135).
+class Attention final : public Layer {
+ public:
+  explicit Attention(const LayerSpec& spec) : rows_(spec.rows), hidden_(spec.columns / 3) {
+    check_options(spec, {"heads", "context"});
+    heads_ = size_option(spec, "heads");
+    context_ = size_option(spec, "context");
+    if (spec.columns % 3 != 0 || hidden_ % heads_ != 0) {
+      throw std::invalid_argument("attention " + spec.name + ": columns are not 3 x heads x a head's size");
+    }
+    if (rows_ % context_ != 0) {
+      throw std::invalid_argument("attention " + spec.name + ": rows are not whole sequences");
+    }
+    size_ = hidden_ / heads_;
+    scale_ = 1.0f / std::sqrt(static_cast<float>(size_));
+  }
+
+  std::size_t rows() const override { return rows_; }
+  std::size_t input_columns() const override { return 3 * hidden_; }
+  std::size_t output_columns() const override { return hidden_; }
+  std::size_t stash_size() const override { return rows_ * 3 * hidden_ + rows_ * heads_; }
+  std::size_t scratch_size() const override { return 2 * std::min(kBlock, context_) * context_; }
+  double flops() const override {
+    // Two products over the causal half, and the exponentials.
+    const double pairs = static_cast<double>(rows_) * (static_cast<double>(context_) + 1) / 2;
+    return pairs * (4.0 * static_cast<double>(hidden_) + 20.0 * static_cast<double>(heads_));
+  }
+
+  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
+               std::span<float> stash, std::span<float> scratch) const noexcept override {
+    std::memcpy(stash.data(), input.data(), rows_ * 3 * hidden_ * sizeof(float));
+    const std::size_t stride = 3 * hidden_;
+    for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
+      for (std::size_t head = 0; head < heads_; ++head) {
+        const float* q = input.data() + sequence * context_ * stride + head * size_;
+        const float* k = q + hidden_;
+        const float* v = k + hidden_;
+        float* out = output.data() + sequence * context_ * hidden_ + head * size_;
+        float* log_sum = stash.data() + rows_ * stride + (sequence * heads_ + head) * context_;
+        for (std::size_t first = 0; first < context_; first += kBlock) {
+          const std::size_t queries = std::min(kBlock, context_ - first);
+          const std::size_t keys = first + queries;  // later keys are masked for the whole block
+          float* scores = scratch.data();
+          multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, scores,
+                   keys);
+          for (std::size_t i = 0; i < queries; ++i) {
+            log_sum[first + i] = softmax(scores + i * keys, first + i + 1, keys);
+          }
+          multiply(queries, size_, keys, 1, {scores, keys}, {v, stride}, 0, out + first * hidden_, hidden_);
+        }
+      }
+    }
+  }
+
+  void backward_input(std::span<const float> /*parameters*/, std::span<const float> stash,
+                      std::span<const float> output_gradient, std::span<float> input_gradient,
+                      std::span<float> scratch) const noexcept override {
+    const std::size_t stride = 3 * hidden_;
+    const std::size_t blocks = (context_ + kBlock - 1) / kBlock;
+    for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
+      for (std::size_t head = 0; head < heads_; ++head) {
+        const std::size_t corner = sequence * context_ * stride + head * size_;
+        const float* q = stash.data() + corner;
+        const float* k = q + hidden_;
+        const float* v = k + hidden_;
+        float* dq = input_gradient.data() + corner;
+        float* dk = dq + hidden_;
+        float* dv = dk + hidden_;
+        const float* dout = output_gradient.data() + sequence * context_ * hidden_ + head * size_;
+        const float* log_sum = stash.data() + rows_ * stride + (sequence * heads_ + head) * context_;
+        // Last block first: it reaches every key, so it writes dk and dv and the others add.
+        for (std::size_t block = blocks; block-- > 0;) {
+          const std::size_t first = block * kBlock;
+          const std::size_t queries = std::min(kBlock, context_ - first);
+          const std::size_t keys = first + queries;
+          const float beta = block + 1 == blocks ? 0.0f : 1.0f;
+          float* p = scratch.data();
+          float* ds = p + queries * keys;
+          multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, p, keys);
+          for (std::size_t i = 0; i < queries; ++i) {
+            float* row = p + i * keys;
+            const std::size_t seen = first + i + 1;
+            const float shift = log_sum[first + i];
+            for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - shift);
+            std::fill(row + seen, row + keys, 0.0f);
+          }
+          const float* dy = dout + first * hidden_;
+          multiply(keys, size_, queries, 1, {p, keys, true}, {dy, hidden_}, beta, dv, stride);
+          multiply(queries, keys, size_, 1, {dy, hidden_}, {v, stride, true}, 0, ds, keys);
+          for (std::size_t i = 0; i < queries; ++i) {
+            const float* row = p + i * keys;
+            float* drow = ds + i * keys;
+            const float mean = cpu::sum_of(first + i + 1, [=](std::size_t j) { return row[j] * drow[j]; });
+            for (std::size_t j = 0; j < keys; ++j) drow[j] = row[j] * (drow[j] - mean);
+          }
+          multiply(queries, size_, keys, scale_, {ds, keys}, {k, stride}, 0, dq + first * stride, stride);
+          multiply(keys, size_, queries, scale_, {ds, keys, true}, {q + first * stride, stride}, beta, dk,
+                   stride);
+        }
+      }
+    }
+  }
+
+ private:
+  /// Softmax of the first `seen` of `keys` scores in place, the others become 0. Returns log-sum-exp.
+  static float softmax(float* row, std::size_t seen, std::size_t keys) noexcept {
+    const float top = cpu::max_of(row, seen);
+    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - top);
+    const float sum = cpu::sum_of(seen, [row](std::size_t j) { return row[j]; });
+    const float scale = 1.0f / sum;
+    for (std::size_t j = 0; j < seen; ++j) row[j] *= scale;
+    std::fill(row + seen, row + keys, 0.0f);
+    return top + std::log(sum);
+  }
+
+  std::size_t rows_;
+  std::size_t hidden_;
+  std::size_t heads_ = 0;
+  std::size_t context_ = 0;
+  std::size_t size_ = 0;  ///< columns of one head
+  float scale_ = 0;
+};
+
+const bool registered =
+    register_layer("attention", [](const LayerSpec& spec) { return std::make_unique<Attention>(spec); });
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <stdexcept>
+
+#include "codelets/cpu/math.hpp"
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+namespace {
+
+/// Token embedding plus learned position: y[r] = wte[x[r]] + wpe[r mod context]. Options: vocabulary,
+/// context, outputs; deviation (0) of the start values. Token ids must be in [0, vocabulary).
+class Embedding final : public Layer {
+ public:
+  explicit Embedding(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows) {
+    check_options(spec, {"vocabulary", "context", "outputs"}, {"deviation"});
+    vocabulary_ = size_option(spec, "vocabulary");
+    context_ = size_option(spec, "context");
+    outputs_ = size_option(spec, "outputs");
+    deviation_ = option(spec, "deviation", 0);
+    if (spec.columns != 1) throw std::invalid_argument("embedding " + name_ + ": input is not one column");
+    if (rows_ % context_ != 0) {
+      throw std::invalid_argument("embedding " + name_ + ": rows are not whole sequences");
+    }
+  }
+
+  std::size_t rows() const override { return rows_; }
+  std::size_t input_columns() const override { return 1; }
+  std::size_t output_columns() const override { return outputs_; }
+  std::size_t stash_size() const override { return rows_; }
+  double flops() const override { return static_cast<double>(rows_) * static_cast<double>(outputs_); }
+
+  std::vector<Parameter> parameters() const override {
+    return {{name_ + ".wte.weight", {vocabulary_, outputs_}, deviation_, 0},
+            {name_ + ".wpe.weight", {context_, outputs_}, deviation_, 0}};
+  }
+
+  void forward(std::span<const float> parameters, std::span<const float> input, std::span<float> output,
+               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
+    std::copy_n(input.data(), rows_, stash.data());
+    const float* positions = parameters.data() + vocabulary_ * outputs_;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* token = parameters.data() + cpu::index_of(input[r], vocabulary_) * outputs_;
+      const float* position = positions + r % context_ * outputs_;
+      float* y = output.data() + r * outputs_;
+      for (std::size_t c = 0; c < outputs_; ++c) y[c] = token[c] + position[c];
+    }
+  }
+
+  /// Token ids have no gradient: zero.
+  void backward_input(std::span<const float> /*parameters*/, std::span<const float> /*stash*/,
+                      std::span<const float> /*output_gradient*/, std::span<float> input_gradient,
+                      std::span<float> /*scratch*/) const noexcept override {
+    std::fill_n(input_gradient.data(), rows_, 0.0f);
+  }
+
+  void backward_weights(std::span<const float> stash, std::span<const float> output_gradient,
+                        std::span<float> parameter_gradient,
+                        std::span<float> /*scratch*/) const noexcept override {
+    float* positions = parameter_gradient.data() + vocabulary_ * outputs_;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      float* token = parameter_gradient.data() + cpu::index_of(stash[r], vocabulary_) * outputs_;
+      float* position = positions + r % context_ * outputs_;
+      const float* dy = output_gradient.data() + r * outputs_;
+      for (std::size_t c = 0; c < outputs_; ++c) token[c] += dy[c];
+      for (std::size_t c = 0; c < outputs_; ++c) position[c] += dy[c];
+    }
+  }
+
+ private:
+  std::string name_;
+  std::size_t rows_;
+  std::size_t vocabulary_ = 0;
+  std::size_t context_ = 0;
+  std::size_t outputs_ = 0;
+  double deviation_ = 0;
+};
+
+const bool registered =
+    register_layer("embedding", [](const LayerSpec& spec) { return std::make_unique<Embedding>(spec); });
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "codelets/cpu/math.hpp"
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr float kScale = 0.7978845608028654f;  // sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+
+/// (1 + tanh(u)) / 2 with u = kScale * (x + kCubic x^3), as the logistic function of 2u.
+inline float gate(float x) noexcept {
+  return 1.0f / (1.0f + cpu::exp_of(-2.0f * kScale * (x + kCubic * x * x * x)));
+}
+
+/// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options.
+class Gelu final : public Layer {
+ public:
+  explicit Gelu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) { check_options(spec, {}); }
+
+  std::size_t rows() const override { return rows_; }
+  std::size_t input_columns() const override { return columns_; }
+  std::size_t output_columns() const override { return columns_; }
+  std::size_t stash_size() const override { return rows_ * columns_; }
+  double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
+
+  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
+               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
+    const std::size_t count = rows_ * columns_;
+    std::memcpy(stash.data(), input.data(), count * sizeof(float));
+    const float* __restrict x = input.data();
+    float* __restrict y = output.data();
+    for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
+  }
+
+  void backward_input(std::span<const float> /*parameters*/, std::span<const float> stash,
+                      std::span<const float> output_gradient, std::span<float> input_gradient,
+                      std::span<float> /*scratch*/) const noexcept override {
+    const std::size_t count = rows_ * columns_;
+    const float* __restrict x = stash.data();
+    const float* __restrict dy = output_gradient.data();
+    float* __restrict dx = input_gradient.data();
+    for (std::size_t i = 0; i < count; ++i) {
+      const float g = gate(x[i]);
+      const float slope = 2.0f * kScale * (1.0f + 3.0f * kCubic * x[i] * x[i]);  // d(2u)/dx
+      dx[i] = dy[i] * (g + x[i] * g * (1.0f - g) * slope);
+    }
+  }
+
+ private:
+  std::size_t rows_;
+  std::size_t columns_;
+};
+
+const bool registered =
+    register_layer("gelu", [](const LayerSpec& spec) { return std::make_unique<Gelu>(spec); });
+
+}  // namespace
+}  // namespace starpipe::model

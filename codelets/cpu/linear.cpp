@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "codelets/cpu/math.hpp"
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using cpu::multiply;
+
+/// y = x W + b. Options: outputs; bias (1), conv1d (0): the weight is stored [outputs, inputs] as
+/// torch.nn.Linear does, or with conv1d [inputs, outputs] as GPT-2's Conv1D; deviation and
+/// bias_deviation (0) of the start values.
+class Linear final : public Layer {
+ public:
+  explicit Linear(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), inputs_(spec.columns) {
+    check_options(spec, {"outputs"}, {"bias", "conv1d", "deviation", "bias_deviation"});
+    outputs_ = size_option(spec, "outputs");
+    bias_ = option(spec, "bias", 1) != 0;
+    conv1d_ = option(spec, "conv1d", 0) != 0;
+    deviation_ = option(spec, "deviation", 0);
+    bias_deviation_ = option(spec, "bias_deviation", 0);
+  }
+
+  std::size_t rows() const override { return rows_; }
+  std::size_t input_columns() const override { return inputs_; }
+  std::size_t output_columns() const override { return outputs_; }
+  std::size_t stash_size() const override { return rows_ * inputs_; }
+  double flops() const override {
+    return 2.0 * static_cast<double>(rows_) * static_cast<double>(inputs_) * static_cast<double>(outputs_);
+  }
+
+  std::vector<Parameter> parameters() const override {
+    std::vector<Parameter> result;
+    result.push_back({name_ + ".weight",
+                      conv1d_ ? std::vector{inputs_, outputs_} : std::vector{outputs_, inputs_}, deviation_,
+                      0});
+    if (bias_) result.push_back({name_ + ".bias", {outputs_}, bias_deviation_, 0});
+    return result;
+  }
+
+  void forward(std::span<const float> parameters, std::span<const float> input, std::span<float> output,
+               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
+    std::memcpy(stash.data(), input.data(), rows_ * inputs_ * sizeof(float));
+    if (bias_) {
+      const float* bias = parameters.data() + inputs_ * outputs_;
+      for (std::size_t r = 0; r < rows_; ++r) std::copy_n(bias, outputs_, output.data() + r * outputs_);
+    }
+    multiply(rows_, outputs_, inputs_, 1, {input.data(), inputs_}, weight(parameters), bias_ ? 1.0f : 0.0f,
+             output.data(), outputs_);
+  }
+
+  void backward_input(std::span<const float> parameters, std::span<const float> /*stash*/,
+                      std::span<const float> output_gradient, std::span<float> input_gradient,
+                      std::span<float> /*scratch*/) const noexcept override {
+    cpu::Matrix transposed = weight(parameters);
+    transposed.transposed = !transposed.transposed;
+    multiply(rows_, inputs_, outputs_, 1, {output_gradient.data(), outputs_}, transposed, 0,
+             input_gradient.data(), inputs_);
+  }
+
+  void backward_weights(std::span<const float> stash, std::span<const float> output_gradient,
+                        std::span<float> parameter_gradient,
+                        std::span<float> /*scratch*/) const noexcept override {
+    const float* input = stash.data();
+    const float* dy = output_gradient.data();
+    float* dw = parameter_gradient.data();
+    if (conv1d_) {
+      multiply(inputs_, outputs_, rows_, 1, {input, inputs_, true}, {dy, outputs_}, 1, dw, outputs_);
+    } else {
+      multiply(outputs_, inputs_, rows_, 1, {dy, outputs_, true}, {input, inputs_}, 1, dw, inputs_);
+    }
+    if (!bias_) return;
+    float* db = dw + inputs_ * outputs_;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      for (std::size_t c = 0; c < outputs_; ++c) db[c] += dy[r * outputs_ + c];
+    }
+  }
+
+ private:
+  /// The weight as the [inputs, outputs] operand.
+  cpu::Matrix weight(std::span<const float> parameters) const noexcept {
+    return {parameters.data(), conv1d_ ? outputs_ : inputs_, !conv1d_};
+  }
+
+  std::string name_;
+  std::size_t rows_;
+  std::size_t inputs_;
+  std::size_t outputs_ = 0;
+  bool bias_ = true;
+  bool conv1d_ = false;
+  double deviation_ = 0;
+  double bias_deviation_ = 0;
+};
+
+const bool registered =
+    register_layer("linear", [](const LayerSpec& spec) { return std::make_unique<Linear>(spec); });
+
+}  // namespace
+}  // namespace starpipe::model

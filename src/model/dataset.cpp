@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/dataset.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "src/model/random.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::model {
+namespace {
+
+/// A whole file, read only. Mapped, so that the ranks of a node share one copy.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path) {
+    const auto fail = [&](const std::string& what) { return InputError(path.string() + ": " + what); };
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) throw fail(std::string("cannot be read: ") + std::strerror(errno));
+    struct stat status {};
+    const bool known = fstat(file, &status) == 0;
+    const bool regular = known && S_ISREG(status.st_mode);
+    size_ = regular ? static_cast<std::size_t>(status.st_size) : 0;
+    void* const address = size_ > 0 ? mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0) : nullptr;
+    const int error = errno;
+    close(file);
+    if (!regular) throw fail("is not a file");
+    if (address == MAP_FAILED) throw fail(std::string("cannot be read: ") + std::strerror(error));
+    bytes_ = static_cast<const unsigned char*>(address);
+  }
+  ~MappedFile() {
+    if (size_ > 0) munmap(const_cast<unsigned char*>(bytes_), size_);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] unsigned char operator[](std::size_t i) const { return bytes_[i]; }
+
+ private:
+  const unsigned char* bytes_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+std::uint32_t word(int value) { return static_cast<std::uint32_t>(value); }
+
+/// Sequences at random offsets of a file; each byte is a token and the next one its target.
+class TextDataset final : public Dataset {
+ public:
+  TextDataset(const std::filesystem::path& path, std::size_t context, int sequences, std::uint64_t seed)
+      : file_(path), context_(context), sequences_(sequences), seed_(seed) {
+    if (file_.size() < context + 1) {
+      throw InputError("data.path: " + path.string() + " has " + std::to_string(file_.size()) +
+                       " bytes, fewer than model.context + 1 = " + std::to_string(context + 1));
+    }
+  }
+
+  void input(int step, int microbatch, int /*leg*/, std::span<float> out) const override {
+    read(step, microbatch, 0, out);
+  }
+  void target(int step, int microbatch, std::span<float> out) const override {
+    read(step, microbatch, 1, out);
+  }
+  std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
+    std::vector<std::uint64_t> result;
+    for (int sequence = 0; sequence < sequences_; ++sequence) {
+      result.push_back(offset(step, microbatch, sequence));
+    }
+    return result;
+  }
+  std::string unit() const override { return "tokens"; }
+  std::size_t units_per_microbatch() const override {
+    return context_ * static_cast<std::size_t>(sequences_);
+  }
+
+ private:
+  /// Uniform in [0, size - context - 1], up to a bias below size / 2^64.
+  std::uint64_t offset(int step, int microbatch, int sequence) const {
+    const std::array words = {word(step), word(microbatch), word(sequence)};
+    return generator(seed_, words)() % (file_.size() - context_);
+  }
+  void read(int step, int microbatch, std::size_t shift, std::span<float> out) const {
+    for (int sequence = 0; sequence < sequences_; ++sequence) {
+      const std::size_t start = offset(step, microbatch, sequence) + shift;
+      float* to = out.data() + static_cast<std::size_t>(sequence) * context_;
+      for (std::size_t t = 0; t < context_; ++t) to[t] = static_cast<float>(file_[start + t]);
+    }
+  }
+
+  MappedFile file_;
+  std::size_t context_;
+  int sequences_;
+  std::uint64_t seed_;
+};
+
+/// Regression on what a fixed random network with one hidden layer of tanh makes of standard normal
+/// features.
+class SyntheticDataset final : public Dataset {
+ public:
+  SyntheticDataset(const ModelConfig& model, int samples, std::uint64_t seed)
+      : inputs_(static_cast<std::size_t>(model.inputs)),
+        outputs_(static_cast<std::size_t>(model.outputs)),
+        legs_(static_cast<std::size_t>(model.legs)),
+        samples_(static_cast<std::size_t>(samples)),
+        seed_(seed) {
+    Normal normal(generator(seed, std::array{kTeacher}));
+    first_ = weights(normal, inputs_, kHidden);
+    second_ = weights(normal, kHidden, outputs_);
+  }
+
+  void input(int step, int microbatch, int leg, std::span<float> out) const override {
+    const std::vector<float> x = features(step, microbatch);
+    const std::size_t columns = inputs_ / legs_;
+    for (std::size_t r = 0; r < samples_; ++r) {
+      const float* from = x.data() + r * inputs_ + static_cast<std::size_t>(leg) * columns;
+      std::copy_n(from, columns, out.data() + r * columns);
+    }
+  }
+  void target(int step, int microbatch, std::span<float> out) const override {
+    const std::vector<float> x = features(step, microbatch);
+    std::array<double, kHidden> hidden;
+    for (std::size_t r = 0; r < samples_; ++r) {
+      for (std::size_t h = 0; h < kHidden; ++h) {
+        double sum = 0;
+        for (std::size_t i = 0; i < inputs_; ++i) {
+          sum += first_[h * inputs_ + i] * static_cast<double>(x[r * inputs_ + i]);
+        }
+        hidden[h] = std::tanh(sum);
+      }
+      for (std::size_t o = 0; o < outputs_; ++o) {
+        double sum = 0;
+        for (std::size_t h = 0; h < kHidden; ++h) sum += second_[o * kHidden + h] * hidden[h];
+        out[r * outputs_ + o] = static_cast<float>(sum);
+      }
+    }
+  }
+  std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override { return {}; }
+  std::string unit() const override { return "samples"; }
+  std::size_t units_per_microbatch() const override { return samples_; }
+
+ private:
+  static constexpr std::size_t kHidden = 32;
+  static constexpr std::uint32_t kTeacher = 0;  // first word of the teacher's generator
+  static constexpr std::uint32_t kSample = 1;
+
+  /// [outputs, inputs], of a scale that keeps the variance.
+  static std::vector<double> weights(Normal& normal, std::size_t inputs, std::size_t outputs) {
+    std::vector<double> result(inputs * outputs);
+    for (double& value : result) value = normal() / std::sqrt(static_cast<double>(inputs));
+    return result;
+  }
+  std::vector<float> features(int step, int microbatch) const {
+    Normal normal(generator(seed_, std::array{kSample, word(step), word(microbatch)}));
+    std::vector<float> x(samples_ * inputs_);
+    for (float& value : x) value = static_cast<float>(normal());
+    return x;
+  }
+
+  std::size_t inputs_;
+  std::size_t outputs_;
+  std::size_t legs_;
+  std::size_t samples_;
+  std::uint64_t seed_;
+  std::vector<double> first_;
+  std::vector<double> second_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, int microbatch_size,
+                                      std::uint64_t seed) {
+  if (data.kind != "text" && data.kind != "synthetic") {
+    throw InputError("data.kind: " + data.kind + " is not one of text, synthetic");
+  }
+  const bool text = data.kind == "text";
+  if (text != (model.kind == "gpt")) {
+    throw InputError("data.kind: " + data.kind + " does not fit model.kind " + model.kind + ", which needs " +
+                     (text ? "synthetic" : "text"));
+  }
+  if (!text) return std::make_unique<SyntheticDataset>(model, microbatch_size, seed);
+  if (data.path.empty()) throw InputError("data.path: is needed for data.kind text");
+  return std::make_unique<TextDataset>(data.path, static_cast<std::size_t>(model.context), microbatch_size,
+                                       seed);
+}
+
+}  // namespace starpipe::model

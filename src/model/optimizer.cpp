@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/optimizer.hpp"
+
+#include <cmath>
+
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::model {
+
+void check_optimizer(const OptimizerConfig& config) {
+  const std::string prefix = "training.optimizer.";
+  if (config.kind != "adamw" && config.kind != "sgd") {
+    throw InputError(prefix + "kind: " + config.kind + " is not one of adamw, sgd");
+  }
+  const auto require = [&](bool good, const char* key, double value, const char* what) {
+    if (!good) throw InputError(prefix + key + ": " + std::to_string(value) + " is not " + what);
+  };
+  const auto positive = [](double value) { return std::isfinite(value) && value >= 0; };
+  const auto fraction = [](double value) { return value >= 0 && value < 1; };
+  require(positive(config.learning_rate), "learning_rate", config.learning_rate, "a number >= 0");
+  require(positive(config.weight_decay), "weight_decay", config.weight_decay, "a number >= 0");
+  require(positive(config.momentum), "momentum", config.momentum, "a number >= 0");
+  require(positive(config.epsilon), "epsilon", config.epsilon, "a number >= 0");
+  require(fraction(config.beta1), "beta1", config.beta1, "in [0, 1)");
+  require(fraction(config.beta2), "beta2", config.beta2, "in [0, 1)");
+}
+
+std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters) {
+  if (config.kind == "adamw") return 2 * parameters;
+  return config.momentum != 0 ? parameters : 0;
+}
+
+void optimizer_step(const OptimizerConfig& config, int step, std::span<const float> gradient,
+                    std::span<float> parameters, std::span<float> state) noexcept {
+  const std::size_t count = parameters.size();
+  const float* __restrict g = gradient.data();
+  float* __restrict w = parameters.data();
+  const float decay = static_cast<float>(config.weight_decay);
+
+  if (config.kind == "adamw") {
+    // Scalars in double and then rounded once, as torch does.
+    const double correction1 = 1 - std::pow(config.beta1, step);
+    const double correction2 = std::sqrt(1 - std::pow(config.beta2, step));
+    const float keep = static_cast<float>(1 - config.learning_rate * config.weight_decay);
+    const float beta2 = static_cast<float>(config.beta2);
+    const float new1 = static_cast<float>(1 - config.beta1);
+    const float new2 = static_cast<float>(1 - config.beta2);
+    const float rate = static_cast<float>(config.learning_rate / correction1);
+    const float root = static_cast<float>(correction2);
+    const float epsilon = static_cast<float>(config.epsilon);
+    float* __restrict first = state.data();
+    float* __restrict second = state.data() + count;
+    for (std::size_t i = 0; i < count; ++i) {
+      first[i] += new1 * (g[i] - first[i]);
+      second[i] = beta2 * second[i] + new2 * g[i] * g[i];
+      w[i] = keep * w[i] - rate * (first[i] / (std::sqrt(second[i]) / root + epsilon));
+    }
+    return;
+  }
+
+  const float rate = static_cast<float>(config.learning_rate);
+  if (config.momentum == 0) {
+    for (std::size_t i = 0; i < count; ++i) w[i] -= rate * (g[i] + decay * w[i]);
+    return;
+  }
+  const float momentum = static_cast<float>(config.momentum);
+  float* __restrict velocity = state.data();
+  for (std::size_t i = 0; i < count; ++i) {
+    velocity[i] = momentum * velocity[i] + (g[i] + decay * w[i]);
+    w[i] -= rate * velocity[i];
+  }
+}
+
+}  // namespace starpipe::model

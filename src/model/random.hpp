@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace starpipe::model {
+
+/// A generator of its own for each thing that is drawn, so that what one rank draws does not depend on
+/// what others do: seeded with the two halves of `seed`, then `words`.
+inline std::mt19937_64 generator(std::uint64_t seed, std::span<const std::uint32_t> words) {
+  std::vector<std::uint32_t> all = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  all.insert(all.end(), words.begin(), words.end());
+  std::seed_seq sequence(all.begin(), all.end());
+  return std::mt19937_64(sequence);
+}
+
+/// Standard normal numbers (Box and Muller). std::normal_distribution differs between standard libraries.
+class Normal {
+ public:
+  explicit Normal(std::mt19937_64 bits) : bits_(bits) {}
+
+  double operator()() {
+    if (second_ready_) {
+      second_ready_ = false;
+      return second_;
+    }
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    const double angle = 2 * std::numbers::pi * uniform();
+    second_ = radius * std::sin(angle);
+    second_ready_ = true;
+    return radius * std::cos(angle);
+  }
+
+ private:
+  /// In [0, 1).
+  double uniform() { return static_cast<double>(bits_() >> 11) * 0x1p-53; }
+
+  std::mt19937_64 bits_;
+  double second_ = 0;
+  bool second_ready_ = false;
+};
+
+}  // namespace starpipe::model

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/reference.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace starpipe::model {
+namespace {
+
+using Floats = std::vector<float>;
+
+/// One micro-batch on its way through the network; the buffers are used again for the next.
+class Pass {
+ public:
+  explicit Pass(const Network& network) : network_(network), order_(network.stages.size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int a, int b) { return network.graph.depth(a) < network.graph.depth(b); });
+    std::size_t scratch = 0;
+    for (int s = 0; s < network.graph.size(); ++s) {
+      const Stage& stage = at(s);
+      outputs_.emplace_back(stage.is_sink() ? 1 : stage.rows() * stage.output_columns());
+      stashes_.emplace_back(stage.stash_size());
+      const bool source = network.graph.pred(s).empty();
+      inputs_.emplace_back(source ? stage.rows() * stage.input_columns()[0] : 0);
+      std::size_t i = 0;
+      for (const int from : network.graph.pred(s)) {
+        gradients_[{from, s}].resize(stage.rows() * stage.input_columns()[i++]);
+      }
+      scratch = std::max(scratch, stage.scratch_size());
+    }
+    const Stage& sink = at(network.graph.sink());
+    target_.resize(sink.rows() * sink.target_columns());
+    scratch_.resize(scratch);
+  }
+
+  /// The mean loss of the micro-batch.
+  double forward(const Dataset& data, int step, int microbatch, const std::vector<Floats>& parameters) {
+    data.target(step, microbatch, target_);
+    for (const int s : order_) {
+      std::vector<std::span<const float>> inputs;
+      if (network_.graph.pred(s).empty()) {
+        data.input(step, microbatch, network_.source_index(s), inputs_[index(s)]);
+        inputs.emplace_back(inputs_[index(s)]);
+      }
+      for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
+      const Stage& stage = at(s);
+      stage.forward(parameters[index(s)], inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
+                    stashes_[index(s)], scratch_);
+    }
+    return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
+  }
+
+  /// Adds `loss_scale` times the gradient of the loss to `sums`.
+  void backward(float loss_scale, const std::vector<Floats>& parameters, std::vector<Floats>& sums) {
+    for (auto stage = order_.rbegin(); stage != order_.rend(); ++stage) {
+      const int s = *stage;
+      std::vector<std::span<const float>> in;
+      for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
+      std::vector<std::span<float>> out;
+      for (const int from : network_.graph.pred(s)) out.emplace_back(gradients_[{from, s}]);
+      at(s).backward(parameters[index(s)], stashes_[index(s)], in, loss_scale, out, sums[index(s)], scratch_);
+    }
+  }
+
+ private:
+  static std::size_t index(int stage) { return static_cast<std::size_t>(stage); }
+  const Stage& at(int stage) const { return network_.stages[index(stage)]; }
+
+  const Network& network_;
+  std::vector<int> order_;  ///< predecessors first
+  std::vector<Floats> inputs_;
+  std::vector<Floats> outputs_;
+  std::vector<Floats> stashes_;
+  std::map<std::pair<int, int>, Floats> gradients_;  ///< by edge
+  Floats target_;
+  Floats scratch_;
+};
+
+}  // namespace
+
+ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
+                             std::vector<std::vector<float>> parameters, int microbatches, int steps) {
+  ReferenceRun run;
+  Pass pass(network);
+  std::vector<Floats> states;
+  for (const Floats& values : parameters) {
+    run.gradients.emplace_back(values.size());
+    states.emplace_back(optimizer_state_size(optimizer, values.size()));
+  }
+  for (int step = 0; step < steps; ++step) {
+    for (Floats& sums : run.gradients) std::fill(sums.begin(), sums.end(), 0.0f);
+    double loss = 0;
+    for (int b = 0; b < microbatches; ++b) {
+      loss += pass.forward(data, step, b, parameters) / microbatches;
+      pass.backward(1.0f / static_cast<float>(microbatches), parameters, run.gradients);
+    }
+    run.losses.push_back(loss);
+    for (std::size_t s = 0; s < parameters.size(); ++s) {
+      optimizer_step(optimizer, step + 1, run.gradients[s], parameters[s], states[s]);
+    }
+  }
+  run.parameters = std::move(parameters);
+  return run;
+}
+
+}  // namespace starpipe::model

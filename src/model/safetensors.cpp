@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/safetensors.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using Json = nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
+
+constexpr std::uint64_t kMostHeader = 100'000'000;  // the limit of the format's own implementation
+
+InputError bad_file(const std::filesystem::path& file, const std::string& what) {
+  return InputError(file.string() + ": " + what);
+}
+
+InputError bad_tensor(const std::filesystem::path& file, const std::string& name, const std::string& what) {
+  return InputError(file.string() + ": tensor " + name + ": " + what);
+}
+
+/// One tensor's entry in the header.
+struct Entry {
+  std::string name;
+  std::vector<std::size_t> shape;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+Entry parse_entry(const std::filesystem::path& file, const std::string& name, const Json& json,
+                  std::uint64_t data_size) {
+  const auto whole = [](const Json& value) { return value.is_number_unsigned(); };
+  if (!json.is_object()) throw bad_tensor(file, name, "its header entry is not an object");
+  const auto type = json.find("dtype");
+  if (type == json.end() || !type->is_string()) throw bad_tensor(file, name, "has no dtype");
+  if (*type != "F32") throw bad_tensor(file, name, "is " + type->get<std::string>() + ", not F32");
+  const auto shape = json.find("shape");
+  if (shape == json.end() || !shape->is_array() || !std::all_of(shape->begin(), shape->end(), whole)) {
+    throw bad_tensor(file, name, "has no valid shape");
+  }
+  const auto offsets = json.find("data_offsets");
+  if (offsets == json.end() || !offsets->is_array() || offsets->size() != 2 ||
+      !std::all_of(offsets->begin(), offsets->end(), whole)) {
+    throw bad_tensor(file, name, "has no valid data_offsets");
+  }
+  Entry entry{name, shape->get<std::vector<std::size_t>>(), (*offsets)[0].get<std::uint64_t>(),
+              (*offsets)[1].get<std::uint64_t>()};
+  if (entry.begin > entry.end || entry.end > data_size) {
+    throw bad_tensor(file, name, "lies outside the file (truncated?)");
+  }
+  // Compared without multiplying past what fits.
+  std::uint64_t bytes = sizeof(float);
+  for (const std::size_t extent : entry.shape) {
+    if (extent != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / extent) {
+      throw bad_tensor(file, name, "has a shape that is too large");
+    }
+    bytes *= extent;
+  }
+  if (bytes != entry.end - entry.begin) throw bad_tensor(file, name, "has offsets that do not fit its shape");
+  return entry;
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::uint64_t end = offset + tensor.values.size() * sizeof(float);
+    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = text.size();
+
+  // Beside the target, so that the rename stays in one file system: readers see all or nothing.
+  std::filesystem::path temporary = file;
+  temporary += ".tmp" + std::to_string(getpid());
+  try {
+    errno = 0;
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out.write(reinterpret_cast<const char*>(&length), sizeof length);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (const auto& [name, tensor] : tensors) {
+      out.write(reinterpret_cast<const char*>(tensor.values.data()),
+                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
+    }
+    out.close();
+    if (!out) throw bad_file(file, std::string("cannot be written: ") + std::strerror(errno));
+    std::filesystem::rename(temporary, file);
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw bad_file(file, "cannot be written: " + error.code().message());
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+}
+
+std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
+                                               std::map<std::string, std::string>* metadata) {
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(file, error);
+  if (error) throw bad_file(file, "cannot be read: " + error.message());
+  if (!regular) throw bad_file(file, "is not a file");
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw bad_file(file, std::string("cannot be read: ") + std::strerror(errno));
+  const std::uint64_t size = std::filesystem::file_size(file);
+
+  std::uint64_t length = 0;
+  if (size < sizeof length || !in.read(reinterpret_cast<char*>(&length), sizeof length)) {
+    throw bad_file(file, "is too short for a safetensors file");
+  }
+  if (length > size - sizeof length || length > kMostHeader) {
+    throw bad_file(file, "has a header longer than the file (truncated, or no safetensors file)");
+  }
+  std::string text(length, '\0');
+  if (!in.read(text.data(), static_cast<std::streamsize>(length))) throw bad_file(file, "cannot be read");
+  const Json header = Json::parse(text, nullptr, false);
+  if (!header.is_object()) throw bad_file(file, "has a header that is not a JSON object");
+
+  const std::uint64_t data_start = sizeof length + length;
+  std::vector<Entry> entries;
+  for (const auto& [name, json] : header.items()) {
+    if (name != "__metadata__") {
+      entries.push_back(parse_entry(file, name, json, size - data_start));
+      continue;
+    }
+    if (!json.is_object()) throw bad_file(file, "has metadata that is not an object");
+    for (const auto& [key, value] : json.items()) {
+      if (!value.is_string()) throw bad_file(file, "has metadata " + key + " that is not a string");
+      if (metadata != nullptr) (*metadata)[key] = value.get<std::string>();
+    }
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::uint64_t covered = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin < covered) throw bad_tensor(file, entry.name, "overlaps another");
+    if (entry.begin > covered) throw bad_tensor(file, entry.name, "has unused bytes before it");
+    covered = entry.end;
+  }
+  if (covered != size - data_start) throw bad_file(file, "has unused bytes at its end");
+
+  std::map<std::string, Tensor> tensors;
+  for (Entry& entry : entries) {
+    Tensor& tensor = tensors[entry.name];
+    tensor.shape = std::move(entry.shape);
+    tensor.values.resize((entry.end - entry.begin) / sizeof(float));
+    if (!in.read(reinterpret_cast<char*>(tensor.values.data()),
+                 static_cast<std::streamsize>(entry.end - entry.begin))) {
+      throw bad_tensor(file, entry.name, "cannot be read");
+    }
+  }
+  return tensors;
+}
+
+}  // namespace starpipe::model

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/weights.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "starpipe/model/safetensors.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr std::string_view kPrefix = "transformer.";
+
+std::string shape_text(const std::vector<std::size_t>& shape) {
+  std::string text = "[";
+  for (const std::size_t extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
+  }
+  return text + "]";
+}
+
+/// The configuration as metadata of the file.
+std::map<std::string, std::string> describe(const ModelConfig& config) {
+  std::map<std::string, std::string> result = {{"model", config.kind},
+                                               {"layers", std::to_string(config.layers)},
+                                               {"hidden", std::to_string(config.hidden)}};
+  if (config.kind == "gpt") {
+    result["heads"] = std::to_string(config.heads);
+    result["context"] = std::to_string(config.context);
+  } else {
+    result["inputs"] = std::to_string(config.inputs);
+    result["outputs"] = std::to_string(config.outputs);
+    result["legs"] = std::to_string(config.legs);
+  }
+  return result;
+}
+
+/// The causal masks that old versions of transformers saved among the weights.
+bool is_mask(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+}  // namespace
+
+void save_weights(const std::filesystem::path& file, const Network& network,
+                  const std::vector<std::vector<float>>& parameters,
+                  const std::map<std::string, std::string>& metadata) {
+  std::map<std::string, Tensor> tensors;
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    auto values = parameters[s].begin();
+    for (const Parameter& parameter : network.stages[s].parameters()) {
+      const auto end = values + static_cast<std::ptrdiff_t>(parameter.size());
+      tensors[parameter.name] = {parameter.shape, std::vector<float>(values, end)};
+      values = end;
+    }
+  }
+  std::map<std::string, std::string> all = describe(network.config);
+  all["format"] = "pt";
+  for (const auto& [key, value] : metadata) all[key] = value;
+  write_safetensors(file, tensors, all);
+}
+
+std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> tensors = read_safetensors(file, &metadata);
+  if (metadata.contains("model")) {  // one of ours: the weights' shapes do not tell the heads, for one
+    for (const auto& [key, value] : describe(network.config)) {
+      const auto saved = metadata.find(key);
+      if (saved != metadata.end() && saved->second != value) {
+        throw InputError(file.string() + ": was saved with " + key + " " + saved->second +
+                         ", the configuration has " + value);
+      }
+    }
+  }
+
+  std::map<std::string, Tensor> by_name;  // by our names
+  const bool gpt = network.config.kind == "gpt";
+  for (auto& [name, tensor] : tensors) {
+    if (gpt && is_mask(name)) continue;
+    const bool bare = gpt && !name.starts_with(kPrefix) && name != "lm_head.weight";
+    const std::string full = bare ? std::string(kPrefix) + name : name;
+    if (!by_name.emplace(full, std::move(tensor)).second) {
+      throw InputError(file.string() + ": tensor " + full + ": is there twice, with and without its prefix");
+    }
+  }
+  if (gpt && !by_name.contains("lm_head.weight")) {
+    const auto embedding = by_name.find("transformer.wte.weight");
+    if (embedding != by_name.end()) {
+      Tensor tied = embedding->second;
+      by_name.emplace("lm_head.weight", std::move(tied));
+    }
+  }
+
+  std::vector<std::vector<float>> parameters;
+  for (const Stage& stage : network.stages) {
+    std::vector<float>& values = parameters.emplace_back();
+    values.reserve(stage.parameter_size());
+    for (const Parameter& parameter : stage.parameters()) {
+      const auto found = by_name.find(parameter.name);
+      if (found == by_name.end()) {
+        throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
+      }
+      if (found->second.shape != parameter.shape) {
+        throw InputError(file.string() + ": tensor " + parameter.name + ": has shape " +
+                         shape_text(found->second.shape) + ", the model has " + shape_text(parameter.shape));
+      }
+      values.insert(values.end(), found->second.values.begin(), found->second.values.end());
+      by_name.erase(found);
+    }
+  }
+  if (!by_name.empty()) {
+    throw InputError(file.string() + ": tensor " + by_name.begin()->first + ": is not one of the model's");
+  }
+  return parameters;
+}
+
+std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed) {
+  if (network.config.init) return load_weights(*network.config.init, network);
+  std::vector<std::vector<float>> parameters;
+  for (const Stage& stage : network.stages) parameters.push_back(initial_parameters(stage, seed));
+  return parameters;
+}
+
+}  // namespace starpipe::model
