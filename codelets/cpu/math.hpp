@@ -40,11 +40,19 @@ inline float sum_of(std::size_t count, Term term) noexcept {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
+/// `limit` where `past`, else x. By bit masks: GCC would turn a choice between x and a constant into a
+/// branch (it computes what follows from the constant in advance), and loops around it not into vectors.
+inline float limit_to(float x, float limit, bool past) noexcept {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(past);
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  return std::bit_cast<float>(bits ^ ((bits ^ std::bit_cast<std::uint32_t>(limit)) & mask));
+}
+
 /// e^x to 2 units in the last place (Cephes' expf without branches, so that loops vectorise).
 /// Saturates below -87 and above 88; NaN stays NaN.
 inline float exp_of(float x) noexcept {
-  x = x < -87.0f ? -87.0f : x;  // in this form NaN passes
-  x = x > 88.0f ? 88.0f : x;
+  x = limit_to(x, -87.0f, x < -87.0f);
+  x = limit_to(x, 88.0f, x > 88.0f);
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   const float shifted = x * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;
