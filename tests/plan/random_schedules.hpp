@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/simulate.hpp"
+
+/// Seeded random stage graphs, schedules and costs. Every number is a small multiple of 1/4, so sums
+/// are exact and ties are real ties.
+namespace starpipe::plan::testing {
+
+using Random = std::mt19937_64;
+
+inline int between(Random& random, int low, int high) {
+  return std::uniform_int_distribution<int>(low, high)(random);
+}
+
+inline bool chance(Random& random, double probability) {
+  return std::bernoulli_distribution(probability)(random);
+}
+
+inline std::vector<int> permutation(Random& random, int size) {
+  std::vector<int> result(static_cast<std::size_t>(size));
+  std::iota(result.begin(), result.end(), 0);
+  std::shuffle(result.begin(), result.end(), random);
+  return result;
+}
+
+/// A chain, a tree, or a DAG with one sink; the stage numbers need not follow the edges.
+inline StageGraph random_graph(Random& random, int stages) {
+  const int kind = between(random, 0, 2);
+  if (kind == 0) return StageGraph::chain(stages);
+  const std::vector<int> label =
+      chance(random, 0.5) ? permutation(random, stages) : [&] {
+        std::vector<int> identity(static_cast<std::size_t>(stages));
+        std::iota(identity.begin(), identity.end(), 0);
+        return identity;
+      }();
+  std::vector<std::pair<int, int>> edges;
+  for (int from = 0; from + 1 < stages; ++from) {
+    const int first = between(random, from + 1, stages - 1);
+    for (int to = from + 1; to < stages; ++to) {
+      if (to == first || (kind == 2 && chance(random, 0.25))) {
+        edges.emplace_back(label[static_cast<std::size_t>(from)], label[static_cast<std::size_t>(to)]);
+      }
+    }
+  }
+  return {stages, edges};
+}
+
+struct Options {
+  int max_stages = 6;
+  int max_microbatches = 6;
+  int max_workers = 5;
+  /// F, B and W of a stage and micro-batch on one worker.
+  bool one_worker_a_stash = false;
+  /// Of the schedules, how many have a priority that follows the data dependencies.
+  double sound_priority = 0.7;
+};
+
+enum class PlacementKind { by_stage, by_microbatch, by_stash, by_job };
+
+/// A spec with tabulated random w and n, ordered and without limits.
+inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
+  ScheduleSpec spec;
+  spec.name = "random";
+  const int stages = between(random, 1, options.max_stages);
+  const int microbatches = between(random, 1, options.max_microbatches);
+  const int workers = between(random, 1, options.max_workers);
+  spec.graph = random_graph(random, stages);
+  spec.microbatches = microbatches;
+  spec.workers = workers;
+
+  const int split = between(random, 0, 2);
+  std::vector<bool> splits(static_cast<std::size_t>(stages * microbatches));
+  for (auto&& s : splits) s = split == 1 || (split == 2 && chance(random, 0.5));
+  if (split != 0) {
+    spec.split_backward = [splits, stages](int s, int b) {
+      return splits[static_cast<std::size_t>(b * stages + s)];
+    };
+  }
+
+  const auto index = [stages](const Job& j) {
+    return static_cast<std::size_t>((j.microbatch * stages + j.stage) * 4 + static_cast<int>(j.pass));
+  };
+  const auto kind = static_cast<PlacementKind>(between(random, 0, options.one_worker_a_stash ? 2 : 3));
+  const int weights = between(random, 0, 2);
+  std::vector<Placement> placement(static_cast<std::size_t>(stages * microbatches * 4));
+  std::vector<int> of_stage(static_cast<std::size_t>(stages));
+  std::vector<int> of_microbatch(static_cast<std::size_t>(microbatches));
+  std::vector<int> holder(static_cast<std::size_t>(stages));
+  for (int& w : of_stage) w = between(random, 0, workers - 1);
+  for (int& w : of_microbatch) w = between(random, 0, workers - 1);
+  for (int& w : holder) w = between(random, 0, workers - 1);
+  for (int b = 0; b < microbatches; ++b) {
+    for (int s = 0; s < stages; ++s) {
+      const int of_stash = between(random, 0, workers - 1);
+      for (int d = 0; d < 4; ++d) {
+        Placement& p = placement[index({s, b, static_cast<Pass>(d)})];
+        switch (kind) {
+          case PlacementKind::by_stage: p.compute = of_stage[static_cast<std::size_t>(s)]; break;
+          case PlacementKind::by_microbatch: p.compute = of_microbatch[static_cast<std::size_t>(b)]; break;
+          case PlacementKind::by_stash: p.compute = of_stash; break;
+          case PlacementKind::by_job: p.compute = between(random, 0, workers - 1); break;
+        }
+        // Where the job runs (replicas), one holder a stage (sharded), or holders by micro-batch.
+        p.weights = weights == 0   ? p.compute
+                    : weights == 1 ? holder[static_cast<std::size_t>(s)]
+                                   : (holder[static_cast<std::size_t>(s)] + b % 2) % workers;
+      }
+    }
+  }
+  spec.placement = [placement, index](const Job& j) { return placement[index(j)]; };
+
+  std::vector<std::int64_t> priority(placement.size());
+  const int range = chance(random, 0.5) ? 3 : 1000;
+  for (auto& n : priority) n = between(random, -range, range);
+  spec.priority = [priority, index](const Job& j) { return priority[index(j)]; };
+
+  if (chance(random, options.sound_priority)) {
+    // A random linear extension of the data dependencies: never a deadlock.
+    const Schedule jobs(spec);
+    std::vector<int> waits(jobs.slots());
+    std::vector<JobId> free;
+    for (const JobId id : jobs.order()) {
+      waits[id] = jobs.pred_count(id);
+      if (waits[id] == 0) free.push_back(id);
+    }
+    const bool depth_first = chance(random, 0.5);
+    for (std::int64_t n = 0; !free.empty(); ++n) {
+      const auto last = static_cast<int>(free.size()) - 1;
+      const int low = depth_first ? std::max(0, last - 2) : 0;
+      std::swap(free[static_cast<std::size_t>(between(random, low, last))], free.back());
+      const JobId id = free.back();
+      free.pop_back();
+      priority[index(jobs.job(id))] = n;
+      jobs.for_each_succ(id, [&](JobId next) {
+        if (--waits[next] == 0) free.push_back(next);
+      });
+    }
+    spec.priority = [priority, index](const Job& j) { return priority[index(j)]; };
+  }
+  return spec;
+}
+
+/// Durations and transfer costs; some zero, some equal.
+inline Costs random_costs(Random& random, int stages) {
+  const auto quarter = [&random](int high) { return between(random, 0, high) / 4.0; };
+  Costs costs;
+  const auto duration = [&](int kind) -> Durations {
+    switch (kind) {
+      case 0: return {1, 1, 1};
+      case 1: return {quarter(3), quarter(3), quarter(3)};
+      default: return {0.25 + quarter(12), 0.25 + quarter(12), 0.25 + quarter(12)};
+    }
+  };
+  const int kind = between(random, 0, 2);
+  costs.durations.clear();
+  const int count = chance(random, 0.5) ? 1 : stages;
+  for (int s = 0; s < count; ++s) costs.durations.push_back(duration(kind));
+  const auto bytes = [&] { return static_cast<std::uint64_t>(between(random, 0, 5)); };
+  costs.sizes.clear();
+  const int size_count = chance(random, 0.5) ? 1 : stages;
+  for (int s = 0; s < size_count; ++s) costs.sizes.push_back({bytes(), bytes(), bytes(), bytes(), bytes()});
+  if (chance(random, 0.6)) costs.alpha = quarter(4);
+  if (chance(random, 0.6)) costs.beta = quarter(2);
+  costs.prefetch = chance(random, 0.6);
+  return costs;
+}
+
+/// Limits that `check` accepts: between c, the most stages of one micro-batch on the worker, and c + 3.
+inline std::vector<int> random_limits(Random& random, const Schedule& schedule) {
+  std::vector<int> limits;
+  for (int w = 0; w < schedule.workers(); ++w) {
+    int most = 0;
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      int here = 0;
+      for (int s = 0; s < schedule.stages(); ++s) here += schedule.compute(schedule.forward(s, b)) == w;
+      most = std::max(most, here);
+    }
+    limits.push_back(std::max(1, most + between(random, 0, 3)));
+  }
+  return limits;
+}
+
+}  // namespace starpipe::plan::testing

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/simulate.hpp"
+
+/// The definitions in the headers of plan/, written down once more as directly as possible and without
+/// any thought of speed. Shares nothing with src/plan but the accessors of Schedule.
+namespace starpipe::plan::testing {
+
+/// Something a job reads that may come from another worker.
+struct Input {
+  enum Kind { activation, stash, gradient_stash, gradient, weights };
+  Kind kind;
+  int from;
+  /// What makes it the same thing for two readers on one worker.
+  std::tuple<int, int, int> what;
+  std::uint64_t bytes;
+  /// The job that makes it; nothing for weights, which are there from time 0.
+  std::optional<JobId> maker;
+};
+
+inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, JobId id) {
+  const Job j = schedule.job(id);
+  const auto size = [&](int s) { return costs.sizes[costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)]; };
+  const auto at = [&](JobId other) { return schedule.compute(other); };
+  std::vector<Input> result;
+  const JobId f = schedule.forward(j.stage, j.microbatch);
+  if (j.pass == Pass::F) {
+    for (const int s : schedule.graph().pred(j.stage)) {
+      const JobId maker = schedule.forward(s, j.microbatch);
+      result.push_back({Input::activation, at(maker), {s, j.microbatch, 0}, size(s).activation, maker});
+    }
+  } else {
+    result.push_back({Input::stash, at(f), {j.stage, j.microbatch, 0}, size(j.stage).stash, f});
+  }
+  if (j.pass == Pass::W) {
+    const JobId maker = schedule.backward(j.stage, j.microbatch);
+    result.push_back(
+        {Input::gradient_stash, at(maker), {j.stage, j.microbatch, 0}, size(j.stage).gradient_stash, maker});
+  }
+  if (j.pass == Pass::B || j.pass == Pass::BW) {
+    for (const int s : schedule.graph().succ(j.stage)) {
+      const JobId maker = schedule.backward(s, j.microbatch);
+      result.push_back({Input::gradient, at(maker), {j.stage, j.microbatch, s}, size(j.stage).gradient, maker});
+    }
+  }
+  if (j.pass != Pass::W) {
+    const int holder = schedule.placement(id).weights;
+    result.push_back({Input::weights, holder, {j.stage, holder, 0}, size(j.stage).weights, {}});
+  }
+  return result;
+}
+
+inline double transfer_time(const Costs& costs, std::uint64_t bytes) {
+  return costs.alpha + costs.beta * static_cast<double>(bytes);
+}
+
+inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
+  const Job j = schedule.job(id);
+  const Durations& d = costs.durations[costs.durations.size() == 1 ? 0 : static_cast<std::size_t>(j.stage)];
+  switch (j.pass) {
+    case Pass::F: return d.F;
+    case Pass::B: return d.B;
+    case Pass::W: return d.W;
+    case Pass::BW: return d.B + d.W;
+  }
+  return 0;
+}
+
+/// When the last input of `id` is on its worker, given when the jobs before it end.
+inline double arrival(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId id) {
+  double result = 0;
+  schedule.for_each_pred(id, [&](JobId before) { result = std::max(result, spans[before].end); });
+  if (!costs.prefetch) return result;
+  for (const Input& input : inputs(schedule, costs, id)) {
+    const double travel = input.from == schedule.compute(id) ? 0 : transfer_time(costs, input.bytes);
+    result = std::max(result, (input.maker ? spans[*input.maker].end : 0) + travel);
+  }
+  return result;
+}
+
+struct SlowRun {
+  std::vector<Span> spans;
+  /// When the worker picked the job: earlier than its start when it fetches the inputs first.
+  std::vector<double> picked;
+  /// By worker, in the order in which they ran.
+  std::vector<std::vector<JobId>> ran;
+  bool finished = false;
+};
+
+/// Steps from one moment at which something happens to the next, and asks at each of them every worker
+/// that is idle which of all its jobs it may start. All pick on the same knowledge; jobs of no duration
+/// end at the same moment and are seen when the workers are asked again.
+inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  SlowRun run;
+  run.spans.assign(schedule.slots(), {never, never});
+  run.picked.assign(schedule.slots(), never);
+  run.ran.resize(static_cast<std::size_t>(schedule.workers()));
+  std::vector<bool> started(schedule.slots()), ended(schedule.slots());
+  std::vector<std::set<std::pair<int, std::tuple<int, int, int>>>> has(run.ran.size());
+  std::vector<JobId> all;
+  for (JobId id = 0; id < schedule.slots(); ++id) {
+    if (schedule.exists(id)) all.push_back(id);
+  }
+
+  const auto stash_is_live = [&](int s, int b, int worker) {
+    const JobId f = schedule.forward(s, b);
+    return schedule.compute(f) == worker && started[f] &&
+           !(ended[schedule.backward(s, b)] && ended[schedule.weight_gradient(s, b)]);
+  };
+  const auto refused = [&](JobId id, int worker) {
+    const Job j = schedule.job(id);
+    if (schedule.memory_limits().empty() || j.pass != Pass::F) return false;
+    std::size_t most_stages = 0;
+    std::map<std::uint32_t, int> unfinished;  // age -> micro-batch
+    int others = 0;
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      std::size_t here = 0;
+      std::uint32_t age = std::numeric_limits<std::uint32_t>::max();
+      for (int s = 0; s < schedule.stages(); ++s) {
+        here += schedule.compute(schedule.forward(s, b)) == worker ? 1U : 0U;
+        age = std::min(age, schedule.rank(schedule.forward(s, b)));
+      }
+      most_stages = std::max(most_stages, here);
+      for (const JobId other : all) {
+        if (schedule.job(other).microbatch == b && schedule.compute(other) == worker && !ended[other]) {
+          unfinished[age] = b;
+        }
+      }
+    }
+    const int oldest = unfinished.begin()->second;
+    if (j.microbatch == oldest) return false;
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      for (int s = 0; s < schedule.stages(); ++s) others += b != oldest && stash_is_live(s, b, worker) ? 1 : 0;
+    }
+    return others + 1 > schedule.memory_limits()[static_cast<std::size_t>(worker)] - static_cast<int>(most_stages);
+  };
+
+  double now = 0;
+  while (true) {
+    for (const JobId id : all) ended[id] = started[id] && run.spans[id].end <= now;
+
+    std::vector<std::pair<int, JobId>> picks;
+    for (int worker = 0; worker < schedule.workers(); ++worker) {
+      std::optional<JobId> first_waiting, pick;
+      bool busy = false;
+      for (const JobId id : all) {
+        if (schedule.compute(id) != worker) continue;
+        busy = busy || (started[id] && !ended[id]);
+        if (started[id]) continue;
+        if (!first_waiting || schedule.rank(id) < schedule.rank(*first_waiting)) first_waiting = id;
+        bool ready = true;
+        schedule.for_each_pred(id, [&](JobId before) { ready = ready && ended[before]; });
+        if (!ready || arrival(schedule, costs, run.spans, id) > now) continue;
+        if (schedule.discipline() == Discipline::bounded && refused(id, worker)) continue;
+        if (!pick || schedule.rank(id) < schedule.rank(*pick)) pick = id;
+      }
+      if (schedule.discipline() == Discipline::ordered && pick != first_waiting) pick.reset();
+      if (!busy && pick) picks.emplace_back(worker, *pick);
+    }
+    for (const auto& [worker, id] : picks) {
+      double fetch = 0;
+      for (const Input& input : inputs(schedule, costs, id)) {
+        if (!costs.prefetch && input.from != worker &&
+            has[static_cast<std::size_t>(worker)].insert({input.kind, input.what}).second) {
+          fetch += transfer_time(costs, input.bytes);
+        }
+      }
+      started[id] = true;
+      run.picked[id] = now;
+      run.spans[id] = {now + fetch, now + fetch + duration(schedule, costs, id)};
+      run.ran[static_cast<std::size_t>(worker)].push_back(id);
+    }
+    if (!picks.empty()) continue;  // ask again at the same moment: some may have ended, others are idle
+
+    double next = never;
+    for (const JobId id : all) {
+      if (started[id]) {
+        if (!ended[id]) next = std::min(next, run.spans[id].end);
+        continue;
+      }
+      bool ready = true;
+      schedule.for_each_pred(id, [&](JobId before) { ready = ready && ended[before]; });
+      if (ready) {
+        const double at = arrival(schedule, costs, run.spans, id);
+        if (at > now) next = std::min(next, at);
+      }
+    }
+    if (next == never) break;
+    now = next;
+  }
+  run.finished = std::all_of(all.begin(), all.end(), [&](JobId id) { return ended[id]; });
+  return run;
+}
+
+/// What the workers receive in a step: every job's inputs that come from elsewhere, each once a worker.
+/// Without the reduction of weight gradients, which `reduction_plan` describes.
+inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Costs& costs) {
+  std::vector<Transfers> result(static_cast<std::size_t>(schedule.workers()));
+  std::set<std::tuple<int, int, std::tuple<int, int, int>>> seen;
+  for (const JobId id : schedule.order()) {
+    const int worker = schedule.compute(id);
+    for (const Input& input : inputs(schedule, costs, id)) {
+      if (input.from == worker || !seen.emplace(worker, input.kind, input.what).second) continue;
+      Transfers& here = result[static_cast<std::size_t>(worker)];
+      Received* received = nullptr;
+      switch (input.kind) {
+        case Input::activation: received = &here.activations; break;
+        case Input::stash:
+        case Input::gradient_stash: received = &here.stashes; break;
+        case Input::gradient: received = &here.gradients; break;
+        case Input::weights: received = &here.weights; break;
+      }
+      ++received->count;
+      received->bytes += input.bytes;
+    }
+  }
+  return result;
+}
+
+struct SlowMemory {
+  int stashes = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// What `worker` holds at `time`; what ends then is gone, what starts then is there.
+inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
+                              int worker, double time) {
+  SlowMemory result;
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    for (int s = 0; s < schedule.stages(); ++s) {
+      const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)];
+      const JobId f = schedule.forward(s, b);
+      const JobId bw = schedule.backward(s, b);
+      const JobId w = schedule.weight_gradient(s, b);
+      const bool f_here = schedule.compute(f) == worker;
+      const bool b_here = schedule.compute(bw) == worker;
+      const bool w_here = schedule.compute(w) == worker;
+      if (f_here || b_here || w_here) {
+        const double from = f_here ? spans[f].start : spans[f].end;
+        double to = spans[f].end;
+        if (b_here) to = std::max(to, spans[bw].end);
+        if (w_here) to = std::max(to, spans[w].end);
+        if (from <= time && time < to) {
+          ++result.stashes;
+          result.bytes += size.stash;
+        }
+      }
+      if (schedule.split_backward(s, b) && (b_here || w_here)) {
+        const double from = b_here ? spans[bw].start : spans[bw].end;
+        const double to = w_here ? spans[w].end : spans[bw].end;
+        if (from <= time && time < to) result.bytes += size.gradient_stash;
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace starpipe::plan::testing
