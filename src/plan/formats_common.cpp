@@ -19,9 +19,8 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
   const auto& spans = timeline.spans;
   // Jobs that take no time may share an instant; there the data dependencies tell who was first.
   std::vector<std::uint32_t> place;
-  const bool instants = std::any_of(schedule.order().begin(), schedule.order().end(), [&](JobId id) {
-    return spans[id].start == spans[id].end;
-  });
+  const bool instants = std::any_of(schedule.order().begin(), schedule.order().end(),
+                                    [&](JobId id) { return spans[id].start == spans[id].end; });
   if (instants) {
     place.resize(schedule.slots());
     std::uint32_t next = 0;
@@ -137,8 +136,8 @@ class Completeness {
     }
     for (std::size_t i = 1; i < entries_.size(); ++i) {
       if (entries_[i].listed->job == entries_[i - 1].listed->job) {
-        fail(entries_[i], fmt::format("{} is listed twice, first at {}",
-                                      to_string(entries_[i].listed->job), where(entries_[i - 1])));
+        fail(entries_[i], fmt::format("{} is listed twice, first at {}", to_string(entries_[i].listed->job),
+                                      where(entries_[i - 1])));
       }
     }
     std::size_t next = 0;
@@ -153,15 +152,13 @@ class Completeness {
   [[nodiscard]] int microbatches() const { return microbatches_; }
 
  private:
-  [[nodiscard]] std::string where(const Entry& e) const {
-    return listing_.where(e.row, e.listed->cell);
-  }
+  [[nodiscard]] std::string where(const Entry& e) const { return listing_.where(e.row, e.listed->cell); }
 
   [[noreturn]] void fail(const Entry& e, const std::string& message) const {
     throw InputError(fmt::format("{}: {}: {}", listing_.source_name, where(e), message));
   }
 
-  int count(int Job::* index, std::optional<int> given, const char* noun, std::string& note) const {
+  int count(int Job::*index, std::optional<int> given, const char* noun, std::string& note) const {
     const auto largest = std::max_element(entries_.begin(), entries_.end(), [&](auto& a, auto& b) {
       return a.listed->job.*index < b.listed->job.*index;
     });
@@ -189,13 +186,13 @@ class Completeness {
     }
     const auto present = [&](Pass pass) { return has[static_cast<std::size_t>(pass)]; };
     const auto missing = [&](const std::string& what) {
-      throw InputError(fmt::format("{}: {} is missing ({}, {})", listing_.source_name, what,
-                                   stages_note_, microbatches_note_));
+      throw InputError(fmt::format("{}: {} is missing ({}, {})", listing_.source_name, what, stages_note_,
+                                   microbatches_note_));
     };
     if (!present(Pass::F)) missing(to_string(Job{s, b, Pass::F}));
     if (present(Pass::BW) && (present(Pass::B) || present(Pass::W))) {
-      fail(*backward, fmt::format("stage {}, micro-batch {} has both the fused backward pass {} and {}",
-                                  s, b, to_string(Job{s, b, Pass::BW}),
+      fail(*backward, fmt::format("stage {}, micro-batch {} has both the fused backward pass {} and {}", s, b,
+                                  to_string(Job{s, b, Pass::BW}),
                                   to_string(Job{s, b, present(Pass::B) ? Pass::B : Pass::W})));
     }
     if (backward == nullptr) {
@@ -240,8 +237,7 @@ Schedule schedule_from_listing(const Listing& listing) {
     std::int64_t position = 0;
     bool present = false;
   };
-  std::vector<Cell> table(static_cast<std::size_t>(stages) *
-                          static_cast<std::size_t>(spec.microbatches) * 4);
+  std::vector<Cell> table(static_cast<std::size_t>(stages) * static_cast<std::size_t>(spec.microbatches) * 4);
   const auto at = [&](const Job& job) -> Cell& {
     const auto pair = static_cast<std::size_t>(job.microbatch) * static_cast<std::size_t>(stages) +
                       static_cast<std::size_t>(job.stage);
@@ -249,9 +245,8 @@ Schedule schedule_from_listing(const Listing& listing) {
   };
   bool any_split = false;
   for (const Entry& e : complete.entries()) {
-    at(e.listed->job) = {{e.listed->weights, static_cast<int>(e.row)},
-                         static_cast<std::int64_t>(e.position),
-                         true};
+    at(e.listed->job) = {
+        {e.listed->weights, static_cast<int>(e.row)}, static_cast<std::int64_t>(e.position), true};
     any_split = any_split || e.listed->job.pass == Pass::B;
   }
   if (any_split) {

@@ -42,8 +42,8 @@ std::string csv(const Schedule& schedule, const std::vector<std::vector<JobId>>&
   for (const auto& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       const Job job = schedule.job(row[i]);
-      fmt::format_to(std::back_inserter(text), "{}{}{}{}", i == 0 ? "" : ",", job.stage,
-                     action(job.pass), job.microbatch);
+      fmt::format_to(std::back_inserter(text), "{}{}{}{}", i == 0 ? "" : ",", job.stage, action(job.pass),
+                     job.microbatch);
     }
     text.append(cells - std::max<std::size_t>(row.size(), 1), ',');
     text += '\n';

@@ -34,16 +34,15 @@ ordered_json per_stage(int stages, Of of) {
 
 struct TransferKind {
   const char* key;
-  Received Transfers::* kind;
+  Received Transfers::*kind;
 };
 constexpr std::array<TransferKind, 5> transfer_kinds = {{{"activations", &Transfers::activations},
                                                          {"gradients", &Transfers::gradients},
                                                          {"weights", &Transfers::weights},
                                                          {"stashes", &Transfers::stashes},
-                                                         {"weight_gradients",
-                                                          &Transfers::weight_gradients}}};
+                                                         {"weight_gradients", &Transfers::weight_gradients}}};
 
-ordered_json received(const Timeline& timeline, std::uint64_t Received::* what) {
+ordered_json received(const Timeline& timeline, std::uint64_t Received::*what) {
   ordered_json result;
   for (const auto& [key, kind] : transfer_kinds) {
     auto& row = result[key] = ordered_json::array();
@@ -54,7 +53,7 @@ ordered_json received(const Timeline& timeline, std::uint64_t Received::* what) 
 
 struct SizeKind {
   const char* key;
-  std::uint64_t StageSizes::* size;
+  std::uint64_t StageSizes::*size;
 };
 constexpr std::array<SizeKind, 5> size_kinds = {{{"activation", &StageSizes::activation},
                                                  {"gradient", &StageSizes::gradient},
@@ -173,8 +172,8 @@ class Value {
   /// A whole number in [least, largest int): counts derived from it stay in range.
   [[nodiscard]] int whole(int least) const {
     if (value_->is_number_integer()) {
-      const bool huge = value_->is_number_unsigned() &&
-                        value_->get<std::uint64_t>() >= std::numeric_limits<int>::max();
+      const bool huge =
+          value_->is_number_unsigned() && value_->get<std::uint64_t>() >= std::numeric_limits<int>::max();
       if (!huge && value_->get<std::int64_t>() >= least &&
           value_->get<std::int64_t>() < std::numeric_limits<int>::max()) {
         return value_->get<int>();
@@ -230,8 +229,8 @@ json parse(std::string_view text, const std::string& source_name) {
     // "[json.exception.parse_error.101] parse error at line 1, ...": the number is of no use here.
     const std::string message = error.what();
     const auto end = message.find("] ");
-    throw InputError(fmt::format("{}: {}", source_name,
-                                 end == std::string::npos ? message : message.substr(end + 2)));
+    throw InputError(
+        fmt::format("{}: {}", source_name, end == std::string::npos ? message : message.substr(end + 2)));
   }
 }
 

@@ -110,8 +110,8 @@ class Drawing {
       if (!(time > 0)) continue;  // takes no time, gets no place
       const auto need = static_cast<double>(label(schedule_.job(id)).size() + 1);
       // Without a common step, rounding of start and end may take a column away.
-      scale_ = std::max(scale_, step ? std::ceil(need / std::round(time / *step)) / *step
-                                     : (need + 1) / time);
+      scale_ =
+          std::max(scale_, step ? std::ceil(need / std::round(time / *step)) / *step : (need + 1) / time);
       if (scale_ * timeline_.makespan > room) return false;
     }
     return true;
@@ -174,9 +174,7 @@ class Drawing {
   double scale_ = 1;
 };
 
-std::string percent(double fraction) {
-  return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100);
-}
+std::string percent(double fraction) { return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100); }
 
 struct Column {
   std::string head;
@@ -219,15 +217,19 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
     }
     if (any) columns.push_back(std::move(column));
   };
-  const auto received = [&](const char* head, Received Transfers::* kind, bool always) {
-    add(head, [&](std::size_t w) { return std::to_string((timeline.received[w].*kind).count); }, always);
+  const auto received = [&](const char* head, Received Transfers::*kind, bool always) {
+    add(
+        head, [&](std::size_t w) { return std::to_string((timeline.received[w].*kind).count); }, always);
   };
-  add("worker", [](std::size_t w) { return std::to_string(w); }, true);
-  add("busy", [&](std::size_t w) { return detail::number_text(timeline.busy[w]); }, true);
-  add("peak activations",
-      [&](std::size_t w) { return std::to_string(timeline.peak_activations[w]); }, true);
+  add(
+      "worker", [](std::size_t w) { return std::to_string(w); }, true);
+  add(
+      "busy", [&](std::size_t w) { return detail::number_text(timeline.busy[w]); }, true);
+  add(
+      "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_activations[w]); }, true);
   if (!schedule.memory_limits().empty()) {
-    add("limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);
+    add(
+        "limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);
   }
   received("activations in", &Transfers::activations, true);
   received("gradients in", &Transfers::gradients, true);
@@ -239,16 +241,14 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
 
 }  // namespace
 
-std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
-                          const TextOptions& options) {
-  std::string text = fmt::format("{}: {} workers, {} stages, {} micro-batches, {}\n\n", schedule.name(),
-                                 schedule.workers(), schedule.stages(), schedule.microbatches(),
-                                 to_string(schedule.discipline()));
+std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {
+  std::string text =
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}\n\n", schedule.name(), schedule.workers(),
+                  schedule.stages(), schedule.microbatches(), to_string(schedule.discipline()));
   if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
     text += *drawing;
   } else {
-    text += fmt::format("(too wide to draw in {} columns; try the svg or trace format)\n",
-                        options.columns);
+    text += fmt::format("(too wide to draw in {} columns; try the svg or trace format)\n", options.columns);
   }
   return text + '\n' + summary(schedule, timeline);
 }

@@ -8,8 +8,8 @@
 
 namespace starpipe::plan {
 
-// Format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-// (times in microseconds).
+// Format: "Trace Event Format",
+// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (times in microseconds).
 nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double microseconds_per_unit) {
   using nlohmann::ordered_json;
   ordered_json events = ordered_json::array();

@@ -15,7 +15,7 @@
 namespace starpipe::plan {
 namespace {
 
-/// The two strengths of one hue: light for F, dark for B and BW; W is the dark one hatched on white.
+/// The two strengths of one hue: light for F, dark for B and BW; W is the dark one as an outline.
 struct Hue {
   const char* light;
   const char* dark;
@@ -40,7 +40,7 @@ constexpr std::size_t most_rects = 4000;
 constexpr const char* ink = "#1f2328";
 constexpr const char* faint_ink = "#59636e";
 
-enum class Look : std::size_t { light, dark, hatched };
+enum class Look : std::size_t { light, dark, outlined };
 constexpr std::size_t looks = 3;
 
 Look look_of(Pass pass) {
@@ -48,7 +48,7 @@ Look look_of(Pass pass) {
     case Pass::F:
       return Look::light;
     case Pass::W:
-      return Look::hatched;
+      return Look::outlined;
     case Pass::B:
     case Pass::BW:
       break;
@@ -160,9 +160,8 @@ class Svg {
                "viewBox=\"0 0 {0} {1}\" font-family=\"Helvetica, Arial, 'Liberation Sans', "
                "'DejaVu Sans', sans-serif\">\n",
                width_, height) +
-           defs() +
-           fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", width_, height) + body_ +
-           "</svg>\n";
+           defs() + fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", width_, height) +
+           body_ + "</svg>\n";
   }
 
  private:
@@ -188,7 +187,7 @@ class Svg {
                      id, background, line, px(step), px(stroke));
     };
     hatch("idle", "#f4f5f6", "#e3e6e9", 6, 1.5);
-    for (std::size_t h = 0; h < palette.size(); ++h) {
+    for (std::size_t h = 0; !as_rects_ && h < palette.size(); ++h) {
       hatch(fmt::format("w{}", h), "#ffffff", palette[h].light, 5, 2);
     }
     return text + "</defs>\n";
@@ -201,12 +200,11 @@ class Svg {
         return fmt::format("fill=\"{}\"", palette[hue].light);
       case Look::dark:
         return fmt::format("fill=\"{}\"", palette[hue].dark);
-      case Look::hatched:
+      case Look::outlined:
         break;
     }
-    // Without room for an outline, the hatch alone would read as idle time.
-    return as_rects_ ? fmt::format("fill=\"url(#w{})\" stroke=\"{}\" stroke-width=\"1\"", hue,
-                                   palette[hue].dark)
+    // Cells too narrow for an outline are hatched.
+    return as_rects_ ? fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark)
                      : fmt::format("fill=\"url(#w{})\"", hue);
   }
 
@@ -217,11 +215,10 @@ class Svg {
   double draw_run(const SvgRun& run, double y) {
     const Schedule& schedule = *run.schedule;
     const Timeline& timeline = *run.timeline;
-    std::string figures =
-        fmt::format("makespan {}{}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
-                    detail::number_text(timeline.makespan * shown_), unit_.empty() ? "" : " " + unit_,
-                    std::max(0.0, timeline.bubble_fraction) * 100,
-                    std::max(0.0, timeline.device_bubble_fraction) * 100);
+    std::string figures = fmt::format(
+        "makespan {}{}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
+        detail::number_text(timeline.makespan * shown_), unit_.empty() ? "" : " " + unit_,
+        std::max(0.0, timeline.bubble_fraction) * 100, std::max(0.0, timeline.device_bubble_fraction) * 100);
     put("<text x=\"{}\" y=\"{}\" font-size=\"15\" fill=\"{}\"><tspan font-weight=\"bold\">{}</tspan>"
         "<tspan dx=\"14\" font-size=\"13\" fill=\"{}\">{}</tspan></text>\n",
         px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));
@@ -259,16 +256,20 @@ class Svg {
         double from = (span.start - origin) * scale_;
         double to = (span.end - origin) * scale_;
         if (!as_rects_) {
-          // What the eye cannot tell apart is one cell, in the colour of its first job.
+          // What the eye cannot tell apart is one cell, in the colour of its first job. Different
+          // looks merge last: F and B in turn must not end up as all F.
           if (to < drawn_to) continue;
           for (; i + 1 < rows[w].size() && to - from < 0.5; ++i) {
-            const Span next = timeline.spans[rows[w][i + 1]];
+            const JobId follower = rows[w][i + 1];
+            const Span next = timeline.spans[follower];
             if ((next.start - origin) * scale_ > to + 0.25) break;
+            if (to - from > 0.25 && look_of(schedule.job(follower).pass) != look_of(job.pass)) break;
             to = (next.end - origin) * scale_;
           }
           drawn_to = to;
         }
-        std::string& group = groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job)];
+        std::string& group =
+            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job)];
         cell(group, schedule, rows[w][i], span, left_margin + from, row_top(y, w), to - from);
       }
     }
@@ -288,10 +289,12 @@ class Svg {
     }
     // A light seam between cells; an outline lies on the border, so W is drawn half a pixel smaller.
     const Job job = schedule.job(id);
-    const bool outlined = look_of(job.pass) == Look::hatched;
+    const bool outline = look_of(job.pass) == Look::outlined;
     const double seam = std::min(width > 6 ? 1.0 : 0.4, width / 4);
-    const double inset = outlined ? std::min(0.5, width / 4) : 0;
-    fmt::format_to(out, "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}><title>{} on worker {}, {} to {}</title></rect>\n",
+    const double inset = outline ? std::min(0.5, width / 4) : 0;
+    fmt::format_to(out,
+                   "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}><title>{} on worker {}, {} to "
+                   "{}</title></rect>\n",
                    px(x + inset), px(y + inset), px(std::max(0.0, width - seam - 2 * inset)),
                    px(row_height_ - 2 * inset), width > 12 ? " rx=\"2\"" : "", to_string(job),
                    schedule.compute(id), detail::number_text(span.start * shown_),
@@ -362,14 +365,13 @@ class Svg {
     }
   }
 
-  void label(std::string& group, const Job& job, LabelStyle style, double x, double y,
-             double width) const {
+  void label(std::string& group, const Job& job, LabelStyle style, double x, double y, double width) const {
     const double size = style.size;
     auto out = std::back_inserter(group);
     const double middle = y + row_height_ / 2;
     const auto line = [&](double baseline, double font, const std::string& text) {
-      fmt::format_to(out, "<text x=\"{}\" y=\"{}\" font-size=\"{}\">{}</text>\n", px(x), px(baseline), px(font),
-                     text);
+      fmt::format_to(out, "<text x=\"{}\" y=\"{}\" font-size=\"{}\">{}</text>\n", px(x), px(baseline),
+                     px(font), text);
     };
     if (style.numbers) {
       line(middle + size * 0.36, size, lower(job));
@@ -386,7 +388,8 @@ class Svg {
   double draw_axis(double y) {
     y += 4;
     const double right = left_margin + makespan_ * scale_;
-    put("<path d=\"M{} {}H{}\" stroke=\"{}\" fill=\"none\"/>\n", px(left_margin), px(y), px(right), faint_ink);
+    put("<path d=\"M{} {}H{}\" stroke=\"{}\" fill=\"none\"/>\n", px(left_margin), px(y), px(right),
+        faint_ink);
     if (makespan_ > 0) {
       const double range = makespan_ * shown_;
       const double step = tick_step(range, std::max(4.0, (right - left_margin) / 80));
@@ -426,9 +429,7 @@ class Svg {
     const auto has = [&](Pass pass) { return passes_[static_cast<std::size_t>(pass)]; };
     if (has(Pass::F)) entry(at, paint(Look::light, 0), "F forward");
     if (has(Pass::B)) entry(at, paint(Look::dark, 0), "B gradient of the input");
-    if (has(Pass::W)) {
-      entry(at, fmt::format("fill=\"url(#w0)\" stroke=\"{}\"", palette[0].dark), "W gradient of the weights");
-    }
+    if (has(Pass::W)) entry(at, paint(Look::outlined, 0), "W gradient of the weights");
     if (has(Pass::BW)) entry(at, paint(Look::dark, 0), "BW backward, fused");
     entry(at, "fill=\"url(#idle)\" stroke=\"#d0d4d9\"", "idle");
     const auto key = [&](bool wanted, const char* text) {

@@ -25,8 +25,7 @@ struct ImportedSchedule {
 /// "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they differ from
 /// the default: a chain, none, 0, true, all zero. `schedule_from_json` reads it back.
 /// Callers that look inside the result include <nlohmann/json.hpp>.
-nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs,
-                                     const Timeline& timeline);
+nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline);
 
 /// Any JSON value as text that people can read too: what fits in 100 columns stays on one line, so each
 /// op of a schedule is one line. Ends in a newline.
