@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace starpipe::cli {
+
+/// What the chosen subcommand does once the whole command line is known to be right; returns the exit
+/// code. Throws InputError for bad input.
+using Action = std::function<int()>;
+
+// Each adds one subcommand, which sets `action` when it is the one chosen.
+void add_train(CLI::App& app, Action& action);
+void add_simulate(CLI::App& app, Action& action);
+void add_schedule(CLI::App& app, Action& action);
+void add_info(CLI::App& app, Action& action);
+
+}  // namespace starpipe::cli

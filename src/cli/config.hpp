@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "starpipe/runtime/config.hpp"
+
+namespace starpipe::cli {
+
+/// Reads a configuration file and then the overrides, each "a.b=VALUE" with a YAML value, as given to
+/// --set. Strict: throws InputError, naming file and line or the override, for a key that is unknown,
+/// given twice, missing or of no use with the others, and for a value of the wrong type or out of range.
+/// What needs the model or the schedule to be built is left to runtime::make_experiment.
+runtime::Config load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
+
+}  // namespace starpipe::cli

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/version.h>
+#include <yaml-cpp/yaml.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/files.hpp"
+#include "starpipe/model/layer.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/formats.hpp"
+#include "starpipe/plan/registry.hpp"
+#include "starpipe/runtime/train.hpp"
+#include "starpipe/version.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* sanitizer() {
+#if defined(__SANITIZE_ADDRESS__)
+  return "address";
+#elif defined(__SANITIZE_THREAD__)
+  return "thread";
+#else
+  return "none";
+#endif
+}
+
+/// yaml-cpp states its version nowhere but in the name of its library, libyaml-cpp.so.0.7.0.
+std::string yaml_cpp_version() {
+  Dl_info library{};
+  // The address of a function that cannot be inlined.
+  std::string (*const function)(const YAML::Node&) = &YAML::Dump;
+  std::error_code error;
+  if (::dladdr(reinterpret_cast<const void*>(function), &library) == 0) return "unknown";
+  const std::string name = std::filesystem::canonical(library.dli_fname, error).filename().string();
+  const std::string_view before = ".so.";
+  const auto at = name.find(before);
+  return at == std::string::npos ? "unknown" : name.substr(at + before.size());
+}
+
+ordered_json facts() {
+  std::vector<std::string> schedules;
+  for (const auto& entry : plan::schedule_entries()) schedules.push_back(entry.name);
+#ifdef STARPIPE_WITH_CUDA
+  constexpr bool cuda = true;
+#else
+  constexpr bool cuda = false;
+#endif
+  return {{"version", version},
+          {"commit", commit()},
+          {"compiler", compiler},
+          {"build_type", build_type},
+          {"sanitizer", sanitizer()},
+          {"cuda_kernels", cuda},
+          {"schedules", schedules},
+          {"models", model::network_kinds()},
+          {"libraries",
+           {{"CLI11", CLI11_VERSION},
+            {"yaml-cpp", yaml_cpp_version()},
+            {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+            {"spdlog", fmt::format("{}.{}.{}", SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH)},
+            {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
+                                          NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)}}}};
+}
+
+std::string plain(const ordered_json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array()) return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ", "));
+  return value.dump();
+}
+
+int info(bool json) {
+  ordered_json all = facts();
+  if (json) {
+    all["runtime"] = ordered_json::parse(runtime::describe_runtime(true));
+    print(plan::json_text(all));
+    return 0;
+  }
+  std::string text;
+  for (const auto& [key, value] : all.items()) {
+    if (value.is_object()) {
+      for (const auto& [name, item] : value.items()) text += fmt::format("{:<16}{}\n", name, plain(item));
+    } else {
+      std::string name = key;
+      std::ranges::replace(name, '_', ' ');
+      text += fmt::format("{:<16}{}\n", name, plain(value));
+    }
+  }
+  text += runtime::describe_runtime(false);
+  if (text.back() != '\n') text += '\n';
+  print(text);
+  return 0;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Action& action) {
+  CLI::App* const command =
+      app.add_subcommand("info", "What was compiled in, library versions, StarPU, MPI and this machine");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "As JSON");
+  command->callback([json, &action] { action = [json] { return info(*json); }; });
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/version.hpp"
+
+namespace {
+
+constexpr int exit_failure = 1;
+constexpr int exit_bad_input = 2;
+
+/// One line on standard error, whatever the message holds.
+int report(std::string message, int exit_code) {
+  for (char& c : message) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  std::fprintf(stderr, "starpipe: %s\n", message.c_str());
+  return exit_code;
+}
+
+/// All ranks meet the same bad input, and meet it before MPI is up: what the launcher says keeps all but
+/// one of them quiet. The launcher's own variable goes first; Slurm's may be that of a daemon around it.
+bool is_first_rank() {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
+int bad_input(const std::string& message) {
+  return is_first_rank() ? report(message, exit_bad_input) : exit_bad_input;
+}
+
+/// CLI11 reports a missing subcommand before the word that was meant to be one.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* at = &app;
+  std::string path = "starpipe";
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    path += " " + at->get_name();
+  }
+  std::string message = error.what();
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && at->get_require_subcommand_min() > 0) {
+    const auto rest = app.remaining(true);
+    if (!rest.empty()) {
+      message =
+          (rest.front().starts_with('-') ? "unknown option '" : "unknown subcommand '") + rest.front() + "'";
+    }
+  }
+  return message + " (see " + path + " --help)";
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "starpipe trains deep networks as task graphs on StarPU. Which worker runs a job, which holds its\n"
+      "weights and which job goes first are two functions: the schedule. Predict it, run it, compare."};
+  app.name("starpipe");
+  app.set_version_flag("--version", "starpipe " + std::string(starpipe::version));
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  starpipe schedule show 1f1b --workers 4 --microbatches 8\n"
+      "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe\n"
+      "  starpipe train experiments/quickstart.yaml --report report.json --timeline timeline.svg\n"
+      "\n"
+      "Each subcommand has --help. Exit status: 0 success, 2 wrong use or bad input, 1 failure.");
+
+  starpipe::cli::Action action;
+  starpipe::cli::add_train(app, action);
+  starpipe::cli::add_simulate(app, action);
+  starpipe::cli::add_schedule(app, action);
+  starpipe::cli::add_info(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return bad_input(usage_message(app, error));
+  }
+  return action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const starpipe::InputError& error) {
+    return bad_input(error.what());
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", exit_failure);
+  } catch (const std::exception& error) {
+    return report(error.what(), exit_failure);
+  }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/files.hpp"
+#include "cli/yaml.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
+#include "starpipe/plan/timeline_svg.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+/// A map of F, B and W; what it leaves out stays 1.
+plan::Durations read_durations(const YAML::Node& map, const std::string& place) {
+  if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B and W");
+  plan::Durations durations;
+  std::set<std::string> seen;
+  for (const auto& pair : map) {
+    const std::string pass = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    double* const time = pass == "F"   ? &durations.F
+                         : pass == "B" ? &durations.B
+                         : pass == "W" ? &durations.W
+                                       : nullptr;
+    if (time == nullptr) {
+      throw InputError(fmt::format("{}: expected F, B or W, got {}", place, described(pair.first)));
+    }
+    if (!seen.insert(pass).second) throw InputError(fmt::format("{}: {} is given twice", place, pass));
+    *time = YamlValue(pair.second, fmt::format("{}: {}", place, pass)).not_negative();
+  }
+  return durations;
+}
+
+/// F=1,B=2,W=1, the same for all stages.
+plan::Durations inline_durations(const std::string& argument) {
+  const std::string place = "--durations " + argument;
+  YAML::Node map(YAML::NodeType::Map);
+  for (const std::string& item : CLI::detail::split(argument, ',')) {
+    const auto equals = item.find('=');
+    if (equals == std::string::npos) {
+      throw InputError(fmt::format("{}: expected F=TIME,B=TIME,W=TIME, got '{}'", place, item));
+    }
+    map.force_insert(item.substr(0, equals), item.substr(equals + 1));
+  }
+  return read_durations(map, place);
+}
+
+std::vector<plan::Durations> file_durations(const std::filesystem::path& file, int stages) {
+  const YAML::Node root = load_yaml(file);
+  const std::string name = file.string();
+  if (root.IsMap()) return {read_durations(root, name)};
+  if (!root.IsSequence()) {
+    YamlValue(root, name).expected("a map of F, B and W, or a list of one such map a stage");
+  }
+  if (root.size() != static_cast<std::size_t>(stages)) {
+    throw InputError(fmt::format("{}: durations of {} stages, but there are {}", name, root.size(), stages));
+  }
+  std::vector<plan::Durations> durations;
+  for (const YAML::Node& stage : root) durations.push_back(read_durations(stage, place_of(name, stage)));
+  return durations;
+}
+
+constexpr std::array formats = {"text", "json", "csv", "svg", "trace"};
+
+/// Of the terminal; nothing when there is none.
+std::optional<int> terminal_columns() {
+  winsize size{};
+  if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  if (size.ws_col == 0) return std::nullopt;
+  return size.ws_col;
+}
+
+}  // namespace
+
+void add_set_option(CLI::App& command, std::vector<std::string>& overrides) {
+  command
+      .add_option("--set", overrides,
+                  "Set a key of the configuration, such as training.steps=10; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {
+  command
+      .add_option("--durations", durations_,
+                  "Time of each pass, as F=1,B=1,W=1 or a YAML file with a map of F, B and W, or a list of "
+                  "such maps, one a stage; " +
+                      default_durations)
+      ->type_name("F=T,B=T,W=T|FILE.yaml");
+  command.add_option("--comm", comm_, "Time of a transfer between two workers (default 0)")->type_name("T");
+  command.add_flag("--no-prefetch", no_prefetch_,
+                   "A worker waits for the transfers of a job instead of computing meanwhile");
+}
+
+void CostOptions::apply(plan::Costs& costs, int stages) const {
+  if (durations_) {
+    if (durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_)) {
+      costs.durations = {inline_durations(*durations_)};
+    } else {
+      costs.durations = file_durations(*durations_, stages);
+    }
+  }
+  if (comm_) {
+    if (!(*comm_ >= 0 && *comm_ < std::numeric_limits<double>::infinity())) {
+      throw InputError(fmt::format("--comm: must be a finite number of at least 0, got {}", *comm_));
+    }
+    costs.alpha = *comm_;
+  }
+  if (no_prefetch_) costs.prefetch = false;
+}
+
+void ResultOptions::add_to(CLI::App& command) {
+  CLI::Option* const format =
+      command
+          .add_option("--format", format_,
+                      "text, json, csv (of torch.distributed.pipelining), svg or trace (of Chrome and "
+                      "Perfetto); the default follows from the name of the file, else text")
+          ->type_name("FORMAT")
+          ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())));
+  command.add_flag("--json", json_, "The same as --format json")->excludes(format);
+  command.add_option("-o,--output", file_, "Write to a file instead of standard output")->type_name("FILE");
+}
+
+std::string ResultOptions::format() const {
+  if (json_) return "json";
+  if (format_) return *format_;
+  if (file_) {
+    const std::string extension = std::filesystem::path(*file_).extension();
+    for (const std::string format : {"json", "csv", "svg"}) {
+      if (extension == "." + format) return format;
+    }
+  }
+  return "text";
+}
+
+void ResultOptions::check() const {
+  if (file_) require_writable("-o", *file_);
+}
+
+void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
+                         const plan::Timeline& timeline, const std::function<std::string()>& text) const {
+  const std::string chosen = format();
+  std::string result;
+  if (chosen == "json") {
+    result = plan::json_text(plan::schedule_json(schedule, costs, timeline));
+  } else if (chosen == "csv") {
+    result = plan::schedule_csv(schedule, timeline);
+  } else if (chosen == "svg") {
+    result = predicted_svg(schedule, timeline);
+  } else if (chosen == "trace") {
+    result = predicted_trace(schedule, timeline);
+  } else {
+    result = text();
+  }
+  if (file_) {
+    write_file("-o", *file_, result);
+  } else {
+    print(result);
+  }
+}
+
+std::string predicted_svg(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+  const std::array runs = {
+      plan::SvgRun{.title = schedule.name(), .schedule = &schedule, .timeline = &timeline}};
+  return plan::timeline_svg(runs);
+}
+
+std::string predicted_trace(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+  const std::array runs = {
+      plan::TracedRun{.name = "predicted", .schedule = &schedule, .timeline = &timeline}};
+  return plan::trace_json(runs).dump() + "\n";
+}
+
+std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+  plan::TextOptions options;
+  if (const auto columns = terminal_columns()) {
+    options.columns = *columns;
+    options.colour = std::getenv("NO_COLOR") == nullptr;
+  } else {
+    options.columns = 200;  // a file, a pipe: nothing wraps
+  }
+  return plan::schedule_text(schedule, timeline, options);
+}
+
+}  // namespace starpipe::cli

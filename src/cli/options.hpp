@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Options that several subcommands share.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/simulate.hpp"
+
+namespace starpipe::cli {
+
+/// --set, as often as one likes, one KEY=VALUE each.
+void add_set_option(CLI::App& command, std::vector<std::string>& overrides);
+
+/// What things cost: --durations, --comm, --no-prefetch.
+class CostOptions {
+ public:
+  void add_to(CLI::App& command, const std::string& default_durations);
+  /// Replaces what was given. Throws InputError, naming the option or the file, for what cannot be.
+  void apply(plan::Costs& costs, int stages) const;
+
+ private:
+  std::optional<std::string> durations_;
+  std::optional<double> comm_;
+  bool no_prefetch_ = false;
+};
+
+/// Where and how a run is shown: --format, --json, -o.
+class ResultOptions {
+ public:
+  void add_to(CLI::App& command);
+  /// Before the work is done: throws InputError when the file could not be written.
+  void check() const;
+  /// `text`: what the text format shows.
+  void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
+            const std::function<std::string()>& text) const;
+
+ private:
+  [[nodiscard]] std::string format() const;
+
+  std::optional<std::string> format_;
+  bool json_ = false;
+  std::optional<std::string> file_;
+};
+
+/// The predicted run as an SVG image; `unit` is that of its times.
+std::string predicted_svg(const plan::Schedule& schedule, const plan::Timeline& timeline);
+/// The predicted run as a Chrome trace, in which a unit of time is shown as a second.
+std::string predicted_trace(const plan::Schedule& schedule, const plan::Timeline& timeline);
+
+/// Drawing and table, as wide and colourful as the terminal allows unless they go to a file.
+std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline);
+
+}  // namespace starpipe::cli

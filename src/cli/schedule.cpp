@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/files.hpp"
+#include "cli/options.hpp"
+#include "starpipe/plan/check.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
+#include "starpipe/plan/registry.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int most_workers = 1 << 16;
+constexpr int most_microbatches = 1 << 20;
+constexpr int most_stages = 1 << 16;
+/// Beyond this, memory runs out before anything can be said.
+constexpr std::int64_t most_cells = 20'000'000;
+
+int list(bool json) {
+  const std::vector<plan::ScheduleEntry> entries = plan::schedule_entries();
+  if (json) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const auto& entry : entries) {
+      all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
+    }
+    print(plan::json_text({{"schedules", all}}));
+    return 0;
+  }
+  std::size_t width = 0;
+  for (const auto& entry : entries) width = std::max(width, entry.name.size());
+  std::string text;
+  for (const auto& entry : entries) {
+    text +=
+        fmt::format("{:<{}}  {}\n{:{}}  ({})\n", entry.name, width, entry.summary, "", width, entry.source);
+  }
+  print(text);
+  return 0;
+}
+
+void add_list(CLI::App& schedule, Action& action) {
+  CLI::App* const command = schedule.add_subcommand("list", "The schedules that have a name");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "As JSON");
+  command->callback([json, &action] { action = [json] { return list(*json); }; });
+}
+
+struct ShowOptions {
+  std::string name;
+  plan::ScheduleRequest request;
+  std::optional<int> stages;
+  std::optional<std::string> discipline;
+  std::optional<int> memory_limit;
+  CostOptions costs;
+  ResultOptions result;
+};
+
+int show(const ShowOptions& options) {
+  options.result.check();
+  plan::ScheduleRequest request = options.request;
+  std::optional<int> stages = options.stages;
+  if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
+  const auto cells = std::int64_t{stages.value_or(request.workers)} * request.microbatches;
+  if (cells > most_cells) {
+    throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
+                                 request.microbatches, stages.value_or(request.workers)));
+  }
+  if (stages) request.graph = plan::StageGraph::chain(*stages);
+  plan::Schedule schedule = plan::make_schedule(options.name, request);
+  if (options.discipline || options.memory_limit) {
+    std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
+    if (options.memory_limit) limits.assign(static_cast<std::size_t>(request.workers), *options.memory_limit);
+    schedule = schedule.with(
+        options.discipline ? plan::parse_discipline(*options.discipline) : plan::Discipline::bounded,
+        std::move(limits));
+  }
+  plan::Costs costs;
+  options.costs.apply(costs, schedule.stages());
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  options.result.show(schedule, costs, timeline, [&] { return drawn(schedule, timeline); });
+  return 0;
+}
+
+void add_show(CLI::App& schedule, Action& action) {
+  CLI::App* const command = schedule.add_subcommand("show", "Build a named schedule and predict its run");
+  const auto options = std::make_shared<ShowOptions>();
+  command->add_option("name", options->name, "One of `starpipe schedule list`")
+      ->required()
+      ->type_name("NAME");
+  command->add_option("--workers", options->request.workers, "Number of workers")
+      ->required()
+      ->type_name("W")
+      ->check(CLI::Range(1, most_workers));
+  command->add_option("--microbatches", options->request.microbatches, "Micro-batches of a step")
+      ->required()
+      ->type_name("B")
+      ->check(CLI::Range(1, most_microbatches));
+  command
+      ->add_option("--stages", options->stages,
+                   "Stages of the model (default: what the schedule has a worker)")
+      ->type_name("S")
+      ->check(CLI::Range(1, most_stages));
+  command
+      ->add_option("--groups", options->request.groups, "Independent pipelines of lpp and fslpp: W = G * R")
+      ->type_name("G");
+  command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
+      ->type_name("W,W,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      ->add_option("--discipline", options->discipline,
+                   "How workers use the order: greedy, bounded or ordered (default: the schedule's own)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"greedy", "bounded", "ordered"}));
+  command
+      ->add_option("--memory-limit", options->memory_limit,
+                   "Most stashes that a worker may hold; means --discipline bounded unless one is given")
+      ->type_name("M")
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  options->costs.add_to(*command, "1 each where not given");
+  options->result.add_to(*command);
+  command->footer(
+      "Example:\n"
+      "  starpipe schedule show 1f1b --workers 4 --microbatches 8 --durations F=1,B=1,W=1 -o 1f1b.svg");
+  command->callback([options, &action] { action = [options] { return show(*options); }; });
+}
+
+struct CheckOptions {
+  std::string file;
+  CostOptions costs;
+  ResultOptions result;
+};
+
+plan::ImportedSchedule read_schedule(const std::string& file) {
+  const std::string text = read_file(file);
+  const auto first = text.find_first_not_of(" \t\r\n");
+  // The name decides; where it does not, JSON is what starts as JSON does.
+  const std::string extension = std::filesystem::path(file).extension();
+  const bool is_json =
+      extension == ".json" || (extension != ".csv" && first != std::string::npos && text[first] == '{');
+  if (is_json) return plan::schedule_from_json(text, file);
+  return {plan::schedule_from_csv(text, file), plan::Costs{}};
+}
+
+int check(const CheckOptions& options) {
+  options.result.check();
+  plan::ImportedSchedule imported = read_schedule(options.file);
+  if (const auto verdict = plan::check(imported.schedule); !verdict.ok()) {
+    throw InputError(fmt::format("{}: {}", options.file, verdict.problem));
+  }
+  options.costs.apply(imported.costs, imported.schedule.stages());
+  const plan::Timeline timeline = plan::simulate(imported.schedule, imported.costs);
+  options.result.show(imported.schedule, imported.costs, timeline,
+                      [&] { return drawn(imported.schedule, timeline); });
+  return 0;
+}
+
+void add_check(CLI::App& schedule, Action& action) {
+  CLI::App* const command =
+      schedule.add_subcommand("check", "Prove that a schedule from a file can run, and predict its run");
+  const auto options = std::make_shared<CheckOptions>();
+  command
+      ->add_option("file", options->file,
+                   "JSON of `schedule show`, or the compute-only CSV of torch.distributed.pipelining")
+      ->required()
+      ->type_name("FILE.csv|FILE.json");
+  options->costs.add_to(*command, "those in the file where not given, else 1 each");
+  options->result.add_to(*command);
+  command->callback([options, &action] { action = [options] { return check(*options); }; });
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand("schedule", "List, draw, export and check schedules");
+  command->require_subcommand(1);
+  add_list(*command, action);
+  add_show(*command, action);
+  add_check(*command, action);
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.hpp"
+#include "cli/config.hpp"
+#include "cli/files.hpp"
+#include "cli/options.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+struct SimulateOptions {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::optional<std::string> timeline;
+  std::optional<std::string> trace;
+  CostOptions costs;
+  ResultOptions result;
+};
+
+/// F, B and W of a stage each last its share of the model's FLOPs; an average stage's last 1.
+std::vector<plan::Durations> by_flops(const model::Network& network) {
+  double total = 0;
+  for (const model::Stage& stage : network.stages) total += stage.flops();
+  std::vector<plan::Durations> durations;
+  for (const model::Stage& stage : network.stages) {
+    const double share = total > 0 ? stage.flops() * static_cast<double>(network.stages.size()) / total : 1.0;
+    durations.push_back({share, share, share});
+  }
+  return durations;
+}
+
+std::string bytes(std::uint64_t count) {
+  if (count < 10'000) return fmt::format("{} B", count);
+  double value = static_cast<double>(count);
+  std::string_view unit;
+  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
+    value /= 1024;
+    unit = next;
+    if (value < 1000) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+using Row = std::vector<std::string>;
+
+std::string table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      text += fmt::format("{}{:>{}}", c == 0 ? "" : "  ", row[c], widths[c]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+struct TransferKind {
+  std::string_view head;
+  plan::Received plan::Transfers::*kind;
+};
+constexpr std::array transfer_kinds = {
+    TransferKind{"activations in", &plan::Transfers::activations},
+    TransferKind{"stashes in", &plan::Transfers::stashes},
+    TransferKind{"gradients in", &plan::Transfers::gradients},
+    TransferKind{"weights in", &plan::Transfers::weights},
+    TransferKind{"weight gradients in", &plan::Transfers::weight_gradients}};
+
+std::string summary(const runtime::Experiment& experiment, const plan::Costs& costs,
+                    const plan::Timeline& timeline) {
+  const plan::Schedule& schedule = experiment.schedule;
+  std::string text =
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}; {} parameters\n\n", schedule.name(),
+                  schedule.workers(), schedule.stages(), schedule.microbatches(),
+                  plan::to_string(schedule.discipline()), experiment.network.parameter_count());
+
+  std::vector<Row> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
+  for (int s = 0; s < schedule.stages(); ++s) {
+    const plan::Durations& d = costs.duration(s);
+    const plan::StageSizes& size = costs.size(s);
+    stages.push_back({std::to_string(s), bytes(size.weights), fmt::format("{:.4g}", d.F),
+                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W), bytes(size.activation),
+                      bytes(size.stash)});
+  }
+  text += table(stages) + "\n";
+
+  std::vector<Row> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes"}};
+  for (int w = 0; w < schedule.workers(); ++w) {
+    const auto i = static_cast<std::size_t>(w);
+    workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
+                       fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
+                       bytes(timeline.peak_activation_bytes[i])});
+  }
+  for (const auto& [head, kind] : transfer_kinds) {
+    const bool any = std::ranges::any_of(timeline.received, [kind = kind](const plan::Transfers& transfers) {
+      return (transfers.*kind).count > 0;
+    });
+    if (!any) continue;
+    workers.front().emplace_back(head);
+    for (std::size_t w = 0; w < timeline.received.size(); ++w) {
+      const plan::Received& received = timeline.received[w].*kind;
+      workers[w + 1].push_back(fmt::format("{} ({})", received.count, bytes(received.bytes)));
+    }
+  }
+  text += table(workers) + "\n";
+
+  return text + fmt::format(
+                    "makespan                       {:.6g}\n"
+                    "bubble fraction, by makespan   {:.1f} %\n"
+                    "device span                    {:.6g}\n"
+                    "bubble fraction, device span   {:.1f} %\n",
+                    timeline.makespan, 100 * timeline.bubble_fraction, timeline.device_span,
+                    100 * timeline.device_bubble_fraction);
+}
+
+int simulate(const SimulateOptions& options) {
+  options.result.check();
+  if (options.timeline) require_writable("--timeline", *options.timeline);
+  if (options.trace) require_writable("--trace", *options.trace);
+  const runtime::Config config = load_config(options.config, options.overrides);
+  const runtime::Experiment experiment = runtime::make_experiment(config);
+  plan::Costs costs;
+  costs.durations = by_flops(experiment.network);
+  costs.sizes = experiment.network.sizes();
+  options.costs.apply(costs, experiment.schedule.stages());
+  const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
+  if (options.timeline) {
+    write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
+  }
+  if (options.trace) write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
+  options.result.show(experiment.schedule, costs, timeline,
+                      [&] { return summary(experiment, costs, timeline); });
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand("simulate", "Predict what `train` would do");
+  const auto options = std::make_shared<SimulateOptions>();
+  command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
+  add_set_option(*command, options->overrides);
+  options->costs.add_to(*command, "by the FLOPs of each stage where not given, 1 for an average stage");
+  options->result.add_to(*command);
+  command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
+      ->type_name("FILE.svg");
+  command->add_option("--trace", options->trace, "Also write the run as a trace for ui.perfetto.dev")
+      ->type_name("FILE.json");
+  command->footer(
+      "Example:\n"
+      "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe");
+  command->callback([options, &action] { action = [options] { return simulate(*options); }; });
+}
+
+}  // namespace starpipe::cli

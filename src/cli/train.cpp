@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/train.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <set>
+
+#include "cli/commands.hpp"
+#include "cli/config.hpp"
+#include "cli/files.hpp"
+#include "cli/options.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+struct TrainOptions {
+  std::string config;
+  std::vector<std::string> overrides;
+  runtime::TrainOutputs outputs;
+};
+
+struct Output {
+  const char* option;
+  const char* type;
+  const char* help;
+  std::optional<std::filesystem::path> runtime::TrainOutputs::*file;
+};
+constexpr std::array output_options = {
+    Output{"--report", "FILE.json", "Write losses, times, and what was predicted and measured",
+           &runtime::TrainOutputs::report},
+    Output{"--trace", "FILE.json", "Write both runs as a trace for ui.perfetto.dev",
+           &runtime::TrainOutputs::trace},
+    Output{"--timeline", "FILE.svg", "Draw both runs as an SVG image", &runtime::TrainOutputs::timeline},
+    Output{"--save-weights", "FILE.safetensors", "Save the trained weights",
+           &runtime::TrainOutputs::save_weights}};
+
+/// Hours of training are not to be lost for a misspelt directory.
+void check_outputs(const runtime::TrainOutputs& outputs) {
+  std::set<std::filesystem::path> seen;
+  for (const Output& output : output_options) {
+    const auto& file = outputs.*output.file;
+    if (!file) continue;
+    require_writable(output.option, *file);
+    if (seen.insert(std::filesystem::weakly_canonical(*file)).second) continue;
+    throw InputError(fmt::format("{}: {} is already another option's file", output.option, file->string()));
+  }
+}
+
+int train(const TrainOptions& options) {
+  const runtime::Config config = load_config(options.config, options.overrides);
+  check_outputs(options.outputs);
+  return runtime::train(config, options.outputs);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  CLI::App* const command =
+      app.add_subcommand("train", "Train, and put prediction and measurement side by side");
+  const auto options = std::make_shared<TrainOptions>();
+  command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
+  add_set_option(*command, options->overrides);
+  for (const Output& output : output_options) {
+    command
+        ->add_option_function<std::string>(
+            output.option,
+            [options, file = output.file](const std::string& name) { (*options).outputs.*file = name; },
+            output.help)
+        ->type_name(output.type);
+  }
+  command->footer(
+      "Examples:\n"
+      "  starpipe train experiments/quickstart.yaml --set training.steps=10 --report report.json\n"
+      "  mpiexec -n 2 starpipe train experiments/quickstart.yaml\n"
+      "With several ranks, the workers of the schedule are spread over the ranks and their devices.");
+  command->callback([options, &action] { action = [options] { return train(*options); }; });
+}
+
+}  // namespace starpipe::cli

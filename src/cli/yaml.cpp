@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/yaml.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+
+#include "cli/files.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+// Not yaml-cpp's own conversions: those read 010 as eight and take what is out of range for a wrong type.
+template <class Number>
+std::optional<Number> parse(const std::string& text, std::errc& error) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  error = result.ec;
+  if (result.ec == std::errc::invalid_argument || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+void YamlValue::fail(std::string_view message) const {
+  throw InputError(fmt::format("{}: {}", label_, message));
+}
+
+void YamlValue::expected(std::string_view what) const {
+  fail(fmt::format("expected {}, got {}", what, described(node_)));
+}
+
+template <class Integer>
+Integer YamlValue::whole(Integer least, Integer most) const {
+  if (!node_.IsScalar()) expected("an integer");
+  const std::string& text = node_.Scalar();
+  // Signed and wide first, so that a negative number is one that is too small, not a word.
+  std::errc error{};
+  const auto wide = parse<std::int64_t>(text, error);
+  if (!wide) expected("an integer");
+  const bool negative = text.front() == '-';
+  if (error == std::errc{} && std::cmp_less(*wide, least)) {
+    fail(fmt::format("must be at least {}, got {}", least, text));
+  }
+  const auto value = parse<Integer>(text, error);
+  if (!value || error != std::errc{} || *value > most) {
+    if (negative) fail(fmt::format("must be at least {}, got {}", least, text));
+    fail(fmt::format("must be at most {}, got {}", most, text));
+  }
+  return *value;
+}
+
+template int YamlValue::whole<int>(int, int) const;
+template std::uint64_t YamlValue::whole<std::uint64_t>(std::uint64_t, std::uint64_t) const;
+
+double YamlValue::number() const {
+  if (!node_.IsScalar()) expected("a number");
+  std::errc error{};
+  const auto value = parse<double>(node_.Scalar(), error);
+  if (!value) expected("a number");
+  if (error != std::errc{} || !std::isfinite(*value)) expected("a finite number");
+  return *value;
+}
+
+double YamlValue::positive() const {
+  const double value = number();
+  if (value > 0) return value;
+  fail(fmt::format("must be greater than 0, got {}", node_.Scalar()));
+}
+
+double YamlValue::not_negative() const {
+  const double value = number();
+  if (value >= 0) return value;
+  fail(fmt::format("must be at least 0, got {}", node_.Scalar()));
+}
+
+double YamlValue::fraction() const {
+  const double value = number();
+  if (value >= 0 && value < 1) return value;
+  fail(fmt::format("must be at least 0 and less than 1, got {}", node_.Scalar()));
+}
+
+std::string YamlValue::word() const {
+  if (!node_.IsScalar() || node_.Scalar().empty()) expected("a word");
+  return node_.Scalar();
+}
+
+std::string YamlValue::one_of(const std::vector<std::string>& words) const {
+  const std::string value = word();
+  if (std::ranges::find(words, value) != words.end()) return value;
+  fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
+}
+
+std::vector<int> YamlValue::wholes(int least) const {
+  if (!node_.IsSequence()) expected("a list of integers such as [0, 1]");
+  std::vector<int> values;
+  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).whole<int>(least));
+  return values;
+}
+
+std::string place_of(const std::string& file, const YAML::Node& node) {
+  return fmt::format("{}:{}", file, node.Mark().line + 1);
+}
+
+YAML::Node load_yaml(const std::filesystem::path& file) {
+  const std::string text = read_file(file);
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      throw InputError(
+          fmt::format("{}: a second document, only one is expected", place_of(file.string(), documents[1])));
+    }
+    return documents.empty() ? YAML::Node() : documents.front();
+  } catch (const YAML::Exception& error) {
+    throw InputError(fmt::format("{}:{}: not YAML: {}", file.string(), error.mark.line + 1, error.msg));
+  }
+}
+
+std::string described(const YAML::Node& node) {
+  if (node.IsSequence()) return "a list";
+  if (node.IsMap()) return "a map";
+  if (!node.IsScalar()) return "nothing";
+  const std::string& text = node.Scalar();
+  constexpr std::size_t most = 60;
+  return text.size() <= most ? fmt::format("'{}'", text) : fmt::format("'{}...'", text.substr(0, most));
+}
+
+}  // namespace starpipe::cli
