@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+
+#include <fmt/format.h>
+#include <starpu_mpi.h>
+
+#include "clock.hpp"
+#include "starpu_policy.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
+
+void require(int status, std::string_view what, std::string_view name) {
+  if (status == 0) return;
+  throw std::runtime_error(fmt::format("StarPU: {} failed for {} (error {})", what, name, status));
+}
+
+bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::BW; }
+
+std::string name_of(const Task& task, const plan::Schedule& schedule) {
+  if (task.job) return plan::to_string(schedule.job(*task.job));
+  return fmt::format("{}({})", to_string(task.kind), task.stage);
+}
+
+// StarPU's mode for an access. Accumulating tasks share the datum: they all run on the worker that owns
+// it, one after the other, so StarPU need not order them, and must not: with an exclusive mode it would
+// grant the datum to a job that the discipline then refuses, and the job it waits for would never get it.
+// Other policies refuse nothing and may use any worker of the rank, so there StarPU serialises them.
+starpu_data_access_mode mode_of(Access access, bool our_policy) {
+  switch (access) {
+    case Access::read: return STARPU_R;
+    case Access::write: return STARPU_W;
+    case Access::update: return STARPU_RW;
+    case Access::accumulate:
+      return our_policy ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
+  }
+  return STARPU_RW;
+}
+
+}  // namespace
+
+Handle::~Handle() {
+  if (handle_ == nullptr) return;
+  if (keep_value_) {
+    starpu_data_unregister(handle_);
+  } else {
+    starpu_data_unregister_no_coherency(handle_);
+  }
+}
+
+Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+               const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
+               double timeout)
+    : session_(session),
+      schedule_(schedule),
+      network_(network),
+      graph_(schedule, network, optimizer),
+      context_{&graph_, &network, &optimizer, 1.0F / static_cast<float>(schedule.microbatches()), 0},
+      meter_(graph_, schedule.workers(),
+             [&] {
+               std::vector<bool> local(static_cast<std::size_t>(schedule.workers()));
+               for (int w = 0; w < schedule.workers(); ++w) local[static_cast<std::size_t>(w)] = session.is_local(w);
+               return local;
+             }()),
+      clock_offset_(measure_clock_offset(session.mpi().comm())) {
+  for (const Task& task : graph_.tasks()) {
+    arguments_.push_back({this, &task});
+    names_.push_back(name_of(task, schedule));
+  }
+  choose_local_tasks();
+  register_data(parameters);
+  watchdog_ = std::jthread([this, timeout](const std::stop_token& stop) { watch(stop, timeout); });
+}
+
+Engine::~Engine() { starpu_task_wait_for_all(); }
+
+// A rank inserts a task when it runs it or owns one of its inputs. That is StarPU-MPI's own rule, less
+// "or may hold a cached copy of a datum it writes": we drop every copy after its last reader in the step,
+// before the next write.
+void Engine::choose_local_tasks() {
+  last_use_.assign(graph_.data().size(), never);
+  for (std::size_t t = 0; t < graph_.tasks().size(); ++t) {
+    const Task& task = graph_.tasks()[t];
+    const bool mine = session_.is_local(task.worker) || std::ranges::any_of(task.data, [&](const DataAccess& access) {
+                        return access.access == Access::read && rank_of(graph_.data()[access.datum]) == rank();
+                      });
+    if (!mine) continue;
+    for (const DataAccess& access : task.data) last_use_[access.datum] = local_tasks_.size();
+    local_tasks_.push_back(t);
+  }
+}
+
+void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
+  memory_.resize(graph_.data().size());
+  handles_.resize(graph_.data().size());
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    if (last_use_[d] == never) continue;
+    const Datum& datum = graph_.data()[d];
+    starpu_data_handle_t handle = nullptr;
+    const bool from_host = rank_of(datum) == rank() && !is_temporary(datum.kind);
+    if (from_host) {
+      memory_[d] = datum.kind == DataKind::weights ? parameters[static_cast<std::size_t>(datum.stage)]
+                                                   : std::vector<float>(datum.size, 0.0F);
+      starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory_[d].data()),
+                                  static_cast<std::uint32_t>(datum.size), sizeof(float));
+    } else {
+      starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(datum.size), sizeof(float));
+    }
+    handles_[d] = Handle(handle, from_host);
+    starpu_data_set_coordinates(handle, 2, datum.stage, datum.microbatch);
+    starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(d), rank_of(datum));
+  }
+  for (const model::Stage& stage : network_.stages) {
+    starpu_data_handle_t handle = nullptr;
+    starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(std::max<std::size_t>(1, stage.scratch_size())),
+                                sizeof(float));
+    scratch_.emplace_back(handle, false);
+  }
+}
+
+starpu_codelet& Engine::codelet(TaskKind kind) {
+  static std::array<starpu_codelet, 8> codelets = [] {
+    std::array<starpu_codelet, 8> all{};
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      starpu_codelet_init(&all[k]);
+      all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };
+      all[k].nbuffers = STARPU_VARIABLE_NBUFFERS;
+      all[k].name = to_string(static_cast<TaskKind>(k)).data();
+    }
+    return all;
+  }();
+  return codelets[static_cast<std::size_t>(kind)];
+}
+
+void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
+  const TaskArgument& what = *static_cast<const TaskArgument*>(argument);
+  Engine& engine = *what.engine;
+  const Task& task = *what.task;
+  thread_local std::vector<std::span<float>> data;
+  data.clear();
+  const auto memory = [&](std::size_t i) {
+    return std::span(reinterpret_cast<float*>(STARPU_VECTOR_GET_PTR(buffers[i])), STARPU_VECTOR_GET_NX(buffers[i]));
+  };
+  for (std::size_t i = 0; i < task.data.size(); ++i) data.push_back(memory(i));
+  const auto scratch = is_pass(task.kind) ? memory(task.data.size()) : std::span<float>{};
+
+  const int worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
+  engine.meter_.start(task, worker);
+  const double start = clock_seconds();
+  run_kernel(engine.context_, task, data, scratch);
+  engine.meter_.end(task, worker, start, clock_seconds());
+  engine.finished_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Engine::fill_inputs(int step, const model::Dataset& data) {
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    const Datum& datum = graph_.data()[d];
+    if (memory_[d].empty() || (datum.kind != DataKind::input && datum.kind != DataKind::target)) continue;
+    require(starpu_data_acquire(handles_[d].get(), STARPU_W), "acquiring", "the input");
+    if (datum.kind == DataKind::input) {
+      data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
+    } else {
+      data.target(step, datum.microbatch, memory_[d]);
+    }
+    starpu_data_release(handles_[d].get());
+  }
+}
+
+void Engine::insert(std::size_t task_number) {
+  const Task& task = graph_.tasks()[task_number];
+  const bool ours = session_.core() != nullptr;
+  std::vector<starpu_data_descr> data;
+  data.reserve(task.data.size() + 1);
+  for (const DataAccess& access : task.data) data.push_back({handles_[access.datum].get(), mode_of(access.access, ours)});
+  if (is_pass(task.kind)) data.push_back({scratch_[static_cast<std::size_t>(task.stage)].get(), STARPU_SCRATCH});
+
+  // Jobs of small n first; what is no job is waited for by jobs, or by the end of the step.
+  int priority = std::numeric_limits<int>::max();
+  if (task.job) priority = -static_cast<int>(schedule_.rank(*task.job));
+  void* sched_data = nullptr;
+  if (ours && session_.is_local(task.worker)) {
+    sched_data = pack_sched_data(session_.starpu_worker(task.worker), task.job);
+  }
+  const int status = starpu_mpi_task_insert(
+      MPI_COMM_WORLD, &codelet(task.kind), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
+      STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
+      &arguments_[task_number], sizeof(TaskArgument), STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA, sched_data,
+      STARPU_NAME, names_[task_number].c_str(), 0);
+  require(status, "inserting", names_[task_number]);
+}
+
+// After the last task of this rank that touches a datum in the step: copies of what other ranks own are
+// freed, and so are temporaries; owners forget whom they sent it to.
+void Engine::drop(std::size_t datum) {
+  const starpu_data_handle_t handle = handles_[datum].get();
+  starpu_mpi_cache_flush(MPI_COMM_WORLD, handle);
+  const Datum& what = graph_.data()[datum];
+  if (rank_of(what) == rank() && is_temporary(what.kind)) starpu_data_invalidate_submit(handle);
+}
+
+void Engine::submit() {
+  for (std::size_t i = 0; i < local_tasks_.size(); ++i) {
+    const std::size_t t = local_tasks_[i];
+    insert(t);
+    for (const DataAccess& access : graph_.tasks()[t].data) {
+      if (last_use_[access.datum] == i) drop(access.datum);
+    }
+  }
+}
+
+StepResult Engine::run_step(int step, const model::Dataset& data) {
+  StepResult result;
+  context_.step = step;
+  meter_.reset();
+  if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
+  fill_inputs(step, data);
+  // Ranks that start together have timelines that start together.
+  MPI_Barrier(session_.mpi().comm());
+  running_ = true;
+  const double start = clock_seconds();
+  submit();
+  require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
+  result.seconds = clock_seconds() - start;
+  running_ = false;
+  read_losses(result.losses);
+  gather(result);
+  return result;
+}
+
+void Engine::read_losses(std::vector<float>& losses) {
+  std::vector<float> mine(static_cast<std::size_t>(schedule_.microbatches()), 0.0F);
+  losses.resize(mine.size());
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    const Datum& datum = graph_.data()[d];
+    if (datum.kind != DataKind::loss || rank_of(datum) != rank()) continue;
+    require(starpu_data_acquire(handles_[d].get(), STARPU_R), "acquiring", "the loss");
+    mine[static_cast<std::size_t>(datum.microbatch)] = memory_[d].front();
+    starpu_data_release(handles_[d].get());
+  }
+  // One rank has each loss, the others zero, so the sum is exact.
+  MPI_Allreduce(mine.data(), losses.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM, session_.mpi().comm());
+}
+
+void Engine::gather(StepResult& result) {
+  const MPI_Comm comm = session_.mpi().comm();
+  std::vector<JobRecord> mine = meter_.jobs();
+  for (JobRecord& job : mine) {
+    job.start += clock_offset_;
+    job.end += clock_offset_;
+  }
+  const bool root = rank() == 0;
+  const auto gather_bytes = [&](const void* data, std::size_t size) {
+    const int bytes = static_cast<int>(size);
+    std::vector<int> sizes(static_cast<std::size_t>(session_.mpi().ranks()));
+    MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, comm);
+    std::vector<int> offsets(sizes.size() + 1, 0);
+    std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
+    std::vector<std::byte> all(root ? static_cast<std::size_t>(offsets.back()) : 0);
+    MPI_Gatherv(data, bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, 0, comm);
+    return all;
+  };
+  const auto jobs = gather_bytes(mine.data(), mine.size() * sizeof(JobRecord));
+  result.jobs.resize(jobs.size() / sizeof(JobRecord));
+  std::memcpy(result.jobs.data(), jobs.data(), jobs.size());
+
+  const WorkerMap& map = session_.map();
+  const WorkerRecord* local = meter_.workers().data() + map.first(rank());
+  const auto workers = gather_bytes(local, static_cast<std::size_t>(map.count(rank())) * sizeof(WorkerRecord));
+  result.workers.resize(workers.size() / sizeof(WorkerRecord));
+  std::memcpy(result.workers.data(), workers.data(), workers.size());
+}
+
+std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {
+  const MPI_Comm comm = session_.mpi().comm();
+  std::vector<std::vector<float>> all(network_.stages.size());
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    if (network_.stages[s].parameter_size() == 0) continue;
+    const int holder = plan::weight_holders(schedule_, static_cast<int>(s)).front();
+    const auto is_wanted = [&](const Datum& datum) {
+      return datum.kind == kind && datum.stage == static_cast<int>(s) && datum.worker == holder;
+    };
+    const auto d = static_cast<std::size_t>(std::ranges::find_if(graph_.data(), is_wanted) - graph_.data().begin());
+    const int owner = rank_of(graph_.data()[d]);
+    const int count = static_cast<int>(graph_.data()[d].size);
+    if (rank() == owner) {
+      require(starpu_data_acquire(handles_[d].get(), STARPU_R), "acquiring", "a stage's parameters");
+      if (rank() == 0) {
+        all[s] = memory_[d];
+      } else {
+        MPI_Send(memory_[d].data(), count, MPI_FLOAT, 0, static_cast<int>(s), comm);
+      }
+      starpu_data_release(handles_[d].get());
+    } else if (rank() == 0) {
+      all[s].resize(graph_.data()[d].size);
+      MPI_Recv(all[s].data(), count, MPI_FLOAT, owner, static_cast<int>(s), comm, MPI_STATUS_IGNORE);
+    }
+  }
+  return all;
+}
+
+std::vector<std::vector<float>> Engine::parameters() { return gather_data(DataKind::weights); }
+std::vector<std::vector<float>> Engine::gradients() { return gather_data(DataKind::weight_gradient); }
+
+std::uint64_t Engine::bytes_sent_by_starpu() const {
+  std::vector<std::size_t> sent(static_cast<std::size_t>(session_.mpi().ranks()), 0);
+  starpu_mpi_comm_stats_retrieve(sent.data());
+  return std::accumulate(sent.begin(), sent.end(), std::uint64_t{0});
+}
+
+// StarPU and MPI wait without end for a rank that is gone or stuck; this does not.
+void Engine::watch(const std::stop_token& stop, double timeout) {
+  auto last_progress = std::chrono::steady_clock::now();
+  std::uint64_t seen = 0;
+  std::unique_lock lock(watch_mutex_);
+  while (!stop.stop_requested()) {
+    watch_wake_.wait_for(lock, stop, std::chrono::milliseconds(200), [] { return false; });
+    const auto now = std::chrono::steady_clock::now();
+    if (const std::uint64_t count = finished_; count != seen || !running_) {
+      seen = count;
+      last_progress = now;
+    }
+    if (std::chrono::duration<double>(now - last_progress).count() < timeout) continue;
+    fmt::print(stderr, "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
+               rank(), timeout, context_.step);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace starpipe::runtime {
+namespace {
+
+// The memory of a job by what it is to the stage. One a worker thread, so that its vectors keep their
+// capacity and jobs do not allocate.
+struct JobData {
+  std::span<const float> weights;
+  std::vector<std::span<const float>> inputs;
+  std::span<const float> target;
+  std::span<float> output;
+  std::span<float> stash;
+  std::span<float> gradient_stash;
+  std::span<float> weight_gradient;
+  std::vector<std::span<const float>> output_gradients;
+  std::vector<std::span<float>> input_gradients;
+
+  void sort(const TaskGraph& graph, const Task& task, std::span<const std::span<float>> data) {
+    weights = target = {};
+    output = stash = gradient_stash = weight_gradient = {};
+    inputs.clear();
+    output_gradients.clear();
+    input_gradients.clear();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const bool reads = task.data[i].access == Access::read;
+      switch (graph.data()[task.data[i].datum].kind) {
+        case DataKind::weights: weights = data[i]; break;
+        case DataKind::input: inputs.emplace_back(data[i]); break;
+        case DataKind::activation:
+          if (reads) {
+            inputs.emplace_back(data[i]);
+          } else {
+            output = data[i];
+          }
+          break;
+        case DataKind::target: target = data[i]; break;
+        case DataKind::loss: output = data[i]; break;
+        case DataKind::stash: stash = data[i]; break;
+        case DataKind::gradient:
+          if (reads) {
+            output_gradients.emplace_back(data[i]);
+          } else {
+            input_gradients.push_back(data[i]);
+          }
+          break;
+        case DataKind::gradient_stash: gradient_stash = data[i]; break;
+        case DataKind::weight_gradient: weight_gradient = data[i]; break;
+        case DataKind::optimizer_state: break;  // no job reads it
+      }
+    }
+  }
+};
+
+void run_job(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
+             std::span<float> scratch) {
+  thread_local JobData job;
+  job.sort(*context.graph, task, data);
+  const model::Stage& stage = context.network->stages[static_cast<std::size_t>(task.stage)];
+  switch (task.kind) {
+    case TaskKind::F:
+      stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch);
+      break;
+    case TaskKind::B:
+      stage.backward_input(job.weights, job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
+                           job.gradient_stash, scratch);
+      break;
+    case TaskKind::W:
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient, scratch);
+      break;
+    default:
+      stage.backward(job.weights, job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
+                     job.weight_gradient, scratch);
+      break;
+  }
+}
+
+}  // namespace
+
+void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
+                std::span<float> scratch) noexcept {
+  switch (task.kind) {
+    case TaskKind::zero:
+      std::ranges::fill(data[0], 0.0F);
+      break;
+    case TaskKind::add:
+      std::ranges::transform(data[1], data[0], data[1].begin(), std::plus<>());
+      break;
+    case TaskKind::copy:
+      std::ranges::copy(data[0], data[1].begin());
+      break;
+    case TaskKind::optimize:
+      model::optimizer_step(*context.optimizer, context.step + 1, data[0], data[1],
+                            data.size() > 2 ? data[2] : std::span<float>{});
+      break;
+    case TaskKind::F:
+    case TaskKind::B:
+    case TaskKind::W:
+    case TaskKind::BW:
+      run_job(context, task, data, scratch);
+      break;
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each task computes on a CPU worker, over plain memory.
+#pragma once
+
+#include <span>
+
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// What the tasks of a step share.
+struct KernelContext {
+  const TaskGraph* graph = nullptr;
+  const model::Network* network = nullptr;
+  const model::OptimizerConfig* optimizer = nullptr;
+  float loss_scale = 1;  ///< 1 / micro-batches: the objective is the mean over the step
+  int step = 0;          ///< from 0
+};
+
+/// Runs `task`. `data`: memory of `task.data`, in the same order; `scratch`: at least the stage's
+/// scratch_size(). Thread-safe for tasks that write different data.
+void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
+                std::span<float> scratch) noexcept;
+
+}  // namespace starpipe::runtime

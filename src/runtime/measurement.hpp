@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prediction beside measurement: from what the engine's steps recorded.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "engine.hpp"
+#include "starpipe/plan/simulate.hpp"
+#include "task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// Bytes that must cross between ranks in one step: each datum once to each rank but its owner's that
+/// reads it.
+std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
+
+/// A run of the schedule with its own w and n: the workers that really ran the jobs, in the order in which
+/// they did.
+struct MeasuredRun {
+  plan::Schedule schedule;
+  plan::Timeline timeline;  ///< seconds, from the first job's start
+};
+
+/// Collects a training run's steps on rank 0.
+///
+/// The first step warms up; the next `calibration_steps` give the durations (median of each stage and
+/// pass) that the prediction uses; the rest are measured. Short runs use what they have for both.
+class Measurement {
+ public:
+  static constexpr int calibration_steps = 3;
+
+  Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes);
+
+  void add(const StepResult& step);
+
+  /// Costs with the measured durations and the model's sizes; transfers are taken as hidden.
+  [[nodiscard]] plan::Costs costs() const;
+  [[nodiscard]] plan::Timeline predicted() const;
+  /// The step with the median makespan among the measured ones (of the last `window`).
+  [[nodiscard]] MeasuredRun measured() const;
+  /// Makespans of all measured steps, seconds.
+  [[nodiscard]] std::vector<double> makespans() const { return makespans_; }
+  /// What each worker received and held in the last step.
+  [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
+
+ private:
+  static constexpr std::size_t window = 64;
+
+  [[nodiscard]] static double makespan(const std::vector<JobRecord>& jobs);
+
+  const plan::Schedule& schedule_;
+  std::vector<plan::StageSizes> sizes_;
+  int steps_ = 0;
+  std::vector<std::vector<double>> durations_;  // by stage * 4 + pass
+  std::vector<double> makespans_;
+  std::deque<std::vector<JobRecord>> recent_;
+  std::vector<WorkerRecord> workers_;
+};
+
+}  // namespace starpipe::runtime

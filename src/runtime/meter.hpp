@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank's workers really did in a step: when each job ran and where, what each worker received, and
+// the stashes it held. Independent of the prediction: counted task by task as they run.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "starpipe/plan/simulate.hpp"
+#include "task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// One job as it ran. Plain data: it travels between ranks as bytes.
+struct JobRecord {
+  plan::JobId job;
+  std::int32_t worker;  ///< logical
+  double start;         ///< seconds on the clock of the rank that ran it
+  double end;
+};
+
+/// What one worker received and held. Plain data.
+struct WorkerRecord {
+  plan::Transfers received;
+  int peak_activations = 0;
+  std::uint64_t peak_activation_bytes = 0;
+};
+
+/// Thread-safe.
+class Meter {
+ public:
+  /// `local`: whether a logical worker belongs to this rank.
+  Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local);
+
+  /// Forgets the last step.
+  void reset();
+
+  /// `task` starts on logical worker `worker`, with its data there.
+  void start(const Task& task, int worker);
+  void end(const Task& task, int worker, double start_time, double end_time);
+
+  [[nodiscard]] const std::vector<JobRecord>& jobs() const { return jobs_; }
+  /// By logical worker; those of other ranks are empty.
+  [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
+
+ private:
+  // A copy of a stash or gradient stash on one worker.
+  struct Copy {
+    int worker;
+    int readers;       // tasks here that read it
+    int readers_left;
+    bool held = false;
+  };
+
+  void receive(const DataAccess& access, int worker);
+  void hold(std::size_t datum, Copy& copy);
+  void release(std::size_t datum, Copy& copy);
+  [[nodiscard]] std::uint64_t bytes(std::size_t datum) const { return graph_.data()[datum].size * sizeof(float); }
+
+  const TaskGraph& graph_;
+  std::mutex mutex_;
+  std::vector<JobRecord> jobs_;
+  std::vector<WorkerRecord> workers_;
+  std::vector<int> live_;                        // stashes, by worker
+  std::vector<std::uint64_t> live_bytes_;        // by worker
+  std::vector<std::vector<int>> on_;             // by datum: workers that have it, its writer first
+  std::vector<std::vector<Copy>> copies_;        // by datum; only stashes and gradient stashes, local workers
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdexcept>
+
+#include "starpipe/runtime/policy.hpp"
+
+namespace starpipe::runtime {
+
+PolicyCore::PolicyCore(int workers, CanRun can_run) : can_run_(can_run) {
+  for (int w = 0; w < workers; ++w) workers_.push_back(std::make_unique<Worker>());
+}
+
+void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logical) {
+  schedule_ = &schedule;
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    Worker& worker = *workers_[w];
+    const std::scoped_lock lock(worker.mutex);
+    if (worker.queue && worker.queue->unfinished() > 0) {
+      throw std::logic_error("a run of the policy began before the last one ended");
+    }
+    worker.queue.reset();
+    worker.task_of.clear();
+    if (w >= logical.size() || logical[w] < 0) continue;
+    worker.queue.emplace(schedule, logical[w]);
+    worker.task_of.assign(schedule.order(logical[w]).size(), nullptr);
+  }
+}
+
+void PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {
+  Worker& worker = *workers_.at(static_cast<std::size_t>(worker_id));
+  const std::scoped_lock lock(worker.mutex);
+  if (!job) {
+    worker.pinned.push_back(task);
+    return;
+  }
+  worker.task_of[schedule_->position(*job)] = task;
+  worker.queue->push(*job);
+}
+
+void PolicyCore::push_free(Task task, int priority) {
+  const std::scoped_lock lock(free_mutex_);
+  free_.emplace(priority, task);
+}
+
+PolicyCore::Task PolicyCore::pop(int worker_id) {
+  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  {
+    const std::scoped_lock lock(worker.mutex);
+    if (worker.next_pinned < worker.pinned.size()) {
+      const Task task = worker.pinned[worker.next_pinned++];
+      if (worker.next_pinned == worker.pinned.size()) {
+        worker.pinned.clear();
+        worker.next_pinned = 0;
+      }
+      return task;
+    }
+    if (worker.queue) {
+      if (const auto job = worker.queue->pop()) return worker.task_of[schedule_->position(*job)];
+    }
+  }
+  const std::scoped_lock lock(free_mutex_);
+  for (auto at = free_.begin(); at != free_.end(); ++at) {
+    if (!can_run_(at->second, worker_id)) continue;
+    const Task task = at->second;
+    free_.erase(at);
+    return task;
+  }
+  return nullptr;
+}
+
+void PolicyCore::finish(int worker_id, plan::JobId job) {
+  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  const std::scoped_lock lock(worker.mutex);
+  worker.queue->finish(job);
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "hardware.hpp"
+#include "versions.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json to_json(const Config& config) {
+  const auto& [model, data, training, schedule, runtime, source, text] = config;
+  ordered_json json;
+  json["model"] = {{"kind", model.kind}, {"layers", model.layers}, {"hidden", model.hidden}};
+  if (model.kind == "gpt") {
+    json["model"].update({{"heads", model.heads}, {"context", model.context}});
+  } else {
+    json["model"].update({{"inputs", model.inputs}, {"outputs", model.outputs}, {"legs", model.legs}});
+  }
+  if (model.init) json["model"]["init"] = model.init->string();
+  json["data"] = {{"kind", data.kind}};
+  if (!data.path.empty()) json["data"]["path"] = data.path.string();
+  const model::OptimizerConfig& o = training.optimizer;
+  ordered_json optimizer = {{"kind", o.kind}, {"learning_rate", o.learning_rate}, {"weight_decay", o.weight_decay}};
+  if (o.kind == "adamw") {
+    optimizer.update({{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}});
+  } else {
+    optimizer["momentum"] = o.momentum;
+  }
+  json["training"] = {{"microbatches", training.microbatches},
+                      {"microbatch_size", training.microbatch_size},
+                      {"steps", training.steps},
+                      {"seed", training.seed},
+                      {"optimizer", std::move(optimizer)}};
+  json["schedule"] = {{"name", schedule.name}, {"workers", schedule.workers}};
+  if (schedule.stages) json["schedule"]["stages"] = *schedule.stages;
+  if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
+  if (!schedule.placement.empty()) json["schedule"]["placement"] = schedule.placement;
+  if (!schedule.cuts.empty()) json["schedule"]["cuts"] = schedule.cuts;
+  if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
+  if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
+  json["runtime"] = {{"policy", runtime.policy}, {"precision", runtime.precision},
+                     {"workers_per_core", runtime.workers_per_core}, {"timeout", runtime.timeout}};
+  return json;
+}
+
+ordered_json both(ordered_json predicted, ordered_json measured) {
+  return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
+}
+
+// One kind of transfer, by worker.
+ordered_json transfers(const plan::Timeline& predicted, const std::vector<WorkerRecord>& measured,
+                       plan::Received plan::Transfers::*kind) {
+  const auto by_worker = [&](const auto& workers, auto received, std::uint64_t plan::Received::*what) {
+    std::vector<std::uint64_t> values;
+    for (const auto& worker : workers) values.push_back(received(worker).*kind.*what);
+    return values;
+  };
+  const auto of_prediction = [](const plan::Transfers& t) -> const plan::Transfers& { return t; };
+  const auto of_measurement = [](const WorkerRecord& r) -> const plan::Transfers& { return r.received; };
+  ordered_json json;
+  for (const auto& [name, what] : {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
+    std::vector<std::uint64_t> expected;
+    for (const auto& worker : predicted.received) expected.push_back(of_prediction(worker).*kind.*what);
+    json[name] = both(expected, by_worker(measured, of_measurement, what));
+  }
+  return json;
+}
+
+template <class Value>
+std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value WorkerRecord::*what) {
+  std::vector<Value> values;
+  for (const WorkerRecord& worker : workers) values.push_back(worker.*what);
+  return values;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024);
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024 * 1024));
+}
+
+// "x" when prediction and measurement agree, "x / y" when they do not.
+std::string pair_text(const std::string& predicted, const std::string& measured) {
+  return predicted == measured ? predicted : predicted + " / " + measured;
+}
+
+}  // namespace
+
+ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi, const TrainRecord& record,
+                         const plan::Timeline& predicted, const MeasuredRun& measured, const Measurement& measurement) {
+  ordered_json report;
+  report["config"] = to_json(config);
+  report["config_file"] = config.source;
+  report["versions"] = versions();
+  const Hardware hardware = find_hardware();
+  report["machine"] = {{"name", hardware.machine}, {"processor", hardware.cpu}, {"cores", hardware.cores},
+                       {"ranks", mpi.ranks()}};
+  report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
+  report["discipline"] = plan::to_string(experiment.schedule.discipline());
+  report["stages"] = experiment.schedule.stages();
+  report["parameters"] = experiment.network.parameter_count();
+  report["losses"] = record.losses;
+  report["step_seconds"] = record.step_seconds;
+  report[experiment.data->unit() + "_per_second"] = record.units_per_second;
+
+  ordered_json offsets = ordered_json::array();
+  for (int step = 0; step < std::min(3, config.training.steps); ++step) {
+    ordered_json of_step = ordered_json::array();
+    for (int b = 0; b < config.training.microbatches; ++b) of_step.push_back(experiment.data->offsets(step, b));
+    offsets.push_back(std::move(of_step));
+  }
+  if (!offsets.at(0).at(0).empty()) report["offsets"] = std::move(offsets);
+
+  report["makespan"] = both(predicted.makespan, measured.timeline.makespan);
+  report["makespan"]["all_measured"] = measurement.makespans();
+  report["bubble_fraction"] = both(predicted.bubble_fraction, measured.timeline.bubble_fraction);
+  report["device_span"] = both(predicted.device_span, measured.timeline.device_span);
+  report["device_bubble_fraction"] = both(predicted.device_bubble_fraction, measured.timeline.device_bubble_fraction);
+  report["peak_activations"] = both(predicted.peak_activations, by_worker(measurement.workers(), &WorkerRecord::peak_activations));
+  report["peak_activation_bytes"] =
+      both(predicted.peak_activation_bytes, by_worker(measurement.workers(), &WorkerRecord::peak_activation_bytes));
+  for (const auto& [name, kind] : {std::pair{"activations", &plan::Transfers::activations},
+                                   std::pair{"gradients", &plan::Transfers::gradients},
+                                   std::pair{"weights", &plan::Transfers::weights},
+                                   std::pair{"stashes", &plan::Transfers::stashes},
+                                   std::pair{"weight_gradients", &plan::Transfers::weight_gradients}}) {
+    report["received"][name] = transfers(predicted, measurement.workers(), kind);
+  }
+  if (record.rank_bytes_known) {
+    report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
+  }
+  ordered_json durations = ordered_json::array();
+  for (const plan::Durations& d : measurement.costs().durations) durations.push_back({{"F", d.F}, {"B", d.B}, {"W", d.W}});
+  report["durations"] = std::move(durations);
+  return report;
+}
+
+std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted, const MeasuredRun& measured,
+                             const Measurement& measurement, const TrainRecord& record) {
+  const plan::Timeline& seen = measured.timeline;
+  std::string text = fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "", "predicted", "measured", "difference");
+  text += fmt::format("{:<28}{:>9.2f} ms{:>9.2f} ms{:>+10.1f} %\n", "makespan", predicted.makespan * 1e3, seen.makespan * 1e3,
+                      (seen.makespan / predicted.makespan - 1) * 100);
+  text += fmt::format("{:<28}{:>10.1f} %{:>10.1f} %{:>+6.1f} points\n", "bubble fraction", predicted.bubble_fraction * 100,
+                      seen.bubble_fraction * 100, (seen.bubble_fraction - predicted.bubble_fraction) * 100);
+  if (record.rank_bytes_known) {
+    text += fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "bytes between ranks", bytes_text(record.rank_bytes_predicted),
+                        bytes_text(record.rank_bytes_measured),
+                        record.rank_bytes_predicted == record.rank_bytes_measured ? "equal" : "DIFFERS");
+  }
+  text += fmt::format("\n{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "", "peak", "peak", "activations", "gradients", "weights");
+  text += fmt::format("{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "worker", "stashes", "activation bytes", "received", "received", "received");
+  for (int w = 0; w < schedule.workers(); ++w) {
+    const auto i = static_cast<std::size_t>(w);
+    const WorkerRecord& worker = measurement.workers()[i];
+    const auto count = [&](plan::Received plan::Transfers::*kind) {
+      return pair_text(fmt::to_string((predicted.received[i].*kind).count), fmt::to_string((worker.received.*kind).count));
+    };
+    text += fmt::format("{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", w,
+                        pair_text(fmt::to_string(predicted.peak_activations[i]), fmt::to_string(worker.peak_activations)),
+                        pair_text(bytes_text(predicted.peak_activation_bytes[i]), bytes_text(worker.peak_activation_bytes)),
+                        count(&plan::Transfers::activations), count(&plan::Transfers::gradients), count(&plan::Transfers::weights));
+  }
+  text += "One figure where prediction and measurement are equal, \"predicted / measured\" where they are not.\n";
+  return text;
+}
+
+}  // namespace starpipe::runtime

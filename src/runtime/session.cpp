@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cblas.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <starpu.h>
+#include <starpu_mpi.h>
+
+#include "hardware.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpu_policy.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+void default_environment(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+// StarPU-MPI prints its statistics to standard error when it shuts down; the report has them already.
+class QuietStandardError {
+ public:
+  QuietStandardError() : saved_(dup(STDERR_FILENO)) {
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null < 0) return;
+    dup2(null, STDERR_FILENO);
+    close(null);
+  }
+  ~QuietStandardError() {
+    if (saved_ < 0) return;
+    dup2(saved_, STDERR_FILENO);
+    close(saved_);
+  }
+  QuietStandardError(const QuietStandardError&) = delete;
+  QuietStandardError& operator=(const QuietStandardError&) = delete;
+
+ private:
+  int saved_;
+};
+
+std::vector<std::string> known_policies() {
+  std::vector<std::string> names = {policy_name};
+  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
+    names.emplace_back((*policy)->policy_name);
+  }
+  return names;
+}
+
+// STARPU_SCHED wins over the configuration, as StarPU's users expect.
+std::string requested_policy(const RuntimeConfig& config) {
+  const std::string from_environment = environment("STARPU_SCHED");
+  const std::string name = from_environment.empty() ? config.policy : from_environment;
+  const auto known = known_policies();
+  if (environment("STARPU_SCHED_LIB").empty() && std::ranges::find(known, name) == known.end()) {
+    throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
+                                 from_environment.empty() ? "runtime.policy" : "STARPU_SCHED", name,
+                                 fmt::join(known, ", ")));
+  }
+  return name;
+}
+
+}  // namespace
+
+Mpi::Mpi() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
+  }
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &ranks_);
+}
+
+Mpi::~Mpi() {
+  MPI_Comm_free(&comm_);
+  MPI_Finalize();
+}
+
+std::string Mpi::first_problem(const std::string& mine) const {
+  int candidate = mine.empty() ? ranks_ : rank_;
+  int first = ranks_;
+  MPI_Allreduce(&candidate, &first, 1, MPI_INT, MPI_MIN, comm_);
+  if (first == ranks_) return {};
+  std::array<char, 4096> message{};
+  mine.copy(message.data(), message.size() - 1);
+  MPI_Bcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, first, comm_);
+  return message.data();
+}
+
+void check_devices(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
+  if (mpi.ranks() > map.workers()) {
+    throw InputError(fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none",
+                                 mpi.ranks(), map.workers()));
+  }
+  const Hardware hardware = find_hardware();
+  // Ranks of a node that are bound to the same cores share them.
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split_type(mpi.comm(), MPI_COMM_TYPE_SHARED, mpi.rank(), MPI_INFO_NULL, &node);
+  int node_ranks = 1;
+  MPI_Comm_size(node, &node_ranks);
+  std::array<unsigned long, 2> mine = {std::hash<std::string>{}(hardware.binding),
+                                       static_cast<unsigned long>(map.count(mpi.rank()))};
+  std::vector<unsigned long> all(2 * static_cast<std::size_t>(node_ranks));
+  MPI_Allgather(mine.data(), 2, MPI_UNSIGNED_LONG, all.data(), 2, MPI_UNSIGNED_LONG, node);
+  MPI_Comm_free(&node);
+  int sharing_workers = 0;
+  int sharing_ranks = 0;
+  for (std::size_t r = 0; r < all.size(); r += 2) {
+    if (all[r] != mine[0]) continue;
+    sharing_workers += static_cast<int>(all[r + 1]);
+    ++sharing_ranks;
+  }
+  std::string problem;
+  if (sharing_workers > hardware.cores * config.workers_per_core) {
+    problem = fmt::format(
+        "schedule.workers: {} workers need {} here, but {} of this node offer {} (runtime.workers_per_core is {}); "
+        "start ranks on more nodes or raise it",
+        map.workers(), sharing_workers,
+        sharing_ranks == 1 ? std::string("the rank's") : fmt::format("the {} ranks'", sharing_ranks),
+        fmt::format("{} cores carry {}", hardware.cores, hardware.cores * config.workers_per_core),
+        config.workers_per_core);
+  }
+  if (const std::string ncpu = environment("STARPU_NCPU"); problem.empty() && !ncpu.empty()) {
+    const int offered = std::atoi(ncpu.c_str());
+    if (offered < map.count(mpi.rank())) {
+      problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}", mpi.rank(),
+                            map.count(mpi.rank()), offered);
+    }
+  }
+  if (problem.empty() && map.count(mpi.rank()) > STARPU_MAXCPUS) {
+    problem = fmt::format("schedule.workers: rank {} would carry {} workers, StarPU was built for {} a process",
+                          mpi.rank(), map.count(mpi.rank()), STARPU_MAXCPUS);
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+}
+
+Session::Session(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) : mpi_(mpi), map_(map) {
+  const std::string policy = requested_policy(config);
+  // We read it; StarPU must not read it again, since it would look for our policy by name and warn.
+  unsetenv("STARPU_SCHED");
+  default_environment("STARPU_SILENT", "1");
+  default_environment("STARPU_MPI_STATS", "1");
+  default_environment("STARPU_MPI_NOBIND", "1");
+  // Several ranks would all bind to the first cores; alone on the cores, StarPU may bind.
+  if (mpi.ranks() > 1 || map.count(mpi.rank()) >= find_hardware().cores) {
+    default_environment("STARPU_WORKERS_NOBIND", "1");
+  }
+  openblas_set_num_threads(1);
+
+  starpu_conf conf;
+  starpu_conf_init(&conf);
+  conf.precedence_over_environment_variables = 1;
+  conf.ncpus = map.count(mpi.rank());
+  conf.ncuda = 0;
+  conf.nopencl = 0;
+  conf.catch_signals = 0;
+  starpu_sched_policy ours = starpipe_policy();
+  if (policy == policy_name && environment("STARPU_SCHED_LIB").empty()) {
+    conf.sched_policy = &ours;
+  } else {
+    conf.sched_policy_name = policy.c_str();
+  }
+  const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
+  if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
+
+  policy_ = starpu_sched_get_sched_policy()->policy_name;
+  core_ = active_policy_core();
+  std::string problem;
+  if (policy_ != policy) {
+    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}' (STARPU_SCHED_LIB={})", policy, policy_,
+                          environment("STARPU_SCHED_LIB"));
+  }
+  starpu_ids_.resize(static_cast<std::size_t>(map.count(mpi.rank())));
+  const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, starpu_ids_.data(),
+                                                       static_cast<unsigned>(starpu_ids_.size()));
+  if (found < starpu_ids_.size() && problem.empty()) {
+    problem = fmt::format("rank {}: StarPU started {} of {} CPU workers", mpi.rank(), found, starpu_ids_.size());
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) {
+    const QuietStandardError quiet;
+    starpu_mpi_shutdown();
+    throw InputError(problem);
+  }
+  logical_.assign(starpu_worker_get_count(), -1);
+  for (std::size_t i = 0; i < starpu_ids_.size(); ++i) {
+    logical_[static_cast<std::size_t>(starpu_ids_[i])] = map.first(mpi.rank()) + static_cast<int>(i);
+  }
+}
+
+Session::~Session() {
+  const QuietStandardError quiet;
+  starpu_mpi_shutdown();
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI and StarPU as this process uses them: started, checked, mapped to logical workers, and shut down.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <mpi.h>
+
+#include "starpipe/runtime/config.hpp"
+#include "starpipe/runtime/policy.hpp"
+
+namespace starpipe::runtime {
+
+/// MPI_Init_thread and MPI_Finalize around a process's life, and a communicator of our own, so that our
+/// messages never meet StarPU-MPI's.
+class Mpi {
+ public:
+  /// Throws std::runtime_error when MPI gives no MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours both call it.
+  Mpi();
+  ~Mpi();
+  Mpi(const Mpi&) = delete;
+  Mpi& operator=(const Mpi&) = delete;
+
+  [[nodiscard]] MPI_Comm comm() const { return comm_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+
+  /// Collective. The message of the lowest rank that has one, or an empty string: so that all ranks stop
+  /// together when one finds a mistake.
+  [[nodiscard]] std::string first_problem(const std::string& mine) const;
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int ranks_ = 1;
+};
+
+/// Where the logical workers are: blocks of neighbours on each rank, in order, sizes equal within one.
+class WorkerMap {
+ public:
+  WorkerMap(int workers, int ranks) : workers_(workers), ranks_(ranks) {}
+  [[nodiscard]] int workers() const { return workers_; }
+  [[nodiscard]] int first(int rank) const { return static_cast<int>(std::int64_t{workers_} * rank / ranks_); }
+  [[nodiscard]] int count(int rank) const { return first(rank + 1) - first(rank); }
+  [[nodiscard]] int rank_of(int worker) const {
+    // The inverse of `first`: the last rank whose block starts at or before the worker.
+    return static_cast<int>((std::int64_t{worker + 1} * ranks_ - 1) / workers_);
+  }
+
+ private:
+  int workers_;
+  int ranks_;
+};
+
+/// Collective, before StarPU starts. Throws InputError on every rank when the ranks of some node cannot
+/// carry their logical workers, or there are more ranks than workers.
+void check_devices(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+
+/// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank.
+class Session {
+ public:
+  /// Collective. Throws InputError when the policy is unknown, or when StarPU runs another one than was
+  /// asked for (it falls back to `lws` in silence); std::runtime_error when StarPU does not start.
+  Session(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  [[nodiscard]] const Mpi& mpi() const { return mpi_; }
+  [[nodiscard]] const WorkerMap& map() const { return map_; }
+  [[nodiscard]] bool is_local(int worker) const { return map_.rank_of(worker) == mpi_.rank(); }
+  /// StarPU's number of a logical worker of this rank, and back.
+  [[nodiscard]] int starpu_worker(int logical) const { return starpu_ids_[static_cast<std::size_t>(logical - map_.first(mpi_.rank()))]; }
+  [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[static_cast<std::size_t>(starpu_worker)]; }
+  /// By StarPU worker: its logical worker, or -1.
+  [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
+
+  /// The policy that really runs: StarPU's word, not ours.
+  [[nodiscard]] const std::string& policy() const { return policy_; }
+  /// Our policy's core; null when another policy runs.
+  [[nodiscard]] PolicyCore* core() const { return core_; }
+
+ private:
+  const Mpi& mpi_;
+  WorkerMap map_;
+  std::string policy_;
+  PolicyCore* core_ = nullptr;  // StarPU's policy owns it
+  std::vector<int> starpu_ids_;
+  std::vector<int> logical_;
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpu_policy.hpp"
+
+#include <climits>
+#include <cstdint>
+#include <span>
+
+#include <starpu_scheduler.h>
+
+namespace starpipe::runtime {
+namespace {
+
+// Layout of the packed pointer: bit 0 marks it as ours, bit 1 says there is a job; the worker has bits 2
+// to 31, the job the upper half.
+constexpr std::uint64_t ours_bit = 1;
+constexpr std::uint64_t job_bit = 2;
+
+struct SchedData {
+  int worker;
+  std::optional<plan::JobId> job;
+};
+
+std::optional<SchedData> unpack(const starpu_task* task) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(task->sched_data);
+  if ((bits & ours_bit) == 0) return std::nullopt;
+  SchedData data{static_cast<int>((bits & 0xffffffffU) >> 2), std::nullopt};
+  if ((bits & job_bit) != 0) data.job = static_cast<plan::JobId>(bits >> 32);
+  return data;
+}
+
+PolicyCore& core_of(unsigned context) {
+  return *static_cast<PolicyCore*>(starpu_sched_ctx_get_policy_data(context));
+}
+
+// Every worker that can run the task gets its implementation chosen here, as StarPU asks of policies.
+bool can_run(void* opaque, int worker) {
+  auto* task = static_cast<starpu_task*>(opaque);
+  unsigned implementation = 0;
+  if (starpu_worker_can_execute_task_first_impl(static_cast<unsigned>(worker), task, &implementation) == 0) {
+    return false;
+  }
+  starpu_task_set_implementation(task, implementation);
+  return true;
+}
+
+void init_sched(unsigned context) {
+  starpu_sched_set_min_priority(INT_MIN);
+  starpu_sched_set_max_priority(INT_MAX);
+  auto core = std::make_unique<PolicyCore>(STARPU_NMAXWORKERS, can_run);
+  starpu_sched_ctx_set_policy_data(context, core.release());  // deinit_sched takes it back
+}
+
+void deinit_sched(unsigned context) {
+  const std::unique_ptr<PolicyCore> core(&core_of(context));
+  starpu_sched_ctx_set_policy_data(context, nullptr);
+}
+
+int push_task(starpu_task* task) {
+  PolicyCore& core = core_of(task->sched_ctx);
+  const auto data = unpack(task);
+  if (data && !can_run(task, data->worker)) {
+    // w names a worker that has no kernel for the job: a bug of the caller, which must not hang the run.
+    STARPU_ABORT_MSG("worker %d cannot run task %s", data->worker, starpu_task_get_name(task));
+  }
+  const int priority = task->priority;
+  // Before the task is visible to its worker: after that it is not ours to touch.
+  starpu_push_task_end(task);
+  if (data) {
+    core.push(data->worker, task, data->job);
+    starpu_wake_worker_relax_light(data->worker);
+    return 0;
+  }
+  core.push_free(task, priority);
+  const int workers = static_cast<int>(starpu_worker_get_count());
+  for (int worker = 0; worker < workers; ++worker) starpu_wake_worker_relax_light(worker);
+  return 0;
+}
+
+starpu_task* pop_task(unsigned context) {
+  return static_cast<starpu_task*>(core_of(context).pop(static_cast<int>(starpu_worker_get_id_check())));
+}
+
+void post_exec_hook(starpu_task* task, unsigned context) {
+  const auto data = unpack(task);
+  if (data && data->job) core_of(context).finish(static_cast<int>(starpu_worker_get_id_check()), *data->job);
+}
+
+}  // namespace
+
+starpu_sched_policy starpipe_policy() {
+  starpu_sched_policy policy = {};
+  policy.init_sched = init_sched;
+  policy.deinit_sched = deinit_sched;
+  policy.push_task = push_task;
+  policy.pop_task = pop_task;
+  policy.post_exec_hook = post_exec_hook;
+  policy.policy_name = policy_name;
+  policy.policy_description = "placement w(s,b,d) and priority n(s,b,d) of a starpipe schedule";
+  policy.worker_type = STARPU_WORKER_LIST;  // the zero value is a tree
+  return policy;
+}
+
+PolicyCore* active_policy_core() {
+  const starpu_sched_policy* policy = starpu_sched_get_sched_policy();
+  if (policy == nullptr || policy->push_task != push_task) return nullptr;
+  return &core_of(0);
+}
+
+void* pack_sched_data(int worker, std::optional<plan::JobId> job) {
+  std::uint64_t bits = ours_bit | (static_cast<std::uint64_t>(worker) << 2);
+  if (job) bits |= job_bit | (static_cast<std::uint64_t>(*job) << 32);
+  return reinterpret_cast<void*>(bits);
+}
+
+}  // namespace starpipe::runtime

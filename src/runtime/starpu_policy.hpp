@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduling policy `starpipe` as StarPU sees it; what it does is PolicyCore's contract
+// (starpipe/runtime/policy.hpp).
+#pragma once
+
+#include <optional>
+
+#include <starpu.h>
+
+#include "starpipe/plan/schedule.hpp"
+#include "starpipe/runtime/policy.hpp"
+
+namespace starpipe::runtime {
+
+inline constexpr const char* policy_name = "starpipe";
+
+/// The policy, for `starpu_conf::sched_policy`. StarPU copies it.
+starpu_sched_policy starpipe_policy();
+
+/// The core behind the policy that runs in StarPU's default context. Null under any other policy. Owned by
+/// the policy, from starpu_init to starpu_shutdown.
+PolicyCore* active_policy_core();
+
+/// What a task carries to the policy in `starpu_task::sched_data` (STARPU_TASK_SCHED_DATA): the StarPU
+/// worker it must run on, and its job if it has one. Packed into the pointer itself, so there is nothing to
+/// own. Tasks without it (null) run on any worker that can.
+void* pack_sched_data(int worker, std::optional<plan::JobId> job);
+
+}  // namespace starpipe::runtime

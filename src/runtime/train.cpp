@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/train.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "engine.hpp"
+#include "measurement.hpp"
+#include "output_files.hpp"
+#include "report.hpp"
+#include "session.hpp"
+#include "starpipe/model/weights.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
+#include "starpipe/plan/timeline_svg.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// One line that renews itself on a terminal; in a log, a plain line about twenty times in a run.
+class Progress {
+ public:
+  Progress(int steps, std::string unit) : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+  void show(int step, double loss, double units_per_second) const {
+    const bool last = step + 1 == steps_;
+    if (!terminal_ && !last && step % std::max(1, steps_ / 20) != 0) return;
+    fmt::print(stderr, "{}step {:>{}}/{}  loss {:.4f}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
+               fmt::formatted_size("{}", steps_), steps_, loss, units_per_second, unit_, !terminal_ || last ? "\n" : "");
+    std::fflush(stderr);
+  }
+
+ private:
+  int steps_;
+  std::string unit_;
+  bool terminal_;
+};
+
+void check_outputs(const TrainOutputs& outputs) {
+  if (outputs.report) check_writable(*outputs.report, "--report");
+  if (outputs.trace) check_writable(*outputs.trace, "--trace");
+  if (outputs.timeline) check_writable(*outputs.timeline, "--timeline");
+  if (outputs.save_weights) check_writable(*outputs.save_weights, "--save-weights");
+}
+
+// The steps of a run; on rank 0 the record is complete.
+TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine, const Session& session,
+                      Measurement& measurement) {
+  TrainRecord record;
+  const bool root = session.mpi().rank() == 0;
+  const auto units = static_cast<double>(experiment.data->units_per_microbatch()) * config.training.microbatches;
+  const Progress progress(config.training.steps, experiment.data->unit());
+  for (int step = 0; step < config.training.steps; ++step) {
+    const StepResult result = engine.run_step(step, *experiment.data);
+    const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
+    record.losses.push_back(sum / static_cast<double>(result.losses.size()));
+    record.step_seconds.push_back(result.seconds);
+    if (!root) continue;
+    measurement.add(result);
+    progress.show(step, record.losses.back(), units / result.seconds);
+  }
+  std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
+                                  record.step_seconds.end());
+  std::ranges::nth_element(after_first, after_first.begin() + static_cast<std::ptrdiff_t>(after_first.size() / 2));
+  record.units_per_second = units / after_first[after_first.size() / 2];
+  return record;
+}
+
+void count_rank_bytes(const Config& config, const Engine& engine, const Session& session, const TaskGraph& graph,
+                      TrainRecord& record) {
+  const std::uint64_t mine = engine.bytes_sent_by_starpu();
+  MPI_Reduce(&mine, &record.rank_bytes_measured, 1, MPI_UINT64_T, MPI_SUM, 0, session.mpi().comm());
+  record.rank_bytes_predicted =
+      bytes_between_ranks(graph, session.map()) * static_cast<std::uint64_t>(config.training.steps);
+  const char* statistics = std::getenv("STARPU_MPI_STATS");
+  record.rank_bytes_known = statistics != nullptr && std::string_view(statistics) != "0";
+}
+
+void write_outputs(const Config& config, const Experiment& experiment, const TrainOutputs& outputs, const Session& session,
+                   const TrainRecord& record, const Measurement& measurement) {
+  const plan::Timeline predicted = measurement.predicted();
+  const MeasuredRun measured = measurement.measured();
+  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n\n{}", experiment.schedule.name(),
+             experiment.schedule.workers(), session.mpi().ranks(), record.policy, record.units_per_second,
+             experiment.data->unit(), comparison_table(experiment.schedule, predicted, measured, measurement, record));
+  if (outputs.trace) {
+    const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
+                             plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};
+    write_whole_file(*outputs.trace, plan::trace_json(runs).dump() + "\n");
+  }
+  if (outputs.timeline) {
+    const std::array runs = {plan::SvgRun{"predicted", &experiment.schedule, &predicted},
+                             plan::SvgRun{"measured", &measured.schedule, &measured.timeline}};
+    write_whole_file(*outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+  }
+  if (outputs.report) {
+    const auto report = make_report(config, experiment, session.mpi(), record, predicted, measured, measurement);
+    write_whole_file(*outputs.report, plan::json_text(report));
+  }
+}
+
+void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment, const Session& session,
+         const std::vector<std::vector<float>>& parameters) {
+  Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
+                config.runtime.timeout);
+  Measurement measurement(experiment.schedule, experiment.network.sizes());
+  TrainRecord record = run_steps(config, experiment, engine, session, measurement);
+  record.requested_policy = config.runtime.policy;
+  record.policy = session.policy();
+  count_rank_bytes(config, engine, session, engine.graph(), record);
+  const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
+  if (session.mpi().rank() != 0) return;
+  if (outputs.save_weights) {
+    model::save_weights(*outputs.save_weights, experiment.network, trained);
+  }
+  write_outputs(config, experiment, outputs, session, record, measurement);
+}
+
+// Runs `setup` on every rank; when any of them finds a mistake, all throw the same InputError.
+template <class Setup>
+auto agree(const Mpi& mpi, Setup setup) {
+  std::string problem;
+  std::optional<decltype(setup())> result;
+  try {
+    result.emplace(setup());
+  } catch (const InputError& error) {
+    problem = error.what();
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  return std::move(*result);
+}
+
+}  // namespace
+
+int train(const Config& config, const TrainOutputs& outputs) {
+  const Mpi mpi;
+  try {
+    const Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
+    const auto parameters = agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
+    agree(mpi, [&] {
+      if (mpi.rank() == 0) check_outputs(outputs);
+      return 0;
+    });
+    const WorkerMap map(config.schedule.workers, mpi.ranks());
+    check_devices(mpi, map, config.runtime);
+    const Session session(mpi, map, config.runtime);
+    run(config, outputs, experiment, session, parameters);
+  } catch (const InputError& error) {
+    if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    // One rank's failure leaves the others waiting for it.
+    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
+    std::fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  return 0;
+}
+
+}  // namespace starpipe::runtime
