@@ -44,8 +44,10 @@ class Gelu final : public Layer {
     float* __restrict dx = input_gradient.data();
     for (std::size_t i = 0; i < count; ++i) {
       const float g = gate(x[i]);
-      const float slope = 2.0f * kScale * (1.0f + 3.0f * kCubic * x[i] * x[i]);  // d(2u)/dx
-      dx[i] = dy[i] * (g + x[i] * g * (1.0f - g) * slope);
+      // The second term is 0 long before |x| = 16; unbounded, x^3 would outgrow the saturated gate.
+      const float z = cpu::limit_to(cpu::limit_to(x[i], -16.0f, x[i] < -16.0f), 16.0f, x[i] > 16.0f);
+      const float slope = 2.0f * kScale * (1.0f + 3.0f * kCubic * z * z);  // d(2u)/dx
+      dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
     }
   }
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/optimizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "model/files.hpp"
+#include "model/gradients.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+TEST(AdamW, FirstStepByHand) {
+  OptimizerConfig config;
+  config.learning_rate = 0.1;
+  config.weight_decay = 0.5;
+  Floats w = {2, -1};
+  Floats state(optimizer_state_size(config, 2), 0.0f);
+  ASSERT_EQ(state.size(), 4u);
+  optimizer_step(config, 1, Floats{3, -0.25f}, w, state);
+  // Decay: 2 * (1 - 0.05) = 1.9 and -0.95. Corrected moments: g and g^2, so the step is 0.1 * sign(g).
+  EXPECT_NEAR(w[0], 1.8, 1e-6);
+  EXPECT_NEAR(w[1], -0.85, 1e-6);
+  EXPECT_NEAR(state[0], 0.3, 1e-7);    // (1 - beta1) g
+  EXPECT_NEAR(state[2], 0.009, 1e-8);  // (1 - beta2) g^2
+  EXPECT_NEAR(state[3], 0.0000625, 1e-9);
+}
+
+TEST(AdamW, SecondStepByHand) {
+  OptimizerConfig config;
+  config.learning_rate = 1;
+  config.weight_decay = 0;
+  config.beta1 = 0.5;
+  config.beta2 = 0.75;
+  Floats w = {0};
+  Floats state(2, 0.0f);
+  optimizer_step(config, 1, Floats{1}, w, state);
+  EXPECT_NEAR(w[0], -1, 1e-6);
+  optimizer_step(config, 2, Floats{3}, w, state);
+  // m = 0.25 + 1.5 = 1.75, corrected / 0.75 = 7/3; v = 0.1875 + 2.25 = 2.4375, corrected / 0.4375 = 39/7.
+  EXPECT_NEAR(w[0], -1 - 7.0 / 3 / std::sqrt(39.0 / 7), 1e-6);
+}
+
+TEST(AdamW, IsThePublishedFormula) {
+  OptimizerConfig config;
+  config.learning_rate = 0.02;
+  config.weight_decay = 0.1;
+  config.beta1 = 0.8;
+  config.beta2 = 0.95;
+  config.epsilon = 1e-3;  // large enough to show where it is added
+  const std::size_t n = 101;
+  Floats w = random_floats(n, 1);
+  Floats state(optimizer_state_size(config, n), 0.0f);
+  std::vector<double> theta(w.begin(), w.end());
+  std::vector<double> m(n, 0);
+  std::vector<double> v(n, 0);
+  for (int t = 1; t <= 20; ++t) {
+    const Floats g = random_floats(n, 100 + static_cast<std::uint64_t>(t), 0.01);
+    optimizer_step(config, t, g, w, state);
+    for (std::size_t i = 0; i < n; ++i) {  // Loshchilov and Hutter, algorithm 2, with eta = learning rate
+      m[i] = 0.8 * m[i] + 0.2 * g[i];
+      v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
+      const double mhat = m[i] / (1 - std::pow(0.8, t));
+      const double vhat = v[i] / (1 - std::pow(0.95, t));
+      theta[i] -= 0.02 * (mhat / (std::sqrt(vhat) + 1e-3) + 0.1 * theta[i]);
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) EXPECT_NEAR(w[i], theta[i], 2e-6) << i;
+}
+
+TEST(Sgd, WithoutMomentumByHand) {
+  OptimizerConfig config;
+  config.kind = "sgd";
+  config.learning_rate = 0.5;
+  config.weight_decay = 0.1;
+  EXPECT_EQ(optimizer_state_size(config, 7), 0u);
+  Floats w = {2};
+  optimizer_step(config, 1, Floats{3}, w, {});
+  EXPECT_NEAR(w[0], 2 - 0.5 * (3 + 0.2), 1e-6);
+}
+
+TEST(Sgd, WithMomentumByHand) {
+  OptimizerConfig config;
+  config.kind = "sgd";
+  config.learning_rate = 0.5;
+  config.weight_decay = 0.1;
+  config.momentum = 0.9;
+  EXPECT_EQ(optimizer_state_size(config, 7), 7u);
+  Floats w = {2};
+  Floats state(1, 0.0f);
+  optimizer_step(config, 1, Floats{3}, w, state);  // v = 3.2, w = 0.4
+  EXPECT_NEAR(w[0], 0.4, 1e-6);
+  optimizer_step(config, 2, Floats{1}, w, state);  // v = 2.88 + 1.04, w = 0.4 - 1.96
+  EXPECT_NEAR(w[0], -1.56, 1e-6);
+}
+
+TEST(CheckOptimizer, NamesTheKey) {
+  OptimizerConfig config;
+  EXPECT_NO_THROW(check_optimizer(config));
+  const auto with = [](auto change) {
+    OptimizerConfig changed;
+    change(changed);
+    return [changed] { check_optimizer(changed); };
+  };
+  expect_input_error(with([](auto& c) { c.kind = "lion"; }), "training.optimizer.kind: lion");
+  expect_input_error(with([](auto& c) { c.learning_rate = -1; }), "training.optimizer.learning_rate");
+  expect_input_error(with([](auto& c) { c.weight_decay = -1; }), "training.optimizer.weight_decay");
+  expect_input_error(with([](auto& c) { c.momentum = -1; }), "training.optimizer.momentum");
+  expect_input_error(with([](auto& c) { c.beta1 = 1; }), "training.optimizer.beta1");
+  expect_input_error(with([](auto& c) { c.beta2 = -0.1; }), "training.optimizer.beta2");
+  expect_input_error(with([](auto& c) { c.epsilon = std::numeric_limits<double>::quiet_NaN(); }),
+                     "training.optimizer.epsilon");
+}
+
+}  // namespace
+}  // namespace starpipe::model

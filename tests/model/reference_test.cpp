@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole networks: the reference trainer, its independence of the cuts, and GPT-2 in NumPy.
+#include "starpipe/model/reference.hpp"
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "model/files.hpp"
+#include "model/gradients.hpp"
+#include "starpipe/model/weights.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+const DataConfig kText = {"text", "/usr/share/common-licenses/GPL-3"};
+const DataConfig kSynthetic = {"synthetic", ""};
+
+ModelConfig gpt() {
+  ModelConfig config;
+  config.layers = 3;
+  config.hidden = 32;
+  config.heads = 4;
+  config.context = 24;
+  return config;
+}
+
+ModelConfig mlp(int legs) {
+  ModelConfig config;
+  config.kind = "mlp";
+  config.layers = 2;
+  config.hidden = 32;
+  config.inputs = 8;
+  config.outputs = 2;
+  config.legs = legs;
+  return config;
+}
+
+Floats joined(const std::vector<Floats>& parts) {
+  Floats all;
+  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+ReferenceRun train(const Network& network, const DataConfig& data, int microbatches, int steps,
+                   const OptimizerConfig& optimizer = {}) {
+  openblas_set_num_threads(1);
+  const auto dataset = make_dataset(data, network.config, network.microbatch_size, 1);
+  return train_reference(network, *dataset, optimizer, start_parameters(network, 1), microbatches, steps);
+}
+
+void expect_close(const Floats& a, const Floats& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  double difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += std::pow(static_cast<double>(a[i] - b[i]), 2);
+  EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(dot(b, b)));
+}
+
+TEST(Reference, CutsOfGptDoNotMatter) {
+  const ReferenceRun whole = train(build_network(gpt(), 2, 1), kText, 3, 3);
+  for (const auto& [stages, cuts] : std::vector<std::pair<int, std::vector<int>>>{
+           {2, {}}, {4, {}}, {5, {}}, {2, {4}}, {3, {1, 2}}, {3, {3, 4}}}) {
+    const ReferenceRun cut = train(build_network(gpt(), 2, stages, cuts), kText, 3, 3);
+    ASSERT_EQ(cut.losses.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], 1e-6);
+    expect_close(joined(cut.gradients), joined(whole.gradients), 1e-6);
+    expect_close(joined(cut.parameters), joined(whole.parameters), 1e-6);
+  }
+}
+
+TEST(Reference, CutsOfMlpDoNotMatter) {
+  for (const int legs : {1, 2}) {
+    const int most = legs == 1 ? 3 : 5;
+    const ReferenceRun few = train(build_network(mlp(legs), 4, legs == 1 ? 1 : 3), kSynthetic, 2, 3);
+    const ReferenceRun many = train(build_network(mlp(legs), 4, most), kSynthetic, 2, 3);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(few.losses[i], many.losses[i], 1e-6);
+    expect_close(joined(few.gradients), joined(many.gradients), 1e-6);
+  }
+}
+
+TEST(Reference, GradientIsTheMeanOverMicrobatches) {
+  // One micro-batch of four sequences is four of one, were the offsets the same: so compare the gradient of
+  // the objective with finite differences over the whole network.
+  const Network network = build_network(mlp(2), 4, 5);
+  const auto data = make_dataset(kSynthetic, network.config, 4, 1);
+  OptimizerConfig still;
+  still.learning_rate = 0;
+  still.weight_decay = 0;
+  const auto start = start_parameters(network, 1);
+  const ReferenceRun run = train_reference(network, *data, still, start, 3, 1);
+  EXPECT_EQ(run.parameters, start);
+  for (std::size_t s = 0; s < start.size(); ++s) {
+    const auto loss = [&](const Floats& p) {
+      auto parameters = start;
+      parameters[s] = p;
+      return train_reference(network, *data, still, parameters, 3, 1).losses[0];
+    };
+    expect_gradient(loss, start[s], run.gradients[s], 0, start[s].size(), "stage " + std::to_string(s), 2e-3,
+                    2e-2);
+  }
+}
+
+TEST(Reference, RunsAreEqualToTheBit) {
+  const Network network = build_network(gpt(), 2, 3);
+  const ReferenceRun a = train(network, kText, 2, 3);
+  const ReferenceRun b = train(network, kText, 2, 3);
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.parameters, b.parameters);
+  EXPECT_EQ(a.gradients, b.gradients);
+}
+
+TEST(Reference, GptStartsAtTheLossOfChanceAndLearns) {
+  OptimizerConfig optimizer;
+  optimizer.learning_rate = 3e-3;
+  const ReferenceRun run = train(build_network(gpt(), 4, 2), kText, 2, 60, optimizer);
+  EXPECT_NEAR(run.losses[0], std::log(256), 0.05 * std::log(256));
+  EXPECT_LT(run.losses.back(), 3.3);  // the entropy of single letters is about 3
+}
+
+TEST(Reference, GptLearnsWithMomentum) {
+  OptimizerConfig optimizer;
+  optimizer.kind = "sgd";
+  optimizer.learning_rate = 0.1;
+  optimizer.momentum = 0.9;
+  optimizer.weight_decay = 0;
+  const ReferenceRun run = train(build_network(gpt(), 4, 5), kText, 2, 60, optimizer);
+  EXPECT_LT(run.losses.back(), 3.6);
+}
+
+TEST(Reference, ATreeOfStagesLearns) {
+  OptimizerConfig optimizer;
+  optimizer.learning_rate = 1e-2;
+  for (const int stages : {3, 5}) {
+    const ReferenceRun run = train(build_network(mlp(2), 32, stages), kSynthetic, 2, 300, optimizer);
+    EXPECT_LT(run.losses.back(), 0.15 * run.losses.front());
+  }
+}
+
+TEST(Reference, LossesAreThoseOfGpt2InNumpy) {
+  if (!have_numpy()) GTEST_SKIP() << "no NumPy in " STARPIPE_PYTHON;
+  const Folder folder;
+  ModelConfig config = gpt();
+  config.context = 80;  // more than one block of query rows
+  const Network network = build_network(config, 2, 3);
+  const auto data = make_dataset(kText, config, 2, 1);
+  // Large random weights, LayerNorms and biases too, so that every tensor matters.
+  auto parameters = start_parameters(network, 1);
+  for (std::size_t s = 0; s < parameters.size(); ++s) {
+    const Floats noise = random_floats(parameters[s].size(), 50 + s, 0.2);
+    for (std::size_t i = 0; i < noise.size(); ++i) parameters[s][i] += noise[i];
+  }
+  save_weights(folder / "w.safetensors", network, parameters);
+  nlohmann::json job = {{"heads", config.heads}, {"context", config.context}};
+  std::vector<double> losses;
+  OptimizerConfig still;
+  still.learning_rate = 0;
+  for (int step = 0; step < 4; ++step) {
+    Floats input(160);
+    Floats target(160);
+    data->input(step, 0, 0, input);
+    data->target(step, 0, target);
+    job["batches"].push_back({{"input", std::vector<int>(input.begin(), input.end())},
+                              {"target", std::vector<int>(target.begin(), target.end())}});
+  }
+  losses = train_reference(network, *data, still, parameters, 1, 4).losses;
+  const auto batches = folder.write("batches.json", job.dump());
+  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/gpt2_numpy.py " +
+                              (folder / "w.safetensors").string() + " " + batches.string());
+  ASSERT_EQ(result.status, 0) << result.output;
+  std::istringstream lines(result.output);
+  for (const double loss : losses) {
+    double expected = 0;
+    ASSERT_TRUE(lines >> expected) << result.output;
+    EXPECT_NEAR(loss, expected, 1e-4 * expected);
+    EXPECT_GT(expected, 5.6);  // such weights predict badly: no agreement by chance at ln(256)
+  }
+}
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages of every form against central differences, split and fused backward passes against each other.
+#include "starpipe/model/stage.hpp"
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <stdexcept>
+
+#include "model/gradients.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+constexpr std::size_t kContext = 6;
+constexpr std::size_t kRows = 2 * kContext;
+
+StageOp layer(const LayerSpec& spec) { return {StageOp::Kind::layer, make_layer(spec)}; }
+StageOp begin() { return {StageOp::Kind::residual_begin, nullptr}; }
+StageOp end() { return {StageOp::Kind::residual_end, nullptr}; }
+StageOp linear(const std::string& name, std::size_t inputs, double outputs) {
+  return layer({"linear", name, kRows, inputs, {{"outputs", outputs}}});
+}
+
+StageOp embedding() {
+  return layer(
+      {"embedding", "e", kRows, 1, {{"vocabulary", 11.0}, {"context", double{kContext}}, {"outputs", 8.0}}});
+}
+
+std::vector<StageOp> block() {
+  return {begin(),
+          layer({"layernorm", "ln_1", kRows, 8, {}}),
+          linear("c_attn", 8, 24),
+          layer({"attention", "attn", kRows, 24, {{"heads", 2.0}, {"context", double{kContext}}}}),
+          linear("c_proj", 8, 8),
+          end(),
+          begin(),
+          layer({"layernorm", "ln_2", kRows, 8, {}}),
+          linear("c_fc", 8, 16),
+          layer({"gelu", "act", kRows, 16, {}}),
+          linear("proj", 16, 8),
+          end()};
+}
+
+std::vector<StageOp> joined(std::vector<std::vector<StageOp>> parts) {
+  std::vector<StageOp> all;
+  for (const std::vector<StageOp>& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+struct Form {
+  std::string label;
+  std::vector<StageOp> ops;
+  std::vector<std::size_t> inputs;
+  std::string loss;
+  bool source = false;
+  bool ids = false;
+  int successors = 1;
+};
+
+void PrintTo(const Form& form, std::ostream* out) { *out << form.label; }
+
+std::vector<Form> forms() {
+  const std::vector<StageOp> head = {layer({"layernorm", "ln_f", kRows, 8, {}}),
+                                     layer({"linear", "head", kRows, 8, {{"outputs", 11.0}, {"bias", 0.0}}})};
+  const StageOp gelu = layer({"gelu", "g", kRows, 8, {}});
+  return {
+      {"embedding", {embedding()}, {1}, "", true, true},
+      {"source_with_block", joined({{embedding()}, block()}), {1}, "", true, true},
+      {"middle", joined({block(), block()}), {8}, ""},
+      {"sink", joined({block(), head}), {8}, "cross_entropy"},
+      {"all_in_one", joined({{embedding()}, block(), head}), {1}, "cross_entropy", true, true},
+      {"feature_source", {linear("a", 5, 8), gelu}, {5}, "", true},
+      {"regression_sink", {linear("a", 8, 8), gelu, linear("b", 8, 3)}, {8}, "mse"},
+      {"join", {linear("a", 9, 8), gelu}, {3, 5, 1}, ""},
+      {"join_and_loss", {linear("a", 9, 4)}, {3, 6}, "mse"},
+      {"join_into_residual", joined({{begin(), linear("a", 8, 8), end()}, block()}), {3, 5}, ""},
+      {"two_successors", {linear("a", 5, 8), gelu}, {5}, "", false, false, 2},
+      {"three_successors_of_residual", block(), {8}, "", false, false, 3},
+      {"nested_residuals",
+       {begin(), gelu, begin(), linear("a", 8, 16), layer({"gelu", "h", kRows, 16, {}}), linear("b", 16, 8),
+        end(), begin(), begin(), linear("c", 8, 8), end(), end(), end(), gelu},
+       {8},
+       ""},
+      {"source_with_gelu_first", {begin(), gelu, end(), linear("a", 8, 8), gelu}, {8}, "", true},
+      {"no_parameters", {gelu}, {8}, ""},
+      {"only_a_residual", {begin(), end()}, {8}, ""},
+      {"only_loss", {}, {8}, "mse"},
+      {"only_joined_loss", {}, {3, 5}, "mse"},
+      {"only_a_join", {}, {3, 5}, ""},
+  };
+}
+
+/// What the passes of a stage gave.
+struct Outcome {
+  Floats output;
+  std::vector<Floats> input_gradients;
+  Floats parameter_gradient;
+};
+
+class Stages : public ::testing::TestWithParam<Form> {
+ protected:
+  void SetUp() override {
+    openblas_set_num_threads(1);
+    const Form& form = GetParam();
+    std::size_t columns = 0;
+    for (const std::size_t c : form.inputs) columns += c;
+    for (const StageOp& op : form.ops) columns = op.layer ? op.layer->output_columns() : columns;
+    stage_ = std::make_unique<Stage>(form.ops, kRows, form.inputs,
+                                     form.loss.empty() ? nullptr : make_loss(form.loss, kRows, columns));
+    parameters_ = random_floats(stage_->parameter_size(), 1, 0.5);
+    for (std::size_t i = 0; i < form.inputs.size(); ++i) {
+      inputs_.push_back(random_floats(kRows * form.inputs[i], 10 + i));
+    }
+    if (form.ids) {
+      for (std::size_t r = 0; r < kRows; ++r) inputs_[0][r] = static_cast<float>(r * 7 % 11);
+    }
+    target_ = random_floats(kRows * stage_->target_columns(), 20);
+    if (form.loss == "cross_entropy") {
+      for (std::size_t r = 0; r < kRows; ++r) target_[r] = static_cast<float>(r * 3 % 11);
+    }
+    for (int i = 0; i < (stage_->is_sink() ? 0 : form.successors); ++i) {
+      output_gradients_.push_back(
+          random_floats(kRows * stage_->output_columns(), 30 + static_cast<std::uint64_t>(i)));
+    }
+  }
+
+  Floats forward(const Floats& parameters, const std::vector<Floats>& inputs, std::span<float> stash) {
+    Guarded output(stage_->is_sink() ? 1 : kRows * stage_->output_columns());
+    Guarded scratch(stage_->scratch_size());
+    const std::vector<std::span<const float>> in(inputs.begin(), inputs.end());
+    stage_->forward(parameters, in, target_, output, stash, scratch);
+    output.expect_whole("output");
+    scratch.expect_guards("scratch");
+    return {output.span().begin(), output.span().end()};
+  }
+
+  /// The scalar whose gradient the passes take.
+  double objective(const Floats& parameters, const std::vector<Floats>& inputs) {
+    Floats stash(stage_->stash_size(), kNaN);
+    const Floats output = forward(parameters, inputs, stash);
+    if (stage_->is_sink()) return static_cast<double>(kScale) * output[0];
+    double sum = 0;
+    for (const Floats& gradient : output_gradients_) sum += dot(output, gradient);
+    return sum;
+  }
+
+  Outcome run(bool split) {
+    Outcome outcome;
+    Guarded stash(stage_->stash_size());
+    outcome.output = forward(parameters_, inputs_, stash);
+    stash.expect_whole("stash");
+    std::vector<Guarded> gradients;
+    if (!GetParam().source) {
+      for (const Floats& input : inputs_) gradients.emplace_back(input.size());
+    }
+    std::vector<std::span<float>> out;
+    for (Guarded& gradient : gradients) out.push_back(gradient.span());
+    const std::vector<std::span<const float>> in(output_gradients_.begin(), output_gradients_.end());
+    Guarded sums(stage_->parameter_size(), 0.0f);
+    if (split) {
+      Guarded kept(stage_->gradient_stash_size());
+      {
+        Guarded scratch(stage_->scratch_size());
+        stage_->backward_input(parameters_, stash, in, kScale, out, kept, scratch);
+        scratch.expect_guards("scratch of B");
+      }
+      kept.expect_whole("gradient stash");
+      Guarded scratch(stage_->scratch_size());  // W must not lean on what B left in its scratch
+      stage_->backward_weights(stash, kept, sums, scratch);
+      scratch.expect_guards("scratch of W");
+    } else {
+      Guarded scratch(stage_->scratch_size());
+      stage_->backward(parameters_, stash, in, kScale, out, sums, scratch);
+      scratch.expect_guards("scratch of BW");
+    }
+    sums.expect_whole("parameter gradient");
+    outcome.parameter_gradient.assign(sums.span().begin(), sums.span().end());
+    for (Guarded& gradient : gradients) {
+      gradient.expect_whole("input gradient");
+      outcome.input_gradients.emplace_back(gradient.span().begin(), gradient.span().end());
+    }
+    return outcome;
+  }
+
+  void expect_gradients(const Outcome& outcome) {
+    const auto of_parameters = [&](const Floats& p) { return objective(p, inputs_); };
+    std::size_t first = 0;
+    for (const Parameter& parameter : stage_->parameters()) {
+      expect_gradient(of_parameters, parameters_, outcome.parameter_gradient, first, parameter.size(),
+                      parameter.name, 2e-3, 4e-3);
+      first += parameter.size();
+    }
+    EXPECT_EQ(first, stage_->parameter_size());
+    for (std::size_t i = 0; i < outcome.input_gradients.size(); ++i) {
+      const auto of_input = [&](const Floats& x) {
+        std::vector<Floats> inputs = inputs_;
+        inputs[i] = x;
+        return objective(parameters_, inputs);
+      };
+      expect_gradient(of_input, inputs_[i], outcome.input_gradients[i], 0, inputs_[i].size(),
+                      "input " + std::to_string(i), 2e-3, 4e-3);
+    }
+  }
+
+  static constexpr float kScale = 16;  // large, because a float loss has few digits for differences
+  std::unique_ptr<Stage> stage_;
+  Floats parameters_;
+  std::vector<Floats> inputs_;
+  Floats target_;
+  std::vector<Floats> output_gradients_;
+};
+
+TEST_P(Stages, FusedBackwardIsThatOfFiniteDifferences) { expect_gradients(run(false)); }
+
+TEST_P(Stages, SplitBackwardIsThatOfFiniteDifferences) { expect_gradients(run(true)); }
+
+TEST_P(Stages, SplitAndFusedBackwardAreEqualToTheBit) {
+  const Outcome fused = run(false);
+  const Outcome split = run(true);
+  EXPECT_EQ(fused.parameter_gradient, split.parameter_gradient);
+  EXPECT_EQ(fused.input_gradients, split.input_gradients);
+}
+
+TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
+  Floats stash(stage_->stash_size());
+  Floats scratch(stage_->scratch_size());
+  Floats kept(stage_->gradient_stash_size());
+  forward(parameters_, inputs_, stash);
+  std::vector<Floats> gradients;
+  std::vector<std::span<float>> out;
+  if (!GetParam().source) {
+    for (const Floats& input : inputs_) gradients.emplace_back(input.size());
+    out.assign(gradients.begin(), gradients.end());
+  }
+  const std::vector<std::span<const float>> in(output_gradients_.begin(), output_gradients_.end());
+  stage_->backward_input(parameters_, stash, in, kScale, out, kept, scratch);
+  Floats once(stage_->parameter_size(), 0.0f);
+  stage_->backward_weights(stash, kept, once, scratch);
+  Floats twice(stage_->parameter_size(), 0.0f);
+  stage_->backward_weights(stash, kept, twice, scratch);
+  stage_->backward(parameters_, stash, in, kScale, out, twice, scratch);
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    EXPECT_NEAR(twice[i], 2 * once[i], 1e-4 * (1 + std::abs(once[i])));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Stages, ::testing::ValuesIn(forms()),
+                         [](const auto& test) { return test.param.label; });
+
+TEST(Stage, KnowsItsSizes) {
+  const Stage stage({linear("a", 9, 8), layer({"gelu", "g", kRows, 8, {}})}, kRows, {3, 6}, nullptr);
+  EXPECT_EQ(stage.rows(), kRows);
+  EXPECT_EQ(stage.output_columns(), 8u);
+  EXPECT_EQ(stage.target_columns(), 0u);
+  EXPECT_FALSE(stage.is_sink());
+  EXPECT_EQ(stage.parameter_size(), 9u * 8 + 8);
+  EXPECT_EQ(stage.stash_size(), kRows * (9 + 8));
+  EXPECT_EQ(stage.gradient_stash_size(), kRows * 8);  // of the linear layer only
+  EXPECT_DOUBLE_EQ(stage.flops(), kRows * (2.0 * 9 * 8 + 20 * 8));
+  EXPECT_EQ(stage.parameters().size(), 2u);
+}
+
+TEST(Stage, RefusesLayersThatDoNotFit) {
+  const auto make = [](std::vector<StageOp> ops, std::vector<std::size_t> inputs,
+                       std::shared_ptr<const Loss> loss = nullptr) {
+    return Stage(std::move(ops), kRows, std::move(inputs), std::move(loss));
+  };
+  EXPECT_THROW(make({linear("a", 9, 8)}, {8}), std::invalid_argument);
+  EXPECT_THROW(make({linear("a", 9, 8), linear("b", 9, 8)}, {9}), std::invalid_argument);
+  EXPECT_THROW(make({begin(), linear("a", 9, 8), end()}, {9}), std::invalid_argument);
+  EXPECT_THROW(make({begin(), linear("a", 9, 9)}, {9}), std::invalid_argument);
+  EXPECT_THROW(make({end()}, {9}), std::invalid_argument);
+  EXPECT_THROW(make({linear("a", 9, 8)}, {}), std::invalid_argument);
+  EXPECT_THROW(make({StageOp{}}, {9}), std::invalid_argument);
+  EXPECT_THROW(make({linear("a", 9, 8)}, {9}, make_loss("mse", kRows, 9)), std::invalid_argument);
+  EXPECT_THROW(make({layer({"gelu", "g", kRows + 1, 9, {}})}, {9}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/weights.hpp"
+
+#include <gtest/gtest.h>
+
+#include "model/files.hpp"
+#include "model/gradients.hpp"
+#include "starpipe/model/safetensors.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+ModelConfig gpt() {
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 8;
+  config.heads = 2;
+  config.context = 4;
+  return config;
+}
+
+Floats joined(const std::vector<Floats>& parts) {
+  Floats all;
+  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+class Weights : public ::testing::Test {
+ protected:
+  /// The saved file's tensors, changed, in a file of their own.
+  template <class Change>
+  std::filesystem::path changed(Change change) {
+    auto tensors = read_safetensors(file_);
+    change(tensors);
+    write_safetensors(folder_ / "changed.safetensors", tensors, {{"format", "pt"}});
+    return folder_ / "changed.safetensors";
+  }
+  template <class Change>
+  void expect_refused(Change change, const std::string& part) {
+    const auto file = changed(change);
+    expect_input_error([&] { load_weights(file, network_); }, file.string() + ": " + part);
+  }
+
+  void SetUp() override { save_weights(file_, network_, parameters_, {{"step", "12"}}); }
+
+  Folder folder_;
+  std::filesystem::path file_ = folder_ / "w.safetensors";
+  Network network_ = build_network(gpt(), 1, 2);
+  std::vector<Floats> parameters_ = start_parameters(network_, 5);
+};
+
+TEST_F(Weights, RoundTripThroughOtherCuts) {
+  EXPECT_EQ(load_weights(file_, network_), parameters_);
+  EXPECT_EQ(joined(load_weights(file_, build_network(gpt(), 3, 4))), joined(parameters_));
+  EXPECT_EQ(joined(load_weights(file_, build_network(gpt(), 1, 1))), joined(parameters_));
+  std::map<std::string, std::string> metadata;
+  read_safetensors(file_, &metadata);
+  EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"format", "pt"},
+                                                          {"model", "gpt"},
+                                                          {"layers", "2"},
+                                                          {"hidden", "8"},
+                                                          {"heads", "2"},
+                                                          {"context", "4"},
+                                                          {"step", "12"}}));
+}
+
+TEST_F(Weights, OfATree) {
+  ModelConfig config;
+  config.kind = "mlp";
+  config.legs = 2;
+  const Network tree = build_network(config, 1, 5);
+  const auto parameters = start_parameters(tree, 3);
+  save_weights(folder_ / "tree", tree, parameters);
+  EXPECT_EQ(load_weights(folder_ / "tree", tree), parameters);
+}
+
+TEST_F(Weights, StartFromTheFileOfTheConfiguration) {
+  ModelConfig config = gpt();
+  config.init = file_;
+  EXPECT_EQ(start_parameters(build_network(config, 1, 2), 99), parameters_);
+}
+
+TEST_F(Weights, NamesMayLackTheirPrefix) {
+  const auto file = changed([](auto& tensors) {
+    std::map<std::string, Tensor> bare;
+    for (auto& [name, tensor] : tensors) {
+      bare[name.starts_with("transformer.") ? name.substr(12) : name] = tensor;
+    }
+    tensors = bare;
+  });
+  EXPECT_EQ(load_weights(file, network_), parameters_);
+}
+
+TEST_F(Weights, ATiedHeadIsTheEmbedding) {
+  const auto file = changed([](auto& tensors) { tensors.erase("lm_head.weight"); });
+  const auto loaded = load_weights(file, network_);
+  const std::size_t size = 256 * 8;
+  const Floats head(loaded[1].end() - static_cast<std::ptrdiff_t>(size), loaded[1].end());
+  const Floats embedding(parameters_[0].begin(), parameters_[0].begin() + static_cast<std::ptrdiff_t>(size));
+  EXPECT_EQ(head, embedding);
+}
+
+TEST_F(Weights, MasksOfOldCheckpointsAreIgnored) {
+  const auto file = changed([](auto& tensors) {
+    tensors["transformer.h.0.attn.bias"] = {{1, 1, 2, 2}, {1, 0, 1, 1}};
+    tensors["h.1.attn.masked_bias"] = {{}, {-1e4f}};
+  });
+  EXPECT_EQ(load_weights(file, network_), parameters_);
+}
+
+TEST_F(Weights, WhatDoesNotFitIsNamed) {
+  expect_refused([](auto& t) { t.erase("transformer.h.1.ln_2.bias"); },
+                 "tensor transformer.h.1.ln_2.bias: is missing");
+  expect_refused([](auto& t) { t.erase("transformer.wte.weight"); },
+                 "tensor transformer.wte.weight: is missing");
+  expect_refused(
+      [](auto& t) {
+        t["transformer.h.2.ln_1.bias"] = {{1}, {1}};
+      },
+      "tensor transformer.h.2.ln_1.bias: is not one of the model's");
+  expect_refused(
+      [](auto& t) {
+        t["transformer.ln_f.bias"] = {{4, 2}, Floats(8)};
+      },
+      "tensor transformer.ln_f.bias: has shape [4, 2], the model has [8]");
+  expect_refused(
+      [](auto& t) {
+        std::swap(t["transformer.h.0.mlp.c_fc.weight"].shape[0],
+                  t["transformer.h.0.mlp.c_fc.weight"].shape[1]);
+      },
+      "tensor transformer.h.0.mlp.c_fc.weight: has shape [32, 8], the model has [8, 32]");
+  expect_refused([](auto& t) { t["ln_f.bias"] = t["transformer.ln_f.bias"]; },
+                 "tensor transformer.ln_f.bias: is there twice");
+  expect_input_error([&] { load_weights(folder_ / "absent", network_); }, (folder_ / "absent").string());
+}
+
+TEST_F(Weights, AnotherConfigurationIsRefusedThoughShapesFit) {
+  ModelConfig config = gpt();
+  config.heads = 4;
+  expect_input_error([&] { load_weights(file_, build_network(config, 1, 2)); },
+                     file_.string() + ": was saved with heads 2, the configuration has 4");
+}
+
+}  // namespace
+}  // namespace starpipe::model
