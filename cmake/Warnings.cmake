@@ -7,7 +7,7 @@ endif()
 
 set(STARPIPE_WARNINGS
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion
-  -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual -Wcast-align -Wunused -Wnull-dereference
+  -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual -Wcast-align -Wunused
   -Wformat=2 -Wimplicit-fallthrough)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND STARPIPE_WARNINGS
@@ -15,7 +15,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 if(STARPIPE_SANITIZE)
   # GCC's flow analysis is not made for instrumented code and reports what is not there.
-  list(APPEND STARPIPE_WARNINGS -Wno-null-dereference -Wno-maybe-uninitialized -Wno-stringop-overflow)
+  list(APPEND STARPIPE_WARNINGS -Wno-maybe-uninitialized -Wno-stringop-overflow)
 endif()
 
 function(starpipe_target_options target)
