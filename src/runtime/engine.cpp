@@ -19,6 +19,7 @@
 namespace starpipe::runtime {
 namespace {
 
+constexpr std::size_t task_kinds = static_cast<std::size_t>(TaskKind::optimize) + 1;
 constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
 void require(int status, std::string_view what, std::string_view name) {
@@ -33,9 +34,10 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
   return fmt::format("{}({})", to_string(task.kind), task.stage);
 }
 
-// StarPU's mode for an access. Accumulating tasks share the datum: they all run on the worker that owns
-// it, one after the other, so StarPU need not order them, and must not: with an exclusive mode it would
-// grant the datum to a job that the discipline then refuses, and the job it waits for would never get it.
+// StarPU's mode for an access. Accumulating tasks share the datum, as readers would: they all run on the
+// worker that owns it, one after the other, so StarPU need not order them, and must not: with an exclusive
+// mode it would grant the datum to a job that the discipline then refuses, and the job it waits for would
+// never get it. `close` takes the datum for itself and so orders the sum's readers after them.
 // Other policies refuse nothing and may use any worker of the rank, so there StarPU serialises them.
 starpu_data_access_mode mode_of(Access access, bool our_policy) {
   switch (access) {
@@ -130,8 +132,8 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
 }
 
 starpu_codelet& Engine::codelet(TaskKind kind) {
-  static std::array<starpu_codelet, 8> codelets = [] {
-    std::array<starpu_codelet, 8> all{};
+  static std::array<starpu_codelet, task_kinds> codelets = [] {
+    std::array<starpu_codelet, task_kinds> all{};
     for (std::size_t k = 0; k < all.size(); ++k) {
       starpu_codelet_init(&all[k]);
       all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };

@@ -18,6 +18,7 @@ std::string_view to_string(TaskKind kind) {
     case TaskKind::B: return "B";
     case TaskKind::W: return "W";
     case TaskKind::BW: return "BW";
+    case TaskKind::close: return "close";
     case TaskKind::add: return "add";
     case TaskKind::copy: return "copy";
     case TaskKind::optimize: return "optimize";
@@ -141,6 +142,10 @@ class TaskGraph::Builder {
   void update(int s) {
     if (stage(s).parameter_size() == 0) return;
     const auto gradient = [&](int worker) { return find({DataKind::weight_gradient, s, -1, worker}); };
+    // Accumulating tasks may share the datum, so what reads the sum must follow a task that does not.
+    for (const int worker : plan::gradient_workers(schedule_, s)) {
+      graph_.tasks_.push_back({TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});
+    }
     for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, s)) {
       const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
       const auto access = step.broadcast ? Access::write : Access::update;

@@ -45,10 +45,10 @@ enum class Access : std::uint8_t {
   read,
   write,
   update,      // read and write
-  accumulate,  // add to it; order among accumulating tasks is the policy's
+  accumulate,  // add to it; order among accumulating tasks is the policy's. A `close` task ends them.
 };
 
-enum class TaskKind : std::uint8_t { zero, F, B, W, BW, add, copy, optimize };
+enum class TaskKind : std::uint8_t { zero, F, B, W, BW, close, add, copy, optimize };
 
 std::string_view to_string(TaskKind kind);
 
@@ -68,7 +68,8 @@ struct Task {
 
 /// All data and tasks of a step of `schedule`. Tasks are in an order that is sequentially consistent and
 /// obeys every worker's order, as StarPU's implicit dependencies need it: accumulators are zeroed first;
-/// jobs follow in topological order; then gradients are reduced and the holders' optimizers run.
+/// jobs follow in topological order; then accumulators are closed, gradients are reduced and the holders'
+/// optimizers run.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
