@@ -25,7 +25,7 @@ function(starpipe_target_options target)
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
   if(STARPIPE_SANITIZE)
     target_compile_options(${target} PRIVATE
-      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STARPIPE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STARPIPE_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
     target_link_options(${target} PRIVATE -fsanitize=${STARPIPE_SANITIZE})
   endif()
 endfunction()

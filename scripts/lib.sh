@@ -3,7 +3,7 @@
 #
 #   log TEXT, die TEXT      one line on standard error, with the script's name
 #   run_logged LOG CMD...   runs CMD quietly; shows the end of LOG when it fails
-#   build PRESET            configures and builds build/ or build/PRESET
+#   build PRESET [TARGET]   configures and builds build/ or build/PRESET
 #   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
 #
 # STARPIPE_DEPS   where scripts/setup installs what it builds (default: .deps in the source tree)
@@ -103,11 +103,11 @@ setup_environment() {
   fi
 }
 
-build() {
-  local preset=$1 log_file=$project_dir/build/$1.log
+build() { # PRESET [TARGET]
+  local preset=$1 target=${2:-all} log_file=$project_dir/build/$1.log
   mkdir -p "$project_dir/build"
   : >"$log_file"
   log "building the $preset preset (log in build/$preset.log) ..."
   run_logged "$log_file" cmake --preset "$preset"
-  run_logged "$log_file" cmake --build --preset "$preset" --parallel "$JOBS"
+  run_logged "$log_file" cmake --build --preset "$preset" --target "$target" --parallel "$JOBS"
 }
