@@ -251,6 +251,62 @@ TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
 INSTANTIATE_TEST_SUITE_P(All, Stages, ::testing::ValuesIn(forms()),
                          [](const auto& test) { return test.param.label; });
 
+/// Doubles its input, and counts its passes.
+class Spy final : public Layer {
+ public:
+  std::size_t rows() const override { return kRows; }
+  std::size_t input_columns() const override { return 2; }
+  std::size_t output_columns() const override { return 2; }
+  std::vector<Parameter> parameters() const override { return {{"spy", {1}, 0, 0}}; }
+  std::size_t stash_size() const override { return 0; }
+  double flops() const override { return 0; }
+  void forward(std::span<const float>, std::span<const float> input, std::span<float> output,
+               std::span<float>, std::span<float>) const noexcept override {
+    std::transform(input.begin(), input.end(), output.begin(), [](float x) { return 2 * x; });
+  }
+  void backward_input(std::span<const float>, std::span<const float>, std::span<const float> dy,
+                      std::span<float> dx, std::span<float>) const noexcept override {
+    ++input_passes;
+    std::transform(dy.begin(), dy.end(), dx.begin(), [](float x) { return 2 * x; });
+  }
+  void backward_weights(std::span<const float>, std::span<const float>, std::span<float>,
+                        std::span<float>) const noexcept override {
+    ++weight_passes;
+  }
+  mutable int input_passes = 0;
+  mutable int weight_passes = 0;
+};
+
+TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
+  const auto first = std::make_shared<Spy>();
+  const auto second = std::make_shared<Spy>();
+  const Stage stage(
+      {layer({"gelu", "g", kRows, 2, {}}), {StageOp::Kind::layer, first}, {StageOp::Kind::layer, second}},
+      kRows, {2}, nullptr);
+  const Floats parameters(2);
+  const Floats dy(2 * kRows, 1.0f);
+  Floats stash(stage.stash_size());
+  Floats kept(stage.gradient_stash_size());
+  Floats scratch(stage.scratch_size());
+  Floats sums(2);
+  Floats dx(2 * kRows, kNaN);
+  const std::vector<std::span<const float>> in = {dy};
+  const std::vector<std::span<float>> out = {dx};
+
+  stage.backward_input(parameters, stash, in, 1, out, kept, scratch);
+  EXPECT_EQ(first->input_passes, 1);
+  EXPECT_EQ(second->input_passes, 1);
+  EXPECT_EQ(first->weight_passes + second->weight_passes, 0);
+  stage.backward_weights(stash, kept, sums, scratch);
+  EXPECT_EQ(first->input_passes + second->input_passes, 2);
+  EXPECT_EQ(first->weight_passes, 1);
+  EXPECT_EQ(second->weight_passes, 1);
+  stage.backward(parameters, stash, in, 1, {}, sums, scratch);  // as a source
+  EXPECT_EQ(first->input_passes, 1);
+  EXPECT_EQ(second->input_passes, 2);
+  EXPECT_EQ(first->weight_passes, 2);
+}
+
 TEST(Stage, KnowsItsSizes) {
   const Stage stage({linear("a", 9, 8), layer({"gelu", "g", kRows, 8, {}})}, kRows, {3, 6}, nullptr);
   EXPECT_EQ(stage.rows(), kRows);
