@@ -167,7 +167,7 @@ class Given {
 
   /// As YAML again.
   [[nodiscard]] std::string text() const {
-    YAML::Node root;
+    YAML::Node root(YAML::NodeType::Map);
     for (const Key& key : keys) {
       const YamlValue* value = find(key.name);
       if (value == nullptr) continue;

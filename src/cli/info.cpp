@@ -49,17 +49,16 @@ std::string yaml_cpp_version() {
 ordered_json facts() {
   std::vector<std::string> schedules;
   for (const auto& entry : plan::schedule_entries()) schedules.push_back(entry.name);
+  std::vector<std::string> kernels = {"cpu"};
 #ifdef STARPIPE_WITH_CUDA
-  constexpr bool cuda = true;
-#else
-  constexpr bool cuda = false;
+  kernels.emplace_back("cuda");
 #endif
   return {{"version", version},
           {"commit", commit()},
           {"compiler", compiler},
           {"build_type", build_type},
           {"sanitizer", sanitizer()},
-          {"cuda_kernels", cuda},
+          {"kernels", kernels},
           {"schedules", schedules},
           {"models", model::network_kinds()},
           {"libraries",
@@ -71,11 +70,8 @@ ordered_json facts() {
                                           NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)}}}};
 }
 
-std::string plain(const ordered_json& value) {
-  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_array()) return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ", "));
-  return value.dump();
+std::string words(const ordered_json& list) {
+  return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), ", "));
 }
 
 int info(bool json) {
@@ -85,18 +81,17 @@ int info(bool json) {
     print(plan::json_text(all));
     return 0;
   }
-  std::string text;
-  for (const auto& [key, value] : all.items()) {
-    if (value.is_object()) {
-      for (const auto& [name, item] : value.items()) text += fmt::format("{:<16}{}\n", name, plain(item));
-    } else {
-      std::string name = key;
-      std::ranges::replace(name, '_', ' ');
-      text += fmt::format("{:<16}{}\n", name, plain(value));
-    }
+  // The runtime's part names version, commit and compiler already.
+  std::string text = runtime::describe_runtime(false);
+  std::vector<std::string> libraries;
+  for (const auto& [name, number] : all["libraries"].items()) {
+    libraries.push_back(name + " " + number.get<std::string>());
   }
-  text += runtime::describe_runtime(false);
-  if (text.back() != '\n') text += '\n';
+  text += fmt::format("{:<12}{}\n", "libraries", fmt::join(libraries, ", "));
+  text += fmt::format("{:<12}{}\n", "sanitizer", all["sanitizer"].get<std::string>());
+  for (const char* name : {"kernels", "models", "schedules"}) {
+    text += fmt::format("{:<12}{}\n", name, words(all[name]));
+  }
   print(text);
   return 0;
 }

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/config.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
+
+#include <fstream>
+
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr const char* minimal_mlp = R"(model: {kind: mlp}
+training: {steps: 3}
+schedule: {name: gpipe, workers: 2}
+)";
+
+class LoadConfig : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::path(testing::TempDir()) / (std::string("starpipe_") + test->name());
+    std::filesystem::create_directories(folder_);
+    file_ = folder_ / "c.yaml";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  runtime::Config load(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    std::ofstream(file_) << text;
+    return load_config(file_, overrides);
+  }
+
+  /// What load() complains of, the folder left out.
+  std::string problem(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    try {
+      load(text, overrides);
+    } catch (const InputError& error) {
+      std::string message = error.what();
+      const std::string prefix = folder_.string() + "/";
+      if (message.starts_with(prefix)) message.erase(0, prefix.size());
+      return message;
+    }
+    return "";
+  }
+  std::string override_problem(const std::string& argument) { return problem(minimal_mlp, {argument}); }
+
+  std::filesystem::path folder_;
+  std::filesystem::path file_;
+};
+
+TEST_F(LoadConfig, LeavesDefaultsWhereNothingIsGiven) {
+  const runtime::Config config = load(minimal_mlp);
+  EXPECT_EQ(config.model.kind, "mlp");
+  EXPECT_EQ(config.data.kind, "synthetic");
+  EXPECT_EQ(config.training.steps, 3);
+  EXPECT_EQ(config.training.optimizer.kind, "adamw");
+  EXPECT_DOUBLE_EQ(config.training.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(config.schedule.workers, 2);
+  EXPECT_FALSE(config.schedule.stages.has_value());
+  EXPECT_FALSE(config.schedule.discipline.has_value());
+  EXPECT_EQ(config.runtime.policy, "starpipe");
+  EXPECT_EQ(config.source, file_.string());
+}
+
+TEST_F(LoadConfig, ReadsEveryKeyOfGpt) {
+  const runtime::Config config = load(R"(
+model:
+  kind: gpt
+  layers: 6
+  hidden: 96
+  heads: 3
+  context: 64
+  init: w.safetensors
+data: {kind: text, path: some/file}
+training:
+  microbatches: 5
+  microbatch_size: 2
+  steps: 7
+  seed: 18446744073709551615
+  optimizer: {kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1, beta1: 0.8, beta2: .95, epsilon: 1e-6}
+schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cuts: [1, 2],
+           discipline: bounded, memory_limit: 3}
+runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5}
+)");
+  EXPECT_EQ(config.model.layers, 6);
+  EXPECT_EQ(config.model.hidden, 96);
+  EXPECT_EQ(config.model.heads, 3);
+  EXPECT_EQ(config.model.context, 64);
+  EXPECT_EQ(config.model.init, "w.safetensors");
+  EXPECT_EQ(config.data.path, "some/file");
+  EXPECT_EQ(config.training.microbatches, 5);
+  EXPECT_EQ(config.training.microbatch_size, 2);
+  EXPECT_EQ(config.training.seed, 18446744073709551615U);
+  EXPECT_DOUBLE_EQ(config.training.optimizer.learning_rate, 3e-4);
+  EXPECT_DOUBLE_EQ(config.training.optimizer.weight_decay, 0.1);
+  EXPECT_DOUBLE_EQ(config.training.optimizer.beta1, 0.8);
+  EXPECT_DOUBLE_EQ(config.training.optimizer.beta2, 0.95);
+  EXPECT_DOUBLE_EQ(config.training.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(config.schedule.name, "fslpp");
+  EXPECT_EQ(config.schedule.stages, 8);
+  EXPECT_EQ(config.schedule.groups, 2);
+  EXPECT_THAT(config.schedule.placement, ElementsAre(0, 3));
+  EXPECT_THAT(config.schedule.cuts, ElementsAre(1, 2));
+  EXPECT_EQ(config.schedule.discipline, plan::Discipline::bounded);
+  EXPECT_EQ(config.schedule.memory_limit, 3);
+  EXPECT_EQ(config.runtime.policy, "lws");
+  EXPECT_EQ(config.runtime.workers_per_core, 2);
+  EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
+}
+
+TEST_F(LoadConfig, SgdDecaysNothingUnlessAsked) {
+  EXPECT_EQ(load(minimal_mlp, {"training.optimizer.kind=sgd"}).training.optimizer.weight_decay, 0);
+  const auto asked = load(
+      minimal_mlp, {"training.optimizer={kind: sgd, weight_decay: 0.5, momentum: 0.9, learning_rate: 1}"});
+  EXPECT_EQ(asked.training.optimizer.weight_decay, 0.5);
+  EXPECT_EQ(asked.training.optimizer.momentum, 0.9);
+}
+
+TEST_F(LoadConfig, TheLastOverrideWins) {
+  const auto config = load(
+      minimal_mlp, {"training.steps=4", "schedule.placement=[1, 0]", "training.steps=5", "model.legs=2"});
+  EXPECT_EQ(config.training.steps, 5);
+  EXPECT_EQ(config.model.legs, 2);
+  EXPECT_THAT(config.schedule.placement, ElementsAre(1, 0));
+}
+
+TEST_F(LoadConfig, IntegersAreDecimal) {
+  EXPECT_EQ(load(minimal_mlp, {"training.steps=010"}).training.steps, 10);
+}
+
+TEST_F(LoadConfig, TextIsTheConfigurationWithOverrides) {
+  const auto config = load(minimal_mlp, {"training.steps=9", "model.init='a: b'", "schedule.placement=[1, 0]",
+                                         "training.optimizer.kind=sgd"});
+  const YAML::Node again = YAML::Load(config.text);
+  EXPECT_EQ(again["model"]["kind"].as<std::string>(), "mlp");
+  EXPECT_EQ(again["model"]["init"].as<std::string>(), "a: b");
+  EXPECT_EQ(again["training"]["optimizer"]["kind"].as<std::string>(), "sgd");
+  const auto reloaded = load(config.text);
+  EXPECT_EQ(reloaded.training.steps, 9);
+  EXPECT_EQ(reloaded.text, config.text);
+  EXPECT_THAT(reloaded.schedule.placement, ElementsAre(1, 0));
+}
+
+TEST_F(LoadConfig, EmptySectionsAreFine) {
+  EXPECT_EQ(load(std::string(minimal_mlp) + "runtime:\n").runtime.policy, "starpipe");
+}
+
+TEST_F(LoadConfig, NamesUnknownKeys) {
+  EXPECT_EQ(problem("model: {kind: gpt,\n  haeds: 4}\n"),
+            "c.yaml:2: unknown key 'model.haeds' (did you mean 'model.heads'?)");
+  EXPECT_EQ(problem("modell: {kind: gpt}\n"), "c.yaml:1: unknown key 'modell' (did you mean 'model'?)");
+  EXPECT_EQ(problem("model: {steps: 4}\n"),
+            "c.yaml:1: unknown key 'model.steps' (did you mean 'training.steps'?)");
+  EXPECT_EQ(problem("model: {quux: 4}\n"), "c.yaml:1: unknown key 'model.quux'");
+  EXPECT_EQ(override_problem("training.step=1"),
+            "--set training.step: unknown key 'training.step' (did you mean 'training.steps'?)");
+  EXPECT_EQ(override_problem("training={step: 1}"),
+            "--set training: unknown key 'training.step' (did you mean 'training.steps'?)");
+}
+
+TEST_F(LoadConfig, NamesValuesOfTheWrongType) {
+  EXPECT_EQ(problem("model: {kind: mlp}\ntraining:\n  steps: abc\n"),
+            "c.yaml:3: training.steps: expected an integer, got 'abc'");
+  EXPECT_EQ(problem("training: {steps: [1]}"), "c.yaml:1: training.steps: expected an integer, got a list");
+  EXPECT_EQ(problem("training: {steps: }"), "c.yaml:1: training.steps: expected an integer, got nothing");
+  EXPECT_EQ(problem("training: 4"), "c.yaml:1: training: expected a map, got '4'");
+  EXPECT_EQ(problem("model: {kind: {a: b}}"), "c.yaml:1: model.kind: expected a word, got a map");
+  EXPECT_EQ(override_problem("training.steps=1.5"), "--set training.steps: expected an integer, got '1.5'");
+  EXPECT_EQ(override_problem("training.steps="), "--set training.steps: expected an integer, got nothing");
+  EXPECT_EQ(override_problem("schedule.placement=0,1"),
+            "--set schedule.placement: expected a list of integers such as [0, 1], got '0,1'");
+  EXPECT_EQ(override_problem("training.optimizer.learning_rate=fast"),
+            "--set training.optimizer.learning_rate: expected a number, got 'fast'");
+  EXPECT_EQ(override_problem("training.optimizer.learning_rate=1e999"),
+            "--set training.optimizer.learning_rate: expected a finite number, got '1e999'");
+}
+
+TEST_F(LoadConfig, NamesValuesOutOfRange) {
+  for (const char* key : {"training.steps", "training.microbatches", "training.microbatch_size",
+                          "model.layers", "model.hidden", "schedule.workers", "schedule.stages",
+                          "schedule.groups", "schedule.memory_limit", "runtime.workers_per_core"}) {
+    EXPECT_EQ(override_problem(std::string(key) + "=0"),
+              std::string("--set ") + key + ": must be at least 1, got 0");
+    EXPECT_EQ(override_problem(std::string(key) + "=99999999999999999999"),
+              std::string("--set ") + key + ": must be at most 2147483647, got 99999999999999999999");
+    EXPECT_EQ(override_problem(std::string(key) + "=-99999999999999999999"),
+              std::string("--set ") + key + ": must be at least 1, got -99999999999999999999");
+  }
+  EXPECT_EQ(override_problem("training.seed=-1"), "--set training.seed: must be at least 0, got -1");
+  EXPECT_EQ(override_problem("training.optimizer.learning_rate=0"),
+            "--set training.optimizer.learning_rate: must be greater than 0, got 0");
+  EXPECT_EQ(override_problem("training.optimizer.beta1=1"),
+            "--set training.optimizer.beta1: must be at least 0 and less than 1, got 1");
+  EXPECT_EQ(override_problem("training.optimizer.weight_decay=-1"),
+            "--set training.optimizer.weight_decay: must be at least 0, got -1");
+  EXPECT_EQ(override_problem("schedule.placement=[0, -1]"),
+            "--set schedule.placement: must be at least 0, got -1");
+  EXPECT_EQ(override_problem("runtime.timeout=0"), "--set runtime.timeout: must be greater than 0, got 0");
+}
+
+TEST_F(LoadConfig, NamesChoicesThatDoNotExist) {
+  EXPECT_EQ(override_problem("model.kind=rnn"), "--set model.kind: 'rnn' is not one of gpt, mlp");
+  EXPECT_EQ(override_problem("data.kind=tapes"), "--set data.kind: 'tapes' is not one of text, synthetic");
+  EXPECT_EQ(override_problem("training.optimizer.kind=lion"),
+            "--set training.optimizer.kind: 'lion' is not one of adamw, sgd");
+  EXPECT_EQ(override_problem("schedule.discipline=lazy"),
+            "--set schedule.discipline: 'lazy' is not one of greedy, bounded, ordered");
+  EXPECT_EQ(override_problem("runtime.precision=fp16"),
+            "--set runtime.precision: 'fp16' is not supported, fp32 is the only one so far");
+}
+
+TEST_F(LoadConfig, NamesKeysThatDoNotApply) {
+  EXPECT_EQ(override_problem("model.heads=4"), "--set model.heads: does not apply to model.kind mlp");
+  EXPECT_EQ(override_problem("data.path=x"), "--set data.path: does not apply to data.kind synthetic");
+  EXPECT_EQ(override_problem("training.optimizer.momentum=0.5"),
+            "--set training.optimizer.momentum: does not apply to training.optimizer.kind adamw");
+  EXPECT_EQ(problem("model:\n  kind: gpt\n  legs: 2\n"),
+            "c.yaml:3: model.legs: does not apply to model.kind gpt");
+}
+
+TEST_F(LoadConfig, NamesMissingKeys) {
+  EXPECT_EQ(problem("data: {kind: text}"), "c.yaml: missing key 'model.kind'");
+  EXPECT_EQ(problem("model: {kind: gpt}"), "c.yaml: missing key 'data.path'");
+  EXPECT_EQ(problem("model: {kind: mlp}"), "c.yaml: missing key 'training.steps'");
+  EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 1}"), "c.yaml: missing key 'schedule.name'");
+  EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 1}\nschedule: {name: ddp}"),
+            "c.yaml: missing key 'schedule.workers'");
+}
+
+TEST_F(LoadConfig, NamesWhatIsNoConfigurationAtAll) {
+  EXPECT_EQ(problem(""), "c.yaml: the configuration is empty");
+  EXPECT_EQ(problem("# nothing\n"), "c.yaml: the configuration is empty");
+  EXPECT_EQ(problem("- a\n"), "c.yaml: expected a map with model, data, training and schedule, got a list");
+  EXPECT_THAT(problem("model: {kind: mlp\ntraining: ]\n"), testing::StartsWith("c.yaml:2: not YAML: "));
+  EXPECT_EQ(problem("model: {kind: mlp}\n---\nmodel: {kind: gpt}\n"),
+            "c.yaml:3: a second document, only one is expected");
+  EXPECT_EQ(problem("model: {kind: mlp, kind: gpt}"), "c.yaml:1: key 'model.kind' is given twice");
+  EXPECT_EQ(problem("model: {kind: mlp}\nmodel: {layers: 2}"), "c.yaml:2: key 'model' is given twice");
+  EXPECT_EQ(problem("[a, b]: 3"), "c.yaml:1: a key must be a word, got a list");
+  // A map that holds itself.
+  EXPECT_EQ(problem("training: &t {optimizer: *t}"),
+            "c.yaml:1: unknown key 'training.optimizer.optimizer' (did you mean 'training.optimizer'?)");
+  std::filesystem::remove(file_);
+  try {
+    load_config(file_, {});
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()), file_.string() + ": No such file or directory");
+  }
+  EXPECT_THROW(load_config(folder_, {}), InputError);
+}
+
+TEST_F(LoadConfig, NamesMalformedOverrides) {
+  EXPECT_EQ(override_problem("training.steps"),
+            "--set training.steps: expected KEY=VALUE, such as training.steps=10");
+  EXPECT_EQ(override_problem("=3"), "--set =3: expected KEY=VALUE, such as training.steps=10");
+  EXPECT_THAT(override_problem("training.steps=[1"),
+              testing::StartsWith("--set training.steps=[1: the value is not YAML: "));
+}
+
+}  // namespace
+}  // namespace starpipe::cli

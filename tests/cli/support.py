@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the command share. Standard library only."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+# Set by the launcher when the tests themselves run under one.
+LAUNCHER_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+class CommandTest(unittest.TestCase):
+    """Runs the command in a new, empty folder each time."""
+
+    binary = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return name
+
+    def read(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            return file.read()
+
+    def run_command(self, *arguments, launcher=(), environment=None, timeout=100):
+        env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_RANKS}
+        env.update(environment or {})
+        return subprocess.run(
+            [*launcher, self.binary, *map(str, arguments)], cwd=self.folder, env=env, timeout=timeout,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", check=False)
+
+    def ok(self, *arguments, **options):
+        """Its standard output; nothing may be on standard error."""
+        result = self.run_command(*arguments, **options)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
+        return result.stdout
+
+    def refused(self, arguments, *culprits, **options):
+        """Exit 2, nothing on standard output and one line on standard error, with all the culprits in it."""
+        result = self.run_command(*arguments, **options)
+        with self.subTest(arguments=arguments, stderr=result.stderr):
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stdout, "")
+            self.assertEqual(len(result.stderr.splitlines()), 1)
+            self.assertTrue(result.stderr.startswith("starpipe: "))
+            for culprit in culprits:
+                self.assertIn(culprit, result.stderr)
+        return result.stderr
+
+
+def mlp_config(extra="", schedule="name: gpipe, workers: 2"):
+    return f"""model: {{kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2}}
+training: {{steps: 2, microbatches: 4, microbatch_size: 2}}
+schedule: {{{schedule}}}
+{extra}"""
+
+
+def gpt_config(path):
+    return f"""model: {{kind: gpt, layers: 2, hidden: 16, heads: 2, context: 16}}
+data: {{kind: text, path: {path}}}
+training: {{steps: 2, microbatches: 4}}
+schedule: {{name: 1f1b, workers: 2}}
+"""

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`starpipe train`: what it writes, and how it refuses bad input, alone and as two ranks.
+
+Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import sys
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+from support import CommandTest, gpt_config, mlp_config
+
+LAUNCHER = []
+
+
+class Train(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
+        self.write("mlp.yaml", mlp_config())
+        self.write("gpt.yaml", gpt_config("text"))
+
+    def refused_by_all(self, arguments, *culprits, files=("gpt.yaml", "mlp.yaml", "text")):
+        """Alone and as two ranks: one line, exit 2, and no file left behind."""
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", *arguments, launcher=launcher)
+            # The launcher may tell on standard output that a rank has failed; on standard error there is our
+            # line and nothing else.
+            lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+            with self.subTest(arguments=arguments, ranks=2 if launcher else 1, stderr=result.stderr):
+                self.assertEqual(result.returncode, 2)
+                self.assertEqual(len(lines), 1)
+                if not launcher:
+                    self.assertEqual(result.stderr.splitlines(), lines)
+                for culprit in culprits:
+                    self.assertIn(culprit, lines[0])
+                self.assertEqual(sorted(os.listdir(self.folder)), sorted(files))
+
+    def test_outputs(self):
+        result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--report", "r.json", "--trace",
+                                  "t.json", "--timeline", "t.svg", "--save-weights", "w.safetensors")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(self.read("r.json"))
+        self.assertEqual(len(report["losses"]), 3)
+        self.assertIn("traceEvents", json.loads(self.read("t.json")))
+        ElementTree.fromstring(self.read("t.svg"))
+        self.assertEqual(sorted(os.listdir(self.folder)),
+                         ["gpt.yaml", "mlp.yaml", "r.json", "t.json", "t.svg", "text", "w.safetensors"])
+        # What was saved can be started from.
+        result = self.run_command("train", "gpt.yaml", "--set", "model.init=w.safetensors", "--report", "r.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotEqual(json.loads(self.read("r.json"))["losses"][0], report["losses"][0])
+
+    def test_two_ranks(self):
+        result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(json.loads(self.read("r.json"))["losses"]), 2)
+
+    def test_bad_configurations(self):
+        self.refused_by_all(["missing.yaml"], "missing.yaml", "No such file")
+        self.refused_by_all(["mlp.yaml", "--frobnicate"], "--frobnicate")
+        self.refused_by_all(["mlp.yaml", "--set", "training.stops=1"], "training.stops", "training.steps")
+        self.refused_by_all(["mlp.yaml", "--set", "schedule.memory_limit=0"], "schedule.memory_limit", "0")
+        self.refused_by_all(["mlp.yaml", "--report", "f", "--trace", "./f"], "--trace", "./f")
+
+    def test_experiments_that_cannot_be(self):
+        for override, *names in (("schedule.name=2f2b", "'2f2b'"),
+                                 ("runtime.policy=nonsense", "nonsense"),
+                                 ("schedule.placement=[0, 5]", "stage 1", "worker 5"),
+                                 ("schedule.groups=2", "groups")):
+            self.refused_by_all(["mlp.yaml", "--report", "r.json", "--set", override], *names)
+        self.refused_by_all(["mlp.yaml", "--set", "schedule={name: lpp, workers: 4, groups: 3, stages: 2}"], "lpp",
+                            "4 workers", "3")
+        self.refused_by_all(["mlp.yaml", "--set", "schedule={name: ddp, workers: 640, stages: 2}"], "640")
+
+    def test_bad_data(self):
+        self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=missing"], "missing")
+        self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=/dev/null"], "/dev/null")
+        self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
+        self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
+
+    def test_bad_outputs(self):
+        for option in ("--report", "--trace", "--timeline", "--save-weights"):
+            self.refused_by_all(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")
+            self.refused_by_all(["mlp.yaml", option, "."], option)
+        if os.geteuid() != 0:  # to root everything is writable
+            os.mkdir(self.path("closed"), mode=0o500)
+            self.refused_by_all(["mlp.yaml", "--report", "closed/f"], "--report", "closed/f",
+                                files=("closed", "gpt.yaml", "mlp.yaml", "text"))
+
+
+if __name__ == "__main__":
+    CommandTest.binary = os.path.abspath(sys.argv[1])
+    LAUNCHER = sys.argv[2:]
+    unittest.main(argv=sys.argv[:1])
