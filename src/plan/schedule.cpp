@@ -78,6 +78,14 @@ Schedule::Schedule(const ScheduleSpec& spec)
   std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
   for (std::uint32_t r = 0; r < order_.size(); ++r) rank_[order_[r]] = r;
 
+  std::vector<bool> seen(static_cast<std::size_t>(microbatches_), false);
+  for (const JobId id : order_) {
+    const Job j = job(id);
+    if (j.pass != Pass::F || seen[static_cast<std::size_t>(j.microbatch)]) continue;
+    seen[static_cast<std::size_t>(j.microbatch)] = true;
+    by_age_.push_back(j.microbatch);
+  }
+
   const auto on_worker = [this](JobId id) { return compute(id) >= 0 && compute(id) < workers_; };
   worker_offsets_.assign(static_cast<std::size_t>(workers_) + 1, 0);
   for (const JobId id : order_) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 namespace starpipe::plan {
 namespace {
@@ -27,16 +26,6 @@ void WorkerQueue::prepare_bounded() {
   const auto microbatches = index(schedule.microbatches());
   limit_ = schedule.memory_limits().empty() ? std::numeric_limits<int>::max()
                                             : schedule.memory_limits()[index(worker_)];
-  std::vector<std::uint32_t> first(microbatches, std::numeric_limits<std::uint32_t>::max());
-  for (int b = 0; b < schedule.microbatches(); ++b) {
-    for (int s = 0; s < schedule.stages(); ++s) {
-      first[index(b)] = std::min(first[index(b)], schedule.rank(schedule.forward(s, b)));
-    }
-  }
-  by_age_.resize(microbatches);
-  std::iota(by_age_.begin(), by_age_.end(), 0);
-  std::ranges::sort(by_age_, {}, [&](int b) { return first[index(b)]; });
-
   unfinished_of_.assign(microbatches, 0);
   held_.assign(microbatches, 0);
   forward_of_.assign(microbatches, Heap(ByRank{&schedule}));
@@ -47,7 +36,12 @@ void WorkerQueue::prepare_bounded() {
     ++unfinished_of_[index(job.microbatch)];
     if (job.pass == Pass::F) reserve_ = std::max(reserve_, ++stages_of[index(job.microbatch)]);
   }
-  while (oldest_ < by_age_.size() && unfinished_of_[index(by_age_[oldest_])] == 0) ++oldest_;
+  skip_finished();
+}
+
+void WorkerQueue::skip_finished() {
+  const auto by_age = schedule_->microbatches_by_age();
+  while (oldest_ < by_age.size() && unfinished_of_[index(by_age[oldest_])] == 0) ++oldest_;
 }
 
 // Whether F, run here, leaves a stash here that W or BW, run here, ends. Elsewhere `check` refuses limits.
@@ -104,8 +98,9 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
 }
 
 std::optional<JobId> WorkerQueue::pop_bounded() {
-  if (oldest_ == by_age_.size()) return std::nullopt;
-  const auto oldest = index(by_age_[oldest_]);
+  const auto by_age = schedule_->microbatches_by_age();
+  if (oldest_ == by_age.size()) return std::nullopt;
+  const auto oldest = index(by_age[oldest_]);
   const bool others_may_start = live_ - held_[oldest] < limit_ - reserve_;
   Heap& forward = others_may_start ? forward_ : forward_of_[oldest];
   drop_taken(forward);
@@ -134,7 +129,7 @@ void WorkerQueue::finish(JobId id) {
   }
   if (schedule_->discipline() != Discipline::bounded) return;
   --unfinished_of_[index(job.microbatch)];
-  while (oldest_ < by_age_.size() && unfinished_of_[index(by_age_[oldest_])] == 0) ++oldest_;
+  skip_finished();
 }
 
 }  // namespace starpipe::plan

@@ -95,6 +95,9 @@ class Schedule {
   /// The jobs `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
 
+  /// Micro-batches by the smallest n of their forward passes, first one first.
+  [[nodiscard]] std::span<const int> microbatches_by_age() const { return by_age_; }
+
   /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F;
   /// its own F and the backward passes of the succeeding stages for B and BW; its own B for W.
   template <class Function>
@@ -122,6 +125,7 @@ class Schedule {
   std::vector<JobId> order_;
   std::vector<JobId> worker_order_;
   std::vector<std::size_t> worker_offsets_;
+  std::vector<int> by_age_;
 };
 
 template <class Function>

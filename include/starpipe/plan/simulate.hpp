@@ -58,8 +58,8 @@ struct Received {
 };
 
 /// Everything that moves to one worker in a step. What a worker receives once and keeps is counted once:
-/// an activation that two of its jobs read, the weights of a stage for all micro-batches of the step
-/// (they are dropped after their last use).
+/// an activation that two of its jobs read, the weights of a stage from one holder for all micro-batches of
+/// the step (they are dropped after their last use).
 struct Transfers {
   Received activations;       ///< outputs of preceding stages, for F
   Received stashes;           ///< what F kept, where B or W runs on another worker; B's part for W
@@ -96,8 +96,8 @@ std::vector<int> gradient_workers(const Schedule& schedule, int stage);
 
 /// A schedule's run, predicted or measured, and what follows from it.
 struct Timeline {
-  /// By JobId, in the unit of the durations, the first start at 0 when predicted. Slots without a job
-  /// have an empty span.
+  /// By JobId, in the unit of the durations. A predicted step begins at time 0; a first job that must fetch
+  /// its weights starts later. Slots without a job have an empty span.
   std::vector<Span> spans;
   double makespan = 0;         ///< first start to last end, all workers
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)

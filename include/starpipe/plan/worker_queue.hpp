@@ -53,6 +53,7 @@ class WorkerQueue {
   [[nodiscard]] std::optional<JobId> pop_bounded();
   void prepare_bounded();
   void drop_taken(Heap& heap) const;
+  void skip_finished();
   [[nodiscard]] bool keeps_stash(JobId id) const;
 
   const Schedule* schedule_;
@@ -71,8 +72,7 @@ class WorkerQueue {
   // bounded
   int limit_ = 0;
   int reserve_ = 0;                 // c of the class comment
-  std::vector<int> by_age_;         // micro-batches, oldest first
-  std::size_t oldest_ = 0;          // index into by_age_
+  std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
   std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
   std::vector<int> held_;           // stashes held here, by micro-batch
   // A ready forward pass is in both of these; `taken_` (by position) marks those started through the
