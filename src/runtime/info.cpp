@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <starpu.h>
 
+#include "devices.hpp"
 #include "hardware.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/runtime/train.hpp"
@@ -66,6 +67,8 @@ std::string describe_runtime(bool json) {
 #else
       {"starpu_fxt", false},
 #endif
+      {"cuda", built_with_cuda()},
+      {"cuda_devices", cuda_devices()},
       {"policies", policies},
       {"layers", model::layer_kinds()}};
   if (json) return info.dump(2) + "\n";
@@ -75,6 +78,12 @@ std::string describe_runtime(bool json) {
                       hardware.cores, hardware.binding);
   text += fmt::format("{:<12}up to {} CPU workers a process, CUDA {}, FxT traces {}\n", "StarPU has", STARPU_MAXCPUS,
                       info["starpu_cuda"].get<bool>() ? "yes" : "no", info["starpu_fxt"].get<bool>() ? "yes" : "no");
+  if (!built_with_cuda()) {
+    text += fmt::format("{:<12}not looked for: built without STARPIPE_WITH_CUDA\n", "GPUs");
+  } else if (cuda_devices().empty()) {
+    text += fmt::format("{:<12}none\n", "GPUs");
+  }
+  for (const std::string& device : cuda_devices()) text += fmt::format("{:<12}{} (no kernel uses it yet)\n", "GPU", device);
   text += fmt::format("{:<12}{}\n", "policies", fmt::join(policies, ", "));
   text += fmt::format("{:<12}{}\n", "layers", fmt::join(model::layer_kinds(), ", "));
   return text;

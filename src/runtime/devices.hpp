@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace starpipe::runtime {
+
+/// The GPUs that the CUDA runtime finds: name, memory and compute capability, a line each. Empty without a
+/// GPU or a driver, and in builds without STARPIPE_WITH_CUDA.
+std::vector<std::string> cuda_devices();
+
+/// Whether this build can look for them.
+bool built_with_cuda();
+
+}  // namespace starpipe::runtime
