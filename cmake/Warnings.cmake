@@ -20,9 +20,10 @@ endif()
 
 function(starpipe_target_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CUDA_STANDARD 20 POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${STARPIPE_WARNINGS}>"
-    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
+    # CMake before 3.26 does not know that nvcc can do C++20.
+    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xcompiler=-Wall,-Wextra>")
   if(STARPIPE_SANITIZE)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STARPIPE_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
