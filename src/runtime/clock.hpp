@@ -9,7 +9,7 @@ namespace starpipe::runtime {
 double clock_seconds();
 
 /// Collective. Seconds to add to this rank's clock to get rank 0's: of several round trips the one with the
-/// shortest, its two ways taken as equal (Cristian 1989). Ranks of one machine share the clock; theirs is
+/// shortest, its two ways taken as equal. Ranks of one machine share the clock; theirs is
 /// within a round trip of 0.
 double measure_clock_offset(MPI_Comm comm);
 

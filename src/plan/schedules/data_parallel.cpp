@@ -30,11 +30,11 @@ Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sh
 }
 
 const bool registered_ddp = register_schedule(
-    {"ddp", "data parallel: w = (b, b); every worker holds all weights", "000, w_DDP",
+    {"ddp", "data parallel: w = (b, b); every worker holds all weights", "Unifying Parallelization Schemes, w_DDP",
      [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
 
 const bool registered_fsdp = register_schedule(
-    {"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use", "000, w_FSDP",
+    {"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use", "Unifying Parallelization Schemes, w_FSDP",
      [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
 
 }  // namespace

@@ -20,7 +20,7 @@ Schedule gpipe(const ScheduleRequest& request) {
 }
 
 const bool registered = register_schedule({"gpipe", "all forward passes, then all backward passes in reverse",
-                                           "Huang et al. 2019, arXiv 1811.06965; 001, GPipe", gpipe});
+                                           "GPipe, arXiv 1811.06965", gpipe});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -20,7 +20,7 @@ Schedule naive(const ScheduleRequest& request) {
 }
 
 const bool registered = register_schedule(
-    {"naive", "one micro-batch at a time through the pipeline", "003, naive model parallelism", naive});
+    {"naive", "one micro-batch at a time through the pipeline", "ML at Scale: Pipeline Parallelism, naive pipeline", naive});
 
 }  // namespace
 }  // namespace starpipe::plan
