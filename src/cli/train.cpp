@@ -42,7 +42,8 @@ void require_distinct(const runtime::TrainOutputs& outputs) {
     const auto& file = outputs.*output.file;
     if (!file) continue;
     std::error_code error;
-    if (seen.insert(std::filesystem::weakly_canonical(*file, error)).second) continue;
+    if (seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(*file), error)).second)
+      continue;
     throw InputError(fmt::format("{}: {} is already another option's file", output.option, file->string()));
   }
 }

@@ -113,7 +113,7 @@ class ScheduleShow(CommandTest):
             requests = [(w, m, o) for w, o in self.requests(name) for m in (1, 3, 8)]
             # Each with one of the costs; that is every combination of one option with another somewhere.
             for (workers, microbatches, options), cost, comm in zip(
-                    rng.sample(requests, min(len(requests), 20)), itertools.cycle(durations),
+                    rng.sample(requests, min(len(requests), 12)), itertools.cycle(durations),
                     itertools.cycle(["0", "0.5", "2", "0"])):
                 with self.subTest(name=name, workers=workers, microbatches=microbatches, options=options, cost=cost,
                                   comm=comm):
