@@ -43,7 +43,7 @@ endfunction()
 # StarPU-MPI) from the first that fits of what pkg-config finds by itself (PKG_CONFIG_PATH, Spack,
 # Guix, modules, the system) and the installations in the given prefixes. It fits when it is new
 # enough and linked to the MPI library that we link. Sets STARPIPE_STARPU_VERSION,
-# STARPIPE_STARPU_WITH_CUDA and, in the cache, STARPIPE_STARPU_PREFIX, which the next run of CMake
+# STARPIPE_STARPU_LIBDIR, STARPIPE_STARPU_WITH_CUDA and, in the cache, STARPIPE_STARPU_PREFIX, which the next run of CMake
 # tries right after pkg-config: the environment may have changed. Call starpipe_find_mpi() first.
 function(starpipe_find_starpu)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "HINTS")
@@ -110,6 +110,7 @@ function(starpipe_find_starpu)
     set(STARPIPE_STARPU_WITH_CUDA OFF PARENT_SCOPE)
   endif()
   set(STARPIPE_STARPU_VERSION "${version}" PARENT_SCOPE)
+  set(STARPIPE_STARPU_LIBDIR "${libdir}" PARENT_SCOPE)
   set(STARPIPE_STARPU_PREFIX "${prefix}" CACHE PATH "StarPU that was found" FORCE)
   message(STATUS "Found StarPU ${version} in ${prefix} on ${our_mpi}")
 endfunction()
