@@ -224,19 +224,19 @@ void Engine::submit() {
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
   context_.step = step;
+  running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
   fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
   MPI_Barrier(session_.mpi().comm());
-  running_ = true;
   const double start = clock_seconds();
   submit();
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
   result.seconds = clock_seconds() - start;
-  running_ = false;
   read_losses(result.losses);
   gather(result);
+  running_ = false;
   return result;
 }
 
