@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small networks, data and schedules for the tests of the runtime, and a run of the task graph that has
+// neither StarPU nor MPI in it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/kernels.hpp"
+#include "runtime/task_graph.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/check.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/registry.hpp"
+#include "starpipe/plan/simulate.hpp"
+
+namespace starpipe::runtime::testing {
+
+using Floats = std::vector<float>;
+
+// ---- networks ----
+
+inline model::Network tiny_gpt(int stages) {
+  model::ModelConfig config;
+  config.kind = "gpt";
+  config.layers = std::max(4, stages - 2);
+  config.hidden = 16;
+  config.heads = 2;
+  config.context = 16;
+  return model::build_network(config, 1, stages);
+}
+
+/// `legs` of stages and their join.
+inline model::Network tiny_mlp(int stages, int legs = 1) {
+  model::ModelConfig config;
+  config.kind = "mlp";
+  config.layers = std::max(3, stages);
+  config.hidden = 12;
+  config.inputs = 4;
+  config.outputs = 3;
+  config.legs = legs;
+  return model::build_network(config, 2, stages);
+}
+
+inline std::unique_ptr<model::Dataset> data_for(const model::Network& network) {
+  const bool text = network.config.kind == "gpt";
+  const model::DataConfig data{text ? "text" : "synthetic", text ? STARPIPE_TEST_TEXT : ""};
+  return model::make_dataset(data, network.config, network.microbatch_size, 1);
+}
+
+inline std::vector<Floats> start_values(const model::Network& network) {
+  std::vector<Floats> parameters;
+  for (const model::Stage& stage : network.stages) parameters.push_back(model::initial_parameters(stage, 1));
+  return parameters;
+}
+
+/// A network of linear stages on any stage graph. The first stage that is no source has no parameters when
+/// `bare` is set.
+inline model::Network dag_network(const plan::StageGraph& graph, bool bare = false) {
+  constexpr std::size_t rows = 3;
+  constexpr std::size_t columns = 4;
+  model::Network network;
+  network.config.kind = "dag";
+  network.graph = graph;
+  for (int s = 0; s < graph.size(); ++s) {
+    const std::size_t joined = std::max<std::size_t>(1, graph.pred(s).size());
+    const bool sink = s == graph.sink();
+    std::vector<model::StageOp> ops;
+    if (bare && !sink && graph.pred(s).size() == 1) {
+      bare = false;
+    } else {
+      const model::LayerSpec linear{"linear", "s" + std::to_string(s), rows, columns * joined,
+                                    {{"outputs", static_cast<double>(columns)}}};
+      ops.push_back({model::StageOp::Kind::layer, model::make_layer(linear)});
+    }
+    if (!sink) {
+      ops.push_back({model::StageOp::Kind::layer, model::make_layer({"gelu", "g", rows, columns, {}})});
+    }
+    std::shared_ptr<const model::Loss> loss;
+    if (sink) loss = model::make_loss("mse", rows, columns);
+    network.stages.emplace_back(std::move(ops), rows, std::vector<std::size_t>(joined, columns), std::move(loss));
+  }
+  return network;
+}
+
+/// Random features and targets for a `dag_network`.
+class Noise : public model::Dataset {
+ public:
+  void input(int step, int microbatch, int leg, std::span<float> out) const override { fill(step, microbatch, leg, out); }
+  void target(int step, int microbatch, std::span<float> out) const override { fill(step, microbatch, -1, out); }
+  [[nodiscard]] std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override { return {}; }
+  [[nodiscard]] std::string unit() const override { return "samples"; }
+  [[nodiscard]] std::size_t units_per_microbatch() const override { return 1; }
+
+ private:
+  static void fill(int step, int microbatch, int leg, std::span<float> out) {
+    std::mt19937 bits(static_cast<unsigned>(step * 1000 + microbatch * 10 + leg + 1));
+    for (float& value : out) value = static_cast<float>(bits() % 2000) / 1000.0F - 1.0F;
+  }
+};
+
+// ---- schedules ----
+
+/// The schedule with its backward passes split, W right behind B.
+inline plan::Schedule split(const plan::Schedule& fused) {
+  const auto whole = [fused](const plan::Job& job) {
+    return *fused.find({job.stage, job.microbatch, job.pass == plan::Pass::F ? plan::Pass::F : plan::Pass::BW});
+  };
+  plan::ScheduleSpec spec;
+  spec.name = fused.name() + "-split";
+  spec.graph = fused.graph();
+  spec.microbatches = fused.microbatches();
+  spec.workers = fused.workers();
+  spec.split_backward = [](int, int) { return true; };
+  spec.placement = [=](const plan::Job& job) { return fused.placement(whole(job)); };
+  spec.priority = [=](const plan::Job& job) {
+    return std::int64_t{2} * fused.rank(whole(job)) + (job.pass == plan::Pass::W ? 1 : 0);
+  };
+  spec.discipline = fused.discipline();
+  return plan::Schedule(spec);
+}
+
+/// F and B of a micro-batch on different workers, W on a third, and the weights on a fourth.
+inline plan::Schedule scattered(const plan::StageGraph& graph, int workers, int microbatches, bool split_backward) {
+  const auto depth = graph.length();
+  plan::ScheduleSpec spec;
+  spec.name = "scattered";
+  spec.graph = graph;
+  spec.microbatches = microbatches;
+  spec.workers = workers;
+  if (split_backward) spec.split_backward = [](int, int) { return true; };
+  spec.placement = [workers](const plan::Job& job) {
+    const int pass = job.pass == plan::Pass::F ? 0 : job.pass == plan::Pass::W ? 3 : 2;
+    return plan::Placement{.weights = (3 * job.stage + 1) % workers,
+                           .compute = (job.stage + job.microbatch + pass) % workers};
+  };
+  spec.priority = [graph, depth](const plan::Job& job) {
+    const int d = graph.depth(job.stage);
+    const std::int64_t slot = job.pass == plan::Pass::F ? 2 * d : 2 * (2 * depth - 1 - d) + (job.pass == plan::Pass::W ? 1 : 0);
+    return std::int64_t{4} * depth * job.microbatch + slot;
+  };
+  return plan::Schedule(spec);
+}
+
+/// Every registered schedule for `workers`, with as many stages and groups as it asks for.
+struct NamedCase {
+  std::string name;
+  model::Network network;
+  plan::Schedule schedule;
+};
+
+inline std::vector<NamedCase> named_cases(int workers, int microbatches) {
+  std::vector<NamedCase> cases;
+  for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
+    std::optional<NamedCase> found;
+    std::string problem;
+    for (const int stages : {workers, 2 * workers}) {
+      for (const int groups : {0, workers % 2 == 0 ? 2 : 1}) {
+        for (const int count : {microbatches, 2 * workers}) {
+          if (found) continue;
+          plan::ScheduleRequest request{.workers = workers, .microbatches = count};
+          if (groups > 0) request.groups = groups;
+          try {
+            model::Network network = tiny_gpt(stages);
+            request.graph = network.graph;
+            found.emplace(NamedCase{entry.name, network, plan::make_schedule(entry.name, request)});
+          } catch (const InputError& error) {
+            problem = error.what();
+          }
+        }
+      }
+    }
+    EXPECT_TRUE(found) << entry.name << ": no test case fits it: " << problem;
+    if (found) cases.push_back(std::move(*found));
+  }
+  return cases;
+}
+
+/// For each worker, the most stages of one micro-batch that it computes: the smallest limit that can work.
+inline std::vector<int> smallest_limits(const plan::Schedule& schedule) {
+  std::vector<int> limits(static_cast<std::size_t>(schedule.workers()), 1);
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    std::vector<int> here(limits.size(), 0);
+    for (int s = 0; s < schedule.stages(); ++s) {
+      const auto w = static_cast<std::size_t>(schedule.compute(schedule.forward(s, b)));
+      limits[w] = std::max(limits[w], ++here[w]);
+    }
+  }
+  return limits;
+}
+
+inline plan::Costs costs_of(const model::Network& network) {
+  plan::Costs costs;
+  costs.sizes = network.sizes();
+  return costs;
+}
+
+// ---- comparisons ----
+
+inline double norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float v : values) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
+}
+
+/// Stage by stage: the norm of the difference relative to the norm, and each element relative to the largest.
+inline void expect_close(const std::vector<Floats>& actual, const std::vector<Floats>& expected, double tolerance,
+                         const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    ASSERT_EQ(actual[s].size(), expected[s].size()) << what << " of stage " << s;
+    double sum = 0;
+    double largest = 0;
+    for (std::size_t i = 0; i < expected[s].size(); ++i) {
+      const double difference = static_cast<double>(actual[s][i]) - static_cast<double>(expected[s][i]);
+      sum += difference * difference;
+      largest = std::max(largest, std::abs(static_cast<double>(expected[s][i])));
+    }
+    EXPECT_LE(std::sqrt(sum), tolerance * norm(expected[s])) << what << " of stage " << s;
+    for (std::size_t i = 0; i < expected[s].size(); ++i) {
+      ASSERT_NEAR(actual[s][i], expected[s][i], tolerance * largest) << what << " of stage " << s << ", element " << i;
+    }
+  }
+}
+
+// ---- the task graph, run task by task ----
+
+/// Runs a step's tasks one after the other in plain memory. What the engine must give bit by bit under the
+/// ordered discipline, whatever the number of ranks: a sum's terms come in an order that w and n fix.
+/// Temporaries and accumulators start as NaN, so that nothing can rely on what an earlier step left.
+class SequentialRun {
+ public:
+  SequentialRun(const plan::Schedule& schedule, const model::Network& network, const model::OptimizerConfig& optimizer,
+                const std::vector<Floats>& parameters)
+      : schedule_(schedule),
+        network_(network),
+        graph_(schedule, network, optimizer),
+        context_{&graph_, &network, &optimizer, 1.0F / static_cast<float>(schedule.microbatches()), 0} {
+    for (const Datum& datum : graph_.data()) {
+      memory_.emplace_back(datum.size, 0.0F);
+      if (datum.kind == DataKind::weights) memory_.back() = parameters[static_cast<std::size_t>(datum.stage)];
+    }
+  }
+
+  /// The losses by micro-batch.
+  Floats step(int step, const model::Dataset& data) {
+    context_.step = step;
+    for (std::size_t d = 0; d < memory_.size(); ++d) {
+      const Datum& datum = graph_.data()[d];
+      if (is_temporary(datum.kind) || datum.kind == DataKind::weight_gradient || datum.kind == DataKind::loss) {
+        std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
+      }
+      if (datum.kind == DataKind::input) data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
+      if (datum.kind == DataKind::target) data.target(step, datum.microbatch, memory_[d]);
+    }
+    for (const Task& task : graph_.tasks()) {
+      std::vector<std::span<float>> spans;
+      for (const DataAccess& access : task.data) spans.emplace_back(memory_[access.datum]);
+      Floats scratch(network_.stages[static_cast<std::size_t>(task.stage)].scratch_size());
+      run_kernel(context_, task, spans, scratch);
+    }
+    Floats losses(static_cast<std::size_t>(schedule_.microbatches()));
+    for (std::size_t d = 0; d < memory_.size(); ++d) {
+      const Datum& datum = graph_.data()[d];
+      if (datum.kind == DataKind::loss) losses[static_cast<std::size_t>(datum.microbatch)] = memory_[d][0];
+    }
+    return losses;
+  }
+
+  /// By stage, from its first holder.
+  [[nodiscard]] std::vector<Floats> parameters() const { return of_first_holder(DataKind::weights); }
+  [[nodiscard]] std::vector<Floats> gradients() const { return of_first_holder(DataKind::weight_gradient); }
+
+  /// All copies of a stage's weights are equal, bit by bit.
+  void expect_equal_replicas() const {
+    for (int s = 0; s < schedule_.stages(); ++s) {
+      const Floats* first = nullptr;
+      for (std::size_t d = 0; d < memory_.size(); ++d) {
+        if (graph_.data()[d].kind != DataKind::weights || graph_.data()[d].stage != s) continue;
+        if (first == nullptr) first = &memory_[d];
+        EXPECT_EQ(memory_[d], *first) << "stage " << s << " on worker " << graph_.data()[d].worker;
+      }
+    }
+  }
+
+  [[nodiscard]] const TaskGraph& graph() const { return graph_; }
+
+ private:
+  [[nodiscard]] std::vector<Floats> of_first_holder(DataKind kind) const {
+    std::vector<Floats> all(network_.stages.size());
+    for (int s = 0; s < schedule_.stages(); ++s) {
+      const int holder = plan::weight_holders(schedule_, s).front();
+      for (std::size_t d = 0; d < memory_.size(); ++d) {
+        const Datum& datum = graph_.data()[d];
+        if (datum.kind == kind && datum.stage == s && datum.worker == holder) all[static_cast<std::size_t>(s)] = memory_[d];
+      }
+    }
+    return all;
+  }
+
+  const plan::Schedule& schedule_;
+  const model::Network& network_;
+  TaskGraph graph_;
+  KernelContext context_;
+  std::vector<Floats> memory_;
+};
+
+}  // namespace starpipe::runtime::testing

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy without StarPU: what each discipline gives, in what order, and under many threads at once.
+#include "starpipe/runtime/policy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <ostream>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "plan/random_schedules.hpp"
+#include "starpipe/plan/check.hpp"
+#include "starpipe/plan/registry.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using plan::Discipline;
+using plan::JobId;
+using plan::Schedule;
+
+// Tasks are opaque, so any addresses do: that of a number from 1, which may not be null.
+class Tasks {
+ public:
+  explicit Tasks(std::size_t count) : cells_(count) {}
+  PolicyCore::Task operator[](std::size_t i) { return &cells_[i]; }
+  std::size_t number(PolicyCore::Task task) const { return static_cast<std::size_t>(static_cast<char*>(task) - cells_.data()); }
+
+ private:
+  std::vector<char> cells_;
+};
+
+bool always(PolicyCore::Task, int) { return true; }
+
+constexpr std::array two_workers = {0, 1};
+
+Schedule one_f_one_b(int workers, int microbatches) {
+  return plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});
+}
+
+TEST(PolicyCore, OrderedWaitsForTheNextJob) {
+  const Schedule schedule = one_f_one_b(2, 4);
+  Tasks tasks(schedule.slots());
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  const auto order = schedule.order(0);
+  for (std::size_t i = order.size(); i-- > 1;) {
+    core.push(0, tasks[order[i]], order[i]);
+    EXPECT_EQ(core.pop(0), nullptr) << "the first job is not there yet";
+  }
+  core.push(0, tasks[order[0]], order[0]);
+  for (const JobId id : order) {
+    EXPECT_EQ(core.pop(0), tasks[id]) << to_string(schedule.job(id));
+    core.finish(0, id);
+  }
+  EXPECT_EQ(core.pop(0), nullptr);
+  EXPECT_EQ(core.pop(1), nullptr) << "worker 1 was given nothing";
+}
+
+TEST(PolicyCore, GreedyTakesTheSmallestThatIsReady) {
+  const Schedule schedule = one_f_one_b(2, 4).with(Discipline::greedy);
+  Tasks tasks(schedule.slots());
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  const auto order = schedule.order(0);
+  core.push(0, tasks[order[5]], order[5]);
+  core.push(0, tasks[order[2]], order[2]);
+  core.push(0, tasks[order[3]], order[3]);
+  EXPECT_EQ(core.pop(0), tasks[order[2]]);
+  core.push(0, tasks[order[0]], order[0]);
+  EXPECT_EQ(core.pop(0), tasks[order[0]]);
+  EXPECT_EQ(core.pop(0), tasks[order[3]]);
+  EXPECT_EQ(core.pop(0), tasks[order[5]]);
+  EXPECT_EQ(core.pop(0), nullptr);
+}
+
+TEST(PolicyCore, BoundedRefusesUntilAStashIsGivenBack) {
+  const Schedule schedule = one_f_one_b(2, 4).with(Discipline::bounded, {2, 2});
+  Tasks tasks(schedule.slots());
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  const auto push = [&](JobId id) { core.push(0, tasks[id], id); };
+  for (int b = 0; b < 4; ++b) push(schedule.forward(0, b));
+  for (int b = 0; b < 2; ++b) {
+    EXPECT_EQ(core.pop(0), tasks[schedule.forward(0, b)]);
+    core.finish(0, schedule.forward(0, b));
+  }
+  EXPECT_EQ(core.pop(0), nullptr) << "two stashes are held";
+  // A job that keeps no stash is not refused.
+  push(schedule.backward(0, 0));
+  EXPECT_EQ(core.pop(0), tasks[schedule.backward(0, 0)]);
+  EXPECT_EQ(core.pop(0), nullptr) << "the stash is held until the backward pass has ended";
+  core.finish(0, schedule.backward(0, 0));
+  EXPECT_EQ(core.pop(0), tasks[schedule.forward(0, 2)]);
+  EXPECT_EQ(core.pop(0), nullptr);
+}
+
+TEST(PolicyCore, PinnedThenJobsThenFree) {
+  const Schedule schedule = one_f_one_b(2, 2);
+  Tasks tasks(schedule.slots() + 6);
+  const std::size_t others = schedule.slots();
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  const JobId first = schedule.order(0)[0];
+  core.push_free(tasks[others + 0], 1);
+  core.push_free(tasks[others + 1], 5);
+  core.push_free(tasks[others + 2], 5);
+  core.push(0, tasks[first], first);
+  core.push(0, tasks[others + 3], std::nullopt);
+  core.push(0, tasks[others + 4], std::nullopt);
+  EXPECT_EQ(core.pop(0), tasks[others + 3]) << "pinned tasks in order of arrival";
+  EXPECT_EQ(core.pop(0), tasks[others + 4]);
+  EXPECT_EQ(core.pop(0), tasks[first]);
+  EXPECT_EQ(core.pop(0), tasks[others + 1]) << "free tasks, large priorities first";
+  core.push(0, tasks[others + 5], std::nullopt);
+  EXPECT_EQ(core.pop(0), tasks[others + 5]);
+  EXPECT_EQ(core.pop(1), tasks[others + 2]) << "any worker may take a free task";
+  EXPECT_EQ(core.pop(1), tasks[others + 0]);
+  EXPECT_EQ(core.pop(0), nullptr);
+  EXPECT_EQ(core.pop(1), nullptr);
+}
+
+TEST(PolicyCore, PinnedAndFreeTasksNeedNoSchedule) {
+  Tasks tasks(2);
+  PolicyCore core(1, always);
+  EXPECT_EQ(core.pop(0), nullptr);
+  core.push(0, tasks[0], std::nullopt);
+  core.push_free(tasks[1], 0);
+  EXPECT_EQ(core.pop(0), tasks[0]);
+  EXPECT_EQ(core.pop(0), tasks[1]);
+}
+
+TEST(PolicyCore, ARefusedJobDoesNotHoldBackFreeTasks) {
+  const Schedule schedule = one_f_one_b(2, 2);
+  Tasks tasks(schedule.slots() + 1);
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  const JobId second = schedule.order(0)[1];
+  core.push(0, tasks[second], second);
+  core.push_free(tasks[schedule.slots()], 0);
+  EXPECT_EQ(core.pop(0), tasks[schedule.slots()]);
+  EXPECT_EQ(core.pop(0), nullptr);
+}
+
+TEST(PolicyCore, FreeTasksGoToWorkersThatCanRunThem) {
+  Tasks tasks(2);
+  PolicyCore core(2, [](PolicyCore::Task, int worker) { return worker == 1; });
+  core.push_free(tasks[0], 0);
+  core.push_free(tasks[1], 9);
+  EXPECT_EQ(core.pop(0), nullptr);
+  EXPECT_EQ(core.pop(1), tasks[1]);
+  EXPECT_EQ(core.pop(1), tasks[0]);
+}
+
+TEST(PolicyCore, WorkersOfStarPUMayHaveOtherNumbers) {
+  const Schedule schedule = one_f_one_b(3, 2);
+  Tasks tasks(schedule.slots());
+  PolicyCore core(4, always);
+  // This rank has the schedule's workers 1 and 2, as workers 3 and 1.
+  const std::array logical = {-1, 2, -1, 1};
+  core.begin(schedule, logical);
+  for (const auto& [worker, of_schedule] : {std::pair{1, 2}, std::pair{3, 1}}) {
+    for (const JobId id : schedule.order(of_schedule)) core.push(worker, tasks[id], id);
+    for (const JobId id : schedule.order(of_schedule)) {
+      EXPECT_EQ(core.pop(worker), tasks[id]);
+      core.finish(worker, id);
+    }
+  }
+  EXPECT_EQ(core.pop(0), nullptr);
+  EXPECT_NO_THROW(core.begin(schedule, logical)) << "all jobs of this rank have ended";
+}
+
+TEST(PolicyCore, ARunEndsBeforeTheNextBegins) {
+  const Schedule schedule = one_f_one_b(1, 1);
+  const Schedule other = one_f_one_b(1, 3).with(Discipline::greedy);
+  Tasks tasks(other.slots());
+  const std::array logical = {0};
+  PolicyCore core(1, always);
+  core.begin(schedule, logical);
+  EXPECT_THROW(core.begin(schedule, logical), std::logic_error) << "no job has run";
+  for (const JobId id : schedule.order(0)) {
+    core.push(0, tasks[id], id);
+    ASSERT_EQ(core.pop(0), tasks[id]);
+    EXPECT_THROW(core.begin(schedule, logical), std::logic_error) << "a popped job has not ended";
+    core.finish(0, id);
+  }
+  core.begin(other, logical);
+  const JobId last = other.order(0).back();
+  core.push(0, tasks[last], last);
+  EXPECT_EQ(core.pop(0), tasks[last]) << "the second schedule's discipline";
+}
+
+TEST(PolicyCore, AWorkerThatDoesNotExist) {
+  Tasks tasks(1);
+  PolicyCore core(2, always);
+  EXPECT_THROW(core.push(2, tasks[0], std::nullopt), std::out_of_range);
+}
+
+// ---- many threads ----
+
+/// Runs all jobs as StarPU would: each worker on a thread of its own, a job pushed by the thread that ended
+/// its last predecessor, roots by the submitting thread, pinned and free tasks by others meanwhile.
+class Stress {
+ public:
+  explicit Stress(const Schedule& schedule)
+      : schedule_(schedule),
+        tasks_(schedule.slots() + others),
+        core_(schedule.workers(), always),
+        waiting_(schedule.slots()),
+        times_run_(schedule.slots() + others),
+        ran_(static_cast<std::size_t>(schedule.workers())),
+        most_live_(ran_.size(), 0),
+        unfinished_(schedule.job_count() + others) {
+    for (const JobId id : schedule.order()) waiting_[id] = schedule.pred_count(id);
+  }
+
+  void run() {
+    std::vector<int> logical(ran_.size());
+    std::iota(logical.begin(), logical.end(), 0);
+    core_.begin(schedule_, logical);
+    {
+      std::vector<std::jthread> threads;
+      for (int w = 0; w < schedule_.workers(); ++w) threads.emplace_back([this, w] { work(w); });
+      threads.emplace_back([this] { push_pinned(); });
+      threads.emplace_back([this] { push_free(); });
+      // A snapshot: workers count down meanwhile, and push what they free themselves.
+      for (const JobId id : schedule_.order()) {
+        if (schedule_.pred_count(id) == 0) core_.push(schedule_.compute(id), tasks_[id], id);
+      }
+    }
+    check();
+  }
+
+ private:
+  static constexpr std::size_t others = 1000;  // half of them pinned, half free
+  [[nodiscard]] std::size_t other(std::size_t i) const { return schedule_.slots() + i; }
+
+  void push_pinned() {
+    for (std::size_t i = 0; i < others / 2; ++i) {
+      core_.push(static_cast<int>(i) % schedule_.workers(), tasks_[other(i)], std::nullopt);
+    }
+  }
+  void push_free() {
+    for (std::size_t i = others / 2; i < others; ++i) core_.push_free(tasks_[other(i)], static_cast<int>(i % 7));
+  }
+
+  void work(int worker) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+    auto& ran = ran_[static_cast<std::size_t>(worker)];
+    int live = 0;
+    while (unfinished_ > 0) {
+      const PolicyCore::Task task = core_.pop(worker);
+      if (task == nullptr) {
+        if (std::chrono::steady_clock::now() > give_up) {
+          stuck_ = true;
+          return;
+        }
+        std::this_thread::yield();
+        continue;
+      }
+      const std::size_t number = tasks_.number(task);
+      ++times_run_[number];
+      if (number < schedule_.slots()) {
+        const auto id = static_cast<JobId>(number);
+        if (waiting_[id] != 0) ++too_early_;
+        ran.push_back(id);
+        const plan::Pass pass = schedule_.job(id).pass;
+        if (pass == plan::Pass::F) ++live;
+        most_live_[static_cast<std::size_t>(worker)] = std::max(most_live_[static_cast<std::size_t>(worker)], live);
+        if (pass == plan::Pass::W || pass == plan::Pass::BW) --live;
+        core_.finish(worker, id);
+        schedule_.for_each_succ(id, [&](JobId next) {
+          if (--waiting_[next] == 0) core_.push(schedule_.compute(next), tasks_[next], next);
+        });
+      }
+      --unfinished_;
+    }
+  }
+
+  void check() {
+    ASSERT_FALSE(stuck_) << unfinished_ << " tasks were never given";
+    EXPECT_EQ(too_early_, 0);
+    for (const JobId id : schedule_.order()) ASSERT_EQ(times_run_[id], 1) << to_string(schedule_.job(id));
+    for (std::size_t i = 0; i < others; ++i) ASSERT_EQ(times_run_[other(i)], 1) << "task " << i;
+    for (int w = 0; w < schedule_.workers(); ++w) {
+      const auto& ran = ran_[static_cast<std::size_t>(w)];
+      const auto order = schedule_.order(w);
+      ASSERT_EQ(ran.size(), order.size());
+      for (const JobId id : ran) ASSERT_EQ(schedule_.compute(id), w);
+      if (schedule_.discipline() == Discipline::ordered) {
+        ASSERT_TRUE(std::equal(ran.begin(), ran.end(), order.begin())) << "worker " << w;
+      }
+      if (schedule_.discipline() == Discipline::bounded) {
+        EXPECT_LE(most_live_[static_cast<std::size_t>(w)], schedule_.memory_limits()[static_cast<std::size_t>(w)]);
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  Tasks tasks_;
+  PolicyCore core_;
+  std::vector<std::atomic<int>> waiting_;
+  std::vector<std::atomic<int>> times_run_;
+  std::vector<std::vector<JobId>> ran_;  // by worker, which alone writes it
+  std::vector<int> most_live_;           // likewise
+  std::atomic<std::size_t> unfinished_;
+  std::atomic<int> too_early_ = 0;
+  std::atomic<bool> stuck_ = false;
+};
+
+class Disciplines : public ::testing::TestWithParam<Discipline> {
+ protected:
+  static Schedule under(const Schedule& schedule, std::mt19937_64& random) {
+    if (GetParam() != Discipline::bounded) return schedule.with(GetParam());
+    return schedule.with(GetParam(), plan::testing::random_limits(random, schedule));
+  }
+};
+
+TEST_P(Disciplines, ThousandsOfJobsOnManyThreads) {
+  std::mt19937_64 random(1);
+  for (const char* name : {"1f1b", "gpipe", "ddp", "lpp"}) {
+    plan::ScheduleRequest request{.workers = 4, .microbatches = 500};
+    if (std::string_view(name) == "lpp") request.groups = 2;
+    const Schedule schedule = under(plan::make_schedule(name, request), random);
+    ASSERT_EQ(plan::check(schedule).problem, "");
+    SCOPED_TRACE(name);
+    Stress(schedule).run();
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Disciplines, RandomSchedulesOnManyThreads) {
+  std::mt19937_64 random(2);
+  int runs = 0;
+  while (runs < 20) {
+    const plan::testing::Options options{.max_stages = 6, .max_microbatches = 40, .max_workers = 5,
+                                         .one_worker_a_stash = GetParam() == Discipline::bounded,
+                                         .sound_priority = 1};
+    const Schedule schedule = under(Schedule(plan::testing::random_spec(random, options)), random);
+    if (!plan::check(schedule).ok()) continue;
+    SCOPED_TRACE(::testing::Message() << "run " << runs);
+    Stress(schedule).run();
+    if (HasFatalFailure()) return;
+    ++runs;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Disciplines,
+                         ::testing::Values(Discipline::ordered, Discipline::greedy, Discipline::bounded),
+                         [](const auto& test) { return std::string(plan::to_string(test.param)); });
+
+}  // namespace
+}  // namespace starpipe::runtime

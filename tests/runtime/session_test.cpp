@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session refuses before anything runs, on every rank alike, and that StarPU starts again afterwards.
+#include "runtime/session.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "runtime/mpi_main.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+
+const Mpi* mpi = nullptr;
+
+/// The policy that runs, or the message of the InputError, the same on all ranks.
+std::string start(const std::string& policy) {
+  RuntimeConfig config;
+  config.policy = policy;
+  try {
+    const Session session(*mpi, WorkerMap(2 * mpi->ranks(), mpi->ranks()), config);
+    EXPECT_EQ(session.core() != nullptr, session.policy() == "starpipe");
+    return "runs " + session.policy();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+class Environment : public ::testing::Test {
+ protected:
+  ~Environment() override {
+    unsetenv("STARPU_SCHED");
+    unsetenv("STARPU_SCHED_LIB");
+  }
+};
+
+using Policies = Environment;
+
+TEST_F(Policies, ThatStarPUHas) {
+  for (const char* name : {"starpipe", "lws", "eager", "starpipe"}) {
+    EXPECT_EQ(start(name), std::string("runs ") + name);
+  }
+}
+
+TEST_F(Policies, TheEnvironmentWins) {
+  setenv("STARPU_SCHED", "prio", 1);
+  EXPECT_EQ(start("starpipe"), "runs prio");
+}
+
+TEST_F(Policies, UnknownOnesAreNamed) {
+  const std::string message = start("strapipe");
+  EXPECT_NE(message.find("runtime.policy: unknown policy 'strapipe'"), std::string::npos) << message;
+  EXPECT_NE(message.find("starpipe"), std::string::npos) << "the known ones";
+  setenv("STARPU_SCHED", "nosuch", 1);
+  const std::string from_environment = start("starpipe");
+  EXPECT_NE(from_environment.find("STARPU_SCHED: unknown policy 'nosuch'"), std::string::npos) << from_environment;
+}
+
+// StarPU would warn and run `lws`.
+TEST_F(Policies, OfALibraryThatDoesNotHaveThemFail) {
+  for (const char* library : {"/nonexistent/libsched.so", "libm.so.6"}) {
+    setenv("STARPU_SCHED_LIB", library, 1);
+    const std::string message = start("nosuch");
+    EXPECT_NE(message.find("policy 'nosuch' was asked for, but StarPU runs"), std::string::npos) << message;
+    EXPECT_NE(message.find(library), std::string::npos) << message;
+  }
+  unsetenv("STARPU_SCHED_LIB");
+  EXPECT_EQ(start("starpipe"), "runs starpipe") << "after a refusal";
+}
+
+// A library that lacks a policy does not take those away that are there anyway.
+TEST_F(Policies, OfALibraryThatCannotBeLoadedFail) {
+  setenv("STARPU_SCHED_LIB", "/nonexistent/libsched.so", 1);
+  const std::string message = start("starpipe");
+  EXPECT_TRUE(message == "runs starpipe" || message.find("'starpipe' was asked for") != std::string::npos) << message;
+}
+
+TEST(Ranks, TheFirstProblemIsEverybodys) {
+  EXPECT_EQ(mpi->first_problem(""), "");
+  EXPECT_EQ(mpi->first_problem("on rank " + std::to_string(mpi->rank())), "on rank 0");
+  const int last = mpi->ranks() - 1;
+  EXPECT_EQ(mpi->first_problem(mpi->rank() == last ? "on the last" : ""), "on the last");
+  const std::string large(10000, 'x');
+  const std::string cut = mpi->first_problem(large);
+  EXPECT_EQ(cut, large.substr(0, cut.size()));
+  EXPECT_GE(cut.size(), 1000U);
+}
+
+std::string check(int workers, int workers_per_core) {
+  RuntimeConfig config;
+  config.workers_per_core = workers_per_core;
+  try {
+    check_devices(*mpi, WorkerMap(workers, mpi->ranks()), config);
+    return {};
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+TEST(Devices, CoresCarrySoManyWorkers) {
+  EXPECT_EQ(check(mpi->ranks(), 100), "");
+  const std::string message = check(100000, 1);
+  EXPECT_NE(message.find("schedule.workers: 100000 workers need"), std::string::npos) << message;
+  EXPECT_NE(message.find("runtime.workers_per_core is 1"), std::string::npos) << message;
+  EXPECT_NE(check(100000, 1000000).find("StarPU was built for"), std::string::npos);
+}
+
+TEST(Devices, EveryRankHasAWorker) {
+  if (mpi->ranks() == 1) GTEST_SKIP();
+  const std::string message = check(mpi->ranks() - 1, 100);
+  EXPECT_NE(message.find("some ranks would have none"), std::string::npos) << message;
+}
+
+TEST(Devices, StarPUMayBeToldToUseFewer) {
+  setenv("STARPU_NCPU", "1", 1);
+  const std::string message = check(2 * mpi->ranks(), 100);
+  unsetenv("STARPU_NCPU");
+  EXPECT_NE(message.find("carries 2 workers, but STARPU_NCPU allows 1"), std::string::npos) << message;
+}
+
+int run() {
+  const Mpi started;
+  mpi = &started;
+  report_on_rank_0(started);
+  return run_all_tests(started);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return starpipe::runtime::run();
+}
