@@ -19,7 +19,7 @@ void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logi
     }
     worker.queue.reset();
     worker.task_of.clear();
-    if (w >= logical.size() || logical[w] < 0) continue;
+    if (w >= logical.size() || logical[w] < 0 || schedule.order(logical[w]).empty()) continue;
     worker.queue.emplace(schedule, logical[w]);
     worker.task_of.assign(schedule.order(logical[w]).size(), nullptr);
   }
@@ -71,6 +71,8 @@ void PolicyCore::finish(int worker_id, plan::JobId job) {
   Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
   const std::scoped_lock lock(worker.mutex);
   worker.queue->finish(job);
+  // Idle workers go on popping, but from here the schedule may be gone.
+  if (worker.queue->unfinished() == 0) worker.queue.reset();
 }
 
 }  // namespace starpipe::runtime
