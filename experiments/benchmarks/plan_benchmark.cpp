@@ -91,7 +91,8 @@ Schedule split(const Schedule& fused) {
   spec.split_backward = [](int, int) { return true; };
   spec.placement = [](const Job& j) { return Placement{j.stage, j.stage}; };
   spec.priority = [&](const Job& j) {
-    const auto id = j.pass == Pass::F ? fused.forward(j.stage, j.microbatch) : fused.backward(j.stage, j.microbatch);
+    const auto id =
+        j.pass == Pass::F ? fused.forward(j.stage, j.microbatch) : fused.backward(j.stage, j.microbatch);
     return std::int64_t{2} * fused.rank(id) + (j.pass == Pass::W ? 1 : 0);
   };
   spec.discipline = Discipline::greedy;
@@ -107,22 +108,21 @@ bool register_all() {
         run_simulate(state, build(state, name).with(discipline), costs(false));
       });
     }
-    sizes("simulate/" + name + "/transfers", [name](benchmark::State& state) {
-      run_simulate(state, build(state, name), costs(true));
-    });
-    sizes("simulate/" + name + "/no_prefetch", [name](benchmark::State& state) {
-      run_simulate(state, build(state, name), costs(true, false));
-    });
+    sizes("simulate/" + name + "/transfers",
+          [name](benchmark::State& state) { run_simulate(state, build(state, name), costs(true)); });
+    sizes("simulate/" + name + "/no_prefetch",
+          [name](benchmark::State& state) { run_simulate(state, build(state, name), costs(true, false)); });
   }
   sizes("simulate/1f1b/bounded", [](benchmark::State& state) {
-    run_simulate(state, build(state, "1f1b").with(Discipline::bounded, std::vector<int>(workers, workers)), costs(false));
+    run_simulate(state, build(state, "1f1b").with(Discipline::bounded, std::vector<int>(workers, workers)),
+                 costs(false));
   });
   sizes("simulate/lpp/bounded", [](benchmark::State& state) {
-    run_simulate(state, build(state, "lpp").with(Discipline::bounded, std::vector<int>(workers, 64)), costs(false));
+    run_simulate(state, build(state, "lpp").with(Discipline::bounded, std::vector<int>(workers, 64)),
+                 costs(false));
   });
-  sizes("simulate/1f1b_split/greedy", [](benchmark::State& state) {
-    run_simulate(state, split(build(state, "1f1b")), costs(false));
-  });
+  sizes("simulate/1f1b_split/greedy",
+        [](benchmark::State& state) { run_simulate(state, split(build(state, "1f1b")), costs(false)); });
   // As many workers as micro-batches: the same jobs, spread thin.
   for (const auto discipline : {Discipline::ordered, Discipline::greedy, Discipline::bounded}) {
     sizes("simulate/1f1b_wide/" + std::string(to_string(discipline)), [=](benchmark::State& state) {

@@ -102,8 +102,9 @@ std::string memory_problem(const Schedule& schedule) {
     const auto need = most_stages(schedule);
     for (std::size_t w = 0; w < need.size(); ++w) {
       if (limits[w] >= need[w]) continue;
-      return fmt::format("worker {}: a memory limit of {} stashes is below the {} stages it runs of one micro-batch",
-                         w, limits[w], need[w]);
+      return fmt::format(
+          "worker {}: a memory limit of {} stashes is below the {} stages it runs of one micro-batch", w,
+          limits[w], need[w]);
     }
     return {};
   }

@@ -85,10 +85,14 @@ void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<
 
 double Durations::of(Pass pass) const {
   switch (pass) {
-    case Pass::F: return F;
-    case Pass::B: return B;
-    case Pass::W: return W;
-    case Pass::BW: return B + W;
+    case Pass::F:
+      return F;
+    case Pass::B:
+      return B;
+    case Pass::W:
+      return W;
+    case Pass::BW:
+      return B + W;
   }
   return 0;
 }
@@ -128,7 +132,8 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   timeline.makespan = last - first;
   double busy = 0;
   for (const double time : timeline.busy) busy += time;
-  if (timeline.makespan > 0) timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
+  if (timeline.makespan > 0)
+    timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
   if (timeline.device_span > 0) {
     timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
   }

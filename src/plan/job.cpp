@@ -9,10 +9,14 @@ namespace starpipe::plan {
 
 std::string_view to_string(Pass pass) {
   switch (pass) {
-    case Pass::F: return "F";
-    case Pass::B: return "B";
-    case Pass::W: return "W";
-    case Pass::BW: return "BW";
+    case Pass::F:
+      return "F";
+    case Pass::B:
+      return "B";
+    case Pass::W:
+      return "W";
+    case Pass::BW:
+      return "BW";
   }
   return "?";
 }

@@ -20,9 +20,12 @@ void check_memory_limits(const std::string& name, int workers, const std::vector
 
 std::string_view to_string(Discipline discipline) {
   switch (discipline) {
-    case Discipline::greedy: return "greedy";
-    case Discipline::bounded: return "bounded";
-    case Discipline::ordered: return "ordered";
+    case Discipline::greedy:
+      return "greedy";
+    case Discipline::bounded:
+      return "bounded";
+    case Discipline::ordered:
+      return "ordered";
   }
   return "?";
 }
@@ -41,7 +44,8 @@ Schedule::Schedule(const ScheduleSpec& spec)
       workers_(spec.workers),
       discipline_(spec.discipline),
       memory_limits_(spec.memory_limits) {
-  if (microbatches_ < 1) throw InputError(fmt::format("{}: {} micro-batches, need at least 1", name_, microbatches_));
+  if (microbatches_ < 1)
+    throw InputError(fmt::format("{}: {} micro-batches, need at least 1", name_, microbatches_));
   if (workers_ < 1) throw InputError(fmt::format("{}: {} workers, need at least 1", name_, workers_));
   if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
   check_memory_limits(name_, workers_, memory_limits_);
@@ -56,7 +60,8 @@ Schedule::Schedule(const ScheduleSpec& spec)
   }
   const auto slot_count = pairs * static_cast<std::uint64_t>(stride_);
   if (slot_count >= no_rank) {
-    throw InputError(fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
+    throw InputError(
+        fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
   }
 
   rank_.assign(slot_count, no_rank);

@@ -19,7 +19,8 @@ namespace {
 void check_costs(const Schedule& schedule, const Costs& costs) {
   const auto stages = static_cast<std::size_t>(schedule.stages());
   if (costs.durations.size() != 1 && costs.durations.size() != stages) {
-    throw InputError(fmt::format("durations for {} stages, the schedule has {}", costs.durations.size(), stages));
+    throw InputError(
+        fmt::format("durations for {} stages, the schedule has {}", costs.durations.size(), stages));
   }
   if (costs.sizes.size() != 1 && costs.sizes.size() != stages) {
     throw InputError(fmt::format("sizes of {} stages, the schedule has {}", costs.sizes.size(), stages));
@@ -28,11 +29,13 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
     const Durations& d = costs.durations[s];
     if (!is_time(d.F) || !is_time(d.B) || !is_time(d.W)) {
-      throw InputError(fmt::format("durations of stage {} must be finite and not negative (F={}, B={}, W={})", s, d.F, d.B, d.W));
+      throw InputError(fmt::format("durations of stage {} must be finite and not negative (F={}, B={}, W={})",
+                                   s, d.F, d.B, d.W));
     }
   }
   if (!is_time(costs.alpha) || !is_time(costs.beta)) {
-    throw InputError(fmt::format("communication costs must be finite and not negative (alpha={}, beta={})", costs.alpha, costs.beta));
+    throw InputError(fmt::format("communication costs must be finite and not negative (alpha={}, beta={})",
+                                 costs.alpha, costs.beta));
   }
 }
 
@@ -94,10 +97,10 @@ class Simulation {
   template <class Function>
   void for_each_fetch(JobId id, Function&& f) const {
     const Job job = schedule_.job(id);
-    const auto [holder, worker] = schedule_.placement(id);
+    const Placement at = schedule_.placement(id);
     const StageSizes& size = costs_.size(job.stage);
     const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
-      if (schedule_.compute(producer) != worker) f(Fetch{kind, producer, job.stage, bytes});
+      if (schedule_.compute(producer) != at.compute) f(Fetch{kind, producer, job.stage, bytes});
     };
     if (job.pass == Pass::F) {
       for (const int p : schedule_.graph().pred(job.stage)) {
@@ -113,8 +116,8 @@ class Simulation {
     }
     if (job.pass == Pass::W) {
       from(schedule_.backward(job.stage, job.microbatch), Fetch::Kind::gradient_stash, size.gradient_stash);
-    } else if (holder != worker) {
-      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(holder), job.stage, size.weights});
+    } else if (at.weights != at.compute) {
+      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(at.weights), job.stage, size.weights});
     }
   }
 
@@ -145,7 +148,8 @@ class Simulation {
       const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
       const auto job_count = static_cast<std::uint64_t>(schedule_.slots()) + running_.size();
       const auto copies = static_cast<std::uint64_t>(fetch.kind) * job_count + fetch.producer;
-      const auto key = (copies * running_.size() + worker) * static_cast<std::uint64_t>(schedule_.stages()) + stage;
+      const auto key =
+          (copies * running_.size() + worker) * static_cast<std::uint64_t>(schedule_.stages()) + stage;
       const bool shared = fetch.kind == Fetch::Kind::activation || fetch.kind == Fetch::Kind::weights ||
                           fetch.kind == Fetch::Kind::stash;
       if (shared && !fetched_.insert(key).second) return;
@@ -193,11 +197,11 @@ class Simulation {
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<Span> spans_;
-  std::vector<int> waiting_;       // inputs that are not there yet, by JobId
-  std::vector<double> ready_at_;   // not before this, by JobId
-  std::vector<bool> running_;      // by worker
+  std::vector<int> waiting_;      // inputs that are not there yet, by JobId
+  std::vector<double> ready_at_;  // not before this, by JobId
+  std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
-  std::vector<int> touched_;       // workers that may start a job now
+  std::vector<int> touched_;  // workers that may start a job now
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };

@@ -45,13 +45,12 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
   std::ranges::sort(edges_);
   for (const auto& [from, to] : edges_) {
     if (from < 0 || from >= stages || to < 0 || to >= stages || from == to) {
-      throw InputError(fmt::format("stage graph: edge {} -> {} is not between two of the stages 0..{}",
-                                   from, to, stages - 1));
+      throw InputError(fmt::format("stage graph: edge {} -> {} is not between two of the stages 0..{}", from,
+                                   to, stages - 1));
     }
   }
   if (const auto twice = std::ranges::adjacent_find(edges_); twice != edges_.end()) {
-    throw InputError(
-        fmt::format("stage graph: edge {} -> {} is given twice", twice->first, twice->second));
+    throw InputError(fmt::format("stage graph: edge {} -> {} is given twice", twice->first, twice->second));
   }
   const auto count = static_cast<std::size_t>(stages);
   const auto from = [](const auto& edge) { return edge.first; };
@@ -72,8 +71,8 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
     }
   }
   if (sinks > 1) {
-    throw InputError(
-        fmt::format("stage graph: {} stages feed no other; the stage with the loss must be the only one", sinks));
+    throw InputError(fmt::format(
+        "stage graph: {} stages feed no other; the stage with the loss must be the only one", sinks));
   }
   int seen = 0;
   while (!free.empty()) {

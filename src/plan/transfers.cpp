@@ -35,7 +35,8 @@ bool reads_weights(Pass pass) { return pass != Pass::W; }
 std::vector<int> weight_holders(const Schedule& schedule, int stage) {
   std::set<int> holders;
   for (int b = 0; b < schedule.microbatches(); ++b) {
-    for (const JobId id : {schedule.forward(stage, b), schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
+    for (const JobId id :
+         {schedule.forward(stage, b), schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
       holders.insert(schedule.placement(id).weights);
     }
   }
@@ -62,7 +63,8 @@ std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage) {
       steps.push_back({stage, tree[i + stride], tree[i], false});
     }
   }
-  for (std::size_t h = 1; h < holders.size(); ++h) steps.push_back({stage, holders.front(), holders[h], true});
+  for (std::size_t h = 1; h < holders.size(); ++h)
+    steps.push_back({stage, holders.front(), holders[h], true});
   return steps;
 }
 

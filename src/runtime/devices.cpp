@@ -20,8 +20,8 @@ std::vector<std::string> cuda_devices() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
     devices.push_back(fmt::format("{}, {:.1f} GiB, compute capability {}.{}", properties.name,
-                                  static_cast<double>(properties.totalGlobalMem) / (1ULL << 30), properties.major,
-                                  properties.minor));
+                                  static_cast<double>(properties.totalGlobalMem) / (1ULL << 30),
+                                  properties.major, properties.minor));
   }
   return devices;
 }

@@ -41,9 +41,12 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
 // Other policies refuse nothing and may use any worker of the rank, so there StarPU serialises them.
 starpu_data_access_mode mode_of(Access access, bool our_policy) {
   switch (access) {
-    case Access::read: return STARPU_R;
-    case Access::write: return STARPU_W;
-    case Access::update: return STARPU_RW;
+    case Access::read:
+      return STARPU_R;
+    case Access::write:
+      return STARPU_W;
+    case Access::update:
+      return STARPU_RW;
     case Access::accumulate:
       return our_policy ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
   }
@@ -72,7 +75,8 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       meter_(graph_, schedule.workers(),
              [&] {
                std::vector<bool> local(static_cast<std::size_t>(schedule.workers()));
-               for (int w = 0; w < schedule.workers(); ++w) local[static_cast<std::size_t>(w)] = session.is_local(w);
+               for (int w = 0; w < schedule.workers(); ++w)
+                 local[static_cast<std::size_t>(w)] = session.is_local(w);
                return local;
              }()),
       clock_offset_(measure_clock_offset(session.mpi().comm())) {
@@ -94,9 +98,10 @@ void Engine::choose_local_tasks() {
   last_use_.assign(graph_.data().size(), never);
   for (std::size_t t = 0; t < graph_.tasks().size(); ++t) {
     const Task& task = graph_.tasks()[t];
-    const bool mine = session_.is_local(task.worker) || std::ranges::any_of(task.data, [&](const DataAccess& access) {
-                        return access.access == Access::read && rank_of(graph_.data()[access.datum]) == rank();
-                      });
+    const bool mine =
+        session_.is_local(task.worker) || std::ranges::any_of(task.data, [&](const DataAccess& access) {
+          return access.access == Access::read && rank_of(graph_.data()[access.datum]) == rank();
+        });
     if (!mine) continue;
     for (const DataAccess& access : task.data) last_use_[access.datum] = local_tasks_.size();
     local_tasks_.push_back(t);
@@ -114,7 +119,8 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
     if (from_host) {
       memory_[d] = datum.kind == DataKind::weights ? parameters[static_cast<std::size_t>(datum.stage)]
                                                    : std::vector<float>(datum.size, 0.0F);
-      starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory_[d].data()),
+      starpu_vector_data_register(&handle, STARPU_MAIN_RAM,
+                                  reinterpret_cast<std::uintptr_t>(memory_[d].data()),
                                   static_cast<std::uint32_t>(datum.size), sizeof(float));
     } else {
       starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(datum.size), sizeof(float));
@@ -125,7 +131,8 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
   }
   for (const model::Stage& stage : network_.stages) {
     starpu_data_handle_t handle = nullptr;
-    starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(std::max<std::size_t>(1, stage.scratch_size())),
+    starpu_vector_data_register(&handle, -1, 0,
+                                static_cast<std::uint32_t>(std::max<std::size_t>(1, stage.scratch_size())),
                                 sizeof(float));
     scratch_.emplace_back(handle, false);
   }
@@ -152,7 +159,8 @@ void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
   thread_local std::vector<std::span<float>> data;
   data.clear();
   const auto memory = [&](std::size_t i) {
-    return std::span(reinterpret_cast<float*>(STARPU_VECTOR_GET_PTR(buffers[i])), STARPU_VECTOR_GET_NX(buffers[i]));
+    return std::span(reinterpret_cast<float*>(STARPU_VECTOR_GET_PTR(buffers[i])),
+                     STARPU_VECTOR_GET_NX(buffers[i]));
   };
   for (std::size_t i = 0; i < task.data.size(); ++i) data.push_back(memory(i));
   const auto scratch = is_pass(task.kind) ? memory(task.data.size()) : std::span<float>{};
@@ -184,8 +192,10 @@ void Engine::insert(std::size_t task_number) {
   const bool ours = session_.core() != nullptr;
   std::vector<starpu_data_descr> data;
   data.reserve(task.data.size() + 1);
-  for (const DataAccess& access : task.data) data.push_back({handles_[access.datum].get(), mode_of(access.access, ours)});
-  if (is_pass(task.kind)) data.push_back({scratch_[static_cast<std::size_t>(task.stage)].get(), STARPU_SCRATCH});
+  for (const DataAccess& access : task.data)
+    data.push_back({handles_[access.datum].get(), mode_of(access.access, ours)});
+  if (is_pass(task.kind))
+    data.push_back({scratch_[static_cast<std::size_t>(task.stage)].get(), STARPU_SCRATCH});
 
   // Jobs of small n first; what is no job is waited for by jobs, or by the end of the step.
   int priority = std::numeric_limits<int>::max();
@@ -197,8 +207,8 @@ void Engine::insert(std::size_t task_number) {
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &codelet(task.kind), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
-      &arguments_[task_number], sizeof(TaskArgument), STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA, sched_data,
-      STARPU_NAME, names_[task_number].c_str(), 0);
+      &arguments_[task_number], sizeof(TaskArgument), STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
+      sched_data, STARPU_NAME, names_[task_number].c_str(), 0);
   require(status, "inserting", names_[task_number]);
 }
 
@@ -229,10 +239,11 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
   fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
-  MPI_Barrier(session_.mpi().comm());
+  session_.mpi().barrier();
   const double start = clock_seconds();
   submit();
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
+  session_.mpi().barrier();  // so that what follows waits for nobody
   result.seconds = clock_seconds() - start;
   read_losses(result.losses);
   gather(result);
@@ -251,7 +262,8 @@ void Engine::read_losses(std::vector<float>& losses) {
     starpu_data_release(handles_[d].get());
   }
   // One rank has each loss, the others zero, so the sum is exact.
-  MPI_Allreduce(mine.data(), losses.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM, session_.mpi().comm());
+  MPI_Allreduce(mine.data(), losses.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
+                session_.mpi().comm());
 }
 
 void Engine::gather(StepResult& result) {
@@ -278,7 +290,8 @@ void Engine::gather(StepResult& result) {
 
   const WorkerMap& map = session_.map();
   const WorkerRecord* local = meter_.workers().data() + map.first(rank());
-  const auto workers = gather_bytes(local, static_cast<std::size_t>(map.count(rank())) * sizeof(WorkerRecord));
+  const auto workers =
+      gather_bytes(local, static_cast<std::size_t>(map.count(rank())) * sizeof(WorkerRecord));
   result.workers.resize(workers.size() / sizeof(WorkerRecord));
   std::memcpy(result.workers.data(), workers.data(), workers.size());
 }
@@ -292,7 +305,8 @@ std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {
     const auto is_wanted = [&](const Datum& datum) {
       return datum.kind == kind && datum.stage == static_cast<int>(s) && datum.worker == holder;
     };
-    const auto d = static_cast<std::size_t>(std::ranges::find_if(graph_.data(), is_wanted) - graph_.data().begin());
+    const auto d =
+        static_cast<std::size_t>(std::ranges::find_if(graph_.data(), is_wanted) - graph_.data().begin());
     const int owner = rank_of(graph_.data()[d]);
     const int count = static_cast<int>(graph_.data()[d].size);
     if (rank() == owner) {
@@ -333,8 +347,10 @@ void Engine::watch(const std::stop_token& stop, double timeout) {
       last_progress = now;
     }
     if (std::chrono::duration<double>(now - last_progress).count() < timeout) continue;
-    fmt::print(stderr, "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
-               rank(), timeout, context_.step);
+    fmt::print(
+        stderr,
+        "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
+        rank(), timeout, context_.step);
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
 }

@@ -29,7 +29,9 @@ class Handle {
   /// Takes over a registered handle. `keep_value`: bring the value back to its home at the end.
   Handle(starpu_data_handle_t handle, bool keep_value) : handle_(handle), keep_value_(keep_value) {}
   ~Handle();
-  Handle(Handle&& other) noexcept : handle_(other.handle_), keep_value_(other.keep_value_) { other.handle_ = nullptr; }
+  Handle(Handle&& other) noexcept : handle_(other.handle_), keep_value_(other.keep_value_) {
+    other.handle_ = nullptr;
+  }
   Handle& operator=(Handle&& other) noexcept {
     std::swap(handle_, other.handle_);
     std::swap(keep_value_, other.keep_value_);
@@ -48,10 +50,10 @@ class Handle {
 
 /// A step as it ran.
 struct StepResult {
-  std::vector<float> losses;         ///< by micro-batch; on every rank
-  double seconds = 0;                ///< from submission to the last update, this rank's clock
-  std::vector<JobRecord> jobs;       ///< all ranks' jobs, on rank 0's clock; on rank 0 only
-  std::vector<WorkerRecord> workers; ///< by logical worker; on rank 0 only
+  std::vector<float> losses;          ///< by micro-batch; on every rank
+  double seconds = 0;                 ///< from submission to the last update, this rank's clock
+  std::vector<JobRecord> jobs;        ///< all ranks' jobs, on rank 0's clock; on rank 0 only
+  std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
 };
 
 /// Trains one network under one schedule. All member functions are collective: every rank of the session
@@ -116,13 +118,13 @@ class Engine {
   Meter meter_;
   double clock_offset_;  // to add to our clock for rank 0's
 
-  std::vector<std::size_t> local_tasks_;        // that this rank inserts
-  std::vector<std::size_t> last_use_;           // by datum: index into local_tasks_; none if unused here
-  std::vector<TaskArgument> arguments_;         // by task
-  std::vector<std::string> names_;              // by task
-  std::vector<std::vector<float>> memory_;      // by datum: what the host provides
-  std::vector<Handle> handles_;                 // by datum
-  std::vector<Handle> scratch_;                 // by stage
+  std::vector<std::size_t> local_tasks_;    // that this rank inserts
+  std::vector<std::size_t> last_use_;       // by datum: index into local_tasks_; none if unused here
+  std::vector<TaskArgument> arguments_;     // by task
+  std::vector<std::string> names_;          // by task
+  std::vector<std::vector<float>> memory_;  // by datum: what the host provides
+  std::vector<Handle> handles_;             // by datum
+  std::vector<Handle> scratch_;             // by stage
 
   std::atomic<std::uint64_t> finished_ = 0;
   std::atomic<bool> running_ = false;

@@ -11,9 +11,11 @@ namespace {
 
 plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph) {
   const ScheduleConfig& wanted = config.schedule;
-  plan::Schedule schedule = plan::make_schedule(
-      wanted.name, {.workers = wanted.workers, .microbatches = config.training.microbatches, .graph = graph,
-                    .groups = wanted.groups, .stage_workers = wanted.placement});
+  plan::Schedule schedule = plan::make_schedule(wanted.name, {.workers = wanted.workers,
+                                                              .microbatches = config.training.microbatches,
+                                                              .graph = graph,
+                                                              .groups = wanted.groups,
+                                                              .stage_workers = wanted.placement});
   if (wanted.discipline || wanted.memory_limit) {
     std::vector<int> limits;
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
@@ -32,7 +34,8 @@ Experiment make_experiment(const Config& config) {
   model::Network network =
       model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
   plan::Schedule schedule = build_schedule(config, network.graph);
-  auto data = model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
+  auto data =
+      model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   return {std::move(network), std::move(schedule), std::move(data)};
 }
 

@@ -18,10 +18,12 @@ Hardware find_hardware() {
 
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return hardware;
-  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(raw, hwloc_topology_destroy);
+  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(raw,
+                                                                                    hwloc_topology_destroy);
   if (hwloc_topology_load(topology.get()) != 0) return hardware;
 
-  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(),
+                                                                            hwloc_bitmap_free);
   if (hwloc_get_cpubind(topology.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
     hwloc_bitmap_copy(bound.get(), hwloc_topology_get_allowed_cpuset(topology.get()));
   }

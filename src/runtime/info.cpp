@@ -41,10 +41,15 @@ std::string mpi_version() {
 }  // namespace
 
 nlohmann::ordered_json versions() {
-  return {{"starpipe", version},         {"commit", commit()},     {"compiler", compiler},
-          {"build_type", build_type},    {"starpu", starpu_version()}, {"mpi", mpi_version()},
+  return {{"starpipe", version},
+          {"commit", commit()},
+          {"compiler", compiler},
+          {"build_type", build_type},
+          {"starpu", starpu_version()},
+          {"mpi", mpi_version()},
           {"openblas", openblas_get_config()},
-          {"hwloc", fmt::format("{}.{}.{}", HWLOC_API_VERSION >> 16, (HWLOC_API_VERSION >> 8) & 0xff, HWLOC_API_VERSION & 0xff)}};
+          {"hwloc", fmt::format("{}.{}.{}", HWLOC_API_VERSION >> 16, (HWLOC_API_VERSION >> 8) & 0xff,
+                                HWLOC_API_VERSION & 0xff)}};
 }
 
 std::string describe_runtime(bool json) {
@@ -53,37 +58,44 @@ std::string describe_runtime(bool json) {
   for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
     policies.emplace_back((*policy)->policy_name);
   }
-  nlohmann::ordered_json info = {
-      {"versions", versions()},
-      {"machine", {{"name", hardware.machine}, {"processor", hardware.cpu}, {"cores", hardware.cores}, {"binding", hardware.binding}}},
-      {"starpu_most_cpu_workers", STARPU_MAXCPUS},
+  nlohmann::ordered_json info = {{"versions", versions()},
+                                 {"machine",
+                                  {{"name", hardware.machine},
+                                   {"processor", hardware.cpu},
+                                   {"cores", hardware.cores},
+                                   {"binding", hardware.binding}}},
+                                 {"starpu_most_cpu_workers", STARPU_MAXCPUS},
 #ifdef STARPU_USE_CUDA
-      {"starpu_cuda", true},
+                                 {"starpu_cuda", true},
 #else
-      {"starpu_cuda", false},
+                                  {"starpu_cuda", false},
 #endif
 #ifdef STARPU_USE_FXT
-      {"starpu_fxt", true},
+                                 {"starpu_fxt", true},
 #else
-      {"starpu_fxt", false},
+                                  {"starpu_fxt", false},
 #endif
-      {"cuda", built_with_cuda()},
-      {"cuda_devices", cuda_devices()},
-      {"policies", policies},
-      {"layers", model::layer_kinds()}};
+                                 {"cuda", built_with_cuda()},
+                                 {"cuda_devices", cuda_devices()},
+                                 {"policies", policies},
+                                 {"layers", model::layer_kinds()}};
   if (json) return info.dump(2) + "\n";
   std::string text;
-  for (const auto& [name, value] : info["versions"].items()) text += fmt::format("{:<12}{}\n", name, value.get<std::string>());
-  text += fmt::format("{:<12}{}, {}, {} cores ({})\n", "machine", hardware.machine, hardware.cpu.empty() ? "unknown processor" : hardware.cpu,
-                      hardware.cores, hardware.binding);
-  text += fmt::format("{:<12}up to {} CPU workers a process, CUDA {}, FxT traces {}\n", "StarPU has", STARPU_MAXCPUS,
-                      info["starpu_cuda"].get<bool>() ? "yes" : "no", info["starpu_fxt"].get<bool>() ? "yes" : "no");
+  for (const auto& [name, value] : info["versions"].items())
+    text += fmt::format("{:<12}{}\n", name, value.get<std::string>());
+  text += fmt::format("{:<12}{}, {}, {} cores ({})\n", "machine", hardware.machine,
+                      hardware.cpu.empty() ? "unknown processor" : hardware.cpu, hardware.cores,
+                      hardware.binding);
+  text += fmt::format("{:<12}up to {} CPU workers a process, CUDA {}, FxT traces {}\n", "StarPU has",
+                      STARPU_MAXCPUS, info["starpu_cuda"].get<bool>() ? "yes" : "no",
+                      info["starpu_fxt"].get<bool>() ? "yes" : "no");
   if (!built_with_cuda()) {
     text += fmt::format("{:<12}not looked for: built without STARPIPE_WITH_CUDA\n", "GPUs");
   } else if (cuda_devices().empty()) {
     text += fmt::format("{:<12}none\n", "GPUs");
   }
-  for (const std::string& device : cuda_devices()) text += fmt::format("{:<12}{} (no kernel uses it yet)\n", "GPU", device);
+  for (const std::string& device : cuda_devices())
+    text += fmt::format("{:<12}{} (no kernel uses it yet)\n", "GPU", device);
   text += fmt::format("{:<12}{}\n", "policies", fmt::join(policies, ", "));
   text += fmt::format("{:<12}{}\n", "layers", fmt::join(model::layer_kinds(), ", "));
   return text;

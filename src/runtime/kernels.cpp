@@ -29,8 +29,12 @@ struct JobData {
     for (std::size_t i = 0; i < data.size(); ++i) {
       const bool reads = task.data[i].access == Access::read;
       switch (graph.data()[task.data[i].datum].kind) {
-        case DataKind::weights: weights = data[i]; break;
-        case DataKind::input: inputs.emplace_back(data[i]); break;
+        case DataKind::weights:
+          weights = data[i];
+          break;
+        case DataKind::input:
+          inputs.emplace_back(data[i]);
+          break;
         case DataKind::activation:
           if (reads) {
             inputs.emplace_back(data[i]);
@@ -38,9 +42,15 @@ struct JobData {
             output = data[i];
           }
           break;
-        case DataKind::target: target = data[i]; break;
-        case DataKind::loss: output = data[i]; break;
-        case DataKind::stash: stash = data[i]; break;
+        case DataKind::target:
+          target = data[i];
+          break;
+        case DataKind::loss:
+          output = data[i];
+          break;
+        case DataKind::stash:
+          stash = data[i];
+          break;
         case DataKind::gradient:
           if (reads) {
             output_gradients.emplace_back(data[i]);
@@ -48,9 +58,14 @@ struct JobData {
             input_gradients.push_back(data[i]);
           }
           break;
-        case DataKind::gradient_stash: gradient_stash = data[i]; break;
-        case DataKind::weight_gradient: weight_gradient = data[i]; break;
-        case DataKind::optimizer_state: break;  // no job reads it
+        case DataKind::gradient_stash:
+          gradient_stash = data[i];
+          break;
+        case DataKind::weight_gradient:
+          weight_gradient = data[i];
+          break;
+        case DataKind::optimizer_state:
+          break;  // no job reads it
       }
     }
   }
@@ -66,8 +81,8 @@ void run_job(const KernelContext& context, const Task& task, std::span<const std
       stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch);
       break;
     case TaskKind::B:
-      stage.backward_input(job.weights, job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
-                           job.gradient_stash, scratch);
+      stage.backward_input(job.weights, job.stash, job.output_gradients, context.loss_scale,
+                           job.input_gradients, job.gradient_stash, scratch);
       break;
     case TaskKind::W:
       stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient, scratch);

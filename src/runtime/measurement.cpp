@@ -2,16 +2,17 @@
 #include "measurement.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace starpipe::runtime {
 namespace {
 
-double median(std::vector<double> values) {
+// The mean, not the median: a makespan is a sum, and on shared cores durations come in two sizes, with and
+// without another thread's time slice in them.
+double mean(const std::vector<double>& values) {
   if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 }  // namespace
@@ -32,12 +33,32 @@ std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map) 
 }
 
 Measurement::Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes)
-    : schedule_(schedule), sizes_(std::move(sizes)), durations_(static_cast<std::size_t>(schedule.stages()) * 4) {}
+    : schedule_(schedule),
+      sizes_(std::move(sizes)),
+      durations_(static_cast<std::size_t>(schedule.stages()) * 4) {}
 
 double Measurement::makespan(const std::vector<JobRecord>& jobs) {
   const auto first = std::ranges::min_element(jobs, {}, &JobRecord::start);
   const auto last = std::ranges::max_element(jobs, {}, &JobRecord::end);
   return last->end - first->start;
+}
+
+void Measurement::add_delays(const std::vector<JobRecord>& jobs) {
+  std::vector<const JobRecord*> by_job(schedule_.slots(), nullptr);
+  for (const JobRecord& job : jobs) by_job[job.job] = &job;
+  std::vector<JobRecord> order = jobs;
+  std::ranges::sort(order, {}, &JobRecord::start);
+  std::vector<double> free_since(static_cast<std::size_t>(schedule_.workers()), 0);
+  for (const JobRecord& job : order) {
+    double& free = free_since[static_cast<std::size_t>(job.worker)];
+    const JobRecord* last = nullptr;
+    schedule_.for_each_pred(job.job, [&](plan::JobId id) {
+      if (last == nullptr || by_job[id]->end > last->end) last = by_job[id];
+    });
+    const bool waited = last != nullptr && last->worker != job.worker && last->end > free;
+    if (waited) delays_.push_back(job.start - last->end);
+    free = job.end;
+  }
 }
 
 void Measurement::add(const StepResult& step) {
@@ -46,11 +67,14 @@ void Measurement::add(const StepResult& step) {
   workers_ = step.workers;
   if (number <= 1) {
     for (auto& durations : durations_) durations.clear();
+    delays_.clear();
   }
   if (number <= calibration_steps) {
+    add_delays(step.jobs);
     for (const JobRecord& record : step.jobs) {
       const plan::Job job = schedule_.job(record.job);
-      durations_[static_cast<std::size_t>(job.stage) * 4 + static_cast<std::size_t>(job.pass)].push_back(record.end - record.start);
+      durations_[static_cast<std::size_t>(job.stage) * 4 + static_cast<std::size_t>(job.pass)].push_back(
+          record.end - record.start);
     }
   }
   if (number == 1 || number == calibration_steps + 1) {
@@ -66,12 +90,14 @@ plan::Costs Measurement::costs() const {
   plan::Costs costs;
   costs.sizes = sizes_;
   costs.durations.clear();
+  costs.alpha = std::max(0.0, mean(delays_));
   for (int s = 0; s < schedule_.stages(); ++s) {
     const auto of = [&](plan::Pass pass) {
-      return median(durations_[static_cast<std::size_t>(s) * 4 + static_cast<std::size_t>(pass)]);
+      return mean(durations_[static_cast<std::size_t>(s) * 4 + static_cast<std::size_t>(pass)]);
     };
     const double fused = of(plan::Pass::BW);
-    costs.durations.push_back({of(plan::Pass::F), fused > 0 ? fused : of(plan::Pass::B), fused > 0 ? 0 : of(plan::Pass::W)});
+    costs.durations.push_back(
+        {of(plan::Pass::F), fused > 0 ? fused : of(plan::Pass::B), fused > 0 ? 0 : of(plan::Pass::W)});
   }
   return costs;
 }

@@ -24,8 +24,10 @@ struct MeasuredRun {
 
 /// Collects a training run's steps on rank 0.
 ///
-/// The first step warms up; the next `calibration_steps` give the durations (median of each stage and
-/// pass) that the prediction uses; the rest are measured. Short runs use what they have for both.
+/// The first step warms up; the next `calibration_steps` give the costs that the prediction uses: the
+/// mean duration of each stage and pass, and the mean delay of a transfer (from the end of a job to the
+/// start of the job on another worker that was idle for want of it). The rest are measured. Short runs use
+/// what they have for both.
 class Measurement {
  public:
   static constexpr int calibration_steps = 3;
@@ -34,7 +36,7 @@ class Measurement {
 
   void add(const StepResult& step);
 
-  /// Costs with the measured durations and the model's sizes; transfers are taken as hidden.
+  /// The measured durations and transfer delay, and the model's sizes.
   [[nodiscard]] plan::Costs costs() const;
   [[nodiscard]] plan::Timeline predicted() const;
   /// The step with the median makespan among the measured ones (of the last `window`).
@@ -47,12 +49,14 @@ class Measurement {
  private:
   static constexpr std::size_t window = 64;
 
+  void add_delays(const std::vector<JobRecord>& jobs);
   [[nodiscard]] static double makespan(const std::vector<JobRecord>& jobs);
 
   const plan::Schedule& schedule_;
   std::vector<plan::StageSizes> sizes_;
   int steps_ = 0;
   std::vector<std::vector<double>> durations_;  // by stage * 4 + pass
+  std::vector<double> delays_;
   std::vector<double> makespans_;
   std::deque<std::vector<JobRecord>> recent_;
   std::vector<WorkerRecord> workers_;

@@ -10,13 +10,19 @@ bool is_stash(DataKind kind) { return kind == DataKind::stash || kind == DataKin
 
 plan::Received* received(plan::Transfers& transfers, DataKind kind) {
   switch (kind) {
-    case DataKind::activation: return &transfers.activations;
+    case DataKind::activation:
+      return &transfers.activations;
     case DataKind::stash:
-    case DataKind::gradient_stash: return &transfers.stashes;
-    case DataKind::gradient: return &transfers.gradients;
-    case DataKind::weights: return &transfers.weights;
-    case DataKind::weight_gradient: return &transfers.weight_gradients;
-    default: return nullptr;  // never leaves its worker
+    case DataKind::gradient_stash:
+      return &transfers.stashes;
+    case DataKind::gradient:
+      return &transfers.gradients;
+    case DataKind::weights:
+      return &transfers.weights;
+    case DataKind::weight_gradient:
+      return &transfers.weight_gradients;
+    default:
+      return nullptr;  // never leaves its worker
   }
 }
 
@@ -79,7 +85,8 @@ void Meter::receive(const DataAccess& access, int worker) {
   if (std::ranges::find(on, worker) != on.end()) return;
   on.push_back(worker);
   if (access.access == Access::write) return;
-  plan::Received* count = received(workers_[static_cast<std::size_t>(worker)].received, graph_.data()[access.datum].kind);
+  plan::Received* count =
+      received(workers_[static_cast<std::size_t>(worker)].received, graph_.data()[access.datum].kind);
   if (count == nullptr) return;
   ++count->count;
   count->bytes += bytes(access.datum);

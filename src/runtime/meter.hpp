@@ -48,7 +48,7 @@ class Meter {
   // A copy of a stash or gradient stash on one worker.
   struct Copy {
     int worker;
-    int readers;       // tasks here that read it
+    int readers;  // tasks here that read it
     int readers_left;
     bool held = false;
   };
@@ -56,16 +56,18 @@ class Meter {
   void receive(const DataAccess& access, int worker);
   void hold(std::size_t datum, Copy& copy);
   void release(std::size_t datum, Copy& copy);
-  [[nodiscard]] std::uint64_t bytes(std::size_t datum) const { return graph_.data()[datum].size * sizeof(float); }
+  [[nodiscard]] std::uint64_t bytes(std::size_t datum) const {
+    return graph_.data()[datum].size * sizeof(float);
+  }
 
   const TaskGraph& graph_;
   std::mutex mutex_;
   std::vector<JobRecord> jobs_;
   std::vector<WorkerRecord> workers_;
-  std::vector<int> live_;                        // stashes, by worker
-  std::vector<std::uint64_t> live_bytes_;        // by worker
-  std::vector<std::vector<int>> on_;             // by datum: workers that have it, its writer first
-  std::vector<std::vector<Copy>> copies_;        // by datum; only stashes and gradient stashes, local workers
+  std::vector<int> live_;                  // stashes, by worker
+  std::vector<std::uint64_t> live_bytes_;  // by worker
+  std::vector<std::vector<int>> on_;       // by datum: workers that have it, its writer first
+  std::vector<std::vector<Copy>> copies_;  // by datum; only stashes and gradient stashes, local workers
 };
 
 }  // namespace starpipe::runtime

@@ -27,24 +27,44 @@ void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logi
 
 void PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {
   Worker& worker = *workers_.at(static_cast<std::size_t>(worker_id));
-  const std::scoped_lock lock(worker.mutex);
-  if (!job) {
-    worker.pinned.push_back(task);
-    return;
+  {
+    const std::scoped_lock lock(worker.mutex);
+    if (job) {
+      worker.task_of[schedule_->position(*job)] = task;
+      worker.queue->push(*job);
+    } else {
+      worker.pinned.push_back(task);
+    }
+    worker.was_pushed = true;
   }
-  worker.task_of[schedule_->position(*job)] = task;
-  worker.queue->push(*job);
+  worker.pushed.notify_one();
 }
 
 void PolicyCore::push_free(Task task, int priority) {
-  const std::scoped_lock lock(free_mutex_);
-  free_.emplace(priority, task);
+  {
+    const std::scoped_lock lock(free_mutex_);
+    free_.emplace(priority, task);
+  }
+  for (const auto& worker : workers_) {
+    {
+      const std::scoped_lock lock(worker->mutex);
+      worker->was_pushed = true;
+    }
+    worker->pushed.notify_one();
+  }
+}
+
+void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
+  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  std::unique_lock lock(worker.mutex);
+  worker.pushed.wait_for(lock, most, [&worker] { return worker.was_pushed; });
 }
 
 PolicyCore::Task PolicyCore::pop(int worker_id) {
   Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
   {
     const std::scoped_lock lock(worker.mutex);
+    worker.was_pushed = false;
     if (worker.next_pinned < worker.pinned.size()) {
       const Task task = worker.pinned[worker.next_pinned++];
       if (worker.next_pinned == worker.pinned.size()) {

@@ -28,7 +28,8 @@ ordered_json to_json(const Config& config) {
   json["data"] = {{"kind", data.kind}};
   if (!data.path.empty()) json["data"]["path"] = data.path.string();
   const model::OptimizerConfig& o = training.optimizer;
-  ordered_json optimizer = {{"kind", o.kind}, {"learning_rate", o.learning_rate}, {"weight_decay", o.weight_decay}};
+  ordered_json optimizer = {
+      {"kind", o.kind}, {"learning_rate", o.learning_rate}, {"weight_decay", o.weight_decay}};
   if (o.kind == "adamw") {
     optimizer.update({{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}});
   } else {
@@ -46,8 +47,10 @@ ordered_json to_json(const Config& config) {
   if (!schedule.cuts.empty()) json["schedule"]["cuts"] = schedule.cuts;
   if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
   if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
-  json["runtime"] = {{"policy", runtime.policy}, {"precision", runtime.precision},
-                     {"workers_per_core", runtime.workers_per_core}, {"timeout", runtime.timeout}};
+  json["runtime"] = {{"policy", runtime.policy},
+                     {"precision", runtime.precision},
+                     {"workers_per_core", runtime.workers_per_core},
+                     {"timeout", runtime.timeout}};
   return json;
 }
 
@@ -66,7 +69,8 @@ ordered_json transfers(const plan::Timeline& predicted, const std::vector<Worker
   const auto of_prediction = [](const plan::Transfers& t) -> const plan::Transfers& { return t; };
   const auto of_measurement = [](const WorkerRecord& r) -> const plan::Transfers& { return r.received; };
   ordered_json json;
-  for (const auto& [name, what] : {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
+  for (const auto& [name, what] :
+       {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
     std::vector<std::uint64_t> expected;
     for (const auto& worker : predicted.received) expected.push_back(of_prediction(worker).*kind.*what);
     json[name] = both(expected, by_worker(measured, of_measurement, what));
@@ -94,14 +98,17 @@ std::string pair_text(const std::string& predicted, const std::string& measured)
 
 }  // namespace
 
-ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi, const TrainRecord& record,
-                         const plan::Timeline& predicted, const MeasuredRun& measured, const Measurement& measurement) {
+ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
+                         const TrainRecord& record, const plan::Timeline& predicted,
+                         const MeasuredRun& measured, const Measurement& measurement) {
   ordered_json report;
   report["config"] = to_json(config);
   report["config_file"] = config.source;
   report["versions"] = versions();
   const Hardware hardware = find_hardware();
-  report["machine"] = {{"name", hardware.machine}, {"processor", hardware.cpu}, {"cores", hardware.cores},
+  report["machine"] = {{"name", hardware.machine},
+                       {"processor", hardware.cpu},
+                       {"cores", hardware.cores},
                        {"ranks", mpi.ranks()}};
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
@@ -115,7 +122,8 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
   ordered_json offsets = ordered_json::array();
   for (int step = 0; step < std::min(3, config.training.steps); ++step) {
     ordered_json of_step = ordered_json::array();
-    for (int b = 0; b < config.training.microbatches; ++b) of_step.push_back(experiment.data->offsets(step, b));
+    for (int b = 0; b < config.training.microbatches; ++b)
+      of_step.push_back(experiment.data->offsets(step, b));
     offsets.push_back(std::move(of_step));
   }
   if (!offsets.at(0).at(0).empty()) report["offsets"] = std::move(offsets);
@@ -124,53 +132,66 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
   report["makespan"]["all_measured"] = measurement.makespans();
   report["bubble_fraction"] = both(predicted.bubble_fraction, measured.timeline.bubble_fraction);
   report["device_span"] = both(predicted.device_span, measured.timeline.device_span);
-  report["device_bubble_fraction"] = both(predicted.device_bubble_fraction, measured.timeline.device_bubble_fraction);
-  report["peak_activations"] = both(predicted.peak_activations, by_worker(measurement.workers(), &WorkerRecord::peak_activations));
+  report["device_bubble_fraction"] =
+      both(predicted.device_bubble_fraction, measured.timeline.device_bubble_fraction);
+  report["peak_activations"] =
+      both(predicted.peak_activations, by_worker(measurement.workers(), &WorkerRecord::peak_activations));
   report["peak_activation_bytes"] =
-      both(predicted.peak_activation_bytes, by_worker(measurement.workers(), &WorkerRecord::peak_activation_bytes));
-  for (const auto& [name, kind] : {std::pair{"activations", &plan::Transfers::activations},
-                                   std::pair{"gradients", &plan::Transfers::gradients},
-                                   std::pair{"weights", &plan::Transfers::weights},
-                                   std::pair{"stashes", &plan::Transfers::stashes},
-                                   std::pair{"weight_gradients", &plan::Transfers::weight_gradients}}) {
+      both(predicted.peak_activation_bytes,
+           by_worker(measurement.workers(), &WorkerRecord::peak_activation_bytes));
+  for (const auto& [name, kind] :
+       {std::pair{"activations", &plan::Transfers::activations},
+        std::pair{"gradients", &plan::Transfers::gradients}, std::pair{"weights", &plan::Transfers::weights},
+        std::pair{"stashes", &plan::Transfers::stashes},
+        std::pair{"weight_gradients", &plan::Transfers::weight_gradients}}) {
     report["received"][name] = transfers(predicted, measurement.workers(), kind);
   }
   if (record.rank_bytes_known) {
     report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
   }
   ordered_json durations = ordered_json::array();
-  for (const plan::Durations& d : measurement.costs().durations) durations.push_back({{"F", d.F}, {"B", d.B}, {"W", d.W}});
+  for (const plan::Durations& d : measurement.costs().durations)
+    durations.push_back({{"F", d.F}, {"B", d.B}, {"W", d.W}});
   report["durations"] = std::move(durations);
+  report["transfer_delay"] = measurement.costs().alpha;
   return report;
 }
 
-std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted, const MeasuredRun& measured,
-                             const Measurement& measurement, const TrainRecord& record) {
+std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
+                             const MeasuredRun& measured, const Measurement& measurement,
+                             const TrainRecord& record) {
   const plan::Timeline& seen = measured.timeline;
   std::string text = fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "", "predicted", "measured", "difference");
-  text += fmt::format("{:<28}{:>9.2f} ms{:>9.2f} ms{:>+10.1f} %\n", "makespan", predicted.makespan * 1e3, seen.makespan * 1e3,
-                      (seen.makespan / predicted.makespan - 1) * 100);
-  text += fmt::format("{:<28}{:>10.1f} %{:>10.1f} %{:>+6.1f} points\n", "bubble fraction", predicted.bubble_fraction * 100,
-                      seen.bubble_fraction * 100, (seen.bubble_fraction - predicted.bubble_fraction) * 100);
+  text += fmt::format("{:<28}{:>9.2f} ms{:>9.2f} ms{:>+10.1f} %\n", "makespan", predicted.makespan * 1e3,
+                      seen.makespan * 1e3, (seen.makespan / predicted.makespan - 1) * 100);
+  text += fmt::format("{:<28}{:>10.1f} %{:>10.1f} %{:>+6.1f} points\n", "bubble fraction",
+                      predicted.bubble_fraction * 100, seen.bubble_fraction * 100,
+                      (seen.bubble_fraction - predicted.bubble_fraction) * 100);
   if (record.rank_bytes_known) {
-    text += fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "bytes between ranks", bytes_text(record.rank_bytes_predicted),
-                        bytes_text(record.rank_bytes_measured),
+    text += fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "bytes between ranks",
+                        bytes_text(record.rank_bytes_predicted), bytes_text(record.rank_bytes_measured),
                         record.rank_bytes_predicted == record.rank_bytes_measured ? "equal" : "DIFFERS");
   }
-  text += fmt::format("\n{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "", "peak", "peak", "activations", "gradients", "weights");
-  text += fmt::format("{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "worker", "stashes", "activation bytes", "received", "received", "received");
+  text += fmt::format("\n{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "", "peak", "peak", "activations",
+                      "gradients", "weights");
+  text += fmt::format("{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "worker", "stashes", "activation bytes",
+                      "received", "received", "received");
   for (int w = 0; w < schedule.workers(); ++w) {
     const auto i = static_cast<std::size_t>(w);
     const WorkerRecord& worker = measurement.workers()[i];
     const auto count = [&](plan::Received plan::Transfers::*kind) {
-      return pair_text(fmt::to_string((predicted.received[i].*kind).count), fmt::to_string((worker.received.*kind).count));
+      return pair_text(fmt::to_string((predicted.received[i].*kind).count),
+                       fmt::to_string((worker.received.*kind).count));
     };
-    text += fmt::format("{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", w,
-                        pair_text(fmt::to_string(predicted.peak_activations[i]), fmt::to_string(worker.peak_activations)),
-                        pair_text(bytes_text(predicted.peak_activation_bytes[i]), bytes_text(worker.peak_activation_bytes)),
-                        count(&plan::Transfers::activations), count(&plan::Transfers::gradients), count(&plan::Transfers::weights));
+    text += fmt::format(
+        "{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", w,
+        pair_text(fmt::to_string(predicted.peak_activations[i]), fmt::to_string(worker.peak_activations)),
+        pair_text(bytes_text(predicted.peak_activation_bytes[i]), bytes_text(worker.peak_activation_bytes)),
+        count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
+        count(&plan::Transfers::weights));
   }
-  text += "One figure where prediction and measurement are equal, \"predicted / measured\" where they are not.\n";
+  text +=
+      "One figure where prediction and measurement are equal, \"predicted / measured\" where they are not.\n";
   return text;
 }
 

@@ -21,10 +21,10 @@ struct TrainRecord {
   /// Throughput of the median step after the first.
   double units_per_second = 0;
   std::string requested_policy;
-  std::string policy;                          ///< that ran
-  std::uint64_t rank_bytes_predicted = 0;      ///< crossing between ranks, whole run
-  std::uint64_t rank_bytes_measured = 0;       ///< by StarPU-MPI's statistics
-  bool rank_bytes_known = false;               ///< whether these were on
+  std::string policy;                      ///< that ran
+  std::uint64_t rank_bytes_predicted = 0;  ///< crossing between ranks, whole run
+  std::uint64_t rank_bytes_measured = 0;   ///< by StarPU-MPI's statistics
+  bool rank_bytes_known = false;           ///< whether these were on
 };
 
 /// The report: configuration, versions, machine, losses, times, text offsets of the first three steps, and
@@ -36,6 +36,7 @@ nlohmann::ordered_json make_report(const Config& config, const Experiment& exper
 
 /// Predicted versus measured, for people.
 std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
-                             const MeasuredRun& measured, const Measurement& measurement, const TrainRecord& record);
+                             const MeasuredRun& measured, const Measurement& measurement,
+                             const TrainRecord& record);
 
 }  // namespace starpipe::runtime

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include <starpu_mpi.h>
 
 #include "hardware.hpp"
+#include "mpi_polling.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpu_policy.hpp"
 
@@ -90,6 +93,14 @@ Mpi::~Mpi() {
   MPI_Finalize();
 }
 
+void Mpi::barrier() const {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(comm_, &request);
+  for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 std::string Mpi::first_problem(const std::string& mine) const {
   int candidate = mine.empty() ? ranks_ : rank_;
   int first = ranks_;
@@ -101,65 +112,61 @@ std::string Mpi::first_problem(const std::string& mine) const {
   return message.data();
 }
 
-void check_devices(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
+CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   if (mpi.ranks() > map.workers()) {
     throw InputError(fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none",
                                  mpi.ranks(), map.workers()));
   }
   const Hardware hardware = find_hardware();
-  // Ranks of a node that are bound to the same cores share them.
+  const int own_workers = map.count(mpi.rank());
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split_type(mpi.comm(), MPI_COMM_TYPE_SHARED, mpi.rank(), MPI_INFO_NULL, &node);
   int node_ranks = 1;
   MPI_Comm_size(node, &node_ranks);
-  std::array<unsigned long, 2> mine = {std::hash<std::string>{}(hardware.binding),
-                                       static_cast<unsigned long>(map.count(mpi.rank()))};
+  const std::array<unsigned long, 2> mine = {std::hash<std::string>{}(hardware.binding),
+                                             static_cast<unsigned long>(own_workers)};
   std::vector<unsigned long> all(2 * static_cast<std::size_t>(node_ranks));
   MPI_Allgather(mine.data(), 2, MPI_UNSIGNED_LONG, all.data(), 2, MPI_UNSIGNED_LONG, node);
   MPI_Comm_free(&node);
-  int sharing_workers = 0;
-  int sharing_ranks = 0;
+  CoreShare share{hardware.cores, 0, 0};
   for (std::size_t r = 0; r < all.size(); r += 2) {
     if (all[r] != mine[0]) continue;
-    sharing_workers += static_cast<int>(all[r + 1]);
-    ++sharing_ranks;
+    share.workers += static_cast<int>(all[r + 1]);
+    ++share.ranks;
   }
+
   std::string problem;
-  if (sharing_workers > hardware.cores * config.workers_per_core) {
+  const std::string allowed = environment("STARPU_NCPU");
+  if (share.workers > share.cores * config.workers_per_core) {
     problem = fmt::format(
-        "schedule.workers: {} workers need {} here, but {} of this node offer {} (runtime.workers_per_core is {}); "
-        "start ranks on more nodes or raise it",
-        map.workers(), sharing_workers,
-        sharing_ranks == 1 ? std::string("the rank's") : fmt::format("the {} ranks'", sharing_ranks),
-        fmt::format("{} cores carry {}", hardware.cores, hardware.cores * config.workers_per_core),
-        config.workers_per_core);
-  }
-  if (const std::string ncpu = environment("STARPU_NCPU"); problem.empty() && !ncpu.empty()) {
-    const int offered = std::atoi(ncpu.c_str());
-    if (offered < map.count(mpi.rank())) {
-      problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}", mpi.rank(),
-                            map.count(mpi.rank()), offered);
-    }
-  }
-  if (problem.empty() && map.count(mpi.rank()) > STARPU_MAXCPUS) {
-    problem = fmt::format("schedule.workers: rank {} would carry {} workers, StarPU was built for {} a process",
-                          mpi.rank(), map.count(mpi.rank()), STARPU_MAXCPUS);
+        "schedule.workers: {} workers on {} ranks put {} on {} cores of {}, which carry at most {} "
+        "(runtime.workers_per_core: {})",
+        map.workers(), mpi.ranks(), share.workers, share.cores, hardware.machine,
+        share.cores * config.workers_per_core, config.workers_per_core);
+  } else if (!allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
+    problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}",
+                          mpi.rank(), own_workers, allowed);
+  } else if (own_workers > STARPU_MAXCPUS) {
+    problem =
+        fmt::format("schedule.workers: rank {} would carry {} workers, StarPU was built for {} a process",
+                    mpi.rank(), own_workers, STARPU_MAXCPUS);
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) throw InputError(problem);
+  return share;
 }
 
-Session::Session(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) : mpi_(mpi), map_(map) {
+Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, const RuntimeConfig& config)
+    : mpi_(mpi), map_(map) {
   const std::string policy = requested_policy(config);
   // We read it; StarPU must not read it again, since it would look for our policy by name and warn.
   unsetenv("STARPU_SCHED");
+  if (share.crowded() && mpi.ranks() > 1) poll_mpi_gently();
   default_environment("STARPU_SILENT", "1");
   default_environment("STARPU_MPI_STATS", "1");
   default_environment("STARPU_MPI_NOBIND", "1");
   // Several ranks would all bind to the first cores; alone on the cores, StarPU may bind.
-  if (mpi.ranks() > 1 || map.count(mpi.rank()) >= find_hardware().cores) {
-    default_environment("STARPU_WORKERS_NOBIND", "1");
-  }
+  if (share.ranks > 1 || share.crowded()) default_environment("STARPU_WORKERS_NOBIND", "1");
   openblas_set_num_threads(1);
 
   starpu_conf conf;
@@ -182,14 +189,15 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& conf
   core_ = active_policy_core();
   std::string problem;
   if (policy_ != policy) {
-    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}' (STARPU_SCHED_LIB={})", policy, policy_,
-                          environment("STARPU_SCHED_LIB"));
+    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}' (STARPU_SCHED_LIB={})", policy,
+                          policy_, environment("STARPU_SCHED_LIB"));
   }
   starpu_ids_.resize(static_cast<std::size_t>(map.count(mpi.rank())));
   const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, starpu_ids_.data(),
                                                        static_cast<unsigned>(starpu_ids_.size()));
   if (found < starpu_ids_.size() && problem.empty()) {
-    problem = fmt::format("rank {}: StarPU started {} of {} CPU workers", mpi.rank(), found, starpu_ids_.size());
+    problem =
+        fmt::format("rank {}: StarPU started {} of {} CPU workers", mpi.rank(), found, starpu_ids_.size());
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) {

@@ -17,7 +17,8 @@ namespace starpipe::runtime {
 /// messages never meet StarPU-MPI's.
 class Mpi {
  public:
-  /// Throws std::runtime_error when MPI gives no MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours both call it.
+  /// Throws std::runtime_error when MPI gives no MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours both call
+  /// it.
   Mpi();
   ~Mpi();
   Mpi(const Mpi&) = delete;
@@ -26,6 +27,10 @@ class Mpi {
   [[nodiscard]] MPI_Comm comm() const { return comm_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int ranks() const { return ranks_; }
+
+  /// Collective. A barrier that sleeps while it waits: MPI's own spins, and would take a core from a rank
+  /// that still works.
+  void barrier() const;
 
   /// Collective. The message of the lowest rank that has one, or an empty string: so that all ranks stop
   /// together when one finds a mistake.
@@ -54,16 +59,25 @@ class WorkerMap {
   int ranks_;
 };
 
-/// Collective, before StarPU starts. Throws InputError on every rank when the ranks of some node cannot
+/// The cores that a rank shares with those of its node that are bound to the same ones.
+struct CoreShare {
+  int cores = 1;
+  int ranks = 1;
+  int workers = 1;  ///< logical, of these ranks
+  /// Whether workers and the ranks' MPI threads have no core each.
+  [[nodiscard]] bool crowded() const { return workers + ranks > cores; }
+};
+
+/// Collective, before StarPU starts. Throws InputError on every rank when the cores of some node cannot
 /// carry their logical workers, or there are more ranks than workers.
-void check_devices(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 /// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank.
 class Session {
  public:
   /// Collective. Throws InputError when the policy is unknown, or when StarPU runs another one than was
   /// asked for (it falls back to `lws` in silence); std::runtime_error when StarPU does not start.
-  Session(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+  Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, const RuntimeConfig& config);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -72,8 +86,12 @@ class Session {
   [[nodiscard]] const WorkerMap& map() const { return map_; }
   [[nodiscard]] bool is_local(int worker) const { return map_.rank_of(worker) == mpi_.rank(); }
   /// StarPU's number of a logical worker of this rank, and back.
-  [[nodiscard]] int starpu_worker(int logical) const { return starpu_ids_[static_cast<std::size_t>(logical - map_.first(mpi_.rank()))]; }
-  [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[static_cast<std::size_t>(starpu_worker)]; }
+  [[nodiscard]] int starpu_worker(int logical) const {
+    return starpu_ids_[static_cast<std::size_t>(logical - map_.first(mpi_.rank()))];
+  }
+  [[nodiscard]] int logical_worker(int starpu_worker) const {
+    return logical_[static_cast<std::size_t>(starpu_worker)];
+  }
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 

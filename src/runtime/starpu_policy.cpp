@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpu_policy.hpp"
 
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <span>
@@ -76,8 +77,18 @@ int push_task(starpu_task* task) {
   return 0;
 }
 
+// How long a worker without a task sleeps before it looks after StarPU's own affairs again (shutdown, tasks
+// that StarPU itself put into its queue). Pushes end the sleep at once.
+constexpr std::chrono::microseconds longest_sleep{1000};
+
 starpu_task* pop_task(unsigned context) {
-  return static_cast<starpu_task*>(core_of(context).pop(static_cast<int>(starpu_worker_get_id_check())));
+  PolicyCore& core = core_of(context);
+  const int worker = static_cast<int>(starpu_worker_get_id_check());
+  if (PolicyCore::Task task = core.pop(worker)) return static_cast<starpu_task*>(task);
+  starpu_worker_relax_on();
+  core.wait(worker, longest_sleep);
+  starpu_worker_relax_off();
+  return static_cast<starpu_task*>(core.pop(worker));
 }
 
 void post_exec_hook(starpu_task* task, unsigned context) {

@@ -13,23 +13,32 @@ namespace starpipe::runtime {
 
 std::string_view to_string(TaskKind kind) {
   switch (kind) {
-    case TaskKind::zero: return "zero";
-    case TaskKind::F: return "F";
-    case TaskKind::B: return "B";
-    case TaskKind::W: return "W";
-    case TaskKind::BW: return "BW";
-    case TaskKind::close: return "close";
-    case TaskKind::add: return "add";
-    case TaskKind::copy: return "copy";
-    case TaskKind::optimize: return "optimize";
+    case TaskKind::zero:
+      return "zero";
+    case TaskKind::F:
+      return "F";
+    case TaskKind::B:
+      return "B";
+    case TaskKind::W:
+      return "W";
+    case TaskKind::BW:
+      return "BW";
+    case TaskKind::close:
+      return "close";
+    case TaskKind::add:
+      return "add";
+    case TaskKind::copy:
+      return "copy";
+    case TaskKind::optimize:
+      return "optimize";
   }
   return "?";
 }
 
 class TaskGraph::Builder {
  public:
-  Builder(const plan::Schedule& schedule, const model::Network& network, const model::OptimizerConfig& optimizer,
-          TaskGraph& graph)
+  Builder(const plan::Schedule& schedule, const model::Network& network,
+          const model::OptimizerConfig& optimizer, TaskGraph& graph)
       : schedule_(schedule), network_(network), optimizer_(optimizer), graph_(graph) {}
 
   void build() {
@@ -50,7 +59,9 @@ class TaskGraph::Builder {
 
   [[nodiscard]] std::size_t find(const Key& key) const { return numbers_.at(key); }
 
-  [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[static_cast<std::size_t>(s)]; }
+  [[nodiscard]] const model::Stage& stage(int s) const {
+    return network_.stages[static_cast<std::size_t>(s)];
+  }
 
   // Weights, optimizer state and gradient accumulators of a stage, and the tasks that zero the latter.
   void persistent(int s) {
@@ -60,11 +71,13 @@ class TaskGraph::Builder {
     for (const int holder : plan::weight_holders(schedule_, s)) {
       add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, size});
       const std::size_t state = model::optimizer_state_size(optimizer_, size);
-      if (state > 0) add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});
+      if (state > 0)
+        add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});
       if (std::ranges::find(accumulators, holder) == accumulators.end()) accumulators.push_back(holder);
     }
     for (const int worker : accumulators) {
-      const auto datum = add({DataKind::weight_gradient, s, -1, worker}, {DataKind::weight_gradient, s, -1, worker, size});
+      const auto datum =
+          add({DataKind::weight_gradient, s, -1, worker}, {DataKind::weight_gradient, s, -1, worker, size});
       graph_.tasks_.push_back({TaskKind::zero, s, worker, std::nullopt, {{datum, Access::write}}});
     }
   }
@@ -78,10 +91,21 @@ class TaskGraph::Builder {
       task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
     }
     switch (j.pass) {
-      case plan::Pass::F: forward(j, task); break;
-      case plan::Pass::B: task.kind = TaskKind::B; backward(j, task); break;
-      case plan::Pass::W: task.kind = TaskKind::W; weights(j, task); break;
-      case plan::Pass::BW: task.kind = TaskKind::BW; backward(j, task); break;
+      case plan::Pass::F:
+        forward(j, task);
+        break;
+      case plan::Pass::B:
+        task.kind = TaskKind::B;
+        backward(j, task);
+        break;
+      case plan::Pass::W:
+        task.kind = TaskKind::W;
+        weights(j, task);
+        break;
+      case plan::Pass::BW:
+        task.kind = TaskKind::BW;
+        backward(j, task);
+        break;
     }
     if (has_weights && (j.pass == plan::Pass::W || j.pass == plan::Pass::BW)) {
       task.data.push_back({find({DataKind::weight_gradient, j.stage, -1, worker}), Access::accumulate});
@@ -93,7 +117,8 @@ class TaskGraph::Builder {
     if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
   }
   void read(Task& task, const Key& key) {
-    if (const auto at = numbers_.find(key); at != numbers_.end()) task.data.push_back({at->second, Access::read});
+    if (const auto at = numbers_.find(key); at != numbers_.end())
+      task.data.push_back({at->second, Access::read});
   }
 
   void forward(const plan::Job& j, Task& task) {
@@ -109,11 +134,13 @@ class TaskGraph::Builder {
       task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
     }
     if (st.is_sink()) {
-      const auto target = add({DataKind::target, s, b, 0}, {DataKind::target, s, b, w, st.rows() * st.target_columns()});
+      const auto target =
+          add({DataKind::target, s, b, 0}, {DataKind::target, s, b, w, st.rows() * st.target_columns()});
       task.data.push_back({target, Access::read});
       task.data.push_back({add({DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1}), Access::write});
     } else {
-      write(task, {DataKind::activation, s, b, 0}, {DataKind::activation, s, b, w, st.rows() * st.output_columns()});
+      write(task, {DataKind::activation, s, b, 0},
+            {DataKind::activation, s, b, w, st.rows() * st.output_columns()});
     }
     write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, w, st.stash_size()});
   }
@@ -129,7 +156,8 @@ class TaskGraph::Builder {
             {DataKind::gradient, preds[i], b, task.worker, st.rows() * st.input_columns()[i]});
     }
     if (pass == plan::Pass::B) {
-      write(task, {DataKind::gradient_stash, s, b, 0}, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
+      write(task, {DataKind::gradient_stash, s, b, 0},
+            {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
     }
   }
 
@@ -144,19 +172,24 @@ class TaskGraph::Builder {
     const auto gradient = [&](int worker) { return find({DataKind::weight_gradient, s, -1, worker}); };
     // Accumulating tasks may share the datum, so what reads the sum must follow a task that does not.
     for (const int worker : plan::gradient_workers(schedule_, s)) {
-      graph_.tasks_.push_back({TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});
+      graph_.tasks_.push_back(
+          {TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});
     }
     for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, s)) {
       const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
       const auto access = step.broadcast ? Access::write : Access::update;
-      graph_.tasks_.push_back(
-          {kind, s, step.into, std::nullopt, {{gradient(step.from), Access::read}, {gradient(step.into), access}}});
+      graph_.tasks_.push_back({kind,
+                               s,
+                               step.into,
+                               std::nullopt,
+                               {{gradient(step.from), Access::read}, {gradient(step.into), access}}});
     }
     for (const int holder : plan::weight_holders(schedule_, s)) {
       Task task{TaskKind::optimize, s, holder, std::nullopt, {}};
       task.data.push_back({gradient(holder), Access::read});
       task.data.push_back({find({DataKind::weights, s, -1, holder}), Access::update});
-      if (const auto state = numbers_.find({DataKind::optimizer_state, s, -1, holder}); state != numbers_.end()) {
+      if (const auto state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
+          state != numbers_.end()) {
         task.data.push_back({state->second, Access::update});
       }
       graph_.tasks_.push_back(std::move(task));

@@ -35,9 +35,9 @@ constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation
 /// A piece of data of the step. It has one writer: the worker that owns it.
 struct Datum {
   DataKind kind;
-  int stage;       // of an activation or gradient: the stage whose output it is, or the gradient of
-  int microbatch;  // -1 for what lives across steps
-  int worker;      // the logical worker that owns it
+  int stage;         // of an activation or gradient: the stage whose output it is, or the gradient of
+  int microbatch;    // -1 for what lives across steps
+  int worker;        // the logical worker that owns it
   std::size_t size;  // floats
 };
 
@@ -73,7 +73,8 @@ struct Task {
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
-  TaskGraph(const plan::Schedule& schedule, const model::Network& network, const model::OptimizerConfig& optimizer);
+  TaskGraph(const plan::Schedule& schedule, const model::Network& network,
+            const model::OptimizerConfig& optimizer);
 
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }

@@ -27,13 +27,15 @@ namespace {
 // One line that renews itself on a terminal; in a log, a plain line about twenty times in a run.
 class Progress {
  public:
-  Progress(int steps, std::string unit) : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
+  Progress(int steps, std::string unit)
+      : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
 
   void show(int step, double loss, double units_per_second) const {
     const bool last = step + 1 == steps_;
     if (!terminal_ && !last && step % std::max(1, steps_ / 20) != 0) return;
     fmt::print(stderr, "{}step {:>{}}/{}  loss {:.4f}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
-               fmt::formatted_size("{}", steps_), steps_, loss, units_per_second, unit_, !terminal_ || last ? "\n" : "");
+               fmt::formatted_size("{}", steps_), steps_, loss, units_per_second, unit_,
+               !terminal_ || last ? "\n" : "");
     std::fflush(stderr);
   }
 
@@ -51,11 +53,12 @@ void check_outputs(const TrainOutputs& outputs) {
 }
 
 // The steps of a run; on rank 0 the record is complete.
-TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine, const Session& session,
-                      Measurement& measurement) {
+TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine,
+                      const Session& session, Measurement& measurement) {
   TrainRecord record;
   const bool root = session.mpi().rank() == 0;
-  const auto units = static_cast<double>(experiment.data->units_per_microbatch()) * config.training.microbatches;
+  const auto units =
+      static_cast<double>(experiment.data->units_per_microbatch()) * config.training.microbatches;
   const Progress progress(config.training.steps, experiment.data->unit());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
@@ -68,13 +71,14 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
-  std::ranges::nth_element(after_first, after_first.begin() + static_cast<std::ptrdiff_t>(after_first.size() / 2));
+  std::ranges::nth_element(after_first,
+                           after_first.begin() + static_cast<std::ptrdiff_t>(after_first.size() / 2));
   record.units_per_second = units / after_first[after_first.size() / 2];
   return record;
 }
 
-void count_rank_bytes(const Config& config, const Engine& engine, const Session& session, const TaskGraph& graph,
-                      TrainRecord& record) {
+void count_rank_bytes(const Config& config, const Engine& engine, const Session& session,
+                      const TaskGraph& graph, TrainRecord& record) {
   const std::uint64_t mine = engine.bytes_sent_by_starpu();
   MPI_Reduce(&mine, &record.rank_bytes_measured, 1, MPI_UINT64_T, MPI_SUM, 0, session.mpi().comm());
   record.rank_bytes_predicted =
@@ -83,13 +87,14 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
   record.rank_bytes_known = statistics != nullptr && std::string_view(statistics) != "0";
 }
 
-void write_outputs(const Config& config, const Experiment& experiment, const TrainOutputs& outputs, const Session& session,
-                   const TrainRecord& record, const Measurement& measurement) {
+void write_outputs(const Config& config, const Experiment& experiment, const TrainOutputs& outputs,
+                   const Session& session, const TrainRecord& record, const Measurement& measurement) {
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
   fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n\n{}", experiment.schedule.name(),
              experiment.schedule.workers(), session.mpi().ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(), comparison_table(experiment.schedule, predicted, measured, measurement, record));
+             experiment.data->unit(),
+             comparison_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
                              plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};
@@ -101,13 +106,14 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
     write_whole_file(*outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.report) {
-    const auto report = make_report(config, experiment, session.mpi(), record, predicted, measured, measurement);
+    const auto report =
+        make_report(config, experiment, session.mpi(), record, predicted, measured, measurement);
     write_whole_file(*outputs.report, plan::json_text(report));
   }
 }
 
-void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment, const Session& session,
-         const std::vector<std::vector<float>>& parameters) {
+void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
+         const Session& session, const std::vector<std::vector<float>>& parameters) {
   Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
                 config.runtime.timeout);
   Measurement measurement(experiment.schedule, experiment.network.sizes());
@@ -144,14 +150,15 @@ int train(const Config& config, const TrainOutputs& outputs) {
   const Mpi mpi;
   try {
     const Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
-    const auto parameters = agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
+    const auto parameters =
+        agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
     agree(mpi, [&] {
       if (mpi.rank() == 0) check_outputs(outputs);
       return 0;
     });
     const WorkerMap map(config.schedule.workers, mpi.ranks());
-    check_devices(mpi, map, config.runtime);
-    const Session session(mpi, map, config.runtime);
+    const CoreShare share = share_cores(mpi, map, config.runtime);
+    const Session session(mpi, map, share, config.runtime);
     run(config, outputs, experiment, session, parameters);
   } catch (const InputError& error) {
     if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());

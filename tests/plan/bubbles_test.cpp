@@ -24,7 +24,8 @@ Timeline run(const std::string& name, int P, int m, Durations durations) {
 
 /// Forward and backward passes of equal length, as 001 has them.
 constexpr Durations equal = {1, 1, 0};
-const std::vector<Durations> several = {{1, 1, 0}, {1, 2, 0}, {1, 1, 1}, {3, 0.5, 0.25}, {0.125, 2, 4}, {10, 20, 0}};
+const std::vector<Durations> several = {{1, 1, 0},      {1, 2, 0},     {1, 1, 1},
+                                        {3, 0.5, 0.25}, {0.125, 2, 4}, {10, 20, 0}};
 const std::vector<std::string> pipelines = {"gpipe", "1f1b", "eager-1f1b"};
 
 double percent(double fraction, int digits) {
@@ -40,9 +41,15 @@ struct Printed {
 };
 
 TEST(Bubbles, AreThoseThatSource001Prints) {
-  for (const auto& [P, m, printed, digits] :
-       {Printed{4, 1, 75, 0}, {4, 4, 43, 0}, {4, 16, 16, 0}, {4, 32, 8.6, 1}, {4, 64, 4.5, 1}, {8, 64, 9.9, 1},
-        {4, 8, 27, 0}, {8, 48, 12.7, 1}, {8, 32, 17.9, 1}}) {
+  for (const auto& [P, m, printed, digits] : {Printed{4, 1, 75, 0},
+                                              {4, 4, 43, 0},
+                                              {4, 16, 16, 0},
+                                              {4, 32, 8.6, 1},
+                                              {4, 64, 4.5, 1},
+                                              {8, 64, 9.9, 1},
+                                              {4, 8, 27, 0},
+                                              {8, 48, 12.7, 1},
+                                              {8, 32, 17.9, 1}}) {
     for (const auto& name : pipelines) {
       EXPECT_DOUBLE_EQ(percent(run(name, P, m, equal).bubble_fraction, digits), printed)
           << name << " P=" << P << " m=" << m;
@@ -100,8 +107,10 @@ TEST(Bubbles, PeakStashesOfEachDevice) {
         for (int i = 0; i < P; ++i) {
           const auto w = static_cast<std::size_t>(i);
           EXPECT_EQ(gpipe.peak_activations[w], m);
-          EXPECT_EQ(one.peak_activations[w], std::min(m, P - i)) << "P=" << P << " m=" << m << " device " << i;
-          EXPECT_EQ(eager.peak_activations[w], std::min(m, 2 * (P - i) - 1)) << "P=" << P << " m=" << m << " device " << i;
+          EXPECT_EQ(one.peak_activations[w], std::min(m, P - i))
+              << "P=" << P << " m=" << m << " device " << i;
+          EXPECT_EQ(eager.peak_activations[w], std::min(m, 2 * (P - i) - 1))
+              << "P=" << P << " m=" << m << " device " << i;
           EXPECT_EQ(naive.peak_activations[w], 1);
         }
       }

@@ -53,7 +53,8 @@ bool waits_for(const Schedule& schedule, const Job& after, const Job& before) {
   const JobId other = *schedule.find(before);
   bool found = false;
   schedule.for_each_pred(id, [&](JobId p) { found = found || p == other; });
-  return found || (schedule.compute(id) == schedule.compute(other) && schedule.rank(other) < schedule.rank(id));
+  return found ||
+         (schedule.compute(id) == schedule.compute(other) && schedule.rank(other) < schedule.rank(id));
 }
 
 ScheduleSpec one_worker_a_stage(int stages, int microbatches) {
@@ -89,7 +90,8 @@ TEST(Check, AcceptsExactlyTheSchedulesThatFinish) {
     for (std::size_t i = 0; i < result.cycle.size(); ++i) {
       const Job& before = result.cycle[i == 0 ? result.cycle.size() - 1 : i - 1];
       EXPECT_TRUE(waits_for(schedule, result.cycle[i], before))
-          << to_string(result.cycle[i]) << " does not wait for " << to_string(before) << "\n" << result.problem;
+          << to_string(result.cycle[i]) << " does not wait for " << to_string(before) << "\n"
+          << result.problem;
       EXPECT_EQ(std::ranges::count(result.cycle, before), 1);
     }
     EXPECT_THAT(result.problem, HasSubstr(to_string(result.cycle.front())));
@@ -198,15 +200,12 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
 
 TEST(Check, NamesTheJobAndTheWorkerThatDoesNotExist) {
   auto spec = one_worker_a_stage(3, 2);
-  spec.placement = [](const Job& j) {
-    return Placement{j.stage, j == Job{1, 1, Pass::BW} ? 3 : j.stage};
-  };
+  spec.placement = [](const Job& j) { return Placement{j.stage, j == Job{1, 1, Pass::BW} ? 3 : j.stage}; };
   EXPECT_THAT(check(Schedule(spec)).problem, AllOf(HasSubstr("BW(1,1)"), HasSubstr("worker 3")));
 
-  spec.placement = [](const Job& j) {
-    return Placement{j == Job{2, 0, Pass::F} ? -1 : j.stage, j.stage};
-  };
-  EXPECT_THAT(check(Schedule(spec)).problem, AllOf(HasSubstr("F(2,0)"), HasSubstr("worker -1"), HasSubstr("weights")));
+  spec.placement = [](const Job& j) { return Placement{j == Job{2, 0, Pass::F} ? -1 : j.stage, j.stage}; };
+  EXPECT_THAT(check(Schedule(spec)).problem,
+              AllOf(HasSubstr("F(2,0)"), HasSubstr("worker -1"), HasSubstr("weights")));
   EXPECT_THROW(topological_order(Schedule(spec)), InputError);
 }
 

@@ -37,12 +37,11 @@ inline std::vector<int> permutation(Random& random, int size) {
 inline StageGraph random_graph(Random& random, int stages) {
   const int kind = between(random, 0, 2);
   if (kind == 0) return StageGraph::chain(stages);
-  const std::vector<int> label =
-      chance(random, 0.5) ? permutation(random, stages) : [&] {
-        std::vector<int> identity(static_cast<std::size_t>(stages));
-        std::iota(identity.begin(), identity.end(), 0);
-        return identity;
-      }();
+  const std::vector<int> label = chance(random, 0.5) ? permutation(random, stages) : [&] {
+    std::vector<int> identity(static_cast<std::size_t>(stages));
+    std::iota(identity.begin(), identity.end(), 0);
+    return identity;
+  }();
   std::vector<std::pair<int, int>> edges;
   for (int from = 0; from + 1 < stages; ++from) {
     const int first = between(random, from + 1, stages - 1);
@@ -105,10 +104,18 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
       for (int d = 0; d < 4; ++d) {
         Placement& p = placement[index({s, b, static_cast<Pass>(d)})];
         switch (kind) {
-          case PlacementKind::by_stage: p.compute = of_stage[static_cast<std::size_t>(s)]; break;
-          case PlacementKind::by_microbatch: p.compute = of_microbatch[static_cast<std::size_t>(b)]; break;
-          case PlacementKind::by_stash: p.compute = of_stash; break;
-          case PlacementKind::by_job: p.compute = between(random, 0, workers - 1); break;
+          case PlacementKind::by_stage:
+            p.compute = of_stage[static_cast<std::size_t>(s)];
+            break;
+          case PlacementKind::by_microbatch:
+            p.compute = of_microbatch[static_cast<std::size_t>(b)];
+            break;
+          case PlacementKind::by_stash:
+            p.compute = of_stash;
+            break;
+          case PlacementKind::by_job:
+            p.compute = between(random, 0, workers - 1);
+            break;
         }
         // Where the job runs (replicas), one holder a stage (sharded), or holders by micro-batch.
         p.weights = weights == 0   ? p.compute
@@ -156,9 +163,12 @@ inline Costs random_costs(Random& random, int stages) {
   Costs costs;
   const auto duration = [&](int kind) -> Durations {
     switch (kind) {
-      case 0: return {1, 1, 1};
-      case 1: return {quarter(3), quarter(3), quarter(3)};
-      default: return {0.25 + quarter(12), 0.25 + quarter(12), 0.25 + quarter(12)};
+      case 0:
+        return {1, 1, 1};
+      case 1:
+        return {quarter(3), quarter(3), quarter(3)};
+      default:
+        return {0.25 + quarter(12), 0.25 + quarter(12), 0.25 + quarter(12)};
     }
   };
   const int kind = between(random, 0, 2);

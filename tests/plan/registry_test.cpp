@@ -53,9 +53,8 @@ TEST(Registry, UnknownNameListsTheKnownOnes) {
 }
 
 TEST(Registry, AcceptsNewNamesOnce) {
-  const ScheduleEntry mine{"registry-test", "one line", "here", [](const ScheduleRequest& request) {
-                             return make_schedule("gpipe", request);
-                           }};
+  const ScheduleEntry mine{"registry-test", "one line", "here",
+                           [](const ScheduleRequest& request) { return make_schedule("gpipe", request); }};
   EXPECT_TRUE(register_schedule(mine));
   EXPECT_THROW(register_schedule(mine), InputError);
   EXPECT_EQ(make_schedule("registry-test", {.workers = 3}).workers(), 3);
@@ -66,7 +65,8 @@ TEST(Registry, AcceptsNewNamesOnce) {
 
 TEST(Registry, GroupsMustDivideTheWorkers) {
   for (const std::string name : {"lpp", "fslpp"}) {
-    EXPECT_THAT(refusal(name, {.workers = 6, .groups = 4}), AllOf(HasSubstr(name), HasSubstr("6"), HasSubstr("4")));
+    EXPECT_THAT(refusal(name, {.workers = 6, .groups = 4}),
+                AllOf(HasSubstr(name), HasSubstr("6"), HasSubstr("4")));
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = 0}), HasSubstr("0"));
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = -2}), HasSubstr("-2"));
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = 7}), AllOf(HasSubstr("6"), HasSubstr("7")));
@@ -95,8 +95,10 @@ TEST(Registry, OneStageAWorkerUnlessPlacedOtherwise) {
     const auto schedule = make_schedule(name, request);
     for (int b = 0; b < 2; ++b) {
       for (int s = 0; s < 3; ++s) {
-        EXPECT_EQ(schedule.compute(schedule.forward(s, b)), request.stage_workers[static_cast<std::size_t>(s)]);
-        EXPECT_EQ(schedule.compute(schedule.backward(s, b)), request.stage_workers[static_cast<std::size_t>(s)]);
+        EXPECT_EQ(schedule.compute(schedule.forward(s, b)),
+                  request.stage_workers[static_cast<std::size_t>(s)]);
+        EXPECT_EQ(schedule.compute(schedule.backward(s, b)),
+                  request.stage_workers[static_cast<std::size_t>(s)]);
       }
     }
   }
@@ -167,7 +169,8 @@ TEST(Registry, EveryNamedScheduleFinishesOnEveryGraph) {
         mine.groups = divisors[static_cast<std::size_t>(
             testing::between(random, 0, static_cast<int>(divisors.size()) - 1))];
       } else if (std::ranges::find(by_stage, name) != by_stage.end()) {
-        for (int s = 0; s < stages; ++s) mine.stage_workers.push_back(testing::between(random, 0, workers - 1));
+        for (int s = 0; s < stages; ++s)
+          mine.stage_workers.push_back(testing::between(random, 0, workers - 1));
       }
       const auto schedule = make_schedule(name, mine);
       EXPECT_EQ(schedule.name(), name);
@@ -187,7 +190,8 @@ TEST(Registry, GPipeRunsBackwardInReverse) {
   for (int w = 0; w < 3; ++w) {
     std::string order;
     for (const JobId id : schedule.order(w)) {
-      order += std::string(to_string(schedule.job(id).pass)) + std::to_string(schedule.job(id).microbatch) + " ";
+      order +=
+          std::string(to_string(schedule.job(id).pass)) + std::to_string(schedule.job(id).microbatch) + " ";
     }
     EXPECT_EQ(order, "F0 F1 F2 F3 BW3 BW2 BW1 BW0 ");
   }
@@ -198,7 +202,8 @@ TEST(Registry, OneForwardOneBackwardAlternatesAfterItsWarmUp) {
     const auto schedule = make_schedule(name, {.workers = 3, .microbatches = 5});
     std::string order;
     for (const JobId id : schedule.order(worker)) {
-      order += (schedule.job(id).pass == Pass::F ? "F" : "B") + std::to_string(schedule.job(id).microbatch) + " ";
+      order +=
+          (schedule.job(id).pass == Pass::F ? "F" : "B") + std::to_string(schedule.job(id).microbatch) + " ";
     }
     return order;
   };

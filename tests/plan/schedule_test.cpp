@@ -98,9 +98,11 @@ TEST(Schedule, SplitsSomeBackwardPassesAndNotOthers) {
   EXPECT_FALSE(schedule.find({1, 0, Pass::BW}));
   EXPECT_TRUE(schedule.find({0, 0, Pass::BW}));
   EXPECT_EQ(schedule.job(schedule.weight_gradient(0, 0)).pass, Pass::BW);
-  EXPECT_THAT(preds(schedule, {0, 0, Pass::BW}), UnorderedElementsAre(Job{0, 0, Pass::F}, Job{1, 0, Pass::B}));
+  EXPECT_THAT(preds(schedule, {0, 0, Pass::BW}),
+              UnorderedElementsAre(Job{0, 0, Pass::F}, Job{1, 0, Pass::B}));
   EXPECT_THAT(preds(schedule, {1, 0, Pass::W}), ElementsAre(Job{1, 0, Pass::B}));
-  EXPECT_THAT(succs(schedule, {1, 0, Pass::B}), UnorderedElementsAre(Job{1, 0, Pass::W}, Job{0, 0, Pass::BW}));
+  EXPECT_THAT(succs(schedule, {1, 0, Pass::B}),
+              UnorderedElementsAre(Job{1, 0, Pass::W}, Job{0, 0, Pass::BW}));
 }
 
 TEST(Schedule, DependenciesFollowTheGraph) {
@@ -112,7 +114,8 @@ TEST(Schedule, DependenciesFollowTheGraph) {
   EXPECT_THAT(preds(schedule, {0, 1, Pass::F}), IsEmpty());
   EXPECT_THAT(preds(schedule, {2, 1, Pass::F}), ElementsAre(Job{0, 1, Pass::F}, Job{1, 1, Pass::F}));
   EXPECT_THAT(preds(schedule, {2, 0, Pass::BW}), ElementsAre(Job{2, 0, Pass::F}));
-  EXPECT_THAT(succs(schedule, {2, 0, Pass::BW}), UnorderedElementsAre(Job{0, 0, Pass::BW}, Job{1, 0, Pass::BW}));
+  EXPECT_THAT(succs(schedule, {2, 0, Pass::BW}),
+              UnorderedElementsAre(Job{0, 0, Pass::BW}, Job{1, 0, Pass::BW}));
   EXPECT_EQ(schedule.pred_count(*schedule.find({0, 0, Pass::BW})), 2);
 }
 
@@ -121,15 +124,22 @@ TEST(Schedule, EqualPrioritiesGoByMicrobatchStagePass) {
 
   std::vector<Job> order;
   for (const JobId id : schedule.order()) order.push_back(schedule.job(id));
-  EXPECT_THAT(order, ElementsAre(Job{0, 0, Pass::F}, Job{0, 0, Pass::BW}, Job{1, 0, Pass::F}, Job{1, 0, Pass::BW},
-                                 Job{0, 1, Pass::F}, Job{0, 1, Pass::BW}, Job{1, 1, Pass::F}, Job{1, 1, Pass::BW}));
+  EXPECT_THAT(order,
+              ElementsAre(Job{0, 0, Pass::F}, Job{0, 0, Pass::BW}, Job{1, 0, Pass::F}, Job{1, 0, Pass::BW},
+                          Job{0, 1, Pass::F}, Job{0, 1, Pass::BW}, Job{1, 1, Pass::F}, Job{1, 1, Pass::BW}));
 }
 
 TEST(Schedule, AsksForEachPlacementAndPriorityOnce) {
   auto spec = two_by_two();
   std::map<Job, int> placed, ranked;
-  spec.placement = [&](const Job& j) { ++placed[j]; return Placement{0, 0}; };
-  spec.priority = [&](const Job& j) { ++ranked[j]; return 0; };
+  spec.placement = [&](const Job& j) {
+    ++placed[j];
+    return Placement{0, 0};
+  };
+  spec.priority = [&](const Job& j) {
+    ++ranked[j];
+    return 0;
+  };
   const Schedule schedule(spec);
 
   EXPECT_EQ(placed.size(), schedule.job_count());
@@ -160,11 +170,15 @@ TEST(Schedule, RefusesIncompleteSpecs) {
     });
   };
 
-  EXPECT_THAT(change([](ScheduleSpec& s) { s.microbatches = 0; }), AllOf(HasSubstr("two by two"), HasSubstr("0 micro-batches")));
+  EXPECT_THAT(change([](ScheduleSpec& s) { s.microbatches = 0; }),
+              AllOf(HasSubstr("two by two"), HasSubstr("0 micro-batches")));
   EXPECT_THAT(change([](ScheduleSpec& s) { s.workers = -1; }), HasSubstr("-1 workers"));
   EXPECT_THAT(change([](ScheduleSpec& s) { s.placement = nullptr; }), HasSubstr("w and n"));
   EXPECT_THAT(change([](ScheduleSpec& s) { s.priority = nullptr; }), HasSubstr("w and n"));
-  EXPECT_THAT(change([](ScheduleSpec& s) { s.memory_limits = {1, 2, 3}; }), HasSubstr("3 memory limits for 2 workers"));
+  EXPECT_THAT(change([](ScheduleSpec& s) {
+                s.memory_limits = {1, 2, 3};
+              }),
+              HasSubstr("3 memory limits for 2 workers"));
   EXPECT_EQ(change([](ScheduleSpec&) {}), "accepted");
 }
 
@@ -241,7 +255,10 @@ TEST(Schedule, RandomSchedulesAreConsistent) {
     std::multiset<std::pair<JobId, JobId>> forwards, backwards;
     for (const JobId id : order) {
       int count = 0;
-      schedule.for_each_pred(id, [&](JobId before) { forwards.emplace(before, id); ++count; });
+      schedule.for_each_pred(id, [&](JobId before) {
+        forwards.emplace(before, id);
+        ++count;
+      });
       schedule.for_each_succ(id, [&](JobId after) { backwards.emplace(id, after); });
       EXPECT_EQ(schedule.pred_count(id), count);
     }

@@ -49,12 +49,12 @@ Case random_case(testing::Random& random, Discipline discipline) {
 
 std::string describe(const Case& c, const std::vector<Span>& spans) {
   std::ostringstream out;
-  out << to_string(c.schedule.discipline()) << " S=" << c.schedule.stages() << " B=" << c.schedule.microbatches()
-      << " W=" << c.schedule.workers() << " alpha=" << c.costs.alpha << " beta=" << c.costs.beta
-      << " prefetch=" << c.costs.prefetch << "\n";
+  out << to_string(c.schedule.discipline()) << " S=" << c.schedule.stages()
+      << " B=" << c.schedule.microbatches() << " W=" << c.schedule.workers() << " alpha=" << c.costs.alpha
+      << " beta=" << c.costs.beta << " prefetch=" << c.costs.prefetch << "\n";
   for (const JobId id : c.schedule.order()) {
-    out << to_string(c.schedule.job(id)) << " on " << c.schedule.compute(id) << ": " << spans[id].start << ".."
-        << spans[id].end << "\n";
+    out << to_string(c.schedule.job(id)) << " on " << c.schedule.compute(id) << ": " << spans[id].start
+        << ".." << spans[id].end << "\n";
   }
   return out.str();
 }
@@ -81,8 +81,8 @@ TEST_P(Simulate, EqualsTheSlowReference) {
     const auto slow = testing::slow_simulate(c.schedule, c.costs);
     ASSERT_TRUE(slow.finished);
     for (const JobId id : c.schedule.order()) {
-      ASSERT_EQ(timeline.spans[id].start, slow.spans[id].start)
-          << to_string(c.schedule.job(id)) << "\n" << describe(c, slow.spans);
+      ASSERT_EQ(timeline.spans[id].start, slow.spans[id].start) << to_string(c.schedule.job(id)) << "\n"
+                                                                << describe(c, slow.spans);
       ASSERT_EQ(timeline.spans[id].end, slow.spans[id].end) << describe(c, slow.spans);
     }
   });
@@ -94,7 +94,8 @@ TEST_P(Simulate, KeepsEveryDependencyWithItsTransfer) {
     for (const JobId id : c.schedule.order()) {
       const Span& span = timeline.spans[id];
       ASSERT_GE(span.start, testing::arrival(c.schedule, c.costs, timeline.spans, id))
-          << to_string(c.schedule.job(id)) << "\n" << describe(c, timeline.spans);
+          << to_string(c.schedule.job(id)) << "\n"
+          << describe(c, timeline.spans);
       ASSERT_EQ(span.end - span.start, testing::duration(c.schedule, c.costs, id));
     }
   });
@@ -138,8 +139,8 @@ TEST_P(Simulate, NeverIdlesNorPassesOverAReadyJob) {
         }
         double busy_meanwhile = 0;
         for (const JobId other : mine) {
-          busy_meanwhile += std::max(0.0, std::min(spans[other].end, spans[mine[i]].start) -
-                                              std::max(spans[other].start, ready));
+          busy_meanwhile += std::max(
+              0.0, std::min(spans[other].end, spans[mine[i]].start) - std::max(spans[other].start, ready));
           if (spans[other].start >= ready && spans[other].start < spans[mine[i]].start) {
             ASSERT_LT(c.schedule.rank(other), c.schedule.rank(mine[i])) << describe(c, spans);
           }
@@ -217,9 +218,11 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
       peak.bytes = std::max(peak.bytes, now.bytes);
     }
     EXPECT_EQ(timeline.peak_activations.at(static_cast<std::size_t>(w)), peak.stashes)
-        << "worker " << w << "\n" << describe(c, spans);
+        << "worker " << w << "\n"
+        << describe(c, spans);
     EXPECT_EQ(timeline.peak_activation_bytes.at(static_cast<std::size_t>(w)), peak.bytes)
-        << "worker " << w << "\n" << describe(c, spans);
+        << "worker " << w << "\n"
+        << describe(c, spans);
   }
   EXPECT_EQ(timeline.makespan, last - first);
   EXPECT_EQ(timeline.device_span, device_span);
@@ -242,7 +245,8 @@ TEST_P(Simulate, MetricsEqualBruteForce) {
 TEST_P(Simulate, MetricsOfMeasuredSpansEqualBruteForce) {
   each(28, 600, [](const Case& c, testing::Random& random) {
     std::vector<Span> spans(c.schedule.slots());
-    std::vector<double> free(static_cast<std::size_t>(c.schedule.workers()), testing::between(random, 0, 20) / 4.0);
+    std::vector<double> free(static_cast<std::size_t>(c.schedule.workers()),
+                             testing::between(random, 0, 20) / 4.0);
     for (const JobId id : topological_order(c.schedule)) {
       double& mine = free[static_cast<std::size_t>(c.schedule.compute(id))];
       double start = mine;
@@ -349,8 +353,11 @@ TEST(SimulateRefuses, CostsThatCannotBe) {
   EXPECT_THAT(refusal([](Costs& c) { c.durations.resize(2); }), HasSubstr("2 stages"));
   EXPECT_THAT(refusal([](Costs& c) { c.durations.clear(); }), HasSubstr("0 stages"));
   EXPECT_THAT(refusal([](Costs& c) { c.sizes.resize(4); }), HasSubstr("4 stages"));
-  EXPECT_THAT(refusal([](Costs& c) { c.alpha = std::numeric_limits<double>::quiet_NaN(); }), HasSubstr("alpha"));
-  EXPECT_THAT(refusal([](Costs& c) { c.durations = {{1, std::numeric_limits<double>::infinity(), 1}}; }),
+  EXPECT_THAT(refusal([](Costs& c) { c.alpha = std::numeric_limits<double>::quiet_NaN(); }),
+              HasSubstr("alpha"));
+  EXPECT_THAT(refusal([](Costs& c) {
+                c.durations = {{1, std::numeric_limits<double>::infinity(), 1}};
+              }),
               HasSubstr("B=inf"));
 }
 

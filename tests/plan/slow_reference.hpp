@@ -30,7 +30,9 @@ struct Input {
 
 inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, JobId id) {
   const Job j = schedule.job(id);
-  const auto size = [&](int s) { return costs.sizes[costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)]; };
+  const auto size = [&](int s) {
+    return costs.sizes[costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)];
+  };
   const auto at = [&](JobId other) { return schedule.compute(other); };
   std::vector<Input> result;
   const JobId f = schedule.forward(j.stage, j.microbatch);
@@ -50,7 +52,8 @@ inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, J
   if (j.pass == Pass::B || j.pass == Pass::BW) {
     for (const int s : schedule.graph().succ(j.stage)) {
       const JobId maker = schedule.backward(s, j.microbatch);
-      result.push_back({Input::gradient, at(maker), {j.stage, j.microbatch, s}, size(j.stage).gradient, maker});
+      result.push_back(
+          {Input::gradient, at(maker), {j.stage, j.microbatch, s}, size(j.stage).gradient, maker});
     }
   }
   if (j.pass != Pass::W) {
@@ -68,16 +71,21 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
   const Job j = schedule.job(id);
   const Durations& d = costs.durations[costs.durations.size() == 1 ? 0 : static_cast<std::size_t>(j.stage)];
   switch (j.pass) {
-    case Pass::F: return d.F;
-    case Pass::B: return d.B;
-    case Pass::W: return d.W;
-    case Pass::BW: return d.B + d.W;
+    case Pass::F:
+      return d.F;
+    case Pass::B:
+      return d.B;
+    case Pass::W:
+      return d.W;
+    case Pass::BW:
+      return d.B + d.W;
   }
   return 0;
 }
 
 /// When the last input of `id` is on its worker, given when the jobs before it end.
-inline double arrival(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId id) {
+inline double arrival(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
+                      JobId id) {
   double result = 0;
   schedule.for_each_pred(id, [&](JobId before) { result = std::max(result, spans[before].end); });
   if (!costs.prefetch) return result;
@@ -141,9 +149,11 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     const int oldest = unfinished.begin()->second;
     if (j.microbatch == oldest) return false;
     for (int b = 0; b < schedule.microbatches(); ++b) {
-      for (int s = 0; s < schedule.stages(); ++s) others += b != oldest && stash_is_live(s, b, worker) ? 1 : 0;
+      for (int s = 0; s < schedule.stages(); ++s)
+        others += b != oldest && stash_is_live(s, b, worker) ? 1 : 0;
     }
-    return others + 1 > schedule.memory_limits()[static_cast<std::size_t>(worker)] - static_cast<int>(most_stages);
+    return others + 1 >
+           schedule.memory_limits()[static_cast<std::size_t>(worker)] - static_cast<int>(most_stages);
   };
 
   double now = 0;
@@ -215,11 +225,19 @@ inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Cos
       Transfers& here = result[static_cast<std::size_t>(worker)];
       Received* received = nullptr;
       switch (input.kind) {
-        case Input::activation: received = &here.activations; break;
+        case Input::activation:
+          received = &here.activations;
+          break;
         case Input::stash:
-        case Input::gradient_stash: received = &here.stashes; break;
-        case Input::gradient: received = &here.gradients; break;
-        case Input::weights: received = &here.weights; break;
+        case Input::gradient_stash:
+          received = &here.stashes;
+          break;
+        case Input::gradient:
+          received = &here.gradients;
+          break;
+        case Input::weights:
+          received = &here.weights;
+          break;
       }
       ++received->count;
       received->bytes += input.bytes;

@@ -68,8 +68,7 @@ TEST(StageGraph, TwoLegsMeetInTheirSink) {
   EXPECT_EQ(graph.depth(4), 0);
   EXPECT_EQ(graph.depth(0), 2);
   EXPECT_EQ(graph.length(), 4);
-  EXPECT_THAT(graph.edges(),
-              ElementsAre(std::pair(0, 2), std::pair(1, 0), std::pair(3, 1), std::pair(4, 0)));
+  EXPECT_THAT(graph.edges(), ElementsAre(std::pair(0, 2), std::pair(1, 0), std::pair(3, 1), std::pair(4, 0)));
 }
 
 TEST(StageGraph, SkipConnectionDoesNotShortenTheLongestPath) {

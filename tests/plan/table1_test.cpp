@@ -69,8 +69,11 @@ namespace {
 constexpr double tolerance = 1e-9;
 
 /// One unit for F + B; F, B and W of it.
-const std::vector<Durations> splits = {
-    {1.0 / 3, 2.0 / 3, 0}, {0.5, 0.5, 0}, {0.25, 0.25, 0.5}, {0.75, 0.125, 0.125}, {1.0 / 3, 1.0 / 3, 1.0 / 3}};
+const std::vector<Durations> splits = {{1.0 / 3, 2.0 / 3, 0},
+                                       {0.5, 0.5, 0},
+                                       {0.25, 0.25, 0.5},
+                                       {0.75, 0.125, 0.125},
+                                       {1.0 / 3, 1.0 / 3, 1.0 / 3}};
 
 Costs unit_costs(const Durations& split) {
   Costs costs;
@@ -176,7 +179,8 @@ Row looped_truth(int S, int B, int G, int R, bool sharded) {
 }
 
 std::string at(int S, int B, int G, int R) {
-  return "S=" + std::to_string(S) + " B=" + std::to_string(B) + " G=" + std::to_string(G) + " R=" + std::to_string(R);
+  return "S=" + std::to_string(S) + " B=" + std::to_string(B) + " G=" + std::to_string(G) +
+         " R=" + std::to_string(R);
 }
 
 ScheduleRequest request(int W, int B, int S) {
@@ -229,7 +233,8 @@ TEST(Table1, PipelineParallel) {
 
         EXPECT_EQ(row.latency, B + S - 1);
         EXPECT_EQ(most(row.activations) == static_cast<std::uint64_t>(B), S > 1);
-        EXPECT_EQ(most(row.stashes) == std::min(S, B), name == "1f1b" || B <= S || (name != "gpipe" && S == 1));
+        EXPECT_EQ(most(row.stashes) == std::min(S, B),
+                  name == "1f1b" || B <= S || (name != "gpipe" && S == 1));
         EXPECT_TRUE(everywhere(row.weight_storage, 1));
       }
     }
@@ -280,7 +285,8 @@ TEST(Table1, LoopedFormulasHoldWhereTheHeaderSays) {
           EXPECT_EQ(fslpp.latency, lpp.latency);
 
           const auto paper = static_cast<std::uint64_t>(S - 1);
-          EXPECT_EQ(most(fslpp.weights) == paper, (R == 1 && G <= S && S < 2 * G) || (S == 2 && R == 2 && G > 1));
+          EXPECT_EQ(most(fslpp.weights) == paper,
+                    (R == 1 && G <= S && S < 2 * G) || (S == 2 && R == 2 && G > 1));
           EXPECT_EQ(everywhere(fslpp.weights, paper), R == 1 && S == G);
           EXPECT_EQ(most(fslpp.weight_storage) == 1, S <= std::lcm(G, R));
           EXPECT_EQ(everywhere(fslpp.weight_storage, 1), std::gcd(G, R) == 1 && S == W);
@@ -295,7 +301,8 @@ void expect_same(const Schedule& a, const Schedule& b) {
   ASSERT_EQ(a.job_count(), b.job_count());
   ASSERT_EQ(a.workers(), b.workers());
   for (const JobId id : a.order()) ASSERT_EQ(a.placement(id), b.placement(id)) << to_string(a.job(id));
-  for (int w = 0; w < a.workers(); ++w) EXPECT_TRUE(std::ranges::equal(a.order(w), b.order(w))) << "worker " << w;
+  for (int w = 0; w < a.workers(); ++w)
+    EXPECT_TRUE(std::ranges::equal(a.order(w), b.order(w))) << "worker " << w;
   for (const Durations& split : splits) {
     const Timeline x = simulate(a, unit_costs(split));
     const Timeline y = simulate(b, unit_costs(split));
@@ -380,7 +387,8 @@ TEST(Throughput, IsBoundedByPeakActivations) {
       }
       for (int W = 1; W <= 8; ++W) {
         for (const std::string name : {"ddp", "fsdp"}) {
-          SCOPED_TRACE(name + " S=" + std::to_string(S) + " B=" + std::to_string(B) + " W=" + std::to_string(W));
+          SCOPED_TRACE(name + " S=" + std::to_string(S) + " B=" + std::to_string(B) +
+                       " W=" + std::to_string(W));
           expect_bounds(make_schedule(name, request(W, B, S)));
         }
         for (int G = 1; G <= W; ++G) {
@@ -418,7 +426,9 @@ TEST(Throughput, StatedBoundFailsForAVShape) {
       const int worker = std::min(j.stage, S - 1 - j.stage);
       return Placement{worker, worker};
     };
-    spec.priority = [S](const Job& j) { return 4 * j.microbatch + (j.pass == Pass::F ? j.stage : 2 * S - 1 - j.stage); };
+    spec.priority = [S](const Job& j) {
+      return 4 * j.microbatch + (j.pass == Pass::F ? j.stage : 2 * S - 1 - j.stage);
+    };
     const Schedule schedule(spec);
     ASSERT_EQ(check(schedule).problem, "");
 

@@ -148,7 +148,8 @@ TEST(WorkerQueue, AWorkerWithoutJobsIsEmpty) {
   spec.placement = [](const Job&) { return Placement{}; };
   spec.priority = [](const Job&) { return 0; };
   for (const auto discipline : {Discipline::greedy, Discipline::bounded, Discipline::ordered}) {
-    const Schedule schedule = Schedule(spec).with(discipline, discipline == Discipline::bounded ? std::vector{1, 1} : std::vector<int>{});
+    const Schedule schedule = Schedule(spec).with(
+        discipline, discipline == Discipline::bounded ? std::vector{1, 1} : std::vector<int>{});
     WorkerQueue queue(schedule, 1);
     EXPECT_EQ(queue.unfinished(), 0U);
     EXPECT_EQ(queue.pop(), std::nullopt);
@@ -165,8 +166,9 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     options.one_worker_a_stash = true;
     Schedule schedule(testing::random_spec(random, options));
     const auto discipline = static_cast<Discipline>(round % 3);
-    schedule = schedule.with(discipline, discipline == Discipline::bounded ? testing::random_limits(random, schedule)
-                                                                           : std::vector<int>{});
+    schedule =
+        schedule.with(discipline, discipline == Discipline::bounded ? testing::random_limits(random, schedule)
+                                                                    : std::vector<int>{});
     if (!check(schedule).ok()) continue;
 
     WorkerQueue queue(schedule, 0);
@@ -181,7 +183,8 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     std::optional<std::uint32_t> last_rank;
     while (unfinished > 0) {
       while (!pushable.empty() && (running.empty() || testing::chance(random, 0.6))) {
-        std::swap(pushable[static_cast<std::size_t>(testing::between(random, 0, static_cast<int>(pushable.size()) - 1))],
+        std::swap(pushable[static_cast<std::size_t>(
+                      testing::between(random, 0, static_cast<int>(pushable.size()) - 1))],
                   pushable.back());
         queue.push(pushable.back());
         pushable.pop_back();

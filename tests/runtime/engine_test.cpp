@@ -31,7 +31,8 @@ int workers() { return session->map().workers(); }
 bool is_root() { return session->mpi().rank() == 0; }
 bool our_policy() { return session->core() != nullptr; }
 
-const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
+const model::OptimizerConfig sgd = {
+    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 constexpr double no_timeout = 1000;
 
 // Ranks that share two cores take turns at every message, so on several of them most runs have one step.
@@ -48,8 +49,8 @@ struct Outcome {
   std::uint64_t bytes_predicted = 0;  // likewise
 };
 
-Outcome train(const Schedule& schedule, const model::Network& network, const model::OptimizerConfig& optimizer,
-          const model::Dataset& data, int steps) {
+Outcome train(const Schedule& schedule, const model::Network& network,
+              const model::OptimizerConfig& optimizer, const model::Dataset& data, int steps) {
   Outcome run;
   Engine engine(*session, schedule, network, optimizer, start_values(network), no_timeout);
   const std::uint64_t before = engine.bytes_sent_by_starpu();
@@ -61,7 +62,8 @@ Outcome train(const Schedule& schedule, const model::Network& network, const mod
   }
   const std::uint64_t sent = engine.bytes_sent_by_starpu() - before;
   MPI_Allreduce(&sent, &run.bytes_sent, 1, MPI_UINT64_T, MPI_SUM, session->mpi().comm());
-  run.bytes_predicted = bytes_between_ranks(engine.graph(), session->map()) * static_cast<std::uint64_t>(steps);
+  run.bytes_predicted =
+      bytes_between_ranks(engine.graph(), session->map()) * static_cast<std::uint64_t>(steps);
   run.gradients = engine.gradients();
   run.parameters = engine.parameters();
   return run;
@@ -117,7 +119,8 @@ void expect_transfers(const Outcome& run, const Schedule& schedule, const model:
   if (!is_root() || !our_policy()) return;
   const auto planned = plan::count_transfers(schedule, costs_of(network));
   ASSERT_EQ(run.workers.size(), planned.size());
-  for (std::size_t w = 0; w < planned.size(); ++w) EXPECT_EQ(run.workers[w].received, planned[w]) << "worker " << w;
+  for (std::size_t w = 0; w < planned.size(); ++w)
+    EXPECT_EQ(run.workers[w].received, planned[w]) << "worker " << w;
 }
 
 void expect_order(const Outcome& run, const Schedule& schedule) {
@@ -130,7 +133,8 @@ void expect_order(const Outcome& run, const Schedule& schedule) {
     std::ranges::sort(ran);
     const auto order = schedule.order(w);
     ASSERT_EQ(ran.size(), order.size());
-    for (std::size_t i = 0; i < ran.size(); ++i) EXPECT_EQ(ran[i].second, order[i]) << "job " << i << " of worker " << w;
+    for (std::size_t i = 0; i < ran.size(); ++i)
+      EXPECT_EQ(ran[i].second, order[i]) << "job " << i << " of worker " << w;
   }
 }
 
@@ -256,7 +260,8 @@ TEST(Engine, ReplicasAreTheSingleCopy) {
 
 // With a large epsilon AdamW does not make a step of full size from the rounding of a gradient that is zero.
 TEST(Engine, AdamW) {
-  const model::OptimizerConfig adamw = {.kind = "adamw", .learning_rate = 1e-2, .weight_decay = 0.1, .epsilon = 1e-2};
+  const model::OptimizerConfig adamw = {
+      .kind = "adamw", .learning_rate = 1e-2, .weight_decay = 0.1, .epsilon = 1e-2};
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
   for (const char* name : {"1f1b", "ddp"}) {
@@ -297,7 +302,8 @@ TEST(Engine, StagesWithoutParameters) {
   const Noise data;
   for (const bool is_split : {false, true}) {
     const Schedule fused = plan::make_schedule(
-        "1f1b", {.workers = workers(), .microbatches = 4, .graph = network.graph, .stage_workers = placement});
+        "1f1b",
+        {.workers = workers(), .microbatches = 4, .graph = network.graph, .stage_workers = placement});
     const Schedule schedule = is_split ? split(fused) : fused;
     const Outcome run = train(schedule, network, sgd, data, 2);
     expect_trained(run, schedule, network, sgd, data);
@@ -353,7 +359,7 @@ int run(int argc, char** argv) {
   RuntimeConfig config;
   config.policy = option(argc, argv, "--policy", "starpipe");
   const WorkerMap map(std::stoi(option(argc, argv, "--workers", "4")), mpi.ranks());
-  const Session started(mpi, map, config);
+  const Session started(mpi, map, share_cores(mpi, map, config), config);
   session = &started;
   if (option(argc, argv, "--stall", "no") == "yes") return stall();
   return run_all_tests(mpi);

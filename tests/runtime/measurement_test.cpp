@@ -18,8 +18,8 @@ using plan::Schedule;
 
 const model::OptimizerConfig sgd = {.kind = "sgd"};
 
-/// The schedule run in a legal order, each job with a duration of its own: nothing happens at the same time by
-/// chance, so that events have one order.
+/// The schedule run in a legal order, each job with a duration of its own: nothing happens at the same time
+/// by chance, so that events have one order.
 plan::Timeline random_run(const Schedule& schedule, const model::Network& network, std::mt19937_64& random) {
   std::uniform_real_distribution<double> duration(0.5, 2);
   std::vector<plan::Span> spans(schedule.slots());
@@ -34,7 +34,8 @@ plan::Timeline random_run(const Schedule& schedule, const model::Network& networ
 }
 
 /// Tells the meter of all tasks of `local` workers, in the order of the timeline.
-void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline, const std::vector<bool>& local) {
+void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
+          const std::vector<bool>& local) {
   struct Event {
     double time;
     bool starts;
@@ -149,7 +150,8 @@ TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
     const TaskGraph graph(named.schedule, named.network, sgd);
     std::uint64_t bytes = 0;
     for (const plan::Transfers& t : plan::count_transfers(named.schedule, costs_of(named.network))) {
-      bytes += t.activations.bytes + t.stashes.bytes + t.gradients.bytes + t.weights.bytes + t.weight_gradients.bytes;
+      bytes += t.activations.bytes + t.stashes.bytes + t.gradients.bytes + t.weights.bytes +
+               t.weight_gradients.bytes;
     }
     EXPECT_EQ(bytes_between_ranks(graph, WorkerMap(4, 4)), bytes);
     EXPECT_LE(bytes_between_ranks(graph, WorkerMap(4, 2)), bytes);
@@ -196,11 +198,13 @@ class Measured : public ::testing::Test {
     const plan::Timeline timeline = plan::simulate(schedule_, costs);
     StepResult result;
     for (const plan::JobId id : schedule_.order()) {
-      result.jobs.push_back({id, schedule_.compute(id), start + timeline.spans[id].start, start + timeline.spans[id].end});
+      result.jobs.push_back(
+          {id, schedule_.compute(id), start + timeline.spans[id].start, start + timeline.spans[id].end});
     }
     for (int w = 0; w < schedule_.workers(); ++w) {
       const auto i = static_cast<std::size_t>(w);
-      result.workers.push_back({timeline.received[i], timeline.peak_activations[i], timeline.peak_activation_bytes[i]});
+      result.workers.push_back(
+          {timeline.received[i], timeline.peak_activations[i], timeline.peak_activation_bytes[i]});
     }
     return result;
   }
@@ -247,7 +251,8 @@ TEST_F(Measured, WarmUpThenCalibrationThenMeasurement) {
   }
   const auto makespan = [&](double scale) { return plan::simulate(schedule_, costs(scale)).makespan; };
   ASSERT_EQ(measurement.makespans().size(), 3U);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(measurement.makespans()[i], makespan(std::array{7.0, 9.0, 8.0}[i]), 1e-8);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(measurement.makespans()[i], makespan(std::array{7.0, 9.0, 8.0}[i]), 1e-8);
   EXPECT_NEAR(measurement.measured().timeline.makespan, makespan(8), 1e-8) << "the median step";
   EXPECT_NEAR(measurement.predicted().makespan, makespan(2), 1e-8);
 }

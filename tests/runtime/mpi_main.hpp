@@ -31,8 +31,9 @@ class FailuresOnly : public ::testing::EmptyTestEventListener {
  private:
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_, result.file_name() != nullptr ? result.file_name() : "",
-                 result.line_number(), result.message());
+    std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_,
+                 result.file_name() != nullptr ? result.file_name() : "", result.line_number(),
+                 result.message());
   }
   int rank_;
 };

@@ -83,7 +83,10 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
     if (bare && !sink && graph.pred(s).size() == 1) {
       bare = false;
     } else {
-      const model::LayerSpec linear{"linear", "s" + std::to_string(s), rows, columns * joined,
+      const model::LayerSpec linear{"linear",
+                                    "s" + std::to_string(s),
+                                    rows,
+                                    columns * joined,
                                     {{"outputs", static_cast<double>(columns)}}};
       ops.push_back({model::StageOp::Kind::layer, model::make_layer(linear)});
     }
@@ -92,7 +95,8 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
     }
     std::shared_ptr<const model::Loss> loss;
     if (sink) loss = model::make_loss("mse", rows, columns);
-    network.stages.emplace_back(std::move(ops), rows, std::vector<std::size_t>(joined, columns), std::move(loss));
+    network.stages.emplace_back(std::move(ops), rows, std::vector<std::size_t>(joined, columns),
+                                std::move(loss));
   }
   return network;
 }
@@ -100,9 +104,15 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
 /// Random features and targets for a `dag_network`.
 class Noise : public model::Dataset {
  public:
-  void input(int step, int microbatch, int leg, std::span<float> out) const override { fill(step, microbatch, leg, out); }
-  void target(int step, int microbatch, std::span<float> out) const override { fill(step, microbatch, -1, out); }
-  [[nodiscard]] std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override { return {}; }
+  void input(int step, int microbatch, int leg, std::span<float> out) const override {
+    fill(step, microbatch, leg, out);
+  }
+  void target(int step, int microbatch, std::span<float> out) const override {
+    fill(step, microbatch, -1, out);
+  }
+  [[nodiscard]] std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override {
+    return {};
+  }
   [[nodiscard]] std::string unit() const override { return "samples"; }
   [[nodiscard]] std::size_t units_per_microbatch() const override { return 1; }
 
@@ -118,7 +128,8 @@ class Noise : public model::Dataset {
 /// The schedule with its backward passes split, W right behind B.
 inline plan::Schedule split(const plan::Schedule& fused) {
   const auto whole = [fused](const plan::Job& job) {
-    return *fused.find({job.stage, job.microbatch, job.pass == plan::Pass::F ? plan::Pass::F : plan::Pass::BW});
+    return *fused.find(
+        {job.stage, job.microbatch, job.pass == plan::Pass::F ? plan::Pass::F : plan::Pass::BW});
   };
   plan::ScheduleSpec spec;
   spec.name = fused.name() + "-split";
@@ -135,7 +146,8 @@ inline plan::Schedule split(const plan::Schedule& fused) {
 }
 
 /// F and B of a micro-batch on different workers, W on a third, and the weights on a fourth.
-inline plan::Schedule scattered(const plan::StageGraph& graph, int workers, int microbatches, bool split_backward) {
+inline plan::Schedule scattered(const plan::StageGraph& graph, int workers, int microbatches,
+                                bool split_backward) {
   const auto depth = graph.length();
   plan::ScheduleSpec spec;
   spec.name = "scattered";
@@ -150,7 +162,8 @@ inline plan::Schedule scattered(const plan::StageGraph& graph, int workers, int 
   };
   spec.priority = [graph, depth](const plan::Job& job) {
     const int d = graph.depth(job.stage);
-    const std::int64_t slot = job.pass == plan::Pass::F ? 2 * d : 2 * (2 * depth - 1 - d) + (job.pass == plan::Pass::W ? 1 : 0);
+    const std::int64_t slot =
+        job.pass == plan::Pass::F ? 2 * d : 2 * (2 * depth - 1 - d) + (job.pass == plan::Pass::W ? 1 : 0);
     return std::int64_t{4} * depth * job.microbatch + slot;
   };
   return plan::Schedule(spec);
@@ -218,8 +231,8 @@ inline double norm(std::span<const float> values) {
 }
 
 /// Stage by stage: the norm of the difference relative to the norm, and each element relative to the largest.
-inline void expect_close(const std::vector<Floats>& actual, const std::vector<Floats>& expected, double tolerance,
-                         const std::string& what) {
+inline void expect_close(const std::vector<Floats>& actual, const std::vector<Floats>& expected,
+                         double tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (std::size_t s = 0; s < expected.size(); ++s) {
     ASSERT_EQ(actual[s].size(), expected[s].size()) << what << " of stage " << s;
@@ -232,7 +245,8 @@ inline void expect_close(const std::vector<Floats>& actual, const std::vector<Fl
     }
     EXPECT_LE(std::sqrt(sum), tolerance * norm(expected[s])) << what << " of stage " << s;
     for (std::size_t i = 0; i < expected[s].size(); ++i) {
-      ASSERT_NEAR(actual[s][i], expected[s][i], tolerance * largest) << what << " of stage " << s << ", element " << i;
+      ASSERT_NEAR(actual[s][i], expected[s][i], tolerance * largest)
+          << what << " of stage " << s << ", element " << i;
     }
   }
 }
@@ -244,8 +258,8 @@ inline void expect_close(const std::vector<Floats>& actual, const std::vector<Fl
 /// Temporaries and accumulators start as NaN, so that nothing can rely on what an earlier step left.
 class SequentialRun {
  public:
-  SequentialRun(const plan::Schedule& schedule, const model::Network& network, const model::OptimizerConfig& optimizer,
-                const std::vector<Floats>& parameters)
+  SequentialRun(const plan::Schedule& schedule, const model::Network& network,
+                const model::OptimizerConfig& optimizer, const std::vector<Floats>& parameters)
       : schedule_(schedule),
         network_(network),
         graph_(schedule, network, optimizer),
@@ -261,10 +275,12 @@ class SequentialRun {
     context_.step = step;
     for (std::size_t d = 0; d < memory_.size(); ++d) {
       const Datum& datum = graph_.data()[d];
-      if (is_temporary(datum.kind) || datum.kind == DataKind::weight_gradient || datum.kind == DataKind::loss) {
+      if (is_temporary(datum.kind) || datum.kind == DataKind::weight_gradient ||
+          datum.kind == DataKind::loss) {
         std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
       }
-      if (datum.kind == DataKind::input) data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
+      if (datum.kind == DataKind::input)
+        data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
       if (datum.kind == DataKind::target) data.target(step, datum.microbatch, memory_[d]);
     }
     for (const Task& task : graph_.tasks()) {
@@ -306,7 +322,8 @@ class SequentialRun {
       const int holder = plan::weight_holders(schedule_, s).front();
       for (std::size_t d = 0; d < memory_.size(); ++d) {
         const Datum& datum = graph_.data()[d];
-        if (datum.kind == kind && datum.stage == s && datum.worker == holder) all[static_cast<std::size_t>(s)] = memory_[d];
+        if (datum.kind == kind && datum.stage == s && datum.worker == holder)
+          all[static_cast<std::size_t>(s)] = memory_[d];
       }
     }
     return all;

@@ -29,7 +29,9 @@ class Tasks {
  public:
   explicit Tasks(std::size_t count) : cells_(count) {}
   PolicyCore::Task operator[](std::size_t i) { return &cells_[i]; }
-  std::size_t number(PolicyCore::Task task) const { return static_cast<std::size_t>(static_cast<char*>(task) - cells_.data()); }
+  std::size_t number(PolicyCore::Task task) const {
+    return static_cast<std::size_t>(static_cast<char*>(task) - cells_.data());
+  }
 
  private:
   std::vector<char> cells_;
@@ -201,7 +203,8 @@ TEST(PolicyCore, NeedsNoScheduleAfterTheLastJob) {
   for (const Discipline discipline : {Discipline::ordered, Discipline::greedy, Discipline::bounded}) {
     // All jobs on worker 0, none on worker 1.
     const plan::ScheduleRequest request{.workers = 2, .microbatches = 2, .stage_workers = {0, 0}};
-    const std::vector<int> limits = discipline == Discipline::bounded ? std::vector<int>{4, 4} : std::vector<int>{};
+    const std::vector<int> limits =
+        discipline == Discipline::bounded ? std::vector<int>{4, 4} : std::vector<int>{};
     auto schedule = std::make_unique<Schedule>(plan::make_schedule("1f1b", request).with(discipline, limits));
     Tasks tasks(schedule->slots());
     core.begin(*schedule, two_workers);
@@ -267,7 +270,8 @@ class Stress {
     }
   }
   void push_free() {
-    for (std::size_t i = others / 2; i < others; ++i) core_.push_free(tasks_[other(i)], static_cast<int>(i % 7));
+    for (std::size_t i = others / 2; i < others; ++i)
+      core_.push_free(tasks_[other(i)], static_cast<int>(i % 7));
   }
 
   void work(int worker) {
@@ -292,7 +296,8 @@ class Stress {
         ran.push_back(id);
         const plan::Pass pass = schedule_.job(id).pass;
         if (pass == plan::Pass::F) ++live;
-        most_live_[static_cast<std::size_t>(worker)] = std::max(most_live_[static_cast<std::size_t>(worker)], live);
+        most_live_[static_cast<std::size_t>(worker)] =
+            std::max(most_live_[static_cast<std::size_t>(worker)], live);
         if (pass == plan::Pass::W || pass == plan::Pass::BW) --live;
         core_.finish(worker, id);
         schedule_.for_each_succ(id, [&](JobId next) {
@@ -317,7 +322,8 @@ class Stress {
         ASSERT_TRUE(std::equal(ran.begin(), ran.end(), order.begin())) << "worker " << w;
       }
       if (schedule_.discipline() == Discipline::bounded) {
-        EXPECT_LE(most_live_[static_cast<std::size_t>(w)], schedule_.memory_limits()[static_cast<std::size_t>(w)]);
+        EXPECT_LE(most_live_[static_cast<std::size_t>(w)],
+                  schedule_.memory_limits()[static_cast<std::size_t>(w)]);
       }
     }
   }
@@ -359,7 +365,9 @@ TEST_P(Disciplines, RandomSchedulesOnManyThreads) {
   std::mt19937_64 random(2);
   int runs = 0;
   while (runs < 20) {
-    const plan::testing::Options options{.max_stages = 6, .max_microbatches = 40, .max_workers = 5,
+    const plan::testing::Options options{.max_stages = 6,
+                                         .max_microbatches = 40,
+                                         .max_workers = 5,
                                          .one_worker_a_stash = GetParam() == Discipline::bounded,
                                          .sound_priority = 1};
     const Schedule schedule = under(Schedule(plan::testing::random_spec(random, options)), random);

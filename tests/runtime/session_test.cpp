@@ -22,7 +22,8 @@ std::string start(const std::string& policy) {
   RuntimeConfig config;
   config.policy = policy;
   try {
-    const Session session(*mpi, WorkerMap(2 * mpi->ranks(), mpi->ranks()), config);
+    const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+    const Session session(*mpi, map, share_cores(*mpi, map, config), config);
     EXPECT_EQ(session.core() != nullptr, session.policy() == "starpipe");
     return "runs " + session.policy();
   } catch (const InputError& error) {
@@ -57,7 +58,8 @@ TEST_F(Policies, UnknownOnesAreNamed) {
   EXPECT_NE(message.find("starpipe"), std::string::npos) << "the known ones";
   setenv("STARPU_SCHED", "nosuch", 1);
   const std::string from_environment = start("starpipe");
-  EXPECT_NE(from_environment.find("STARPU_SCHED: unknown policy 'nosuch'"), std::string::npos) << from_environment;
+  EXPECT_NE(from_environment.find("STARPU_SCHED: unknown policy 'nosuch'"), std::string::npos)
+      << from_environment;
 }
 
 // StarPU would warn and run `lws`.
@@ -76,7 +78,8 @@ TEST_F(Policies, OfALibraryThatDoesNotHaveThemFail) {
 TEST_F(Policies, OfALibraryThatCannotBeLoadedFail) {
   setenv("STARPU_SCHED_LIB", "/nonexistent/libsched.so", 1);
   const std::string message = start("starpipe");
-  EXPECT_TRUE(message == "runs starpipe" || message.find("'starpipe' was asked for") != std::string::npos) << message;
+  EXPECT_TRUE(message == "runs starpipe" || message.find("'starpipe' was asked for") != std::string::npos)
+      << message;
 }
 
 TEST(Ranks, TheFirstProblemIsEverybodys) {
@@ -94,7 +97,7 @@ std::string check(int workers, int workers_per_core) {
   RuntimeConfig config;
   config.workers_per_core = workers_per_core;
   try {
-    check_devices(*mpi, WorkerMap(workers, mpi->ranks()), config);
+    share_cores(*mpi, WorkerMap(workers, mpi->ranks()), config);
     return {};
   } catch (const InputError& error) {
     return error.what();

@@ -20,7 +20,8 @@ namespace {
 using namespace testing;
 using plan::Schedule;
 
-const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
+const model::OptimizerConfig sgd = {
+    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 
 struct Case {
   std::string label;
@@ -34,7 +35,8 @@ void for_each_case(const std::function<void(const Case&)>& check) {
     for (NamedCase& named : named_cases(4, microbatches)) {
       cases.push_back({named.name, named.network, named.schedule});
       cases.push_back({named.name + ", split", named.network, split(named.schedule)});
-      cases.push_back({named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
+      cases.push_back(
+          {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
     }
   }
   const model::Network chain = tiny_mlp(4);
@@ -42,11 +44,14 @@ void for_each_case(const std::function<void(const Case&)>& check) {
   const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
   const model::Network bare = dag_network(plan::StageGraph::chain(3), true);
   for (const bool is_split : {false, true}) {
-    for (const auto& [label, network] : {std::pair{"chain", &chain}, std::pair{"tree", &tree}, std::pair{"dag", &dag}, std::pair{"bare", &bare}}) {
+    for (const auto& [label, network] : {std::pair{"chain", &chain}, std::pair{"tree", &tree},
+                                         std::pair{"dag", &dag}, std::pair{"bare", &bare}}) {
       for (const int workers : {1, 2, 4}) {
-        cases.push_back({std::string("scattered ") + label, *network, scattered(network->graph, workers, 5, is_split)});
+        cases.push_back(
+            {std::string("scattered ") + label, *network, scattered(network->graph, workers, 5, is_split)});
       }
-      Schedule replicas = plan::make_schedule("ddp", {.workers = 3, .microbatches = 4, .graph = network->graph});
+      Schedule replicas =
+          plan::make_schedule("ddp", {.workers = 3, .microbatches = 4, .graph = network->graph});
       cases.push_back({std::string("ddp ") + label, *network, is_split ? split(replicas) : replicas});
     }
   }
@@ -155,7 +160,8 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
         }
         State& state = at->second;
         if (access.access == Access::accumulate) {
-          EXPECT_TRUE(state == State::zeroed || state == State::adding) << "added to before zero or after close";
+          EXPECT_TRUE(state == State::zeroed || state == State::adding)
+              << "added to before zero or after close";
           state = State::adding;
           ++terms[access.datum];
         } else if (task.kind == TaskKind::zero) {
@@ -177,7 +183,8 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
     }
     int expected = 0;
     for (int s = 0; s < c.schedule.stages(); ++s) {
-      if (c.network.stages[static_cast<std::size_t>(s)].parameter_size() > 0) expected += c.schedule.microbatches();
+      if (c.network.stages[static_cast<std::size_t>(s)].parameter_size() > 0)
+        expected += c.schedule.microbatches();
     }
     EXPECT_EQ(all, expected);
   });
@@ -208,13 +215,20 @@ TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
 
 plan::Received& received(plan::Transfers& transfers, DataKind kind) {
   switch (kind) {
-    case DataKind::activation: return transfers.activations;
+    case DataKind::activation:
+      return transfers.activations;
     case DataKind::stash:
-    case DataKind::gradient_stash: return transfers.stashes;
-    case DataKind::gradient: return transfers.gradients;
-    case DataKind::weights: return transfers.weights;
-    case DataKind::weight_gradient: return transfers.weight_gradients;
-    default: ADD_FAILURE() << "data of kind " << static_cast<int>(kind) << " leaves its worker"; return transfers.weights;
+    case DataKind::gradient_stash:
+      return transfers.stashes;
+    case DataKind::gradient:
+      return transfers.gradients;
+    case DataKind::weights:
+      return transfers.weights;
+    case DataKind::weight_gradient:
+      return transfers.weight_gradients;
+    default:
+      ADD_FAILURE() << "data of kind " << static_cast<int>(kind) << " leaves its worker";
+      return transfers.weights;
   }
 }
 
@@ -236,7 +250,8 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
     const auto planned = plan::count_transfers(c.schedule, costs_of(c.network));
     for (std::size_t w = 0; w < counted.size(); ++w) {
       // Compared by kind, so that a failure says which. Nothing that is empty travels, but `plan` counts it.
-      const auto expect_equal = [&](const char* kind, const plan::Received& mine, const plan::Received& theirs) {
+      const auto expect_equal = [&](const char* kind, const plan::Received& mine,
+                                    const plan::Received& theirs) {
         EXPECT_EQ(mine.bytes, theirs.bytes) << kind << " to worker " << w;
         if (c.label.find("bare") == std::string::npos) {
           EXPECT_EQ(mine.count, theirs.count) << kind << " to worker " << w;
@@ -259,8 +274,8 @@ TEST(TaskGraph, TasksInOrderTrain) {
     if (c.network.config.kind != "dag") data = data_for(c.network);
     constexpr int steps = 2;
     SequentialRun run(c.schedule, c.network, sgd, start_values(c.network));
-    const auto reference =
-        model::train_reference(c.network, *data, sgd, start_values(c.network), c.schedule.microbatches(), steps);
+    const auto reference = model::train_reference(c.network, *data, sgd, start_values(c.network),
+                                                  c.schedule.microbatches(), steps);
     for (int step = 0; step < steps; ++step) {
       const Floats losses = run.step(step, *data);
       double mean = 0;
@@ -286,7 +301,8 @@ TEST(TaskGraph, OptimizerStateOnlyWhereTheOptimizerHasSome) {
   const auto state = [&](const model::OptimizerConfig& optimizer) {
     std::size_t floats = 0;
     const TaskGraph graph(schedule, network, optimizer);
-    for (const Datum& datum : graph.data()) floats += datum.kind == DataKind::optimizer_state ? datum.size : 0;
+    for (const Datum& datum : graph.data())
+      floats += datum.kind == DataKind::optimizer_state ? datum.size : 0;
     return floats;
   };
   EXPECT_EQ(state({.kind = "sgd"}), 0U);

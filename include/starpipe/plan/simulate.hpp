@@ -22,11 +22,11 @@ struct Durations {
 
 /// Bytes of what one stage and micro-batch exchanges and keeps. All zero when no model is known.
 struct StageSizes {
-  std::uint64_t activation = 0;  ///< the stage's output
-  std::uint64_t gradient = 0;    ///< gradient with respect to the stage's output
-  std::uint64_t stash = 0;       ///< what F keeps for B and W
+  std::uint64_t activation = 0;      ///< the stage's output
+  std::uint64_t gradient = 0;        ///< gradient with respect to the stage's output
+  std::uint64_t stash = 0;           ///< what F keeps for B and W
   std::uint64_t gradient_stash = 0;  ///< what B keeps for W where the backward pass is split
-  std::uint64_t weights = 0;     ///< the stage's parameters, and as much for their gradient
+  std::uint64_t weights = 0;         ///< the stage's parameters, and as much for their gradient
 };
 
 /// What things cost. Per-stage vectors have one entry a stage, or a single one for all stages.
@@ -107,8 +107,8 @@ struct Timeline {
   double device_bubble_fraction = 0;
 
   // Per worker:
-  std::vector<double> busy;                        ///< time spent computing
-  std::vector<int> peak_activations;               ///< most live stashes
+  std::vector<double> busy;                          ///< time spent computing
+  std::vector<int> peak_activations;                 ///< most live stashes
   std::vector<std::uint64_t> peak_activation_bytes;  ///< most live bytes of stashes (B's part included)
   std::vector<Transfers> received;
 };

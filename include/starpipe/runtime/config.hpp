@@ -28,12 +28,12 @@ struct TrainingConfig {
 struct ScheduleConfig {
   std::string name = "1f1b";
   int workers = 1;
-  std::optional<int> stages;                        ///< one a worker when absent
-  std::optional<int> groups;                        ///< of lpp and fslpp
-  std::vector<int> placement;                       ///< worker of each stage
-  std::vector<int> cuts;                            ///< first unit of each stage but the first
-  std::optional<plan::Discipline> discipline;       ///< the schedule's own when absent
-  std::optional<int> memory_limit;                  ///< stashes a worker may hold
+  std::optional<int> stages;                   ///< one a worker when absent
+  std::optional<int> groups;                   ///< of lpp and fslpp
+  std::vector<int> placement;                  ///< worker of each stage
+  std::vector<int> cuts;                       ///< first unit of each stage but the first
+  std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
+  std::optional<int> memory_limit;             ///< stashes a worker may hold
 };
 
 /// `runtime:` of the configuration.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -40,6 +42,9 @@ namespace starpipe::runtime {
 /// queued (the discipline refuses them). What lifts a refusal is a push to the same worker or the end of
 /// one of its own jobs, after which it pops again by itself; so no worker ever needs to wake another
 /// because of a refusal. That some worker can always go on is proved before the run by `plan::check`.
+/// A worker that got nothing may `wait` for the next push instead of asking again: StarPU never lets the
+/// last awake worker of a process sleep, blocking drivers or not, and with one worker a rank that one would
+/// spin on a core that another rank needs.
 ///
 /// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
 /// the schedule, which must outlive the last `finish` before the next `begin`.
@@ -61,16 +66,21 @@ class PolicyCore {
   void push_free(Task task, int priority);
   /// The task that `worker` starts now, or null.
   Task pop(int worker);
+  /// Sleeps until something is pushed that `worker` may run, at most `most`. On the worker's own thread, in
+  /// a state in which others may push to it (starpu_worker_relax_on).
+  void wait(int worker, std::chrono::microseconds most);
   /// A job that `pop(worker)` returned has ended on that worker.
   void finish(int worker, plan::JobId job);
 
  private:
   struct Worker {
     std::mutex mutex;
-    std::vector<Task> pinned;                 // in order of arrival, from `next_pinned`
+    std::condition_variable pushed;
+    bool was_pushed = false;   // since the last pop
+    std::vector<Task> pinned;  // in order of arrival, from `next_pinned`
     std::size_t next_pinned = 0;
     std::optional<plan::WorkerQueue> queue;
-    std::vector<Task> task_of;                // by the job's position in the worker's order
+    std::vector<Task> task_of;  // by the job's position in the worker's order
   };
 
   const plan::Schedule* schedule_ = nullptr;

@@ -17,9 +17,10 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
   std::vector<int> workers = request.stage_workers;
   if (workers.empty()) {
     if (graph.size() != request.workers) {
-      throw InputError(fmt::format("{} puts one stage on each worker, but there are {} stages and {} workers "
-                                   "(schedule.placement can place them otherwise)",
-                                   name, graph.size(), request.workers));
+      throw InputError(
+          fmt::format("{} puts one stage on each worker, but there are {} stages and {} workers "
+                      "(schedule.placement can place them otherwise)",
+                      name, graph.size(), request.workers));
     }
     for (int s = 0; s < graph.size(); ++s) workers.push_back(s);
   }
@@ -29,8 +30,9 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
   }
   for (std::size_t s = 0; s < workers.size(); ++s) {
     if (workers[s] >= 0 && workers[s] < request.workers) continue;
-    throw InputError(fmt::format("schedule.placement puts stage {} on worker {}, which does not exist (workers 0..{})",
-                                 s, workers[s], request.workers - 1));
+    throw InputError(
+        fmt::format("schedule.placement puts stage {} on worker {}, which does not exist (workers 0..{})", s,
+                    workers[s], request.workers - 1));
   }
   return [workers = std::move(workers)](const Job& job) {
     const int worker = workers[static_cast<std::size_t>(job.stage)];
@@ -51,7 +53,8 @@ int workers_per_group(std::string_view name, const ScheduleRequest& request) {
   if (!request.groups) throw InputError(fmt::format("{} needs the number of groups G (W = G * R)", name));
   const int groups = *request.groups;
   if (groups < 1 || request.workers < 1 || request.workers % groups != 0) {
-    throw InputError(fmt::format("{}: {} workers are not {} equal groups (W = G * R)", name, request.workers, groups));
+    throw InputError(
+        fmt::format("{}: {} workers are not {} equal groups (W = G * R)", name, request.workers, groups));
   }
   return request.workers / groups;
 }

@@ -25,17 +25,19 @@ Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sh
                        [graph, length, workers](const Job& job) {
                          const int depth = graph.depth(job.stage);
                          const auto slot = job.pass == Pass::F ? depth : 2 * length - 1 - depth;
-                         return job.microbatch / workers * 2 * length + slot;
+                         return std::int64_t{job.microbatch / workers} * 2 * length + slot;
                        }});
 }
 
-const bool registered_ddp = register_schedule(
-    {"ddp", "data parallel: w = (b, b); every worker holds all weights", "Unifying Parallelization Schemes, w_DDP",
-     [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
+const bool registered_ddp =
+    register_schedule({"ddp", "data parallel: w = (b, b); every worker holds all weights",
+                       "Unifying Parallelization Schemes, w_DDP",
+                       [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
 
-const bool registered_fsdp = register_schedule(
-    {"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use", "Unifying Parallelization Schemes, w_FSDP",
-     [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
+const bool registered_fsdp =
+    register_schedule({"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use",
+                       "Unifying Parallelization Schemes, w_FSDP",
+                       [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -15,12 +15,12 @@ Schedule naive(const ScheduleRequest& request) {
                    .priority = [graph, length](const Job& job) {
                      const int depth = graph.depth(job.stage);
                      const auto slot = job.pass == Pass::F ? depth : 2 * length - 1 - depth;
-                     return job.microbatch * 2 * length + slot;
+                     return std::int64_t{job.microbatch} * 2 * length + slot;
                    }});
 }
 
-const bool registered = register_schedule(
-    {"naive", "one micro-batch at a time through the pipeline", "ML at Scale: Pipeline Parallelism, naive pipeline", naive});
+const bool registered = register_schedule({"naive", "one micro-batch at a time through the pipeline",
+                                           "ML at Scale: Pipeline Parallelism, naive pipeline", naive});
 
 }  // namespace
 }  // namespace starpipe::plan
