@@ -139,10 +139,10 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   const std::string allowed = environment("STARPU_NCPU");
   if (share.workers > share.cores * config.workers_per_core) {
     problem = fmt::format(
-        "schedule.workers: {} workers on {} ranks put {} on {} cores of {}, which carry at most {} "
+        "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "
         "(runtime.workers_per_core: {})",
-        map.workers(), mpi.ranks(), share.workers, share.cores, hardware.machine,
-        share.cores * config.workers_per_core, config.workers_per_core);
+        map.workers(), share.workers, share.cores, hardware.machine, share.cores * config.workers_per_core,
+        config.workers_per_core);
   } else if (!allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
     problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}",
                           mpi.rank(), own_workers, allowed);
