@@ -30,7 +30,7 @@ thread_local int in_vain = 0;
 void note_activity() { in_vain = 0; }
 
 void rest() {
-  constexpr int polls_of_a_transfer = 2000;
+  constexpr int polls_of_a_transfer = 300;
   constexpr int polls_of_a_round = 64;
   if (++in_vain < polls_of_a_transfer) return;
   in_vain -= polls_of_a_round;
