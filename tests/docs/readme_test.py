@@ -107,7 +107,8 @@ def cpp_examples(folder, env):
 
 
 def links():
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
         if "://" not in target and not (source / target).exists():
             sys.exit(f"README: there is no {target}")
 
