@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
+#include "starpipe/runtime/files.hpp"
 #include "starpipe/runtime/train.hpp"
 #include "starpipe/version.hpp"
 
@@ -78,7 +78,7 @@ int info(bool json) {
   ordered_json all = facts();
   if (json) {
     all["runtime"] = ordered_json::parse(runtime::describe_runtime(true));
-    print(plan::json_text(all));
+    runtime::print(plan::json_text(all));
     return 0;
   }
   // The runtime's part names version, commit and compiler already.
@@ -92,7 +92,7 @@ int info(bool json) {
   for (const char* name : {"kernels", "models", "schedules"}) {
     text += fmt::format("{:<12}{}\n", name, words(all[name]));
   }
-  print(text);
+  runtime::print(text);
   return 0;
 }
 

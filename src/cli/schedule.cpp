@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/files.hpp"
 #include "cli/options.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
+#include "starpipe/runtime/files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -29,7 +29,7 @@ int list(bool json) {
     for (const auto& entry : entries) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
     }
-    print(plan::json_text({{"schedules", all}}));
+    runtime::print(plan::json_text({{"schedules", all}}));
     return 0;
   }
   std::size_t width = 0;
@@ -39,7 +39,7 @@ int list(bool json) {
     text +=
         fmt::format("{:<{}}  {}\n{:{}}  ({})\n", entry.name, width, entry.summary, "", width, entry.source);
   }
-  print(text);
+  runtime::print(text);
   return 0;
 }
 
@@ -137,7 +137,7 @@ struct CheckOptions {
 };
 
 plan::ImportedSchedule read_schedule(const std::string& file) {
-  const std::string text = read_file(file);
+  const std::string text = runtime::read_file(file);
   const auto first = text.find_first_not_of(" \t\r\n");
   // The name decides; where it does not, JSON is what starts as JSON does.
   const std::string extension = std::filesystem::path(file).extension();

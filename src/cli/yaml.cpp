@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "cli/files.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/runtime/files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -111,7 +111,7 @@ std::string place_of(const std::string& file, const YAML::Node& node) {
 }
 
 YAML::Node load_yaml(const std::filesystem::path& file) {
-  const std::string text = read_file(file);
+  const std::string text = runtime::read_file(file);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {

@@ -68,12 +68,12 @@ std::string describe_runtime(bool json) {
 #ifdef STARPU_USE_CUDA
                                  {"starpu_cuda", true},
 #else
-                                  {"starpu_cuda", false},
+                                 {"starpu_cuda", false},
 #endif
 #ifdef STARPU_USE_FXT
                                  {"starpu_fxt", true},
 #else
-                                  {"starpu_fxt", false},
+                                 {"starpu_fxt", false},
 #endif
                                  {"cuda", built_with_cuda()},
                                  {"cuda_devices", cuda_devices()},

@@ -18,7 +18,8 @@ std::atomic<bool> gentle = false;
 bool polls() {
   thread_local const bool is_starpu_mpi_thread = [] {
     std::array<char, 16> name{};
-    return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 && std::string_view(name.data()) == "MPI";
+    return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 &&
+           std::string_view(name.data()) == "MPI";
   }();
   return is_starpu_mpi_thread;
 }

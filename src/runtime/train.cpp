@@ -13,13 +13,13 @@
 
 #include "engine.hpp"
 #include "measurement.hpp"
-#include "output_files.hpp"
 #include "report.hpp"
 #include "session.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/runtime/files.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -46,10 +46,10 @@ class Progress {
 };
 
 void check_outputs(const TrainOutputs& outputs) {
-  if (outputs.report) check_writable(*outputs.report, "--report");
-  if (outputs.trace) check_writable(*outputs.trace, "--trace");
-  if (outputs.timeline) check_writable(*outputs.timeline, "--timeline");
-  if (outputs.save_weights) check_writable(*outputs.save_weights, "--save-weights");
+  if (outputs.report) require_writable("--report", *outputs.report);
+  if (outputs.trace) require_writable("--trace", *outputs.trace);
+  if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
+  if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
 }
 
 // The steps of a run; on rank 0 the record is complete.
@@ -98,17 +98,17 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
                              plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};
-    write_whole_file(*outputs.trace, plan::trace_json(runs).dump() + "\n");
+    write_file("--trace", *outputs.trace, plan::trace_json(runs).dump() + "\n");
   }
   if (outputs.timeline) {
     const std::array runs = {plan::SvgRun{"predicted", &experiment.schedule, &predicted},
                              plan::SvgRun{"measured", &measured.schedule, &measured.timeline}};
-    write_whole_file(*outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+    write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.report) {
     const auto report =
         make_report(config, experiment, session.mpi(), record, predicted, measured, measurement);
-    write_whole_file(*outputs.report, plan::json_text(report));
+    write_file("--report", *outputs.report, plan::json_text(report));
   }
 }
 

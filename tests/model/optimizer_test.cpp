@@ -61,7 +61,7 @@ TEST(AdamW, IsThePublishedFormula) {
   for (int t = 1; t <= 20; ++t) {
     const Floats g = random_floats(n, 100 + static_cast<std::uint64_t>(t), 0.01);
     optimizer_step(config, t, g, w, state);
-    for (std::size_t i = 0; i < n; ++i) {  // Loshchilov and Hutter, algorithm 2, with eta = learning rate
+    for (std::size_t i = 0; i < n; ++i) {  // arXiv 1711.05101, algorithm 2, with eta = learning rate
       m[i] = 0.8 * m[i] + 0.2 * g[i];
       v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
       const double mhat = m[i] / (1 - std::pow(0.8, t));

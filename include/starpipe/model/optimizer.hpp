@@ -9,7 +9,7 @@ namespace starpipe::model {
 
 /// `training.optimizer:` of the configuration, with PyTorch's names, formulas and defaults.
 struct OptimizerConfig {
-  std::string kind = "adamw";  ///< "adamw" (Loshchilov and Hutter, arXiv 1711.05101) or "sgd"
+  std::string kind = "adamw";  ///< "adamw" (arXiv 1711.05101) or "sgd"
   double learning_rate = 1e-3;
   double weight_decay = 0.01;  ///< adamw: decoupled; sgd: added to the gradient (its default is 0)
   double momentum = 0.0;       ///< sgd: v = momentum * v + g; w -= learning_rate * v

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace starpipe::cli {
+namespace starpipe::runtime {
 
 /// Throws InputError naming the file when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
@@ -20,4 +20,4 @@ void write_file(std::string_view option, const std::filesystem::path& file, std:
 /// To standard output; throws std::runtime_error when it takes no more.
 void print(std::string_view text);
 
-}  // namespace starpipe::cli
+}  // namespace starpipe::runtime

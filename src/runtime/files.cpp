@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/files.hpp"
+#include "starpipe/runtime/files.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "starpipe/plan/error.hpp"
 
-namespace starpipe::cli {
+namespace starpipe::runtime {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ void print(std::string_view text) {
   throw std::runtime_error(fmt::format("cannot write to standard output: {}", reason(errno)));
 }
 
-}  // namespace starpipe::cli
+}  // namespace starpipe::runtime
