@@ -49,16 +49,11 @@ std::string yaml_cpp_version() {
 ordered_json facts() {
   std::vector<std::string> schedules;
   for (const auto& entry : plan::schedule_entries()) schedules.push_back(entry.name);
-  std::vector<std::string> kernels = {"cpu"};
-#ifdef STARPIPE_WITH_CUDA
-  kernels.emplace_back("cuda");
-#endif
   return {{"version", version},
           {"commit", commit()},
           {"compiler", compiler},
           {"build_type", build_type},
           {"sanitizer", sanitizer()},
-          {"kernels", kernels},
           {"schedules", schedules},
           {"models", model::network_kinds()},
           {"libraries",
@@ -89,7 +84,7 @@ int info(bool json) {
   }
   text += fmt::format("{:<12}{}\n", "libraries", fmt::join(libraries, ", "));
   text += fmt::format("{:<12}{}\n", "sanitizer", all["sanitizer"].get<std::string>());
-  for (const char* name : {"kernels", "models", "schedules"}) {
+  for (const char* name : {"models", "schedules"}) {
     text += fmt::format("{:<12}{}\n", name, words(all[name]));
   }
   runtime::print(text);
