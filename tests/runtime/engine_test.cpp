@@ -35,9 +35,6 @@ const model::OptimizerConfig sgd = {
     .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 constexpr double no_timeout = 1000;
 
-// Ranks that share two cores take turns at every message, so on several of them most runs have one step.
-int steps_of(int on_one_rank) { return session->mpi().ranks() == 1 ? on_one_rank : 1; }
-
 /// What a run gave; all but the losses and bytes on rank 0 only.
 struct Outcome {
   std::vector<Floats> losses;  // by step and micro-batch
@@ -175,7 +172,7 @@ TEST(Engine, NamedSchedulesOrdered) {
     for (const bool is_split : {false, true}) {
       const Schedule schedule = is_split ? split(c.schedule) : c.schedule;
       SCOPED_TRACE(schedule.name());
-      const Outcome run = expect_sound(schedule, c.network, is_split ? steps_of(3) : 3);
+      const Outcome run = expect_sound(schedule, c.network, 3);
       if (our_policy()) expect_peaks(run, schedule, c.network);
     }
   }
@@ -186,7 +183,7 @@ TEST(Engine, NamedSchedulesGreedy) {
   for (const NamedCase& c : named_cases(workers(), 5)) {
     const Schedule schedule = c.schedule.with(Discipline::greedy);
     SCOPED_TRACE(schedule.name());
-    expect_sound(schedule, c.network, steps_of(3));
+    expect_sound(schedule, c.network, 3);
   }
 }
 
@@ -197,16 +194,15 @@ TEST(Engine, NamedSchedulesBounded) {
       SCOPED_TRACE(named.name());
       // With room for one micro-batch, each worker does one after the other: timing does not matter.
       const Schedule tight = named.with(Discipline::bounded, smallest_limits(named));
-      const Outcome run = expect_sound(tight, c.network, steps_of(2));
+      const Outcome run = expect_sound(tight, c.network, 2);
       expect_below_limits(run, tight);
       expect_peaks(run, tight, c.network);
     }
-    if (session->mpi().ranks() > 2) continue;
     std::vector<int> limits = smallest_limits(c.schedule);
     for (int& limit : limits) limit += 2;
     const Schedule roomy = c.schedule.with(Discipline::bounded, limits);
     SCOPED_TRACE("roomy " + roomy.name());
-    expect_below_limits(expect_sound(roomy, c.network, steps_of(2)), roomy);
+    expect_below_limits(expect_sound(roomy, c.network, 2), roomy);
   }
 }
 
@@ -218,8 +214,8 @@ TEST(Engine, FAndBOfAMicrobatchOnDifferentWorkers) {
     for (const bool is_split : {false, true}) {
       const Schedule schedule = scattered(network->graph, workers(), 5, is_split);
       SCOPED_TRACE(network->config.kind + (is_split ? " split" : " fused"));
-      expect_sound(schedule, *network, steps_of(2));
-      if (our_policy()) expect_sound(schedule.with(Discipline::greedy), *network, steps_of(2));
+      expect_sound(schedule, *network, 2);
+      if (our_policy()) expect_sound(schedule.with(Discipline::greedy), *network, 2);
     }
   }
 }
@@ -233,7 +229,7 @@ TEST(Engine, TreeOfStages) {
         name, {.workers = workers(), .microbatches = 6, .graph = network.graph, .stage_workers = placement});
     for (const Schedule& schedule : {fused, split(fused)}) {
       SCOPED_TRACE(schedule.name());
-      const Outcome run = expect_sound(schedule, network, steps_of(3));
+      const Outcome run = expect_sound(schedule, network, 3);
       if (our_policy()) expect_peaks(run, schedule, network);
     }
   }
@@ -325,8 +321,7 @@ TEST(Engine, NothingIsLeftInMemory) {
     {
       const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
       Engine engine(*session, schedule, network, sgd, start_values(network), no_timeout);
-      const int steps = session->mpi().ranks() > 2 ? 5 : 20;
-      for (int step = 0; step < steps; ++step) {
+      for (int step = 0; step < 20; ++step) {
         engine.run_step(step, *data);
         EXPECT_LE(starpu_memory_get_used(STARPU_MAIN_RAM), before + scratch) << "after step " << step;
       }
