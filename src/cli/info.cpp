@@ -14,7 +14,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
-#include "starpipe/runtime/files.hpp"
+#include "starpipe/model/files.hpp"
 #include "starpipe/runtime/train.hpp"
 #include "starpipe/version.hpp"
 
@@ -73,7 +73,7 @@ int info(bool json) {
   ordered_json all = facts();
   if (json) {
     all["runtime"] = ordered_json::parse(runtime::describe_runtime(true));
-    runtime::print(plan::json_text(all));
+    model::print(plan::json_text(all));
     return 0;
   }
   // The runtime's part names version, commit and compiler already.
@@ -87,7 +87,7 @@ int info(bool json) {
   for (const char* name : {"models", "schedules"}) {
     text += fmt::format("{:<12}{}\n", name, words(all[name]));
   }
-  runtime::print(text);
+  model::print(text);
   return 0;
 }
 

@@ -15,7 +15,7 @@
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
-#include "starpipe/runtime/files.hpp"
+#include "starpipe/model/files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -145,7 +145,7 @@ std::string ResultOptions::format() const {
 }
 
 void ResultOptions::check() const {
-  if (file_) runtime::require_writable("-o", *file_);
+  if (file_) model::require_writable("-o", *file_);
 }
 
 void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
@@ -164,9 +164,9 @@ void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& cost
     result = text();
   }
   if (file_) {
-    runtime::write_file("-o", *file_, result);
+    model::write_file("-o", *file_, result);
   } else {
-    runtime::print(result);
+    model::print(result);
   }
 }
 

@@ -11,7 +11,7 @@
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
-#include "starpipe/runtime/files.hpp"
+#include "starpipe/model/files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -29,7 +29,7 @@ int list(bool json) {
     for (const auto& entry : entries) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
     }
-    runtime::print(plan::json_text({{"schedules", all}}));
+    model::print(plan::json_text({{"schedules", all}}));
     return 0;
   }
   std::size_t width = 0;
@@ -39,7 +39,7 @@ int list(bool json) {
     text +=
         fmt::format("{:<{}}  {}\n{:{}}  ({})\n", entry.name, width, entry.summary, "", width, entry.source);
   }
-  runtime::print(text);
+  model::print(text);
   return 0;
 }
 
@@ -137,7 +137,7 @@ struct CheckOptions {
 };
 
 plan::ImportedSchedule read_schedule(const std::string& file) {
-  const std::string text = runtime::read_file(file);
+  const std::string text = model::read_file(file);
   const auto first = text.find_first_not_of(" \t\r\n");
   // The name decides; where it does not, JSON is what starts as JSON does.
   const std::string extension = std::filesystem::path(file).extension();

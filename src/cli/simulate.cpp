@@ -10,7 +10,7 @@
 #include "cli/config.hpp"
 #include "cli/options.hpp"
 #include "starpipe/plan/error.hpp"
-#include "starpipe/runtime/files.hpp"
+#include "starpipe/model/files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -125,8 +125,8 @@ std::string summary(const runtime::Experiment& experiment, const plan::Costs& co
 
 int simulate(const SimulateOptions& options) {
   options.result.check();
-  if (options.timeline) runtime::require_writable("--timeline", *options.timeline);
-  if (options.trace) runtime::require_writable("--trace", *options.trace);
+  if (options.timeline) model::require_writable("--timeline", *options.timeline);
+  if (options.trace) model::require_writable("--trace", *options.trace);
   const runtime::Config config = load_config(options.config, options.overrides);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   plan::Costs costs;
@@ -135,10 +135,10 @@ int simulate(const SimulateOptions& options) {
   options.costs.apply(costs, experiment.schedule.stages());
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   if (options.timeline) {
-    runtime::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
+    model::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }
   if (options.trace)
-    runtime::write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
+    model::write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
   options.result.show(experiment.schedule, costs, timeline,
                       [&] { return summary(experiment, costs, timeline); });
   return 0;

@@ -36,21 +36,26 @@ constexpr std::array output_options = {
            &runtime::TrainOutputs::save_weights}};
 
 /// The rest of what can be wrong with them is runtime::train's to find, on the rank that writes them.
-void require_distinct(const runtime::TrainOutputs& outputs) {
+void require_distinct(const runtime::Config& config, const runtime::TrainOutputs& outputs) {
+  std::error_code ignored;
   std::set<std::filesystem::path> seen;
+  for (const std::filesystem::path& input :
+       {std::filesystem::path(config.source), config.data.path, config.model.init.value_or("")}) {
+    if (!input.empty()) seen.insert(std::filesystem::weakly_canonical(input, ignored));
+  }
   for (const Output& output : output_options) {
     const auto& file = outputs.*output.file;
     if (!file) continue;
     std::error_code error;
-    if (seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(*file), error)).second)
-      continue;
-    throw InputError(fmt::format("{}: {} is already another option's file", output.option, file->string()));
+    if (file->empty() || seen.insert(std::filesystem::weakly_canonical(*file, error)).second) continue;
+    throw InputError(fmt::format("{}: {} is a file that the run reads, or another option's", output.option,
+                                 file->string()));
   }
 }
 
 int train(const TrainOptions& options) {
   const runtime::Config config = load_config(options.config, options.overrides);
-  require_distinct(options.outputs);
+  require_distinct(config, options.outputs);
   return runtime::train(config, options.outputs);
 }
 

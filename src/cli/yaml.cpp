@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "starpipe/plan/error.hpp"
-#include "starpipe/runtime/files.hpp"
+#include "starpipe/model/files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -111,7 +111,7 @@ std::string place_of(const std::string& file, const YAML::Node& node) {
 }
 
 YAML::Node load_yaml(const std::filesystem::path& file) {
-  const std::string text = runtime::read_file(file);
+  const std::string text = model::read_file(file);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {

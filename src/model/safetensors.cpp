@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::model {
@@ -89,30 +90,14 @@ void write_safetensors(const std::filesystem::path& file, const std::map<std::st
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
 
-  // Beside the target, so that the rename stays in one file system: readers see all or nothing.
-  std::filesystem::path temporary = file;
-  temporary += ".tmp" + std::to_string(getpid());
-  try {
-    errno = 0;
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  write_file("safetensors", file, [&](std::ostream& out) {
     out.write(reinterpret_cast<const char*>(&length), sizeof length);
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     for (const auto& [name, tensor] : tensors) {
       out.write(reinterpret_cast<const char*>(tensor.values.data()),
                 static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
     }
-    out.close();
-    if (!out) throw bad_file(file, std::string("cannot be written: ") + std::strerror(errno));
-    std::filesystem::rename(temporary, file);
-  } catch (const std::filesystem::filesystem_error& error) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw bad_file(file, "cannot be written: " + error.code().message());
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw;
-  }
+  });
 }
 
 std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,

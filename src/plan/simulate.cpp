@@ -25,7 +25,8 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   if (costs.sizes.size() != 1 && costs.sizes.size() != stages) {
     throw InputError(fmt::format("sizes of {} stages, the schedule has {}", costs.sizes.size(), stages));
   }
-  const auto is_time = [](double time) { return std::isfinite(time) && time >= 0; };
+  // Much larger times would overflow in sums.
+  const auto is_time = [](double time) { return time >= 0 && time < 1e100; };
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
     const Durations& d = costs.durations[s];
     if (!is_time(d.F) || !is_time(d.B) || !is_time(d.W)) {

@@ -17,7 +17,7 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
                                                               .groups = wanted.groups,
                                                               .stage_workers = wanted.placement});
   if (wanted.discipline || wanted.memory_limit) {
-    std::vector<int> limits;
+    std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
   }
@@ -31,6 +31,12 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
 
 Experiment make_experiment(const Config& config) {
   const int stages = config.schedule.stages.value_or(config.schedule.workers);
+  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * config.training.microbatches > most) {
+    throw InputError(
+        fmt::format("training.microbatches: {} micro-batches of {} stages are too many jobs to run",
+                    config.training.microbatches, stages));
+  }
   model::Network network =
       model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
   plan::Schedule schedule = build_schedule(config, network.graph);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -61,17 +62,39 @@ std::vector<std::string> known_policies() {
   return names;
 }
 
+struct PolicyRequest {
+  std::string name;
+  bool from_library = false;  // that STARPU_SCHED_LIB names
+};
+
+// Whether the library has the policy. StarPU only warns, and runs another one, when the library or the
+// policy is missing.
+bool library_has_policy(const std::string& library, const std::string& name) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw InputError(fmt::format("STARPU_SCHED_LIB: {}", dlerror()));
+  using Find = starpu_sched_policy* (*)(const char*);
+  const auto find = reinterpret_cast<Find>(dlsym(handle, "starpu_get_sched_lib_policy"));
+  const bool found = find != nullptr && find(name.c_str()) != nullptr;
+  dlclose(handle);
+  if (find == nullptr) {
+    throw InputError(fmt::format("STARPU_SCHED_LIB: {} has no starpu_get_sched_lib_policy", library));
+  }
+  return found;
+}
+
 // STARPU_SCHED wins over the configuration, as StarPU's users expect.
-std::string requested_policy(const RuntimeConfig& config) {
+PolicyRequest find_policy(const RuntimeConfig& config) {
   const std::string from_environment = environment("STARPU_SCHED");
-  const std::string name = from_environment.empty() ? config.policy : from_environment;
+  const std::string library = environment("STARPU_SCHED_LIB");
+  PolicyRequest request{from_environment.empty() ? config.policy : from_environment};
+  request.from_library = !library.empty() && library_has_policy(library, request.name);
   const auto known = known_policies();
-  if (environment("STARPU_SCHED_LIB").empty() && std::ranges::find(known, name) == known.end()) {
+  if (!request.from_library && std::ranges::find(known, request.name) == known.end()) {
     throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
-                                 from_environment.empty() ? "runtime.policy" : "STARPU_SCHED", name,
+                                 from_environment.empty() ? "runtime.policy" : "STARPU_SCHED", request.name,
                                  fmt::join(known, ", ")));
   }
-  return name;
+  return request;
 }
 
 }  // namespace
@@ -158,9 +181,19 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, const RuntimeConfig& config)
     : mpi_(mpi), map_(map) {
-  const std::string policy = requested_policy(config);
+  PolicyRequest request;
+  std::string problem;
+  try {
+    request = find_policy(config);
+  } catch (const InputError& error) {
+    problem = error.what();
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  requested_policy_ = request.name;
   // We read it; StarPU must not read it again, since it would look for our policy by name and warn.
   unsetenv("STARPU_SCHED");
+  if (!request.from_library) unsetenv("STARPU_SCHED_LIB");
   if (share.crowded() && mpi.ranks() > 1) poll_mpi_gently();
   default_environment("STARPU_SILENT", "1");
   default_environment("STARPU_MPI_STATS", "1");
@@ -177,20 +210,18 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, c
   conf.nopencl = 0;
   conf.catch_signals = 0;
   starpu_sched_policy ours = starpipe_policy();
-  if (policy == policy_name && environment("STARPU_SCHED_LIB").empty()) {
+  if (request.name == policy_name && !request.from_library) {
     conf.sched_policy = &ours;
   } else {
-    conf.sched_policy_name = policy.c_str();
+    conf.sched_policy_name = requested_policy_.c_str();
   }
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
 
   policy_ = starpu_sched_get_sched_policy()->policy_name;
   core_ = active_policy_core();
-  std::string problem;
-  if (policy_ != policy) {
-    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}' (STARPU_SCHED_LIB={})", policy,
-                          policy_, environment("STARPU_SCHED_LIB"));
+  if (policy_ != requested_policy_) {
+    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", requested_policy_, policy_);
   }
   starpu_ids_.resize(static_cast<std::size_t>(map.count(mpi.rank())));
   const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, starpu_ids_.data(),

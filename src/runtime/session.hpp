@@ -95,6 +95,8 @@ class Session {
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
+  /// The policy that was asked for: STARPU_SCHED's, else the configuration's.
+  [[nodiscard]] const std::string& requested_policy() const { return requested_policy_; }
   /// The policy that really runs: StarPU's word, not ours.
   [[nodiscard]] const std::string& policy() const { return policy_; }
   /// Our policy's core; null when another policy runs.
@@ -103,6 +105,7 @@ class Session {
  private:
   const Mpi& mpi_;
   WorkerMap map_;
+  std::string requested_policy_;
   std::string policy_;
   PolicyCore* core_ = nullptr;  // StarPU's policy owns it
   std::vector<int> starpu_ids_;

@@ -15,11 +15,11 @@
 #include "measurement.hpp"
 #include "report.hpp"
 #include "session.hpp"
+#include "starpipe/model/files.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
-#include "starpipe/runtime/files.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -46,10 +46,10 @@ class Progress {
 };
 
 void check_outputs(const TrainOutputs& outputs) {
-  if (outputs.report) require_writable("--report", *outputs.report);
-  if (outputs.trace) require_writable("--trace", *outputs.trace);
-  if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
-  if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
+  if (outputs.report) model::require_writable("--report", *outputs.report);
+  if (outputs.trace) model::require_writable("--trace", *outputs.trace);
+  if (outputs.timeline) model::require_writable("--timeline", *outputs.timeline);
+  if (outputs.save_weights) model::require_writable("--save-weights", *outputs.save_weights);
 }
 
 // The steps of a run; on rank 0 the record is complete.
@@ -98,35 +98,53 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
                              plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};
-    write_file("--trace", *outputs.trace, plan::trace_json(runs).dump() + "\n");
+    model::write_file("--trace", *outputs.trace, plan::trace_json(runs).dump() + "\n");
   }
   if (outputs.timeline) {
     const std::array runs = {plan::SvgRun{"predicted", &experiment.schedule, &predicted},
                              plan::SvgRun{"measured", &measured.schedule, &measured.timeline}};
-    write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+    model::write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.report) {
     const auto report =
         make_report(config, experiment, session.mpi(), record, predicted, measured, measurement);
-    write_file("--report", *outputs.report, plan::json_text(report));
+    model::write_file("--report", *outputs.report, plan::json_text(report));
   }
 }
 
-void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
-         const Session& session, const std::vector<std::vector<float>>& parameters) {
-  Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
-                config.runtime.timeout);
+// One rank's failure leaves the others waiting for it, so it ends the job; and before anything is destroyed,
+// since destructors wait for tasks and for other ranks.
+template <class Function>
+void or_abort(const Mpi& mpi, Function&& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
+    std::fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+}
+
+void run_and_report(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
+                    const Session& session, Engine& engine) {
   Measurement measurement(experiment.schedule, experiment.network.sizes());
   TrainRecord record = run_steps(config, experiment, engine, session, measurement);
-  record.requested_policy = config.runtime.policy;
+  record.requested_policy = session.requested_policy();
   record.policy = session.policy();
   count_rank_bytes(config, engine, session, engine.graph(), record);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
   if (session.mpi().rank() != 0) return;
-  if (outputs.save_weights) {
-    model::save_weights(*outputs.save_weights, experiment.network, trained);
-  }
+  if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
   write_outputs(config, experiment, outputs, session, record, measurement);
+}
+
+void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
+         const Session& session, const std::vector<std::vector<float>>& parameters) {
+  or_abort(session.mpi(), [&] {
+    Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
+                  config.runtime.timeout);
+    or_abort(session.mpi(), [&] { run_and_report(config, outputs, experiment, session, engine); });
+  });
 }
 
 // Runs `setup` on every rank; when any of them finds a mistake, all throw the same InputError.

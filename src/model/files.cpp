@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/files.hpp"
+#include "starpipe/model/files.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "starpipe/plan/error.hpp"
 
-namespace starpipe::runtime {
+namespace starpipe::model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -64,6 +64,13 @@ void require_writable(std::string_view option, const fs::path& file) {
 }
 
 void write_file(std::string_view option, const fs::path& file, std::string_view text) {
+  write_file(option, file, [text](std::ostream& stream) {
+    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  });
+}
+
+void write_file(std::string_view option, const fs::path& file,
+                const std::function<void(std::ostream&)>& write) {
   require_writable(option, file);
   const fs::path target = target_of(file);
   std::error_code error;
@@ -76,7 +83,7 @@ void write_file(std::string_view option, const fs::path& file, std::string_view 
   errno = 0;
   std::ofstream stream(temporary, std::ios::binary);
   if (!stream) throw InputError(fmt::format("{}: cannot write {}: {}", option, file.string(), reason(errno)));
-  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  write(stream);
   stream.close();
   int failure = stream ? 0 : (errno != 0 ? errno : EIO);
   if (!direct && failure == 0) {
@@ -93,4 +100,4 @@ void print(std::string_view text) {
   throw std::runtime_error(fmt::format("cannot write to standard output: {}", reason(errno)));
 }
 
-}  // namespace starpipe::runtime
+}  // namespace starpipe::model
