@@ -41,13 +41,16 @@ void require_distinct(const runtime::Config& config, const runtime::TrainOutputs
   std::set<std::filesystem::path> seen;
   for (const std::filesystem::path& input :
        {std::filesystem::path(config.source), config.data.path, config.model.init.value_or("")}) {
-    if (!input.empty()) seen.insert(std::filesystem::weakly_canonical(input, ignored));
+    if (!input.empty())
+      seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(input, ignored), ignored));
   }
   for (const Output& output : output_options) {
     const auto& file = outputs.*output.file;
     if (!file) continue;
     std::error_code error;
-    if (file->empty() || seen.insert(std::filesystem::weakly_canonical(*file, error)).second) continue;
+    if (file->empty() ||
+        seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(*file, error), error)).second)
+      continue;
     throw InputError(fmt::format("{}: {} is a file that the run reads, or another option's", output.option,
                                  file->string()));
   }
