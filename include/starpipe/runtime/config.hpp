@@ -33,7 +33,7 @@ struct ScheduleConfig {
   std::vector<int> placement;                  ///< worker of each stage
   std::vector<int> cuts;                       ///< first unit of each stage but the first
   std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
-  std::optional<int> memory_limit;             ///< stashes a worker may hold
+  std::optional<int> memory_limit;             ///< stashes a worker may hold; alone it means bounded
 };
 
 /// `runtime:` of the configuration.
