@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
+#include "starpipe/model/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
-#include "starpipe/model/files.hpp"
 #include "starpipe/runtime/train.hpp"
 #include "starpipe/version.hpp"
 

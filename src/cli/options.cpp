@@ -12,10 +12,10 @@
 #include <set>
 
 #include "cli/yaml.hpp"
+#include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
-#include "starpipe/model/files.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "starpipe/model/files.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
-#include "starpipe/model/files.hpp"
 
 namespace starpipe::cli {
 namespace {

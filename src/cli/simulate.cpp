@@ -9,8 +9,8 @@
 #include "cli/commands.hpp"
 #include "cli/config.hpp"
 #include "cli/options.hpp"
-#include "starpipe/plan/error.hpp"
 #include "starpipe/model/files.hpp"
+#include "starpipe/plan/error.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "starpipe/plan/error.hpp"
 #include "starpipe/model/files.hpp"
+#include "starpipe/plan/error.hpp"
 
 namespace starpipe::cli {
 namespace {
