@@ -56,12 +56,3 @@ function(starpipe_executable name)
   starpipe_target_options(${name})
   starpipe_link(${name} PRIVATE ${arg_LIBS})
 endfunction()
-
-# starpipe_plugin(NAME SOURCES FILE... [LIBS LIBRARY...]): a shared object for --plugin.
-function(starpipe_plugin name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
-  add_library(${name} MODULE ${arg_SOURCES})
-  starpipe_target_options(${name})
-  set_target_properties(${name} PROPERTIES PREFIX "")
-  starpipe_link(${name} PRIVATE starpipe::plan ${arg_LIBS})
-endfunction()

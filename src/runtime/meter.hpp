@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank's workers really did in a step: when each job ran and where, what each worker received, and
-// the stashes it held. Independent of the prediction: counted task by task as they run.
+// the stashes it held. Counted task by task as they run; stashes on the worker that w names.
 #pragma once
 
 #include <cstdint>
