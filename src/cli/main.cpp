@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 
 #include "cli/commands.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/runtime/lost_rank.hpp"
 #include "starpipe/version.hpp"
 
 namespace {
@@ -23,17 +23,10 @@ int report(std::string message, int exit_code) {
   return exit_code;
 }
 
-/// All ranks meet the same bad input, and meet it before MPI is up: what the launcher says keeps all but
-/// one of them quiet. The launcher's own variable goes first; Slurm's may be that of a daemon around it.
-bool is_first_rank() {
-  for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  }
-  return true;
-}
-
+/// All ranks meet the same wrong use, before MPI is up: one of them says so.
 int bad_input(const std::string& message) {
-  return is_first_rank() ? report(message, exit_bad_input) : exit_bad_input;
+  return starpipe::runtime::launcher_rank().value_or(0) == 0 ? report(message, exit_bad_input)
+                                                             : exit_bad_input;
 }
 
 /// CLI11 reports a missing subcommand before the word that was meant to be one.

@@ -10,6 +10,7 @@
 #include "cli/config.hpp"
 #include "cli/options.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/runtime/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -57,9 +58,14 @@ void require_distinct(const runtime::Config& config, const runtime::TrainOutputs
 }
 
 int train(const TrainOptions& options) {
-  const runtime::Config config = load_config(options.config, options.overrides);
-  require_distinct(config, options.outputs);
-  return runtime::train(config, options.outputs);
+  if (const auto status = runtime::watch_over_rank()) return *status;
+  return runtime::train(
+      [&] {
+        runtime::Config config = load_config(options.config, options.overrides);
+        require_distinct(config, options.outputs);
+        return config;
+      },
+      options.outputs);
 }
 
 }  // namespace

@@ -164,9 +164,10 @@ auto agree(const Mpi& mpi, Setup setup) {
 
 }  // namespace
 
-int train(const Config& config, const TrainOutputs& outputs) {
+int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
   const Mpi mpi;
   try {
+    const Config config = agree(mpi, configure);
     const Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
     const auto parameters =
         agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });

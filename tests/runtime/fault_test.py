@@ -88,12 +88,12 @@ class Faults(unittest.TestCase):
             self.assertLess(time.monotonic(), give_up, "no step in 90 s\n" + self.output())
             time.sleep(0.05)
 
-    def pid_of(self, rank):
-        """The process that works for a rank: the last of its family."""
+    def pids_of(self, rank):
+        """(the process that the launcher started for a rank, the one that works)"""
         family = {pid: parent for pid, (r, parent) in processes(self.marker).items() if r == str(rank)}
-        self.assertTrue(family, f"no process of rank {rank}")
-        parents = set(family.values())
-        return next(pid for pid in family if pid not in parents)
+        self.assertEqual(len(family), 2, f"processes of rank {rank}")
+        worker = next(pid for pid in family if pid not in family.values())
+        return family[worker], worker
 
     def expect_end(self, seconds):
         try:
@@ -112,19 +112,25 @@ class Faults(unittest.TestCase):
         self.assertEqual(len(lines), 1, self.output())
         self.assertRegex(lines[0], rf"starpipe: rank 0: no job finished for {seconds} s in step \d+")
 
-    def test_killed(self):
-        self.train()
-        os.kill(self.pid_of(1), signal.SIGKILL)
-        self.expect_end(30)
+    def expect_line(self, rank, pid):
+        lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]
+        self.assertEqual(len(lines), 1, self.output())
+        self.assertRegex(lines[0], rf"^starpipe: rank {rank} was lost: process {pid} was (killed|ended by signal 9)")
 
-    def test_rank_0_killed(self):
-        self.train()
-        os.kill(self.pid_of(0), signal.SIGKILL)
-        self.expect_end(30)
+    def test_killed(self):
+        for rank in 0, 1:
+            for which in "launched", "working":
+                with self.subTest(rank=rank, process=which):
+                    self.train()
+                    pid = self.pids_of(rank)[which == "working"]
+                    os.kill(pid, signal.SIGKILL)
+                    self.expect_end(30)
+                    self.expect_line(rank, pid)
+                    self.log.unlink()
 
     def test_stopped(self):
         self.train("--set", "runtime.timeout=3")
-        os.kill(self.pid_of(1), signal.SIGSTOP)
+        os.kill(self.pids_of(1)[1], signal.SIGSTOP)
         self.expect_end(60)
         self.expect_watchdog(3)
 

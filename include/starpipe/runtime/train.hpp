@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "starpipe/runtime/config.hpp"
@@ -17,14 +18,15 @@ struct TrainOutputs {
   std::optional<std::filesystem::path> save_weights;  ///< safetensors
 };
 
-/// Trains as `config` says, on the ranks of MPI_COMM_WORLD (one when not started by an MPI launcher).
-/// Collective: every rank calls it with the same configuration. Rank 0 prints progress to standard error
+/// Trains as the configuration says, on the ranks of MPI_COMM_WORLD (one when not started by an MPI
+/// launcher). Collective: `configure` is called on every rank and gives the same configuration on each, or
+/// throws InputError, on any of them. Rank 0 prints progress to standard error
 /// and the predicted-versus-measured table to standard output.
 ///
 /// Initialises and finalises MPI and StarPU, so a process may call it once. Returns the exit code: 0, or 2
 /// after printing one line on bad input (whichever rank found it), or 1 when the run failed. A rank that
 /// is lost ends the job by MPI_Abort.
-int train(const Config& config, const TrainOutputs& outputs);
+int train(const std::function<Config()>& configure, const TrainOutputs& outputs);
 
 /// What `starpipe info` prints of the runtime: StarPU's version and build, its policies, MPI, hwloc's view
 /// of this machine, devices. Text, one fact a line; or JSON.

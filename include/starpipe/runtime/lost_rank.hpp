@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+namespace starpipe::runtime {
+
+/// The rank that the launcher (hydra, Slurm) gave this process, known before MPI is up. Nothing when the
+/// process was started without one.
+std::optional<int> launcher_rank();
+
+/// Splits the process in two: a child that goes on to work, and a parent that only waits for it. When a rank
+/// dies, MPI launchers kill the others at once, and none of them can say what happened; the parent of the
+/// lost one can, in one line on standard error.
+///
+/// Returns nothing in the child. In the parent, returns when the child has ended: its exit status, or 1
+/// after naming the rank when a signal ended it. The child does not outlive its parent. Call it before MPI,
+/// StarPU or any thread is started. Throws std::system_error when no process can be made.
+std::optional<int> watch_over_rank();
+
+}  // namespace starpipe::runtime
