@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <limits>
 
 #include "starpipe/plan/simulate.hpp"
@@ -60,25 +61,26 @@ void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<
   const StageSizes& size = costs.size(job.stage);
   const int home = schedule.compute(forward);
 
-  const auto last_reader = [&](int worker, double otherwise) {
-    double end = otherwise;
-    for (const JobId reader : {b, w}) {
-      if (schedule.compute(reader) == worker) end = std::max(end, spans[reader].end);
-    }
-    return end;
-  };
-  memory.hold(home, spans[forward].start, last_reader(home, spans[forward].end), 1, size.stash);
   const int b_worker = schedule.compute(b);
   const int w_worker = schedule.compute(w);
-  const double copied = spans[forward].end;
-  if (b_worker != home) memory.hold(b_worker, copied, last_reader(b_worker, copied), 1, size.stash);
-  if (w_worker != home && w_worker != b_worker) {
-    memory.hold(w_worker, copied, last_reader(w_worker, copied), 1, size.stash);
-  }
+
+  // From the first to the last of these jobs that `worker` computes.
+  const auto hold_on = [&](int worker, std::initializer_list<JobId> jobs, int stashes, std::uint64_t bytes) {
+    double start = std::numeric_limits<double>::infinity();
+    double end = 0;
+    for (const JobId id : jobs) {
+      if (schedule.compute(id) != worker) continue;
+      start = std::min(start, spans[id].start);
+      end = std::max(end, spans[id].end);
+    }
+    memory.hold(worker, start, end, stashes, bytes);
+  };
+  hold_on(home, {forward, b, w}, 1, size.stash);
+  if (b_worker != home) hold_on(b_worker, {b, w}, 1, size.stash);
+  if (w_worker != home && w_worker != b_worker) hold_on(w_worker, {w}, 1, size.stash);
   if (b == w) return;
-  const bool moves = w_worker != b_worker;
-  memory.hold(b_worker, spans[b].start, moves ? spans[b].end : spans[w].end, 0, size.gradient_stash);
-  if (moves) memory.hold(w_worker, spans[b].end, spans[w].end, 0, size.gradient_stash);
+  hold_on(b_worker, {b, w}, 0, size.gradient_stash);
+  if (w_worker != b_worker) hold_on(w_worker, {w}, 0, size.gradient_stash);
 }
 
 }  // namespace

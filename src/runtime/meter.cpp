@@ -97,7 +97,6 @@ void Meter::start(const Task& task, int worker) {
   for (const DataAccess& access : task.data) {
     receive(access, worker);
     for (Copy& copy : copies_[access.datum]) {
-      // The writer holds it from here; a reader on another rank's behalf, from its first use.
       if (copy.worker == task.worker && !copy.held) hold(access.datum, copy);
     }
   }
@@ -108,11 +107,9 @@ void Meter::end(const Task& task, int worker, double start_time, double end_time
   if (task.job) jobs_.push_back({*task.job, worker, start_time, end_time});
   for (const DataAccess& access : task.data) {
     for (Copy& copy : copies_[access.datum]) {
-      const bool mine = copy.worker == task.worker;
-      if (mine && access.access == Access::read) --copy.readers_left;
-      if (mine && copy.held && copy.readers_left == 0) release(access.datum, copy);
-      // What was just written goes to its other readers at once.
-      if (!mine && access.access == Access::write && !copy.held) hold(access.datum, copy);
+      if (copy.worker != task.worker) continue;
+      if (access.access == Access::read) --copy.readers_left;
+      if (copy.held && copy.readers_left == 0) release(access.datum, copy);
     }
   }
 }

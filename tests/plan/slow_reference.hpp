@@ -264,21 +264,20 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
       const bool f_here = schedule.compute(f) == worker;
       const bool b_here = schedule.compute(bw) == worker;
       const bool w_here = schedule.compute(w) == worker;
-      if (f_here || b_here || w_here) {
-        const double from = f_here ? spans[f].start : spans[f].end;
-        double to = spans[f].end;
-        if (b_here) to = std::max(to, spans[bw].end);
-        if (w_here) to = std::max(to, spans[w].end);
-        if (from <= time && time < to) {
-          ++result.stashes;
-          result.bytes += size.stash;
-        }
+      // B's part is held from B or, where B runs elsewhere, from W; a copy of F's part from its first reader.
+      const auto live = [&](bool with_f) {
+        double from = std::numeric_limits<double>::infinity();
+        double to = from;
+        if (w_here) from = spans[w].start, to = spans[w].end;
+        if (b_here) from = spans[bw].start, to = w_here ? std::max(to, spans[bw].end) : spans[bw].end;
+        if (with_f && f_here) from = spans[f].start, to = b_here || w_here ? to : spans[f].end;
+        return from <= time && time < to;
+      };
+      if (live(true)) {
+        ++result.stashes;
+        result.bytes += size.stash;
       }
-      if (schedule.split_backward(s, b) && (b_here || w_here)) {
-        const double from = b_here ? spans[bw].start : spans[bw].end;
-        const double to = w_here ? spans[w].end : spans[bw].end;
-        if (from <= time && time < to) result.bytes += size.gradient_stash;
-      }
+      if (schedule.split_backward(s, b) && live(false)) result.bytes += size.gradient_stash;
     }
   }
   return result;

@@ -117,9 +117,10 @@ struct Timeline {
 ///
 /// A stash is live from the start of F to the end of the last of B and W. Where these run on several
 /// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
-/// from the end of F to the end of the last of B and W there. B's part for W likewise, from the start of
-/// B. Intervals are half-open: what ends when another starts does not add to it. `spans` is by JobId.
-/// O(jobs log jobs).
+/// from the start of the first of B and W there to the end of the last: so what a worker holds follows from
+/// the order of its own jobs, and what is on its way, or waits unread, is the transfer's. B's part for W
+/// likewise, from the start of B. Intervals are half-open: what ends when another starts does not add to
+/// it. `spans` is by JobId. O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
 
 /// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline (the greedy
