@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything starpipe links, found once. Imported targets used elsewhere: fmt::fmt,
-# nlohmann_json::nlohmann_json, spdlog::spdlog, yaml-cpp, CLI11::CLI11, PkgConfig::openblas,
-# PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, CUDA::cudart, CUDA::cublas.
+# nlohmann_json::nlohmann_json, yaml-cpp, CLI11::CLI11, PkgConfig::openblas,
+# PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 pkg_check_modules(openblas REQUIRED QUIET IMPORTED_TARGET openblas)

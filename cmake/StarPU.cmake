@@ -39,8 +39,8 @@ function(_starpipe_pkg_config result)
   set(${result} "${output}" PARENT_SCOPE)
 endfunction()
 
-# starpipe_find_starpu([HINTS PREFIX...]): makes the imported target starpipe::starpu (StarPU and
-# StarPU-MPI) from the first that fits of what pkg-config finds by itself (PKG_CONFIG_PATH, Spack,
+# starpipe_find_starpu([HINTS PREFIX...]): makes the imported targets starpipe::starpu and
+# starpipe::starpumpi (StarPU-MPI) from the first that fits of what pkg-config finds by itself (PKG_CONFIG_PATH, Spack,
 # Guix, modules, the system) and the installations in the given prefixes. It fits when it is new
 # enough and linked to the MPI library that we link. Sets STARPIPE_STARPU_VERSION,
 # STARPIPE_STARPU_LIBDIR, STARPIPE_STARPU_WITH_CUDA and, in the cache, STARPIPE_STARPU_PREFIX, which the next run of CMake
@@ -97,11 +97,13 @@ function(starpipe_find_starpu)
   list(TRANSFORM includes REPLACE "^-I" "")
   add_library(starpipe::starpu INTERFACE IMPORTED GLOBAL)
   target_include_directories(starpipe::starpu SYSTEM INTERFACE ${includes})
+  target_link_libraries(starpipe::starpu INTERFACE "${starpu}")
   # starpu.h includes cusparse.h, half of which CUDA 13 declares deprecated.
   target_compile_definitions(starpipe::starpu INTERFACE DISABLE_CUSPARSE_DEPRECATED)
-  target_link_libraries(starpipe::starpu INTERFACE "${starpumpi}" "${starpu}" MPI::MPI_C)
+  add_library(starpipe::starpumpi INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(starpipe::starpumpi INTERFACE "${starpumpi}" starpipe::starpu MPI::MPI_C)
   # Without MPI's C++ bindings, which are gone from the standard and need one more library.
-  target_compile_definitions(starpipe::starpu INTERFACE MPICH_SKIP_MPICXX OMPI_SKIP_MPICXX)
+  target_compile_definitions(starpipe::starpumpi INTERFACE MPICH_SKIP_MPICXX OMPI_SKIP_MPICXX)
 
   file(STRINGS "${starpu_includes}/starpu_config.h" with_cuda REGEX "^#define STARPU_USE_CUDA 1")
   if(with_cuda)

@@ -10,15 +10,6 @@ function(starpipe_sources result)
   set(${result} "${files}" PARENT_SCOPE)
 endfunction()
 
-# starpipe_link(TARGET PUBLIC|PRIVATE LIBRARY...): links those of our own libraries that exist.
-function(starpipe_link target scope)
-  foreach(library IN LISTS ARGN)
-    if(NOT library MATCHES "^starpipe::" OR TARGET ${library})
-      target_link_libraries(${target} ${scope} ${library})
-    endif()
-  endforeach()
-endfunction()
-
 # starpipe_library(NAME SOURCES PATTERN... [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
 # makes the shared library libstarpipe_NAME, known as starpipe::NAME.
 #
@@ -27,10 +18,6 @@ endfunction()
 function(starpipe_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})
-  if(NOT sources)
-    message(STATUS "starpipe::${name}: no sources yet")
-    return()
-  endif()
   set(target starpipe_${name})
   add_library(${target} SHARED ${sources})
   add_library(starpipe::${name} ALIAS ${target})
@@ -44,8 +31,7 @@ function(starpipe_library name)
   # A library that only registers things is linked for its side effect; keep it although no symbol
   # of it is used (some distributions' compilers drop it by default).
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--no-as-needed>)
-  starpipe_link(${target} PUBLIC ${arg_PUBLIC})
-  starpipe_link(${target} PRIVATE ${arg_PRIVATE})
+  target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY STARPIPE_INSTALLED_LIBRARIES ${target})
 endfunction()
 
@@ -54,5 +40,5 @@ function(starpipe_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   add_executable(${name} ${arg_SOURCES})
   starpipe_target_options(${name})
-  starpipe_link(${name} PRIVATE ${arg_LIBS})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS})
 endfunction()

@@ -23,6 +23,8 @@ file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/starpu-home")
 
 # Builds the tests labelled unit and no more: all that a build with sanitizers needs.
 add_custom_target(unit_tests)
+# The same for the label threads and the thread sanitizer.
+add_custom_target(threads_tests)
 
 # starpipe_mpi_command(RESULT RANKS COMMAND...): COMMAND started as that many ranks.
 function(starpipe_mpi_command result ranks)
@@ -84,9 +86,11 @@ function(starpipe_test name)
     "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin/tests")
 
-  if("unit" IN_LIST arg_LABELS)
-    add_dependencies(unit_tests ${name})
-  endif()
+  foreach(label unit threads)
+    if(label IN_LIST arg_LABELS)
+      add_dependencies(${label}_tests ${name})
+    endif()
+  endforeach()
   set(options LABELS ${arg_LABELS})
   if(arg_TIMEOUT)
     list(APPEND options TIMEOUT ${arg_TIMEOUT})

@@ -16,56 +16,22 @@ struct Change {
   std::int64_t bytes;
 };
 
-class Memory {
- public:
-  explicit Memory(int workers) : changes_(static_cast<std::size_t>(workers)) {}
+using Changes = std::vector<std::vector<Change>>;  // by worker
 
-  void hold(int worker, double from, double to, int stashes, std::uint64_t bytes) {
-    auto& changes = changes_[static_cast<std::size_t>(worker)];
-    const auto signed_bytes = static_cast<std::int64_t>(bytes);
-    changes.push_back({from, stashes, signed_bytes});
-    changes.push_back({to, -stashes, -signed_bytes});
-  }
-
-  void peaks(std::vector<int>& stashes, std::vector<std::uint64_t>& bytes) {
-    for (auto& changes : changes_) {
-      // At one time what ends goes first: intervals are half-open.
-      std::ranges::sort(changes, [](const Change& a, const Change& b) {
-        return a.time != b.time ? a.time < b.time : (a.stashes + a.bytes) < (b.stashes + b.bytes);
-      });
-      int live = 0;
-      int most = 0;
-      std::int64_t live_bytes = 0;
-      std::int64_t most_bytes = 0;
-      for (const Change& change : changes) {
-        live += change.stashes;
-        live_bytes += change.bytes;
-        most = std::max(most, live);
-        most_bytes = std::max(most_bytes, live_bytes);
-      }
-      stashes.push_back(most);
-      bytes.push_back(static_cast<std::uint64_t>(most_bytes));
-    }
-  }
-
- private:
-  std::vector<std::vector<Change>> changes_;
-};
-
-// Where and when the stash of one (stage, micro-batch) lies, and B's part for W.
+// What one (stage, micro-batch) adds: the stash, and B's part for W.
 void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
-                Memory& memory) {
+                Changes& changes) {
   const Job job = schedule.job(forward);
   const JobId b = schedule.backward(job.stage, job.microbatch);
   const JobId w = schedule.weight_gradient(job.stage, job.microbatch);
   const StageSizes& size = costs.size(job.stage);
   const int home = schedule.compute(forward);
-
   const int b_worker = schedule.compute(b);
   const int w_worker = schedule.compute(w);
 
   // From the first to the last of these jobs that `worker` computes.
-  const auto hold_on = [&](int worker, std::initializer_list<JobId> jobs, int stashes, std::uint64_t bytes) {
+  const auto hold_on = [&](int worker, std::initializer_list<JobId> jobs, int stashes,
+                           std::uint64_t size_of) {
     double start = std::numeric_limits<double>::infinity();
     double end = 0;
     for (const JobId id : jobs) {
@@ -73,7 +39,9 @@ void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<
       start = std::min(start, spans[id].start);
       end = std::max(end, spans[id].end);
     }
-    memory.hold(worker, start, end, stashes, bytes);
+    const auto bytes = static_cast<std::int64_t>(size_of);
+    changes[static_cast<std::size_t>(worker)].push_back({start, stashes, bytes});
+    changes[static_cast<std::size_t>(worker)].push_back({end, -stashes, -bytes});
   };
   hold_on(home, {forward, b, w}, 1, size.stash);
   if (b_worker != home) hold_on(b_worker, {b, w}, 1, size.stash);
@@ -107,11 +75,34 @@ const StageSizes& Costs::size(int stage) const {
   return sizes.size() == 1 ? sizes.front() : sizes[static_cast<std::size_t>(stage)];
 }
 
+std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
+                                                      const std::vector<Span>& spans) {
+  Changes changes(static_cast<std::size_t>(schedule.workers()));
+  for (const JobId id : schedule.order()) {
+    if (schedule.job(id).pass == Pass::F) hold_stash(schedule, costs, spans, id, changes);
+  }
+  std::vector<std::vector<MemoryStep>> steps(changes.size());
+  for (std::size_t w = 0; w < changes.size(); ++w) {
+    std::ranges::sort(changes[w], {}, &Change::time);
+    MemoryStep now;
+    std::int64_t bytes = 0;
+    for (const Change& change : changes[w]) {
+      // What ends and what starts at one instant is one step: intervals are half-open.
+      if (steps[w].empty() || steps[w].back().time != change.time) steps[w].emplace_back();
+      now.time = change.time;
+      now.stashes += change.stashes;
+      bytes += change.bytes;
+      now.bytes = static_cast<std::uint64_t>(bytes);
+      steps[w].back() = now;
+    }
+  }
+  return steps;
+}
+
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans) {
   Timeline timeline;
   const auto workers = static_cast<std::size_t>(schedule.workers());
   timeline.busy.assign(workers, 0);
-  Memory memory(schedule.workers());
 
   constexpr double infinity = std::numeric_limits<double>::infinity();
   double first = infinity;
@@ -124,7 +115,6 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
       timeline.busy[static_cast<std::size_t>(worker)] += span.end - span.start;
       worker_first = std::min(worker_first, span.start);
       worker_last = std::max(worker_last, span.end);
-      if (schedule.job(id).pass == Pass::F) hold_stash(schedule, costs, spans, id, memory);
     }
     if (worker_first > worker_last) continue;  // an idle worker
     timeline.device_span = std::max(timeline.device_span, worker_last - worker_first);
@@ -139,7 +129,14 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   if (timeline.device_span > 0) {
     timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
   }
-  memory.peaks(timeline.peak_activations, timeline.peak_activation_bytes);
+  for (const auto& steps : memory_over_time(schedule, costs, spans)) {
+    timeline.peak_activations.push_back(0);
+    timeline.peak_activation_bytes.push_back(0);
+    for (const MemoryStep& step : steps) {
+      timeline.peak_activations.back() = std::max(timeline.peak_activations.back(), step.stashes);
+      timeline.peak_activation_bytes.back() = std::max(timeline.peak_activation_bytes.back(), step.bytes);
+    }
+  }
   timeline.received = count_transfers(schedule, costs);
   timeline.spans = std::move(spans);
   return timeline;

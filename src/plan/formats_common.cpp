@@ -45,48 +45,6 @@ double first_start(const Schedule& schedule, const Timeline& timeline) {
   return std::isfinite(first) ? first : 0;
 }
 
-std::vector<std::vector<LiveStep>> live_activations(const Schedule& schedule, const Timeline& timeline) {
-  std::vector<std::vector<std::pair<double, int>>> changes(static_cast<std::size_t>(schedule.workers()));
-  const auto hold = [&](int worker, double from, double to) {
-    auto& list = changes[static_cast<std::size_t>(worker)];
-    list.emplace_back(from, 1);
-    list.emplace_back(to, -1);
-  };
-  const auto& spans = timeline.spans;
-  for (int b = 0; b < schedule.microbatches(); ++b) {
-    for (int s = 0; s < schedule.stages(); ++s) {
-      const JobId f = schedule.forward(s, b);
-      const std::array<JobId, 2> readers = {schedule.backward(s, b), schedule.weight_gradient(s, b)};
-      // One stash on each worker that reads it; copies exist from the end of F on.
-      const std::array<int, 3> holders = {schedule.compute(f), schedule.compute(readers[0]),
-                                          schedule.compute(readers[1])};
-      for (auto holder = holders.begin(); holder != holders.end(); ++holder) {
-        if (std::find(holders.begin(), holder, *holder) != holder) continue;
-        double end = spans[f].end;
-        for (const JobId reader : readers) {
-          if (schedule.compute(reader) == *holder) end = std::max(end, spans[reader].end);
-        }
-        hold(*holder, holder == holders.begin() ? spans[f].start : spans[f].end, end);
-      }
-    }
-  }
-  std::vector<std::vector<LiveStep>> steps(changes.size());
-  for (std::size_t w = 0; w < changes.size(); ++w) {
-    std::sort(changes[w].begin(), changes[w].end());
-    int live = 0;
-    for (const auto& [time, change] : changes[w]) {
-      live += change;
-      // What ends and what starts at one instant is one step, so no peak is shown that never was.
-      if (!steps[w].empty() && steps[w].back().time == time) {
-        steps[w].back().live = live;
-      } else {
-        steps[w].push_back({time, live});
-      }
-    }
-  }
-  return steps;
-}
-
 std::string number_text(double value) {
   const double size = std::abs(value);
   if (std::floor(value) == value && size < 1e9) return fmt::format("{:.0f}", value);

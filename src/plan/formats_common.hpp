@@ -19,15 +19,6 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
 /// The first start of any job; 0 for a predicted timeline.
 double first_start(const Schedule& schedule, const Timeline& timeline);
 
-/// From `time` on, `live` stashes are held.
-struct LiveStep {
-  double time = 0;
-  int live = 0;
-};
-
-/// Per worker, the live stashes over time, by the definition of `evaluate`.
-std::vector<std::vector<LiveStep>> live_activations(const Schedule& schedule, const Timeline& timeline);
-
 /// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".
 std::string number_text(double value);
 

@@ -49,15 +49,15 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
       }
     }
 
-    const auto live = detail::live_activations(schedule, *run.timeline);
+    const auto live = memory_over_time(schedule, Costs{}, run.timeline->spans);
     for (std::size_t w = 0; w < live.size(); ++w) {
-      for (const detail::LiveStep& step : live[w]) {
+      for (const MemoryStep& step : live[w]) {
         events.push_back({{"ph", "C"},
                           {"name", fmt::format("live activations, worker {}", w)},
                           {"pid", pid},
                           {"tid", static_cast<int>(w) + 1},
                           {"ts", microseconds(step.time)},
-                          {"args", {{"stashes", step.live}}}});
+                          {"args", {{"stashes", step.stashes}}}});
       }
     }
   }

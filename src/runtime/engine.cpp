@@ -14,7 +14,7 @@
 #include <starpu_mpi.h>
 
 #include "clock.hpp"
-#include "starpu_policy.hpp"
+#include "sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -202,7 +202,7 @@ void Engine::insert(std::size_t task_number) {
   if (task.job) priority = -static_cast<int>(schedule_.rank(*task.job));
   void* sched_data = nullptr;
   if (ours && session_.is_local(task.worker)) {
-    sched_data = pack_sched_data(session_.starpu_worker(task.worker), task.job);
+    sched_data = sched::pack_sched_data(session_.starpu_worker(task.worker), task.job);
   }
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &codelet(task.kind), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
@@ -234,6 +234,7 @@ void Engine::submit() {
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
   context_.step = step;
+  step_ = step;
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
@@ -350,7 +351,7 @@ void Engine::watch(const std::stop_token& stop, double timeout) {
     fmt::print(
         stderr,
         "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
-        rank(), timeout, context_.step);
+        rank(), timeout, step_.load());
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
 }

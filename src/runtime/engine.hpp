@@ -128,6 +128,7 @@ class Engine {
 
   std::atomic<std::uint64_t> finished_ = 0;
   std::atomic<bool> running_ = false;
+  std::atomic<int> step_ = 0;  // for the watchdog's message
   std::mutex watch_mutex_;
   std::condition_variable_any watch_wake_;
   std::jthread watchdog_;  // last: it uses the rest

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "starpipe/plan/check.hpp"
@@ -27,6 +30,24 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   return schedule;
 }
 
+// StarPU's vectors and MPI's messages count elements in 31 bits.
+void refuse_large_stages(const model::Network& network) {
+  constexpr std::uint64_t most = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
+  const std::vector<plan::StageSizes> sizes = network.sizes();
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    const plan::StageSizes& size = sizes[s];
+    for (const auto& [what, bytes] :
+         {std::pair{"parameters", size.weights}, std::pair{"output", size.activation},
+          std::pair{"stash", size.stash}, std::pair{"gradient stash", size.gradient_stash}}) {
+      if (bytes <= most) continue;
+      throw InputError(
+          fmt::format("schedule.stages: the {} of stage {} has {} bytes, at most {} fit one handle "
+                      "(more stages, or a smaller training.microbatch_size)",
+                      what, s, bytes, most));
+    }
+  }
+}
+
 }  // namespace
 
 Experiment make_experiment(const Config& config) {
@@ -39,6 +60,7 @@ Experiment make_experiment(const Config& config) {
   }
   model::Network network =
       model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+  refuse_large_stages(network);
   plan::Schedule schedule = build_schedule(config, network.graph);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);

@@ -10,10 +10,10 @@
 
 #include "devices.hpp"
 #include "hardware.hpp"
+#include "sched/starpu_policy.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/runtime/train.hpp"
 #include "starpipe/version.hpp"
-#include "starpu_policy.hpp"
 #include "versions.hpp"
 
 namespace starpipe::runtime {
@@ -54,10 +54,6 @@ nlohmann::ordered_json versions() {
 
 std::string describe_runtime(bool json) {
   const Hardware hardware = find_hardware();
-  std::vector<std::string> policies = {policy_name};
-  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
-    policies.emplace_back((*policy)->policy_name);
-  }
   nlohmann::ordered_json info = {{"versions", versions()},
                                  {"machine",
                                   {{"name", hardware.machine},
@@ -77,7 +73,7 @@ std::string describe_runtime(bool json) {
 #endif
                                  {"cuda", built_with_cuda()},
                                  {"cuda_devices", cuda_devices()},
-                                 {"policies", policies},
+                                 {"policies", sched::known_policies()},
                                  {"layers", model::layer_kinds()}};
   if (json) return info.dump(2) + "\n";
   std::string text;
@@ -96,7 +92,7 @@ std::string describe_runtime(bool json) {
   }
   for (const std::string& device : cuda_devices())
     text += fmt::format("{:<12}{} (no kernel uses it yet)\n", "GPU", device);
-  text += fmt::format("{:<12}{}\n", "policies", fmt::join(policies, ", "));
+  text += fmt::format("{:<12}{}\n", "policies", fmt::join(sched::known_policies(), ", "));
   text += fmt::format("{:<12}{}\n", "layers", fmt::join(model::layer_kinds(), ", "));
   return text;
 }

@@ -48,7 +48,7 @@ void poll_mpi_gently() { gentle = true; }
 extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   using namespace starpipe::runtime;
   const int result = PMPI_Test(request, flag, status);
-  if (gentle.load(std::memory_order_relaxed) && polls()) {
+  if (result == MPI_SUCCESS && gentle.load(std::memory_order_relaxed) && polls()) {
     if (*flag != 0) {
       note_activity();
     } else {

@@ -20,8 +20,8 @@
 
 #include "hardware.hpp"
 #include "mpi_polling.hpp"
+#include "sched/starpu_policy.hpp"
 #include "starpipe/plan/error.hpp"
-#include "starpu_policy.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -37,7 +37,7 @@ std::string environment(const char* name) {
 class QuietStandardError {
  public:
   QuietStandardError() : saved_(dup(STDERR_FILENO)) {
-    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const int null = saved_ < 0 ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (null < 0) return;
     dup2(null, STDERR_FILENO);
     close(null);
@@ -53,14 +53,6 @@ class QuietStandardError {
  private:
   int saved_;
 };
-
-std::vector<std::string> known_policies() {
-  std::vector<std::string> names = {policy_name};
-  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
-    names.emplace_back((*policy)->policy_name);
-  }
-  return names;
-}
 
 struct PolicyRequest {
   std::string name;
@@ -88,7 +80,7 @@ PolicyRequest find_policy(const RuntimeConfig& config) {
   const std::string library = environment("STARPU_SCHED_LIB");
   PolicyRequest request{from_environment.empty() ? config.policy : from_environment};
   request.from_library = !library.empty() && library_has_policy(library, request.name);
-  const auto known = known_policies();
+  const auto known = sched::known_policies();
   if (!request.from_library && std::ranges::find(known, request.name) == known.end()) {
     throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
                                  from_environment.empty() ? "runtime.policy" : "STARPU_SCHED", request.name,
@@ -209,8 +201,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, c
   conf.ncuda = 0;
   conf.nopencl = 0;
   conf.catch_signals = 0;
-  starpu_sched_policy ours = starpipe_policy();
-  if (request.name == policy_name && !request.from_library) {
+  starpu_sched_policy ours = sched::starpipe_policy();
+  if (request.name == sched::policy_name && !request.from_library) {
     conf.sched_policy = &ours;
   } else {
     conf.sched_policy_name = requested_policy_.c_str();
@@ -219,7 +211,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, c
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
 
   policy_ = starpu_sched_get_sched_policy()->policy_name;
-  core_ = active_policy_core();
+  core_ = sched::active_policy_core();
   if (policy_ != requested_policy_) {
     problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", requested_policy_, policy_);
   }

@@ -9,7 +9,7 @@
 #include <mpi.h>
 
 #include "starpipe/runtime/config.hpp"
-#include "starpipe/runtime/policy.hpp"
+#include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::runtime {
 
@@ -100,14 +100,14 @@ class Session {
   /// The policy that really runs: StarPU's word, not ours.
   [[nodiscard]] const std::string& policy() const { return policy_; }
   /// Our policy's core; null when another policy runs.
-  [[nodiscard]] PolicyCore* core() const { return core_; }
+  [[nodiscard]] sched::PolicyCore* core() const { return core_; }
 
  private:
   const Mpi& mpi_;
   WorkerMap map_;
   std::string requested_policy_;
   std::string policy_;
-  PolicyCore* core_ = nullptr;  // StarPU's policy owns it
+  sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
   std::vector<int> starpu_ids_;
   std::vector<int> logical_;
 };

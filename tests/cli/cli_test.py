@@ -47,11 +47,11 @@ class Help(CommandTest):
 
     def test_only_the_first_rank_speaks(self):
         for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
-            result = self.run_command("train", "missing.yaml", environment={name: "1"})
+            result = self.run_command("train", environment={name: "1"})
             self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", ""))
-            self.refused(["train", "missing.yaml"], "missing.yaml", environment={name: "0"})
+            self.refused(["train"], "config", environment={name: "0"})
         # Of mpiexec within an allocation, the launcher that started us has the say.
-        self.refused(["train", "missing.yaml"], environment={"PMI_RANK": "0", "SLURM_PROCID": "1"})
+        self.refused(["train"], environment={"PMI_RANK": "0", "SLURM_PROCID": "1"})
 
 
 class Info(CommandTest):
@@ -408,7 +408,7 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("schedule.stages=3", "3 stages", "2 workers")
         refused_set("schedule.stages=9", "schedule.stages", "9")
         refused_set("schedule.placement=[0, 5]", "stage 1", "worker 5")
-        refused_set("schedule.placement=[0]", "schedule.placement")
+        refused_set("schedule.placement=[0]", "placement names")
         refused_set("schedule.cuts=[7]", "schedule.cuts", "7")
         refused_set("schedule.groups=2", "groups")
         refused_set("model.heads=3", "model.heads", "3", config="gpt.yaml")

@@ -113,14 +113,26 @@ struct Timeline {
   std::vector<Transfers> received;
 };
 
-/// What follows from the spans of a run; predicted and measured runs go through this one function.
+/// From `time` on, a worker holds this.
+struct MemoryStep {
+  double time = 0;
+  int stashes = 0;
+  std::uint64_t bytes = 0;  ///< of stashes and of B's parts for W
+};
+
+/// Per worker, what it holds over time, ascending; times are those of `spans` (by JobId).
 ///
 /// A stash is live from the start of F to the end of the last of B and W. Where these run on several
 /// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
 /// from the start of the first of B and W there to the end of the last: so what a worker holds follows from
 /// the order of its own jobs, and what is on its way, or waits unread, is the transfer's. B's part for W
 /// likewise, from the start of B. Intervals are half-open: what ends when another starts does not add to
-/// it. `spans` is by JobId. O(jobs log jobs).
+/// it. O(jobs log jobs).
+std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
+                                                      const std::vector<Span>& spans);
+
+/// What follows from the spans of a run, by JobId; predicted and measured runs go through this one function.
+/// O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
 
 /// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline (the greedy

@@ -19,20 +19,19 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
     if (graph.size() != request.workers) {
       throw InputError(
           fmt::format("{} puts one stage on each worker, but there are {} stages and {} workers "
-                      "(schedule.placement can place them otherwise)",
+                      "(a placement can put them elsewhere)",
                       name, graph.size(), request.workers));
     }
     for (int s = 0; s < graph.size(); ++s) workers.push_back(s);
   }
   if (static_cast<int>(workers.size()) != graph.size()) {
-    throw InputError(fmt::format("schedule.placement names a worker for {} stages, the model has {}",
-                                 workers.size(), graph.size()));
+    throw InputError(fmt::format("placement names a worker for {} stages, the model has {}", workers.size(),
+                                 graph.size()));
   }
   for (std::size_t s = 0; s < workers.size(); ++s) {
     if (workers[s] >= 0 && workers[s] < request.workers) continue;
-    throw InputError(
-        fmt::format("schedule.placement puts stage {} on worker {}, which does not exist (workers 0..{})", s,
-                    workers[s], request.workers - 1));
+    throw InputError(fmt::format("placement puts stage {} on worker {}, which does not exist (workers 0..{})",
+                                 s, workers[s], request.workers - 1));
   }
   return [workers = std::move(workers)](const Job& job) {
     const int worker = workers[static_cast<std::size_t>(job.stage)];
@@ -42,7 +41,7 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
 
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request) {
   if (request.stage_workers.empty()) return;
-  throw InputError(fmt::format("{} places jobs by micro-batch: schedule.placement does not apply", name));
+  throw InputError(fmt::format("{} places jobs by micro-batch: placement does not apply", name));
 }
 
 void refuse_groups(std::string_view name, const ScheduleRequest& request) {

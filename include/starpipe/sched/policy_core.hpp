@@ -15,7 +15,7 @@
 #include "starpipe/plan/schedule.hpp"
 #include "starpipe/plan/worker_queue.hpp"
 
-namespace starpipe::runtime {
+namespace starpipe::sched {
 
 /// The scheduling policy `starpipe`, without StarPU: which of the tasks that are ready a worker runs next.
 /// `starpu_policy.hpp` wraps it in the `struct starpu_sched_policy` that StarPU calls.
@@ -90,4 +90,4 @@ class PolicyCore {
   std::multimap<int, Task, std::greater<>> free_;
 };
 
-}  // namespace starpipe::runtime
+}  // namespace starpipe::sched

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduling policy `starpipe` as StarPU sees it; what it does is PolicyCore's contract
-// (starpipe/runtime/policy.hpp).
+// (starpipe/sched/policy_core.hpp).
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <starpu.h>
 
 #include "starpipe/plan/schedule.hpp"
-#include "starpipe/runtime/policy.hpp"
+#include "starpipe/sched/policy_core.hpp"
 
-namespace starpipe::runtime {
+namespace starpipe::sched {
 
 inline constexpr const char* policy_name = "starpipe";
 
 /// The policy, for `starpu_conf::sched_policy`. StarPU copies it.
 starpu_sched_policy starpipe_policy();
+
+/// The names of our policy and of those that StarPU brings.
+std::vector<std::string> known_policies();
 
 /// The core behind the policy that runs in StarPU's default context. Null under any other policy. Owned by
 /// the policy, from starpu_init to starpu_shutdown.
@@ -26,4 +31,4 @@ PolicyCore* active_policy_core();
 /// own. Tasks without it (null) run on any worker that can.
 void* pack_sched_data(int worker, std::optional<plan::JobId> job);
 
-}  // namespace starpipe::runtime
+}  // namespace starpipe::sched

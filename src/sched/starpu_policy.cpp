@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpu_policy.hpp"
+#include "sched/starpu_policy.hpp"
 
+#include <array>
 #include <chrono>
 #include <climits>
 #include <cstdint>
-#include <span>
+#include <memory>
+#include <string_view>
 
 #include <starpu_scheduler.h>
 
-namespace starpipe::runtime {
+namespace starpipe::sched {
 namespace {
 
 // Layout of the packed pointer: bit 0 marks it as ours, bit 1 says there is a job; the worker has bits 2
@@ -111,6 +113,14 @@ starpu_sched_policy starpipe_policy() {
   return policy;
 }
 
+std::vector<std::string> known_policies() {
+  std::vector<std::string> names = {policy_name};
+  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
+    names.emplace_back((*policy)->policy_name);
+  }
+  return names;
+}
+
 PolicyCore* active_policy_core() {
   const starpu_sched_policy* policy = starpu_sched_get_sched_policy();
   if (policy == nullptr || policy->push_task != push_task) return nullptr;
@@ -123,4 +133,16 @@ void* pack_sched_data(int worker, std::optional<plan::JobId> job) {
   return reinterpret_cast<void*>(bits);
 }
 
-}  // namespace starpipe::runtime
+}  // namespace starpipe::sched
+
+// What StarPU looks for in the library that STARPU_SCHED_LIB names.
+extern "C" starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) {
+  static starpu_sched_policy policy = starpipe::sched::starpipe_policy();
+  return std::string_view(name) == starpipe::sched::policy_name ? &policy : nullptr;
+}
+
+extern "C" starpu_sched_policy** starpu_get_sched_lib_policies() {
+  static std::array policies = {starpu_get_sched_lib_policy(starpipe::sched::policy_name),
+                                static_cast<starpu_sched_policy*>(nullptr)};
+  return policies.data();
+}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdexcept>
 
-#include "starpipe/runtime/policy.hpp"
+#include "starpipe/sched/policy_core.hpp"
 
-namespace starpipe::runtime {
+namespace starpipe::sched {
 
 PolicyCore::PolicyCore(int workers, CanRun can_run) : can_run_(can_run) {
   for (int w = 0; w < workers; ++w) workers_.push_back(std::make_unique<Worker>());
@@ -95,4 +95,4 @@ void PolicyCore::finish(int worker_id, plan::JobId job) {
   if (worker.queue->unfinished() == 0) worker.queue.reset();
 }
 
-}  // namespace starpipe::runtime
+}  // namespace starpipe::sched

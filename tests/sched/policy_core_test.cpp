@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy without StarPU: what each discipline gives, in what order, and under many threads at once.
-#include "starpipe/runtime/policy.hpp"
+#include "starpipe/sched/policy_core.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/registry.hpp"
 
-namespace starpipe::runtime {
+namespace starpipe::sched {
 namespace {
 
 using plan::Discipline;
@@ -384,4 +384,4 @@ INSTANTIATE_TEST_SUITE_P(All, Disciplines,
                          [](const auto& test) { return std::string(plan::to_string(test.param)); });
 
 }  // namespace
-}  // namespace starpipe::runtime
+}  // namespace starpipe::sched
