@@ -66,7 +66,7 @@ Handle::~Handle() {
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-               double timeout)
+               double timeout, const plan::Costs* emulated)
     : session_(session),
       schedule_(schedule),
       network_(network),
@@ -79,7 +79,9 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
                  local[static_cast<std::size_t>(w)] = session.is_local(w);
                return local;
              }()),
-      clock_offset_(measure_clock_offset(session.mpi().comm())) {
+      clock_offset_(measure_clock_offset(session.mpi().comm())),
+      emulated_(emulated) {
+  if (emulated != nullptr && emulated->prefetch && emulated->alpha > 0) links_.emplace(emulated->alpha);
   for (const Task& task : graph_.tasks()) {
     arguments_.push_back({this, &task});
     names_.push_back(name_of(task, schedule));
@@ -166,11 +168,25 @@ void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
   const auto scratch = is_pass(task.kind) ? memory(task.data.size()) : std::span<float>{};
 
   const int worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
-  engine.meter_.start(task, worker);
-  const double start = clock_seconds();
-  run_kernel(engine.context_, task, data, scratch);
+  const int received = engine.meter_.start(task, worker);
+  double start = clock_seconds();
+  if (engine.emulated_ == nullptr) {
+    run_kernel(engine.context_, task, data, scratch);
+  } else if (task.job) {
+    start = engine.emulate(task, received, start);
+  }
   engine.meter_.end(task, worker, start, clock_seconds());
   engine.finished_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Without prefetch the worker first fetches what it has not got, one after the other.
+double Engine::emulate(const Task& task, int received, double now) const {
+  thread_local const bool on_time = (wake_on_time(), true);
+  static_cast<void>(on_time);
+  const double start = emulated_->prefetch ? now : now + received * emulated_->alpha;
+  sleep_until(start);
+  sleep_until(start + emulated_->duration(task.stage).of(schedule_.job(*task.job).pass));
+  return start;
 }
 
 void Engine::fill_inputs(int step, const model::Dataset& data) {
@@ -185,6 +201,28 @@ void Engine::fill_inputs(int step, const model::Dataset& data) {
     }
     starpu_data_release(handles_[d].get());
   }
+}
+
+// What the task waits for on emulated links. Like simulate, each datum goes once to each worker that reads
+// it, and gradients are reduced in no time.
+std::vector<starpu_task*> Engine::arrivals(const Task& task) {
+  std::vector<starpu_task*> tasks;
+  if (!links_ || !task.job) return tasks;
+  for (const DataAccess& access : task.data) {
+    const Datum& datum = graph_.data()[access.datum];
+    if (access.access != Access::read || datum.worker == task.worker) continue;
+    const starpu_data_handle_t handle = handles_[access.datum].get();
+    const int reader = session_.map().rank_of(task.worker);
+    if (rank_of(datum) != reader) {
+      require(starpu_mpi_get_data_on_node_detached(MPI_COMM_WORLD, handle, reader, nullptr, nullptr),
+              "sending", "a datum");
+    }
+    if (reader != rank()) continue;
+    starpu_task*& arrival = sent_[{access.datum, task.worker}];
+    if (arrival == nullptr) arrival = links_->send(handle);
+    tasks.push_back(arrival);
+  }
+  return tasks;
 }
 
 void Engine::insert(std::size_t task_number) {
@@ -204,11 +242,13 @@ void Engine::insert(std::size_t task_number) {
   if (ours && session_.is_local(task.worker)) {
     sched_data = sched::pack_sched_data(session_.starpu_worker(task.worker), task.job);
   }
+  std::vector<starpu_task*> awaited = arrivals(task);
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &codelet(task.kind), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
       &arguments_[task_number], sizeof(TaskArgument), STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
-      sched_data, STARPU_NAME, names_[task_number].c_str(), 0);
+      sched_data, STARPU_NAME, names_[task_number].c_str(), STARPU_TASK_DEPS_ARRAY,
+      static_cast<int>(awaited.size()), awaited.data(), 0);
   require(status, "inserting", names_[task_number]);
 }
 
@@ -238,7 +278,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  fill_inputs(step, data);
+  if (emulated_ == nullptr) fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   const double start = clock_seconds();
@@ -246,7 +286,11 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
   session_.mpi().barrier();  // so that what follows waits for nobody
   result.seconds = clock_seconds() - start;
-  read_losses(result.losses);
+  if (links_) {
+    links_->clear();
+    sent_.clear();
+  }
+  if (emulated_ == nullptr) read_losses(result.losses);
   gather(result);
   running_ = false;
   return result;

@@ -48,6 +48,26 @@ void refuse_large_stages(const model::Network& network) {
   }
 }
 
+plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network) {
+  const std::size_t stages = network.stages.size();
+  const auto of = [stages](const char* pass, const std::vector<double>& times, std::size_t stage) {
+    if (times.size() != 1 && times.size() != stages) {
+      throw InputError(fmt::format("runtime.emulate.{}: {} times for {} stages", pass, times.size(), stages));
+    }
+    return times[times.size() == 1 ? 0 : stage];
+  };
+  plan::Costs costs;
+  costs.durations.clear();
+  for (std::size_t s = 0; s < stages; ++s) {
+    costs.durations.push_back(
+        {.F = of("F", wanted.F, s), .B = of("B", wanted.B, s), .W = of("W", wanted.W, s)});
+  }
+  costs.sizes = network.sizes();
+  costs.alpha = wanted.comm;
+  costs.prefetch = wanted.prefetch;
+  return costs;
+}
+
 }  // namespace
 
 Experiment make_experiment(const Config& config) {
@@ -64,7 +84,9 @@ Experiment make_experiment(const Config& config) {
   plan::Schedule schedule = build_schedule(config, network.graph);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
-  return {std::move(network), std::move(schedule), std::move(data)};
+  std::optional<plan::Costs> emulated;
+  if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
+  return {std::move(network), std::move(schedule), std::move(data), std::move(emulated)};
 }
 
 }  // namespace starpipe::runtime

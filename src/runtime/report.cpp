@@ -51,6 +51,13 @@ ordered_json to_json(const Config& config) {
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
+  if (runtime.emulate) {
+    json["runtime"]["emulate"] = {{"F", runtime.emulate->F},
+                                  {"B", runtime.emulate->B},
+                                  {"W", runtime.emulate->W},
+                                  {"comm", runtime.emulate->comm},
+                                  {"prefetch", runtime.emulate->prefetch}};
+  }
   return json;
 }
 
@@ -115,7 +122,8 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
   report["discipline"] = plan::to_string(experiment.schedule.discipline());
   report["stages"] = experiment.schedule.stages();
   report["parameters"] = experiment.network.parameter_count();
-  report["losses"] = record.losses;
+  report["emulated"] = experiment.emulated.has_value();
+  if (!experiment.emulated) report["losses"] = record.losses;
   report["step_seconds"] = record.step_seconds;
   report[experiment.data->unit() + "_per_second"] = record.units_per_second;
 

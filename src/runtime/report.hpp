@@ -16,7 +16,8 @@ namespace starpipe::runtime {
 
 /// A training run, as rank 0 knows it at the end.
 struct TrainRecord {
-  std::vector<double> losses;        ///< by step: mean over micro-batches, before the step's update
+  std::vector<double>
+      losses;  ///< by step: mean over micro-batches, before the step's update; none of emulated jobs
   std::vector<double> step_seconds;  ///< by step
   /// Throughput of the median step after the first.
   double units_per_second = 0;

@@ -152,7 +152,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
   std::string problem;
   const std::string allowed = environment("STARPU_NCPU");
-  if (share.workers > share.cores * config.workers_per_core) {
+  if (!config.emulate && share.workers > share.cores * config.workers_per_core) {
     problem = fmt::format(
         "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "
         "(runtime.workers_per_core: {})",

@@ -30,11 +30,12 @@ class Progress {
   Progress(int steps, std::string unit)
       : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
 
-  void show(int step, double loss, double units_per_second) const {
+  void show(int step, std::optional<double> loss, double units_per_second) const {
     const bool last = step + 1 == steps_;
     if (!terminal_ && !last && step % std::max(1, steps_ / 20) != 0) return;
-    fmt::print(stderr, "{}step {:>{}}/{}  loss {:.4f}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
-               fmt::formatted_size("{}", steps_), steps_, loss, units_per_second, unit_,
+    fmt::print(stderr, "{}step {:>{}}/{}  {}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
+               fmt::formatted_size("{}", steps_), steps_,
+               loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_,
                !terminal_ || last ? "\n" : "");
     std::fflush(stderr);
   }
@@ -62,12 +63,15 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
   const Progress progress(config.training.steps, experiment.data->unit());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
-    const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
-    record.losses.push_back(sum / static_cast<double>(result.losses.size()));
+    std::optional<double> loss;
+    if (!result.losses.empty()) {
+      const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
+      loss = record.losses.emplace_back(sum / static_cast<double>(result.losses.size()));
+    }
     record.step_seconds.push_back(result.seconds);
     if (!root) continue;
     measurement.add(result);
-    progress.show(step, record.losses.back(), units / result.seconds);
+    progress.show(step, loss, units / result.seconds);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
@@ -127,7 +131,7 @@ void or_abort(const Mpi& mpi, Function&& function) {
 
 void run_and_report(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
                     const Session& session, Engine& engine) {
-  Measurement measurement(experiment.schedule, experiment.network.sizes());
+  Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
   TrainRecord record = run_steps(config, experiment, engine, session, measurement);
   record.requested_policy = session.requested_policy();
   record.policy = session.policy();
@@ -142,7 +146,7 @@ void run(const Config& config, const TrainOutputs& outputs, const Experiment& ex
          const Session& session, const std::vector<std::vector<float>>& parameters) {
   or_abort(session.mpi(), [&] {
     Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
-                  config.runtime.timeout);
+                  config.runtime.timeout, experiment.emulated ? &*experiment.emulated : nullptr);
     or_abort(session.mpi(), [&] { run_and_report(config, outputs, experiment, session, engine); });
   });
 }
