@@ -184,8 +184,8 @@ double Engine::emulate(const Task& task, int received, double now) const {
   thread_local const bool on_time = (wake_on_time(), true);
   static_cast<void>(on_time);
   const double start = emulated_->prefetch ? now : now + received * emulated_->alpha;
-  sleep_until(start);
-  sleep_until(start + emulated_->duration(task.stage).of(schedule_.job(*task.job).pass));
+  wait_until(start);
+  wait_until(start + emulated_->duration(task.stage).of(schedule_.job(*task.job).pass));
   return start;
 }
 
