@@ -101,6 +101,12 @@ class Engine {
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static starpu_codelet& codelet(TaskKind kind);
 
+  static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);
+  void learn_times();
+  [[nodiscard]] static std::size_t slot(const plan::Job& job) {
+    return static_cast<std::size_t>(job.stage) * 4 + static_cast<std::size_t>(job.pass);
+  }
+
   void choose_local_tasks();
   void register_data(const std::vector<std::vector<float>>& parameters);
   void fill_inputs(int step, const model::Dataset& data);
@@ -131,6 +137,9 @@ class Engine {
   std::vector<std::vector<float>> memory_;  // by datum: what the host provides
   std::vector<Handle> handles_;             // by datum
   std::vector<Handle> scratch_;             // by stage
+
+  std::vector<double> expected_;      // microseconds of each stage and pass; NaN before the first
+  std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
 
   const plan::Costs* emulated_;
   std::optional<DelayLine> links_;                            // emulated, with prefetch

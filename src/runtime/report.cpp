@@ -92,12 +92,6 @@ std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value Wor
   return values;
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024);
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024 * 1024));
-}
-
 // "x" when prediction and measurement agree, "x / y" when they do not.
 std::string pair_text(const std::string& predicted, const std::string& measured) {
   return predicted == measured ? predicted : predicted + " / " + measured;
@@ -105,9 +99,7 @@ std::string pair_text(const std::string& predicted, const std::string& measured)
 
 }  // namespace
 
-ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
-                         const TrainRecord& record, const plan::Timeline& predicted,
-                         const MeasuredRun& measured, const Measurement& measurement) {
+ordered_json report_head(const Config& config, const Mpi& mpi) {
   ordered_json report;
   report["config"] = to_json(config);
   report["config_file"] = config.source;
@@ -118,6 +110,25 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
                        {"cores", hardware.cores},
                        {"ranks", mpi.ranks()}};
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  return report;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::string_view unit;
+  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
+    value /= 1024;
+    unit = next;
+    if (value < 1000) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
+                         const TrainRecord& record, const plan::Timeline& predicted,
+                         const MeasuredRun& measured, const Measurement& measurement) {
+  ordered_json report = report_head(config, mpi);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.schedule.discipline());
   report["stages"] = experiment.schedule.stages();

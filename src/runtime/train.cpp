@@ -11,13 +11,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "distributed.hpp"
 #include "engine.hpp"
 #include "measurement.hpp"
 #include "report.hpp"
 #include "session.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
 
@@ -116,24 +116,11 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
   }
 }
 
-// One rank's failure leaves the others waiting for it, so it ends the job; and before anything is destroyed,
-// since destructors wait for tasks and for other ranks.
-template <class Function>
-void or_abort(const Mpi& mpi, Function&& function) {
-  try {
-    function();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-}
-
 void run_and_report(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
                     const Session& session, Engine& engine) {
   Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
   TrainRecord record = run_steps(config, experiment, engine, session, measurement);
-  record.requested_policy = session.requested_policy();
+  record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(config, engine, session, engine.graph(), record);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
@@ -142,57 +129,20 @@ void run_and_report(const Config& config, const TrainOutputs& outputs, const Exp
   write_outputs(config, experiment, outputs, session, record, measurement);
 }
 
-void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
-         const Session& session, const std::vector<std::vector<float>>& parameters) {
-  or_abort(session.mpi(), [&] {
-    Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
-                  config.runtime.timeout, experiment.emulated ? &*experiment.emulated : nullptr);
-    or_abort(session.mpi(), [&] { run_and_report(config, outputs, experiment, session, engine); });
-  });
-}
-
-// Runs `setup` on every rank; when any of them finds a mistake, all throw the same InputError.
-template <class Setup>
-auto agree(const Mpi& mpi, Setup setup) {
-  std::string problem;
-  std::optional<decltype(setup())> result;
-  try {
-    result.emplace(setup());
-  } catch (const InputError& error) {
-    problem = error.what();
-  }
-  problem = mpi.first_problem(problem);
-  if (!problem.empty()) throw InputError(problem);
-  return std::move(*result);
-}
-
 }  // namespace
 
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
-  const Mpi mpi;
-  try {
-    const Config config = agree(mpi, configure);
-    const Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
-    const auto parameters =
-        agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
-    agree(mpi, [&] {
-      if (mpi.rank() == 0) check_outputs(outputs);
-      return 0;
+  return run_on_ranks(configure, [&](const Assignment& job) {
+    const auto policy = agree(job.mpi, [&] {
+      if (job.mpi.rank() == 0) check_outputs(outputs);
+      return configured_policy(job.config.runtime);
     });
-    const WorkerMap map(config.schedule.workers, mpi.ranks());
-    const CoreShare share = share_cores(mpi, map, config.runtime);
-    const Session session(mpi, map, share, config.runtime);
-    run(config, outputs, experiment, session, parameters);
-  } catch (const InputError& error) {
-    if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    // One rank's failure leaves the others waiting for it.
-    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  return 0;
+    const Session session(job.mpi, job.map, job.share, policy);
+    or_abort(job.mpi, [&] {
+      Engine engine = make_engine(session, job);
+      or_abort(job.mpi, [&] { run_and_report(job.config, outputs, job.experiment, session, engine); });
+    });
+  });
 }
 
 }  // namespace starpipe::runtime

@@ -356,7 +356,7 @@ int run(int argc, char** argv) {
   RuntimeConfig config;
   config.policy = option(argc, argv, "--policy", "starpipe");
   const WorkerMap map(std::stoi(option(argc, argv, "--workers", "4")), mpi.ranks());
-  const Session started(mpi, map, share_cores(mpi, map, config), config);
+  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config));
   session = &started;
   if (option(argc, argv, "--stall", "no") == "yes") return stall();
   return run_all_tests(mpi);
