@@ -11,11 +11,13 @@ namespace {
 
 plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph) {
   const ScheduleConfig& wanted = config.schedule;
-  plan::Schedule schedule = plan::make_schedule(wanted.name, {.workers = wanted.workers,
-                                                              .microbatches = config.training.microbatches,
-                                                              .graph = graph,
-                                                              .groups = wanted.groups,
-                                                              .stage_workers = wanted.placement});
+  plan::ScheduleRequest request;
+  request.workers = wanted.workers;
+  request.microbatches = config.training.microbatches;
+  request.graph = graph;
+  request.groups = wanted.groups;
+  request.stage_workers = wanted.placement;
+  plan::Schedule schedule = plan::make_schedule(wanted.name, request);
   if (wanted.discipline || wanted.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
@@ -30,7 +32,8 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
 }  // namespace
 
 Experiment make_experiment(const Config& config) {
-  const int stages = config.schedule.stages.value_or(config.schedule.workers);
+  const int stages = config.schedule.stages.value_or(
+      plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
   constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
   if (std::int64_t{stages} * config.training.microbatches > most) {
     throw InputError(
