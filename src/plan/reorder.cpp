@@ -96,7 +96,7 @@ class Grid::Sweep {
       if (phase == Phase::warm_up && kind(id) == backward && grid_.stage(id) == 0) phase = Phase::steady;
       const bool last_entry = kind(id) == forward && grid_.stage(id) < grid_.workers_ &&
                               grid_.microbatch(id) == grid_.microbatches_ - 1;
-      if (phase == Phase::steady && last_entry) {
+      if (phase == Phase::steady && (last_entry || !grid_.split_)) {
         phase = Phase::cool_down;
       } else if (phase == Phase::cool_down || (phase == Phase::warm_up && !w_waits_)) {
         move(id);
