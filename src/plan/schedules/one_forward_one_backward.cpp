@@ -29,7 +29,8 @@ const bool registered_1f1b = register_schedule(
      "PipeDream-Flush, arXiv 2006.09503; DAPPLE, arXiv 2007.01045", [](const ScheduleRequest& request) {
        return one_forward_one_backward(
            request, "1f1b", [](std::int64_t stages, std::int64_t depth) { return stages - depth; });
-     }});
+     },
+     1, "1F1B"});
 
 const bool registered_eager = register_schedule(
     {"eager-1f1b", "1F1B with 2(P - s) - 1 micro-batches in flight, to hide communication",

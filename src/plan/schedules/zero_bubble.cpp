@@ -123,5 +123,29 @@ const bool registered_2p = register_schedule(
      "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
      [](const ScheduleRequest& request) { return adaptive("zb-2p", request, 2 * request.workers); }});
 
+// B follows B as closely as F follows F, so that a stash lives for 2 P cells of 3 P. Two micro-batches a
+// block, or F and B would collide.
+BuildingBlock close_block(int workers) {
+  BuildingBlock block{.workers = workers, .stages = workers, .microbatches = 2, .interval = 6, .passes = {}};
+  for (int b = 0; b < 2; ++b) {
+    for (int s = 0; s < workers; ++s) {
+      block.passes.push_back({{s, b, Pass::F}, s, 2 * b + s});
+      block.passes.push_back({{s, b, Pass::B}, s, 2 * b + 2 * workers - 1 - s});
+    }
+  }
+  return block;
+}
+
+Schedule low_memory(const ScheduleRequest& request) {
+  const StageGraph graph = requested_chain("zb-low-memory", request, 1);
+  Grid grid(close_block(request.workers), request.microbatches);
+  grid.reorder();
+  return in_order("zb-low-memory", graph, request.microbatches, grid.rows());
+}
+
+const bool registered_low_memory =
+    register_schedule({"zb-low-memory", "zero bubble with two thirds of 1F1B's memory, the least it can have",
+                       "004, appendix H, fig. 16b", low_memory});
+
 }  // namespace
 }  // namespace starpipe::plan
