@@ -78,10 +78,11 @@ class Row {
 class Grid::Sweep {
  public:
   /// `w_waits`: the grid has no W, which takes the empty cells. Then only the cool-down moves.
-  Sweep(Grid& grid, int peak, bool w_waits)
+  Sweep(Grid& grid, int peak, bool w_waits, bool keeps_steady)
       : grid_(grid),
         peak_(peak),
         w_waits_(w_waits),
+        keeps_steady_(keeps_steady),
         order_(grid.order()),
         rows_(index(grid.workers_)),
         last_w_end_(rows_.size(), 0) {
@@ -93,10 +94,11 @@ class Grid::Sweep {
   void run() {
     enum class Phase : std::uint8_t { warm_up, steady, cool_down } phase = Phase::warm_up;
     for (const Id id : order_) {
-      if (phase == Phase::warm_up && kind(id) == backward && grid_.stage(id) == 0) phase = Phase::steady;
+      const bool first_exit = keeps_steady_ && kind(id) == backward && grid_.stage(id) == 0;
+      if (phase == Phase::warm_up && first_exit) phase = Phase::steady;
       const bool last_entry = kind(id) == forward && grid_.stage(id) < grid_.workers_ &&
                               grid_.microbatch(id) == grid_.microbatches_ - 1;
-      if (phase == Phase::steady && (last_entry || !grid_.split_)) {
+      if (phase == Phase::steady && last_entry) {
         phase = Phase::cool_down;
       } else if (phase == Phase::cool_down || (phase == Phase::warm_up && !w_waits_)) {
         move(id);
@@ -159,6 +161,7 @@ class Grid::Sweep {
   Grid& grid_;
   int peak_;
   bool w_waits_;
+  bool keeps_steady_;
   std::vector<Id> order_;
   std::vector<Row> rows_;
   std::vector<int> last_w_end_;
@@ -166,11 +169,21 @@ class Grid::Sweep {
 
 void Grid::reorder() {
   const int peak = std::ranges::max(peak_memory());
-  Sweep(*this, peak, false).run();
+  if (!split_) {
+    Grid moved = *this;
+    for (const bool keeps_steady : {true, false}) {
+      Grid candidate = *this;
+      Sweep(candidate, peak, false, keeps_steady).run();
+      candidate.squeeze();
+      if (keeps_steady || candidate.end() < moved.end()) moved = std::move(candidate);
+    }
+    *this = std::move(moved);
+    return;
+  }
+  Sweep(*this, peak, false, true).run();
   squeeze();
-  if (!split_) return;
   remove_weight_gradients();
-  Sweep(*this, peak, true).run();
+  Sweep(*this, peak, true, true).run();
   place_weight_gradients();
   squeeze();
 }
