@@ -12,10 +12,9 @@ namespace {
 
 constexpr int default_chunks = 2;
 
-using Rows = std::vector<std::vector<Job>>;
-
 // Micro-batches in groups, each through all loops before the next: what F runs, and B with the loops
-// reversed.
+// reversed. The last group is a whole one here, and what it has too much is left out of the rows: an order
+// that can finish still can without some micro-batches.
 struct Step {
   int chunk;
   int microbatch;
@@ -25,66 +24,83 @@ std::vector<Step> grouped(int microbatches, int group, int chunks) {
   std::vector<Step> steps;
   for (int first = 0; first < microbatches; first += group) {
     for (int c = 0; c < chunks; ++c) {
-      for (int b = first; b < std::min(first + group, microbatches); ++b) steps.push_back({c, b});
+      for (int b = first; b < first + group; ++b) steps.push_back({c, b});
     }
   }
   return steps;
 }
 
-// `warm_up` forward passes, then one forward and one backward, then the backward passes that are left.
-std::vector<Job> alternating(const std::vector<Step>& steps, int worker, int workers, int chunks, int warm_up,
-                             bool split) {
-  std::vector<Job> row;
-  const auto forward = [&](const Step& step) {
-    row.push_back({step.chunk * workers + worker, step.microbatch, Pass::F});
-  };
-  const auto count = static_cast<int>(steps.size());
-  warm_up = std::min(warm_up, count);
-  for (int i = 0; i < warm_up; ++i) forward(steps[static_cast<std::size_t>(i)]);
-  for (int i = 0; i < count; ++i) {
-    if (i + warm_up < count) forward(steps[static_cast<std::size_t>(i + warm_up)]);
-    const Step& step = steps[static_cast<std::size_t>(i)];
-    const int stage = (chunks - 1 - step.chunk) * workers + worker;
-    row.push_back({stage, step.microbatch, split ? Pass::B : Pass::BW});
-    if (split) row.push_back({stage, step.microbatch, Pass::W});
+// A loop over the workers: what they run, in rows without the micro-batches that there are not.
+class Loops {
+ public:
+  Loops(const char* name, const ScheduleRequest& request, int group)
+      : name_(name),
+        graph_(requested_graph(request)),
+        workers_(request.workers),
+        chunks_(requested_chunks(name, request)),
+        microbatches_(request.microbatches),
+        steps_(grouped(request.microbatches, group, chunks_)),
+        rows_(static_cast<std::size_t>(request.workers)) {}
+
+  [[nodiscard]] int chunks() const { return chunks_; }
+  [[nodiscard]] int steps() const { return static_cast<int>(steps_.size()); }
+
+  void forward(int worker, int step) { add(worker, at(step).chunk, at(step).microbatch, Pass::F); }
+  void backward(int worker, int step, Pass pass) {
+    add(worker, chunks_ - 1 - at(step).chunk, at(step).microbatch, pass);
   }
-  return row;
+  // The backward pass of what `forward` ran in this step.
+  void mirror(int worker, int step) { add(worker, at(step).chunk, at(step).microbatch, Pass::BW); }
+  [[nodiscard]] Schedule schedule() const { return in_order(name_, graph_, microbatches_, rows_); }
+
+ private:
+  [[nodiscard]] const Step& at(int step) const { return steps_[static_cast<std::size_t>(step)]; }
+  void add(int worker, int chunk, int microbatch, Pass pass) {
+    if (microbatch >= microbatches_) return;
+    rows_[static_cast<std::size_t>(worker)].push_back({chunk * workers_ + worker, microbatch, pass});
+  }
+
+  const char* name_;
+  StageGraph graph_;
+  int workers_;
+  int chunks_;
+  int microbatches_;
+  std::vector<Step> steps_;
+  std::vector<std::vector<Job>> rows_;
+};
+
+// On each worker some forward passes, then one forward and one backward, then the backward passes left.
+// Every worker starts `ahead` passes earlier than the one after it.
+Schedule alternating(const char* name, const ScheduleRequest& request, int group, int ahead, bool split) {
+  Loops loops(name, request, group);
+  for (int w = 0; w < request.workers; ++w) {
+    const int warm_up = ahead * (request.workers - 1 - w) + (loops.chunks() - 1) * group;
+    for (int i = -warm_up; i < loops.steps(); ++i) {
+      if (i + warm_up < loops.steps()) loops.forward(w, i + warm_up);
+      if (i < 0) continue;
+      loops.backward(w, i, split ? Pass::B : Pass::BW);
+      if (split) loops.backward(w, i, Pass::W);
+    }
+  }
+  return loops.schedule();
 }
 
-// Megatron-LM's: groups of W, and as many passes in flight as hide the transfers of an F and a B.
-Schedule interleaved(const ScheduleRequest& request) {
-  const int chunks = requested_chunks("interleaved-1f1b", request);
-  const int workers = request.workers;
-  const auto steps = grouped(request.microbatches, workers, chunks);
-  Rows rows;
-  for (int w = 0; w < workers; ++w) {
-    const int warm_up = 2 * (workers - 1 - w) + (chunks - 1) * workers;
-    rows.push_back(alternating(steps, w, workers, chunks, warm_up, false));
-  }
-  return in_order("interleaved-1f1b", requested_graph(request), request.microbatches, rows);
-}
-
+// Two passes ahead hide the transfers of one.
 const bool registered = register_schedule(
     {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in groups of W through all loops",
-     "Megatron-LM, arXiv 2104.04473", interleaved, default_chunks, "Interleaved1F1B"});
+     "Megatron-LM, arXiv 2104.04473",
+     [](const ScheduleRequest& request) {
+       return alternating("interleaved-1f1b", request, request.workers, 2, false);
+     },
+     default_chunks, "Interleaved1F1B"});
 
-// Groups of W / 2 need no more passes in flight than the loops, with W after its B.
-Schedule grouped_interleaved(const ScheduleRequest& request) {
-  const int chunks = requested_chunks("grouped-interleaved", request);
-  const int workers = request.workers;
-  const int group = (workers + 1) / 2;
-  const auto steps = grouped(request.microbatches, group, chunks);
-  Rows rows;
-  for (int w = 0; w < workers; ++w) {
-    rows.push_back(
-        alternating(steps, w, workers, chunks, workers - 1 - w + (chunks - 1) * group, true));
-  }
-  return in_order("grouped-interleaved", requested_graph(request), request.microbatches, rows);
-}
-
+// Groups of W / 2 leave no time between loops; W, apart, delays no other worker's B.
 const bool registered_grouped = register_schedule(
     {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
-     "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B", grouped_interleaved,
+     "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
+     [](const ScheduleRequest& request) {
+       return alternating("grouped-interleaved", request, (request.workers + 1) / 2, 1, true);
+     },
      default_chunks});
 
 // One micro-batch a block, each loop `spacing` passes after the one before.
@@ -129,18 +145,12 @@ const bool registered_low_memory = register_schedule(
 
 // All forward passes, then all backward passes in reverse.
 Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {
-  const int chunks = requested_chunks(name, request);
-  const auto steps = grouped(request.microbatches, group, chunks);
-  Rows rows(static_cast<std::size_t>(request.workers));
+  Loops loops(name, request, group);
   for (int w = 0; w < request.workers; ++w) {
-    auto& row = rows[static_cast<std::size_t>(w)];
-    const auto add = [&](const Step& step, Pass pass) {
-      row.push_back({step.chunk * request.workers + w, step.microbatch, pass});
-    };
-    std::ranges::for_each(steps, [&](const Step& step) { add(step, Pass::F); });
-    std::for_each(steps.rbegin(), steps.rend(), [&](const Step& step) { add(step, Pass::BW); });
+    for (int i = 0; i < loops.steps(); ++i) loops.forward(w, i);
+    for (int i = loops.steps() - 1; i >= 0; --i) loops.mirror(w, i);
   }
-  return in_order(name, requested_graph(request), request.microbatches, rows);
+  return loops.schedule();
 }
 
 const bool registered_bfs = register_schedule(
