@@ -74,6 +74,7 @@ int show(const ShowOptions& options) {
   }
   request.graph = plan::StageGraph::chain(*stages);
   options.costs.apply(request.costs, *stages);
+  if (request.recompute) request.costs = plan::with_recomputation(request.costs);
   plan::Schedule schedule = plan::make_schedule(options.name, request);
   if (options.discipline || options.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
@@ -123,6 +124,8 @@ void add_show(CLI::App& schedule, Action& action) {
                    "Most stashes that a worker may hold; means --discipline bounded unless one is given")
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  command->add_flag("--recompute", options->request.recompute,
+                    "F keeps only its stage's input; B computes F again and lasts that much longer");
   options->costs.add_to(*command, "1 each where not given");
   options->result.add_to(*command);
   command->footer(

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "starpipe/plan/simulate.hpp"
+#include "stashes.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -55,30 +56,22 @@ class Memory {
 void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
                 Memory& memory) {
   const Job job = schedule.job(forward);
-  const JobId b = schedule.backward(job.stage, job.microbatch);
-  const JobId w = schedule.weight_gradient(job.stage, job.microbatch);
   const StageSizes& size = costs.size(job.stage);
-  const int home = schedule.compute(forward);
-
-  const auto last_reader = [&](int worker, double otherwise) {
-    double end = otherwise;
-    for (const JobId reader : {b, w}) {
-      if (schedule.compute(reader) == worker) end = std::max(end, spans[reader].end);
-    }
-    return end;
+  const auto hold = [&memory](const detail::Kept& kept, int stashes, std::uint64_t bytes) {
+    memory.hold(kept.worker, kept.from, kept.to, stashes, bytes);
   };
-  memory.hold(home, spans[forward].start, last_reader(home, spans[forward].end), 1, size.stash);
-  const int b_worker = schedule.compute(b);
-  const int w_worker = schedule.compute(w);
-  const double copied = spans[forward].end;
-  if (b_worker != home) memory.hold(b_worker, copied, last_reader(b_worker, copied), 1, size.stash);
-  if (w_worker != home && w_worker != b_worker) {
-    memory.hold(w_worker, copied, last_reader(w_worker, copied), 1, size.stash);
+  detail::for_each_stash(schedule, spans, forward,
+                         [&](const detail::Kept& kept) { hold(kept, 1, size.stash); });
+  if (schedule.recompute()) {
+    const std::uint64_t inputs = detail::kept_bytes(schedule, costs, job.stage);
+    detail::for_each_kept(schedule, spans, forward,
+                          [&](const detail::Kept& kept) { hold(kept, 0, inputs); });
   }
-  if (b == w) return;
-  const bool moves = w_worker != b_worker;
-  memory.hold(b_worker, spans[b].start, moves ? spans[b].end : spans[w].end, 0, size.gradient_stash);
-  if (moves) memory.hold(w_worker, spans[b].end, spans[w].end, 0, size.gradient_stash);
+  if (schedule.split_backward(job.stage, job.microbatch)) {
+    detail::for_each_kept_by_backward(schedule, spans, forward, [&](const detail::Kept& kept) {
+      hold(kept, 0, size.gradient_stash);
+    });
+  }
 }
 
 }  // namespace
@@ -95,6 +88,11 @@ double Durations::of(Pass pass) const {
       return B + W;
   }
   return 0;
+}
+
+Costs with_recomputation(Costs costs) {
+  for (Durations& durations : costs.durations) durations.B += durations.F;
+  return costs;
 }
 
 const Durations& Costs::duration(int stage) const {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -12,6 +11,7 @@
 
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "stashes.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -47,27 +47,13 @@ double first_start(const Schedule& schedule, const Timeline& timeline) {
 
 std::vector<std::vector<LiveStep>> live_activations(const Schedule& schedule, const Timeline& timeline) {
   std::vector<std::vector<std::pair<double, int>>> changes(static_cast<std::size_t>(schedule.workers()));
-  const auto hold = [&](int worker, double from, double to) {
-    auto& list = changes[static_cast<std::size_t>(worker)];
-    list.emplace_back(from, 1);
-    list.emplace_back(to, -1);
-  };
-  const auto& spans = timeline.spans;
   for (int b = 0; b < schedule.microbatches(); ++b) {
     for (int s = 0; s < schedule.stages(); ++s) {
-      const JobId f = schedule.forward(s, b);
-      const std::array<JobId, 2> readers = {schedule.backward(s, b), schedule.weight_gradient(s, b)};
-      // One stash on each worker that reads it; copies exist from the end of F on.
-      const std::array<int, 3> holders = {schedule.compute(f), schedule.compute(readers[0]),
-                                          schedule.compute(readers[1])};
-      for (auto holder = holders.begin(); holder != holders.end(); ++holder) {
-        if (std::find(holders.begin(), holder, *holder) != holder) continue;
-        double end = spans[f].end;
-        for (const JobId reader : readers) {
-          if (schedule.compute(reader) == *holder) end = std::max(end, spans[reader].end);
-        }
-        hold(*holder, holder == holders.begin() ? spans[f].start : spans[f].end, end);
-      }
+      for_each_stash(schedule, timeline.spans, schedule.forward(s, b), [&](const Kept& kept) {
+        auto& list = changes[static_cast<std::size_t>(kept.worker)];
+        list.emplace_back(kept.from, 1);
+        list.emplace_back(kept.to, -1);
+      });
     }
   }
   std::vector<std::vector<LiveStep>> steps(changes.size());
@@ -226,6 +212,7 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.workers = static_cast<int>(listing.rows.size());
   spec.discipline = Discipline::ordered;
   spec.memory_limits = listing.memory_limits;
+  spec.recompute = listing.recompute;
   try {
     spec.graph = listing.edges ? StageGraph(stages, *listing.edges) : StageGraph::chain(stages);
   } catch (const InputError& error) {

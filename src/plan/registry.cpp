@@ -45,10 +45,10 @@ const ScheduleEntry& find_schedule(std::string_view name) {
 
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   const ScheduleEntry& entry = find_schedule(name);
-  if (request.graph) return entry.build(request);
-  ScheduleRequest with_graph = request;
-  with_graph.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
-  return entry.build(with_graph);
+  ScheduleRequest complete = request;
+  if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
+  Schedule schedule = entry.build(complete);
+  return request.recompute ? schedule.with_recomputation() : schedule;
 }
 
 }  // namespace starpipe::plan

@@ -171,11 +171,11 @@ void Grid::reorder() {
   const int peak = std::ranges::max(peak_memory());
   if (!split_) {
     Grid moved = *this;
-    for (const bool keeps_steady : {true, false}) {
+    for (const bool keeps_steady : {false, true}) {
       Grid candidate = *this;
       Sweep(candidate, peak, false, keeps_steady).run();
       candidate.squeeze();
-      if (keeps_steady || candidate.end() < moved.end()) moved = std::move(candidate);
+      if (!keeps_steady || candidate.end() < moved.end()) moved = std::move(candidate);
     }
     *this = std::move(moved);
     return;

@@ -18,8 +18,10 @@ struct ScheduleRequest {
   int microbatches = 1;
   /// Stage graph of the model; a chain of as many stages a worker as the schedule has when absent.
   std::optional<StageGraph> graph = {};
-  /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb); other
-  /// schedules are the same for all costs.
+  /// Any schedule with recomputation (`Schedule::recompute`).
+  bool recompute = false;
+  /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb); other schedules
+  /// are the same for all costs. As `simulate` takes them: with recomputation B's have F's in them.
   Costs costs = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};

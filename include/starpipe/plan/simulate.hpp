@@ -44,6 +44,10 @@ struct Costs {
   [[nodiscard]] const StageSizes& size(int stage) const;
 };
 
+/// The costs of a schedule with recomputation: B, and with it BW, lasts as long as F and B. `simulate` takes
+/// durations as they are, so that measured ones, which have F in B, fit too.
+Costs with_recomputation(Costs costs);
+
 /// When a job computed.
 struct Span {
   double start = 0;
@@ -118,7 +122,8 @@ struct Timeline {
 /// A stash is live from the start of F to the end of the last of B and W. Where these run on several
 /// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
 /// from the end of F to the end of the last of B and W there. B's part for W likewise, from the start of
-/// B. Intervals are half-open: what ends when another starts does not add to it. `spans` is by JobId.
+/// B. With recomputation the worker of F holds the inputs for that time, and a stash is live only from the
+/// start of B. Intervals are half-open: what ends when another starts does not add to it. `spans` is by JobId.
 /// O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
 
