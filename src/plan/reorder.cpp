@@ -78,11 +78,11 @@ class Row {
 class Grid::Sweep {
  public:
   /// `w_waits`: the grid has no W, which takes the empty cells. Then only the cool-down moves.
-  Sweep(Grid& grid, int peak, bool w_waits, bool keeps_steady)
+  Sweep(Grid& grid, int peak, bool w_waits, Steady steady)
       : grid_(grid),
         peak_(peak),
         w_waits_(w_waits),
-        keeps_steady_(keeps_steady),
+        steady_(steady),
         order_(grid.order()),
         rows_(index(grid.workers_)),
         last_w_end_(rows_.size(), 0) {
@@ -94,7 +94,7 @@ class Grid::Sweep {
   void run() {
     enum class Phase : std::uint8_t { warm_up, steady, cool_down } phase = Phase::warm_up;
     for (const Id id : order_) {
-      const bool first_exit = keeps_steady_ && kind(id) == backward && grid_.stage(id) == 0;
+      const bool first_exit = steady_ == Steady::kept && kind(id) == backward && grid_.stage(id) == 0;
       if (phase == Phase::warm_up && first_exit) phase = Phase::steady;
       const bool last_entry = kind(id) == forward && grid_.stage(id) < grid_.workers_ &&
                               grid_.microbatch(id) == grid_.microbatches_ - 1;
@@ -161,29 +161,19 @@ class Grid::Sweep {
   Grid& grid_;
   int peak_;
   bool w_waits_;
-  bool keeps_steady_;
+  Steady steady_;
   std::vector<Id> order_;
   std::vector<Row> rows_;
   std::vector<int> last_w_end_;
 };
 
-void Grid::reorder() {
+void Grid::reorder(Steady steady) {
   const int peak = std::ranges::max(peak_memory());
-  if (!split_) {
-    Grid moved = *this;
-    for (const bool keeps_steady : {false, true}) {
-      Grid candidate = *this;
-      Sweep(candidate, peak, false, keeps_steady).run();
-      candidate.squeeze();
-      if (!keeps_steady || candidate.end() < moved.end()) moved = std::move(candidate);
-    }
-    *this = std::move(moved);
-    return;
-  }
-  Sweep(*this, peak, false, true).run();
+  Sweep(*this, peak, false, steady).run();
   squeeze();
+  if (!split_ || steady == Steady::moved) return;
   remove_weight_gradients();
-  Sweep(*this, peak, true, true).run();
+  Sweep(*this, peak, true, steady).run();
   place_weight_gradients();
   squeeze();
 }

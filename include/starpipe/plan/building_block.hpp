@@ -47,12 +47,15 @@ class Grid {
   /// Repeats the block (`validate`d first). O(jobs).
   Grid(const BuildingBlock& block, int microbatches);
 
+  /// Whether `reorder` moves passes of the steady phase, too.
+  enum class Steady : std::uint8_t { kept, moved };
+
   /// Reorders (004, appendix C). Warm-up, which ends with the first backward pass of stage 0: each pass
   /// moves to the earliest empty cells of its worker after what it waits for, unless more stashes than the
-  /// repeated block holds would be live. The steady phase stays as the block has it. Cool-down, which
-  /// begins with the first of the last micro-batch's forward passes: the same, and once more without W,
-  /// which then takes what is left. Ends squeezed.
-  void reorder();
+  /// repeated block holds would be live. Cool-down, which begins with the first of the last micro-batch's
+  /// forward passes: the same, and where the steady phase is kept once more without W, which then takes what
+  /// is left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down).
+  void reorder(Steady steady);
 
   /// Takes out empty time: each pass starts as soon as it can, in the order it has on its worker.
   void squeeze();

@@ -124,7 +124,7 @@ BuildingBlock uniform_block(int workers, int chunks, int spacing) {
 Schedule uniform(const char* name, const ScheduleRequest& request, int spacing) {
   const int chunks = requested_chunks(name, request);
   Grid grid(uniform_block(request.workers, chunks, spacing), request.microbatches);
-  grid.reorder();
+  grid.reorder(Grid::Steady::kept);
   return in_order(name, requested_graph(request), request.microbatches, grid.rows());
 }
 

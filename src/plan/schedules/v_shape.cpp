@@ -44,7 +44,7 @@ BuildingBlock v_block(int workers, const Offsets& by) {
 Schedule reordered(const char* name, const ScheduleRequest& request, const Offsets& offsets) {
   const StageGraph graph = requested_chain(name, request, chunks);
   Grid grid(v_block(request.workers, offsets), request.microbatches);
-  grid.reorder();
+  grid.reorder(Grid::Steady::kept);
   return in_order(name, graph, request.microbatches, grid.rows());
 }
 
@@ -66,7 +66,7 @@ const bool registered_half = register_schedule(
 Schedule v_zb(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("v-zb", request, chunks);
   Grid grid(v_block(request.workers, {4, 2, 2, 1, 4}), request.microbatches);
-  grid.reorder();
+  grid.reorder(Grid::Steady::moved);
   std::vector<Job> passes = grid.jobs();
   std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
   const auto worker = [&](int stage, int) { return v_worker(stage, request.workers); };
@@ -105,7 +105,7 @@ BuildingBlock fused_block(int workers) {
 Schedule one_forward_one_backward_v(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("1f1b-v", request, chunks);
   Grid grid(fused_block(request.workers), request.microbatches);
-  grid.reorder();
+  grid.reorder(Grid::Steady::moved);
   return in_order("1f1b-v", graph, request.microbatches, grid.rows());
 }
 

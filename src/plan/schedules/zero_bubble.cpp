@@ -139,7 +139,7 @@ BuildingBlock close_block(int workers) {
 Schedule low_memory(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("zb-low-memory", request, 1);
   Grid grid(close_block(request.workers), request.microbatches);
-  grid.reorder();
+  grid.reorder(Grid::Steady::kept);
   return in_order("zb-low-memory", graph, request.microbatches, grid.rows());
 }
 
