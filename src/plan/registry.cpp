@@ -33,14 +33,22 @@ std::vector<ScheduleEntry> schedule_entries() {
   return entries;
 }
 
-Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
-  const auto found = registry().find(name);
-  if (found == registry().end()) {
-    std::vector<std::string_view> names;
-    for (const auto& [known, entry] : registry()) names.push_back(known);
-    throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
+const ScheduleEntry& find_schedule(std::string_view name) {
+  if (const auto found = registry().find(name); found != registry().end()) return found->second;
+  std::vector<std::string_view> names;
+  for (const auto& [known, entry] : registry()) {
+    if (entry.alias == name && !name.empty()) return entry;
+    names.push_back(known);
   }
-  return found->second.build(request);
+  throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
+}
+
+Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
+  const ScheduleEntry& entry = find_schedule(name);
+  ScheduleRequest complete = request;
+  if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
+  Schedule schedule = entry.build(complete);
+  return request.recompute ? schedule.with_recomputation() : schedule;
 }
 
 }  // namespace starpipe::plan

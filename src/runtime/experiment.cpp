@@ -12,13 +12,17 @@
 namespace starpipe::runtime {
 namespace {
 
-plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph) {
+plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                              const std::optional<plan::Costs>& costs) {
   const ScheduleConfig& wanted = config.schedule;
-  plan::Schedule schedule = plan::make_schedule(wanted.name, {.workers = wanted.workers,
-                                                              .microbatches = config.training.microbatches,
-                                                              .graph = graph,
-                                                              .groups = wanted.groups,
-                                                              .stage_workers = wanted.placement});
+  plan::ScheduleRequest request;
+  request.workers = wanted.workers;
+  request.microbatches = config.training.microbatches;
+  request.graph = graph;
+  request.groups = wanted.groups;
+  request.stage_workers = wanted.placement;
+  request.costs = costs;
+  plan::Schedule schedule = plan::make_schedule(wanted.name, request);
   if (wanted.discipline || wanted.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
@@ -71,7 +75,8 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 }  // namespace
 
 Experiment make_experiment(const Config& config) {
-  const int stages = config.schedule.stages.value_or(config.schedule.workers);
+  const int stages = config.schedule.stages.value_or(
+      plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
   constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
   if (std::int64_t{stages} * config.training.microbatches > most) {
     throw InputError(
@@ -81,11 +86,11 @@ Experiment make_experiment(const Config& config) {
   model::Network network =
       model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
   refuse_large_stages(network);
-  plan::Schedule schedule = build_schedule(config, network.graph);
-  auto data =
-      model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
+  plan::Schedule schedule = build_schedule(config, network.graph, emulated);
+  auto data =
+      model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   return {std::move(network), std::move(schedule), std::move(data), std::move(emulated)};
 }
 
