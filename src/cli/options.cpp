@@ -137,8 +137,8 @@ std::string ResultOptions::format() const {
   if (format_) return *format_;
   if (file_) {
     const std::string extension = std::filesystem::path(*file_).extension();
-    for (const std::string format : {"json", "csv", "svg"}) {
-      if (extension == "." + format) return format;
+    for (const char* format : {"json", "csv", "svg"}) {
+      if (extension == std::string(".") + format) return format;
     }
   }
   return "text";
