@@ -22,9 +22,15 @@ constexpr int most_stages = 1 << 16;
 /// Beyond this, memory runs out before anything can be said.
 constexpr std::int64_t most_cells = 20'000'000;
 
-int list(bool json) {
+struct ListOptions {
+  std::vector<std::string> plugins;
+  bool json = false;
+};
+
+int list(const ListOptions& options) {
+  load_plugins(options.plugins);
   const std::vector<plan::ScheduleEntry> entries = plan::schedule_entries();
-  if (json) {
+  if (options.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const auto& entry : entries) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
@@ -45,13 +51,15 @@ int list(bool json) {
 
 void add_list(CLI::App& schedule, Action& action) {
   CLI::App* const command = schedule.add_subcommand("list", "The schedules that have a name");
-  const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "As JSON");
-  command->callback([json, &action] { action = [json] { return list(*json); }; });
+  const auto options = std::make_shared<ListOptions>();
+  add_plugin_option(*command, options->plugins);
+  command->add_flag("--json", options->json, "As JSON");
+  command->callback([options, &action] { action = [options] { return list(*options); }; });
 }
 
 struct ShowOptions {
   std::string name;
+  std::vector<std::string> plugins;
   plan::ScheduleRequest request;
   std::optional<int> stages;
   std::optional<std::string> discipline;
@@ -71,6 +79,7 @@ int show(const ShowOptions& options) {
                                  request.microbatches, stages.value_or(request.workers)));
   }
   if (stages) request.graph = plan::StageGraph::chain(*stages);
+  load_plugins(options.plugins);
   plan::Schedule schedule = plan::make_schedule(options.name, request);
   if (options.discipline || options.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
@@ -92,6 +101,7 @@ void add_show(CLI::App& schedule, Action& action) {
   command->add_option("name", options->name, "One of `starpipe schedule list`")
       ->required()
       ->type_name("NAME");
+  add_plugin_option(*command, options->plugins);
   command->add_option("--workers", options->request.workers, "Number of workers")
       ->required()
       ->type_name("W")

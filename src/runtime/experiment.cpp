@@ -6,6 +6,7 @@
 
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/plugin.hpp"
 #include "starpipe/plan/registry.hpp"
 #include "starpipe/runtime/config.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 
 plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph) {
   const ScheduleConfig& wanted = config.schedule;
+  for (const std::string& file : wanted.plugins) plan::load_plugin(file);
   plan::Schedule schedule = plan::make_schedule(wanted.name, {.workers = wanted.workers,
                                                               .microbatches = config.training.microbatches,
                                                               .graph = graph,

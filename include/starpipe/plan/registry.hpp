@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "starpipe/plan/error.hpp"
 #include "starpipe/plan/schedule.hpp"
 
 namespace starpipe::plan {
@@ -42,7 +43,15 @@ bool register_schedule(ScheduleEntry entry);
 /// All names, sorted.
 std::vector<ScheduleEntry> schedule_entries();
 
-/// Builds `name`. Throws InputError for an unknown name (listing the known ones) or a bad request.
+/// The function of a named schedule did not keep to its contract.
+class BrokenSchedule : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+/// Builds `name`. Throws InputError for an unknown name (listing the known ones) or a bad request;
+/// BrokenSchedule when its function throws anything but InputError, or builds a schedule of other workers,
+/// micro-batches or stages than asked for.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
 }  // namespace starpipe::plan
