@@ -100,6 +100,8 @@ Apart run(const std::function<void(int)>& child, std::chrono::seconds most) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(exit_exception);
+    // MPI's libraries print pages when a signal comes.
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
     child(pipe.writing());
   }
   setpgid(id, id);  // here too: whoever is first

@@ -22,10 +22,9 @@ namespace {
 using nlohmann::ordered_json;
 using plan::Finding;
 
-constexpr std::chrono::seconds most_of_a_stage{60};
-
 struct PluginOptions {
   std::string file;
+  int timeout = 60;  // seconds a stage
   bool json = false;
 };
 
@@ -36,7 +35,7 @@ struct Result {
 };
 
 /// What the plug-in does is done in other processes: it may crash or never return.
-std::vector<std::string> names_of(const std::string& file) {
+std::vector<std::string> names_of(const std::string& file, std::chrono::seconds most) {
   const Apart loaded = run_apart(
       [&] {
         try {
@@ -45,7 +44,7 @@ std::vector<std::string> names_of(const std::string& file) {
           return ordered_json{{"refusal", error.what()}}.dump();
         }
       },
-      most_of_a_stage);
+      most);
   if (!loaded.failure.empty()) {
     throw InputError(fmt::format("plug-in {}: loading it failed: {}", file, loaded.failure));
   }
@@ -54,7 +53,8 @@ std::vector<std::string> names_of(const std::string& file) {
   return answer.at("names");
 }
 
-Finding run_stage(const std::string& file, const std::string& name, const plan::ConformanceStage& stage) {
+Finding run_stage(const std::string& file, const std::string& name, const plan::ConformanceStage& stage,
+                  std::chrono::seconds most) {
   const Apart run = run_apart(
       [&] {
         plan::load_plugin(file);
@@ -62,7 +62,7 @@ Finding run_stage(const std::string& file, const std::string& name, const plan::
         return ordered_json{{"verdict", finding.verdict}, {"words", finding.words}}.dump(
             -1, ' ', false, ordered_json::error_handler_t::replace);
       },
-      most_of_a_stage);
+      most);
   if (!run.failure.empty()) return {Finding::Verdict::failed, run.failure};
   const ordered_json answer = ordered_json::parse(run.output);
   return {answer.at("verdict"), answer.at("words")};
@@ -95,13 +95,15 @@ std::string json_of(const std::string& file, const std::vector<Result>& results)
 }
 
 int check(const PluginOptions& options) {
+  const std::chrono::seconds most{options.timeout};
   std::vector<Result> results;
   bool failed = false;
-  for (const std::string& name : names_of(options.file)) {
+  for (const std::string& name : names_of(options.file, most)) {
     for (const plan::ConformanceStage& stage : plan::conformance_stages()) {
-      results.push_back({name, std::string(stage.name), run_stage(options.file, name, stage)});
+      results.push_back({name, std::string(stage.name), run_stage(options.file, name, stage, most)});
     }
-    results.push_back({name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name)});
+    results.push_back(
+        {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, most)});
   }
   for (Result& result : results) {
     failed = failed || result.finding.verdict == Finding::Verdict::failed;
@@ -121,6 +123,9 @@ void add_plugin(CLI::App& app, Action& action) {
       "check", "Try every schedule of a plug-in in stages, up to training on two ranks, and say what failed");
   const auto options = std::make_shared<PluginOptions>();
   checking->add_option("file", options->file, "The shared object")->required()->type_name("FILE");
+  checking->add_option("--timeout", options->timeout, "Seconds that a stage may take (default 60)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 86400));
   checking->add_flag("--json", options->json, "As JSON");
   checking->footer(
       "Stages: chain, graph (several encoder legs), split backward, memory limit, replicas, two ranks.\n"

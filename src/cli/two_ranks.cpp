@@ -28,7 +28,6 @@ using plan::Finding;
 using Verdict = plan::Finding::Verdict;
 
 constexpr std::chrono::seconds most_to_start{20};
-constexpr std::chrono::seconds most_to_train{120};
 
 class TemporaryFolder {
  public:
@@ -141,11 +140,11 @@ Finding compare(const json& expected, const json& report) {
 
 }  // namespace
 
-Finding train_on_two_ranks(const std::string& plugin, const std::string& name) {
+Finding train_on_two_ranks(const std::string& plugin, const std::string& name, std::chrono::seconds most) {
   const TemporaryFolder folder;
   const std::string config = folder.file("config.yaml");
   const std::string report = folder.file("report.json");
-  const Apart prepared = run_apart([&] { return prepare(plugin, name, config).dump(); }, most_to_train);
+  const Apart prepared = run_apart([&] { return prepare(plugin, name, config).dump(); }, most);
   if (!prepared.failure.empty()) return {Verdict::failed, prepared.failure};
   const json expected = json::parse(prepared.output);
   if (expected.contains("refusal")) {
@@ -157,7 +156,7 @@ Finding train_on_two_ranks(const std::string& plugin, const std::string& name) {
   if (!launcher) return {Verdict::does_not_apply, "not run: " + problem};
   const Apart run = run_apart({*launcher, "-n", "2", std::filesystem::read_symlink("/proc/self/exe").string(),
                                "train", config, "--report", report},
-                              most_to_train);
+                              most);
   if (!run.failure.empty()) {
     return {Verdict::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
   }

@@ -41,7 +41,7 @@ void require_plugin(const std::filesystem::path& file) {
   };
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
-  if (!std::filesystem::exists(status)) refuse(error ? error.message() : "no such file");
+  if (!std::filesystem::exists(status)) refuse("No such file or directory");
   if (!std::filesystem::is_regular_file(status)) refuse("not a file");
   std::ifstream stream(file, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};

@@ -75,6 +75,10 @@ class Train(CommandTest):
                             "4 workers", "3")
         self.refused_by_all(["mlp.yaml", "--set", "schedule={name: ddp, workers: 640, stages: 2}"], "640")
 
+    def test_plugins_that_are_none(self):
+        self.refused_by_all(["mlp.yaml", "--plugin", "text"], "text", "no plug-in")
+        self.refused_by_all(["mlp.yaml", "--set", "schedule.plugin=[missing.so]"], "missing.so", "No such file")
+
     def test_bad_data(self):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=/dev/null"], "/dev/null")
