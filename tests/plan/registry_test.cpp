@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -184,45 +183,6 @@ TEST(Registry, EveryNamedScheduleFinishesOnEveryGraph) {
       EXPECT_EQ(schedule, make_schedule(name, mine)) << "not a function of the request";
     }
   }
-}
-
-// The function of a plug-in may do anything.
-TEST(Registry, AnEntryThatDoesNotKeepItsContract) {
-  const auto given = [](const char* name, auto build) { register_schedule({name, "odd", "tests", build}); };
-  const auto one_stage = [](int workers, int microbatches) {
-    return Schedule({.name = "one",
-                     .microbatches = microbatches,
-                     .workers = workers,
-                     .placement =
-                         [](const Job&) {
-                           return Placement{0, 0};
-                         },
-                     .priority = [](const Job& job) { return job.microbatch; }});
-  };
-  given("odd-int", [](const ScheduleRequest&) -> Schedule { throw 1; });
-  given("odd-exception", [](const ScheduleRequest&) -> Schedule { throw std::out_of_range("index 7"); });
-  given("odd-refusal", [](const ScheduleRequest&) -> Schedule { throw InputError("no"); });
-  given("odd-workers",
-        [one_stage](const ScheduleRequest& r) { return one_stage(r.workers + 1, r.microbatches); });
-  given("odd-microbatches",
-        [one_stage](const ScheduleRequest& r) { return one_stage(r.workers, r.microbatches + 1); });
-  given("odd-graph", [one_stage](const ScheduleRequest& r) { return one_stage(r.workers, r.microbatches); });
-  const ScheduleRequest request{.workers = 2, .microbatches = 3, .graph = StageGraph::chain(2)};
-  for (const char* name : {"odd-int", "odd-exception", "odd-workers", "odd-microbatches", "odd-graph"}) {
-    EXPECT_THROW(make_schedule(name, request), BrokenSchedule) << name;
-  }
-  try {
-    make_schedule("odd-refusal", request);
-    FAIL();
-  } catch (const BrokenSchedule&) {
-    FAIL() << "a refusal is no breach";
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "no");
-  }
-  EXPECT_EQ(make_schedule("odd-graph", {.workers = 2, .microbatches = 3}).stages(), 1)
-      << "no graph was asked for";
-  EXPECT_THROW(make_schedule("1f1b", {.workers = 0, .microbatches = 3}), InputError);
-  EXPECT_THROW(make_schedule("1f1b", {.workers = 2, .microbatches = 0}), InputError);
 }
 
 TEST(Registry, GPipeRunsBackwardInReverse) {
