@@ -79,7 +79,9 @@ PolicyRequest find_policy(const RuntimeConfig& config) {
   const std::string from_environment = environment("STARPU_SCHED");
   const std::string library = environment("STARPU_SCHED_LIB");
   PolicyRequest request{from_environment.empty() ? config.policy : from_environment};
-  request.from_library = !library.empty() && library_has_policy(library, request.name);
+  request.from_library =
+      !library.empty() && library_has_policy(library, request.name) &&
+      request.name != sched::policy_name;  // a second copy of ours would not know the schedule
   const auto known = sched::known_policies();
   if (!request.from_library && std::ranges::find(known, request.name) == known.end()) {
     throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
@@ -202,7 +204,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, c
   conf.nopencl = 0;
   conf.catch_signals = 0;
   starpu_sched_policy ours = sched::starpipe_policy();
-  if (request.name == sched::policy_name && !request.from_library) {
+  if (request.name == sched::policy_name) {
     conf.sched_policy = &ours;
   } else {
     conf.sched_policy_name = requested_policy_.c_str();

@@ -163,7 +163,8 @@ TEST(FreeTasks, AChainThatSleepsBetweenItsLinks) {
 
 TEST(FreeTasks, LargePrioritiesFirst) {
   const StarPU starpu(1);
-  static std::atomic<bool> open = false;
+  static std::atomic<bool> open;
+  open = false;
   static starpu_codelet hold = [] {
     starpu_codelet result;
     starpu_codelet_init(&result);
