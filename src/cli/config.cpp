@@ -84,6 +84,7 @@ constexpr std::array keys = {
         [](Value v, Config& c) { c.training.optimizer.epsilon = v.not_negative(); },
         "training.optimizer.kind", "adamw"},
 
+    Key{"schedule.plugin", [](Value v, Config& c) { c.schedule.plugins = v.words(); }},
     Key{"schedule.name", [](Value v, Config& c) { c.schedule.name = v.word(); }},
     Key{"schedule.workers", [](Value v, Config& c) { c.schedule.workers = v.whole<int>(1); }},
     Key{"schedule.stages", [](Value v, Config& c) { c.schedule.stages = v.whole<int>(1); }},

@@ -68,6 +68,7 @@ int run(int argc, char** argv) {
   starpipe::cli::add_compare(app, action);
   starpipe::cli::add_simulate(app, action);
   starpipe::cli::add_schedule(app, action);
+  starpipe::cli::add_plugin(app, action);
   starpipe::cli::add_info(app, action);
   try {
     app.parse(argc, argv);

@@ -15,6 +15,7 @@
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
+#include "starpipe/plan/plugin.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
 
 namespace starpipe::cli {
@@ -89,6 +90,27 @@ void add_set_option(CLI::App& command, std::vector<std::string>& overrides) {
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
+  command
+      .add_option("--plugin", files,
+                  "A shared object whose schedules are then known by name (STARPIPE_PLUGIN); may be repeated")
+      ->type_name("FILE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void load_plugins(const std::vector<std::string>& files) {
+  for (const std::string& file : files) plan::load_plugin(file);
+}
+
+void set_plugins(const std::vector<std::string>& files, std::vector<std::string>& overrides) {
+  if (files.empty()) return;
+  YAML::Emitter list;
+  list << YAML::Flow << files;
+  overrides.push_back(fmt::format("schedule.plugin={}", list.c_str()));
 }
 
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {

@@ -17,6 +17,13 @@ namespace starpipe::cli {
 /// --set, as often as one likes, one KEY=VALUE each.
 void add_set_option(CLI::App& command, std::vector<std::string>& overrides);
 
+/// --plugin, as often as one likes.
+void add_plugin_option(CLI::App& command, std::vector<std::string>& files);
+/// Adds what they have to the registry. Throws InputError naming the file that is none.
+void load_plugins(const std::vector<std::string>& files);
+/// Adds them to the overrides of a configuration, as --set schedule.plugin=[FILE, ...].
+void set_plugins(const std::vector<std::string>& files, std::vector<std::string>& overrides);
+
 /// What things cost: --durations, --comm, --no-prefetch.
 class CostOptions {
  public:

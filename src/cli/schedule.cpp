@@ -22,9 +22,15 @@ constexpr int most_stages = 1 << 16;
 /// Beyond this, memory runs out before anything can be said.
 constexpr std::int64_t most_cells = 20'000'000;
 
-int list(bool json) {
+struct ListOptions {
+  std::vector<std::string> plugins;
+  bool json = false;
+};
+
+int list(const ListOptions& options) {
+  load_plugins(options.plugins);
   const std::vector<plan::ScheduleEntry> entries = plan::schedule_entries();
-  if (json) {
+  if (options.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const auto& entry : entries) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
@@ -47,13 +53,15 @@ int list(bool json) {
 
 void add_list(CLI::App& schedule, Action& action) {
   CLI::App* const command = schedule.add_subcommand("list", "The schedules that have a name");
-  const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "As JSON");
-  command->callback([json, &action] { action = [json] { return list(*json); }; });
+  const auto options = std::make_shared<ListOptions>();
+  add_plugin_option(*command, options->plugins);
+  command->add_flag("--json", options->json, "As JSON");
+  command->callback([options, &action] { action = [options] { return list(*options); }; });
 }
 
 struct ShowOptions {
   std::string name;
+  std::vector<std::string> plugins;
   plan::ScheduleRequest request;
   std::optional<int> stages;
   std::optional<std::string> discipline;
@@ -67,6 +75,7 @@ int show(const ShowOptions& options) {
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
+  load_plugins(options.plugins);
   if (!stages) stages = plan::find_schedule(options.name).stages_per_worker * request.workers;
   if (std::int64_t{*stages} * request.microbatches > most_cells) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
@@ -96,6 +105,7 @@ void add_show(CLI::App& schedule, Action& action) {
   command->add_option("name", options->name, "One of `starpipe schedule list`")
       ->required()
       ->type_name("NAME");
+  add_plugin_option(*command, options->plugins);
   command->add_option("--workers", options->request.workers, "Number of workers")
       ->required()
       ->type_name("W")

@@ -18,6 +18,7 @@ namespace {
 struct SimulateOptions {
   std::string config;
   std::vector<std::string> overrides;
+  std::vector<std::string> plugins;
   std::optional<std::string> timeline;
   std::optional<std::string> trace;
   CostOptions costs;
@@ -127,7 +128,9 @@ int simulate(const SimulateOptions& options) {
   options.result.check();
   if (options.timeline) model::require_writable("--timeline", *options.timeline);
   if (options.trace) model::require_writable("--trace", *options.trace);
-  const runtime::Config config = load_config(options.config, options.overrides);
+  std::vector<std::string> overrides = options.overrides;
+  set_plugins(options.plugins, overrides);
+  const runtime::Config config = load_config(options.config, overrides);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   plan::Costs costs;
   costs.durations = by_flops(experiment.network);
@@ -151,6 +154,7 @@ void add_simulate(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimulateOptions>();
   command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
   add_set_option(*command, options->overrides);
+  add_plugin_option(*command, options->plugins);
   options->costs.add_to(*command, "by the FLOPs of each stage where not given, 1 for an average stage");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")

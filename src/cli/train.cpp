@@ -18,6 +18,7 @@ namespace {
 struct TrainOptions {
   std::string config;
   std::vector<std::string> overrides;
+  std::vector<std::string> plugins;
   runtime::TrainOutputs outputs;
 };
 
@@ -61,7 +62,9 @@ int train(const TrainOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::train(
       [&] {
-        runtime::Config config = load_config(options.config, options.overrides);
+        std::vector<std::string> overrides = options.overrides;
+        set_plugins(options.plugins, overrides);
+        runtime::Config config = load_config(options.config, overrides);
         require_distinct(config, options.outputs);
         return config;
       },
@@ -76,6 +79,7 @@ void add_train(CLI::App& app, Action& action) {
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
   add_set_option(*command, options->overrides);
+  add_plugin_option(*command, options->plugins);
   for (const Output& output : output_options) {
     command
         ->add_option_function<std::string>(

@@ -134,6 +134,13 @@ std::string YamlValue::one_of(const std::vector<std::string>& words) const {
   fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
 }
 
+std::vector<std::string> YamlValue::words() const {
+  if (!node_.IsSequence()) return {word()};
+  std::vector<std::string> values;
+  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).word());
+  return values;
+}
+
 std::vector<int> YamlValue::wholes(int least) const {
   if (!node_.IsSequence()) expected("a list of integers such as [0, 1]");
   std::vector<int> values;

@@ -39,6 +39,8 @@ class YamlValue {
   /// Any text but the empty one.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;
+  /// A word, or a list of words.
+  [[nodiscard]] std::vector<std::string> words() const;
   /// A list of integers of at least `least`.
   [[nodiscard]] std::vector<int> wholes(int least) const;
 

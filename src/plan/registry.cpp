@@ -2,6 +2,7 @@
 #include "starpipe/plan/registry.hpp"
 
 #include <map>
+#include <new>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,6 +16,38 @@ namespace {
 std::map<std::string, ScheduleEntry, std::less<>>& registry() {
   static std::map<std::string, ScheduleEntry, std::less<>> entries;
   return entries;
+}
+
+// An engine that was given another shape than it asked for would index past its own.
+void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const std::string& name) {
+  if (built.workers() != asked.workers || built.microbatches() != asked.microbatches) {
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': asked for {} workers and {} micro-batches, it has {} and {}", name,
+                    asked.workers, asked.microbatches, built.workers(), built.microbatches()));
+  }
+  if (asked.graph && built.graph() != *asked.graph) {
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': asked for a graph of {} stages, it has another one ({} stages)", name,
+                    asked.graph->size(), built.stages()));
+  }
+}
+
+// Whatever the function does, short of not returning, ends in a schedule as asked for or one line.
+Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
+  try {
+    Schedule schedule = entry.build(request);
+    require_as_asked(request, schedule, entry.name);
+    return schedule;
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw BrokenSchedule(fmt::format("schedule '{}': building it threw: {}", entry.name, error.what()));
+  } catch (...) {
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': building it threw something that is no std::exception", entry.name));
+  }
 }
 
 }  // namespace
@@ -45,9 +78,13 @@ const ScheduleEntry& find_schedule(std::string_view name) {
 
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   const ScheduleEntry& entry = find_schedule(name);
+  if (request.workers < 1 || request.microbatches < 1) {
+    throw InputError(fmt::format("schedule '{}': {} workers and {} micro-batches, need at least 1 of each",
+                                 name, request.workers, request.microbatches));
+  }
   ScheduleRequest complete = request;
   if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
-  Schedule schedule = entry.build(complete);
+  Schedule schedule = build(entry, complete);
   return request.recompute ? schedule.with_recomputation() : schedule;
 }
 

@@ -324,7 +324,9 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   const double start = clock_seconds();
+  starpu_iteration_push(static_cast<unsigned long>(step));  // for traces
   submit();
+  starpu_iteration_pop();
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
   session_.mpi().barrier();  // so that what follows waits for nobody
   result.seconds = clock_seconds() - start;

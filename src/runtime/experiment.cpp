@@ -6,6 +6,7 @@
 
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/plugin.hpp"
 #include "starpipe/plan/registry.hpp"
 #include "starpipe/runtime/config.hpp"
 
@@ -75,6 +76,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 }  // namespace
 
 Experiment make_experiment(const Config& config) {
+  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
   const int stages = config.schedule.stages.value_or(
       plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
   constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory

@@ -41,6 +41,7 @@ ordered_json to_json(const Config& config) {
                       {"seed", training.seed},
                       {"optimizer", std::move(optimizer)}};
   json["schedule"] = {{"name", schedule.name}, {"workers", schedule.workers}};
+  if (!schedule.plugins.empty()) json["schedule"]["plugin"] = schedule.plugins;
   if (schedule.stages) json["schedule"]["stages"] = *schedule.stages;
   if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
   if (!schedule.placement.empty()) json["schedule"]["placement"] = schedule.placement;

@@ -172,7 +172,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   conf.nopencl = 0;
   conf.catch_signals = 0;
   starpu_sched_policy ours = sched::starpipe_policy();
-  if (choice_.starpu == sched::policy_name && !choice_.from_library) {
+  if (choice_.starpu == sched::policy_name) {
     conf.sched_policy = &ours;
   } else {
     conf.sched_policy_name = choice_.starpu.c_str();

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "starpipe/sched/policy_core.hpp"
@@ -40,18 +42,52 @@ void PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) 
   worker.pushed.notify_one();
 }
 
-void PolicyCore::push_free(Task task, int priority) {
+// One that can run the task, the last one that became idle first. Under the lock of the free tasks.
+std::optional<int> PolicyCore::take_idle(Task task) {
+  for (auto at = idle_.rbegin(); at != idle_.rend(); ++at) {
+    const int worker = *at;
+    if (!can_run_(task, worker)) continue;
+    idle_.erase(std::next(at).base());
+    return worker;
+  }
+  return std::nullopt;
+}
+
+void PolicyCore::notify(int worker_id) {
+  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  {
+    const std::scoped_lock lock(worker.mutex);
+    worker.was_pushed = true;
+  }
+  worker.pushed.notify_one();
+}
+
+std::optional<int> PolicyCore::push_free(Task task, int priority) {
+  std::optional<int> woken;
   {
     const std::scoped_lock lock(free_mutex_);
+    // Before others see the task: after that it is not ours to look at.
+    woken = take_idle(task);
     free_.emplace(priority, task);
   }
-  for (const auto& worker : workers_) {
-    {
-      const std::scoped_lock lock(worker->mutex);
-      worker->was_pushed = true;
+  if (woken) notify(*woken);
+  return woken;
+}
+
+std::optional<int> PolicyCore::start(int worker_id) {
+  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  if (!worker.was_idle) return std::nullopt;
+  worker.was_idle = false;
+  std::optional<int> woken;
+  {
+    const std::scoped_lock lock(free_mutex_);
+    std::erase(idle_, worker_id);
+    for (auto at = free_.begin(); at != free_.end() && !idle_.empty() && !woken; ++at) {
+      woken = take_idle(at->second);
     }
-    worker->pushed.notify_one();
   }
+  if (woken) notify(*woken);
+  return woken;
 }
 
 void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
@@ -84,6 +120,8 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
     free_.erase(at);
     return task;
   }
+  worker.was_idle = true;
+  if (std::ranges::find(idle_, worker_id) == idle_.end()) idle_.push_back(worker_id);
   return nullptr;
 }
 

@@ -58,6 +58,10 @@ void deinit_sched(unsigned context) {
   starpu_sched_ctx_set_policy_data(context, nullptr);
 }
 
+void wake(std::optional<int> worker) {
+  if (worker) starpu_wake_worker_relax_light(*worker);
+}
+
 int push_task(starpu_task* task) {
   PolicyCore& core = core_of(task->sched_ctx);
   const auto data = unpack(task);
@@ -73,9 +77,7 @@ int push_task(starpu_task* task) {
     starpu_wake_worker_relax_light(data->worker);
     return 0;
   }
-  core.push_free(task, priority);
-  const int workers = static_cast<int>(starpu_worker_get_count());
-  for (int worker = 0; worker < workers; ++worker) starpu_wake_worker_relax_light(worker);
+  wake(core.push_free(task, priority));
   return 0;
 }
 
@@ -86,11 +88,21 @@ constexpr std::chrono::microseconds longest_sleep{1000};
 starpu_task* pop_task(unsigned context) {
   PolicyCore& core = core_of(context);
   const int worker = static_cast<int>(starpu_worker_get_id_check());
-  if (PolicyCore::Task task = core.pop(worker)) return static_cast<starpu_task*>(task);
-  starpu_worker_relax_on();
-  core.wait(worker, longest_sleep);
-  starpu_worker_relax_off();
-  return static_cast<starpu_task*>(core.pop(worker));
+  PolicyCore::Task task = core.pop(worker);
+  // Drivers of accelerators ask while a kernel runs, whose end they must not miss.
+  if (task == nullptr && starpu_worker_get_type(worker) == STARPU_CPU_WORKER) {
+    starpu_worker_relax_on();
+    core.wait(worker, longest_sleep);
+    starpu_worker_relax_off();
+    task = core.pop(worker);
+  }
+  if (task != nullptr) wake(core.start(worker));
+  return static_cast<starpu_task*>(task);
+}
+
+// Of tasks that came from `pop_task` and of those that did not.
+void pre_exec_hook(starpu_task* /*task*/, unsigned context) {
+  wake(core_of(context).start(static_cast<int>(starpu_worker_get_id_check())));
 }
 
 void post_exec_hook(starpu_task* task, unsigned context) {
@@ -106,6 +118,7 @@ starpu_sched_policy starpipe_policy() {
   policy.deinit_sched = deinit_sched;
   policy.push_task = push_task;
   policy.pop_task = pop_task;
+  policy.pre_exec_hook = pre_exec_hook;
   policy.post_exec_hook = post_exec_hook;
   policy.policy_name = policy_name;
   policy.policy_description = "placement w(s,b,d) and priority n(s,b,d) of a starpipe schedule";

@@ -21,7 +21,7 @@ class Help(CommandTest):
         for word in ("train", "simulate", "schedule", "info", "Examples:", "starpipe schedule show 1f1b"):
             self.assertIn(word, text)
         for command in (["train"], ["simulate"], ["schedule"], ["schedule", "list"], ["schedule", "show"],
-                        ["schedule", "check"], ["info"]):
+                        ["schedule", "check"], ["plugin"], ["plugin", "check"], ["info"]):
             self.assertIn("Usage: starpipe " + " ".join(command), self.ok(*command, "--help"))
 
     def test_examples_of_the_help_run(self):
@@ -44,6 +44,7 @@ class Help(CommandTest):
         self.refused(["simulate"], "config")
         self.refused(["schedule", "show"], "required")
         self.refused(["schedule", "check"], "file")
+        self.refused(["plugin", "check"], "file")
 
     def test_only_the_first_rank_speaks(self):
         for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):

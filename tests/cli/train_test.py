@@ -6,6 +6,7 @@ Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two rank
 
 import json
 import os
+import shutil
 import sys
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -74,6 +75,37 @@ class Train(CommandTest):
         self.refused_by_all(["mlp.yaml", "--set", "schedule={name: lpp, workers: 4, groups: 3, stages: 2}"], "lpp",
                             "4 workers", "3")
         self.refused_by_all(["mlp.yaml", "--set", "schedule={name: ddp, workers: 640, stages: 2}"], "640")
+
+    def test_plugins_that_are_none(self):
+        self.refused_by_all(["mlp.yaml", "--plugin", "text"], "text", "no plug-in")
+        self.refused_by_all(["mlp.yaml", "--set", "schedule.plugin=[missing.so]"], "missing.so", "No such file")
+
+    def test_policies_of_a_library(self):
+        """StarPU itself only warns, and runs lws, when a name or a library is not there."""
+        library = os.path.join(os.path.dirname(self.binary), "..", "lib", "libstarpipe_sched.so")
+        copy = shutil.copy(library, self.path("copy.so"))
+        for name, culprits, environment in (
+                ("starpip", ["STARPU_SCHED", "'starpip'", "starpipe"], {"STARPU_SCHED_LIB": library}),
+                ("starpip", ["STARPU_SCHED", "'starpip'"], {}),
+                ("starpipe", ["STARPU_SCHED_LIB", "missing.so"], {"STARPU_SCHED_LIB": "missing.so"}),
+                ("starpipe", ["STARPU_SCHED_LIB", "starpu_get_sched_lib_policy"],
+                 {"STARPU_SCHED_LIB": os.path.join(os.path.dirname(library), "libstarpipe_plan.so")})):
+            for launcher in ([], LAUNCHER):
+                result = self.run_command("train", "mlp.yaml", launcher=launcher,
+                                          environment={"STARPU_SCHED": name, **environment})
+                lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+                with self.subTest(name=name, environment=environment, stderr=result.stderr):
+                    self.assertEqual((result.returncode, len(lines)), (2, 1))
+                    for culprit in culprits:
+                        self.assertIn(culprit, lines[0])
+        # Ours is the one that knows the schedule, whichever copy of it the library is.
+        for file in (library, copy):
+            result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER,
+                                      environment={"STARPU_SCHED": "starpipe", "STARPU_SCHED_LIB": file})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(self.read("r.json"))
+            self.assertEqual(report["policy"], {"requested": "starpipe", "ran": "starpipe"})
+            self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
 
     def test_bad_data(self):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=missing"], "missing")

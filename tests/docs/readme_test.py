@@ -116,6 +116,8 @@ def links():
 with tempfile.TemporaryDirectory() as name:
     temporary = pathlib.Path(name)
     environment = dict(os.environ)
+    run(["cmake", "--install", build, "--prefix", temporary / "prefix"], temporary, environment)
+    environment["CMAKE_PREFIX_PATH"] = str(temporary / "prefix")
     environment["PATH"] = f"{starpipe.parent}:{mpiexec.parent}:{environment['PATH']}"
     links()
     print(console_commands(temporary, environment), "commands")

@@ -21,6 +21,11 @@ message(STATUS "${output}")
 if(NOT output MATCHES "^starpipe ${EXPECTED_VERSION}\n")
   message(FATAL_ERROR "the consumer was built against another version than ${EXPECTED_VERSION}")
 endif()
+if(STARPU_PROGRAM)
+  # Any StarPU program can load the installed policy.
+  run("${CMAKE_COMMAND}" -E env "STARPU_SCHED_LIB=${prefix}/${LIBDIR}/libstarpipe_sched.so" STARPU_SCHED=starpipe
+    "${STARPU_PROGRAM}" starpipe 8 16 2)
+endif()
 if(EXISTS "${BUILD_DIR}/bin/starpipe")
   run("${prefix}/bin/starpipe" --version)
 endif()

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <ostream>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -109,9 +110,10 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   const JobId first = schedule.order(0)[0];
-  core.push_free(tasks[others + 0], 1);
-  core.push_free(tasks[others + 1], 5);
-  core.push_free(tasks[others + 2], 5);
+  for (const auto& [i, priority] : {std::pair{0, 1}, std::pair{1, 5}, std::pair{2, 5}}) {
+    EXPECT_EQ(core.push_free(tasks[others + static_cast<std::size_t>(i)], priority), std::nullopt)
+        << "nobody is idle";
+  }
   core.push(0, tasks[first], first);
   core.push(0, tasks[others + 3], std::nullopt);
   core.push(0, tasks[others + 4], std::nullopt);
@@ -132,7 +134,7 @@ TEST(PolicyCore, PinnedAndFreeTasksNeedNoSchedule) {
   PolicyCore core(1, always);
   EXPECT_EQ(core.pop(0), nullptr);
   core.push(0, tasks[0], std::nullopt);
-  core.push_free(tasks[1], 0);
+  EXPECT_EQ(core.push_free(tasks[1], 0), 0) << "it asked in vain";
   EXPECT_EQ(core.pop(0), tasks[0]);
   EXPECT_EQ(core.pop(0), tasks[1]);
 }
@@ -144,7 +146,7 @@ TEST(PolicyCore, ARefusedJobDoesNotHoldBackFreeTasks) {
   core.begin(schedule, two_workers);
   const JobId second = schedule.order(0)[1];
   core.push(0, tasks[second], second);
-  core.push_free(tasks[schedule.slots()], 0);
+  EXPECT_EQ(core.push_free(tasks[schedule.slots()], 0), std::nullopt);
   EXPECT_EQ(core.pop(0), tasks[schedule.slots()]);
   EXPECT_EQ(core.pop(0), nullptr);
 }
@@ -152,11 +154,60 @@ TEST(PolicyCore, ARefusedJobDoesNotHoldBackFreeTasks) {
 TEST(PolicyCore, FreeTasksGoToWorkersThatCanRunThem) {
   Tasks tasks(2);
   PolicyCore core(2, [](PolicyCore::Task, int worker) { return worker == 1; });
-  core.push_free(tasks[0], 0);
-  core.push_free(tasks[1], 9);
+  EXPECT_EQ(core.push_free(tasks[0], 0), std::nullopt);
   EXPECT_EQ(core.pop(0), nullptr);
+  EXPECT_EQ(core.push_free(tasks[1], 9), std::nullopt) << "worker 0 is idle, but cannot run it";
   EXPECT_EQ(core.pop(1), tasks[1]);
   EXPECT_EQ(core.pop(1), tasks[0]);
+}
+
+TEST(PolicyCore, AFreeTaskWakesOneIdleWorker) {
+  Tasks tasks(4);
+  PolicyCore core(3, always);
+  for (int w = 0; w < 3; ++w) EXPECT_EQ(core.pop(w), nullptr);
+  EXPECT_EQ(core.pop(1), nullptr) << "asking twice is being idle once";
+  std::set<int> woken;
+  for (std::size_t i = 0; i < 3; ++i) woken.insert(core.push_free(tasks[i], 0).value());
+  EXPECT_EQ(woken, (std::set{0, 1, 2})) << "each once";
+  EXPECT_EQ(core.push_free(tasks[3], 0), std::nullopt) << "all are on their way";
+  for (int w = 0; w < 3; ++w) {
+    EXPECT_NE(core.pop(w), nullptr);
+    EXPECT_EQ(core.start(w), std::nullopt) << "nobody is idle";
+  }
+  EXPECT_NE(core.pop(0), nullptr) << "the fourth, found without being woken";
+}
+
+TEST(PolicyCore, AWorkerThatStartsSomethingElseWakesAnotherInItsPlace) {
+  Tasks tasks(3);
+  PolicyCore core(3, [](PolicyCore::Task, int worker) { return worker != 0; });
+  for (const int w : {0, 1, 2}) EXPECT_EQ(core.pop(w), nullptr);
+  EXPECT_EQ(core.push_free(tasks[0], 0), 2);
+  core.push(2, tasks[1], std::nullopt);
+  EXPECT_EQ(core.pop(2), tasks[1]) << "pinned tasks first";
+  EXPECT_EQ(core.start(2), 1) << "worker 0 is idle too, but cannot run the free task";
+  EXPECT_EQ(core.start(2), std::nullopt) << "once";
+  EXPECT_EQ(core.pop(1), tasks[0]);
+  EXPECT_EQ(core.start(1), std::nullopt);
+}
+
+TEST(PolicyCore, AWorkerWithATaskFromElsewhereIsNotWoken) {
+  Tasks tasks(1);
+  PolicyCore core(2, always);
+  for (const int w : {0, 1}) EXPECT_EQ(core.pop(w), nullptr);
+  EXPECT_EQ(core.start(1), std::nullopt) << "StarPU gave it one that we never saw";
+  EXPECT_EQ(core.push_free(tasks[0], 0), 0);
+}
+
+TEST(PolicyCore, WaitEndsWhenAFreeTaskIsTheWorkersToTake) {
+  Tasks tasks(2);
+  PolicyCore core(2, always);
+  for (const int w : {0, 1}) EXPECT_EQ(core.pop(w), nullptr);
+  const int first = core.push_free(tasks[0], 0).value();
+  core.wait(first, std::chrono::minutes(1));  // pushed before it waits: must not sleep
+  const int second = core.push_free(tasks[1], 0).value();
+  EXPECT_NE(first, second);
+  core.wait(second, std::chrono::minutes(1));
+  EXPECT_NE(core.pop(second), nullptr);
 }
 
 TEST(PolicyCore, WorkersOfStarPUMayHaveOtherNumbers) {
@@ -228,12 +279,13 @@ TEST(PolicyCore, AWorkerThatDoesNotExist) {
 // ---- many threads ----
 
 /// Runs all jobs as StarPU would: each worker on a thread of its own, a job pushed by the thread that ended
-/// its last predecessor, roots by the submitting thread, pinned and free tasks by others meanwhile.
+/// its last predecessor, roots by the submitting thread, pinned and free tasks by others meanwhile. Idle
+/// workers sleep until they are woken, so a wake-up that gets lost is seen.
 class Stress {
  public:
   explicit Stress(const Schedule& schedule)
       : schedule_(schedule),
-        tasks_(schedule.slots() + others),
+        tasks_(schedule.slots() + others + static_cast<std::size_t>(schedule.workers())),
         core_(schedule.workers(), always),
         waiting_(schedule.slots()),
         times_run_(schedule.slots() + others),
@@ -262,50 +314,59 @@ class Stress {
 
  private:
   static constexpr std::size_t others = 1000;  // half of them pinned, half free
+  static constexpr std::chrono::seconds longest_sleep{60};
   [[nodiscard]] std::size_t other(std::size_t i) const { return schedule_.slots() + i; }
+  // A pinned task that ends its worker.
+  [[nodiscard]] std::size_t last(int worker) const {
+    return other(others) + static_cast<std::size_t>(worker);
+  }
 
   void push_pinned() {
     for (std::size_t i = 0; i < others / 2; ++i) {
       core_.push(static_cast<int>(i) % schedule_.workers(), tasks_[other(i)], std::nullopt);
     }
   }
+  // In bursts, so that workers fall asleep in between.
   void push_free() {
-    for (std::size_t i = others / 2; i < others; ++i)
-      core_.push_free(tasks_[other(i)], static_cast<int>(i % 7));
+    for (std::size_t i = others / 2; i < others; ++i) {
+      (void)core_.push_free(tasks_[other(i)], static_cast<int>(i % 7));  // it has notified the worker itself
+      if (i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   void work(int worker) {
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
-    auto& ran = ran_[static_cast<std::size_t>(worker)];
-    int live = 0;
-    while (unfinished_ > 0) {
+    for (;;) {
       const PolicyCore::Task task = core_.pop(worker);
       if (task == nullptr) {
-        if (std::chrono::steady_clock::now() > give_up) {
-          stuck_ = true;
-          return;
-        }
-        std::this_thread::yield();
-        continue;
+        const auto before = std::chrono::steady_clock::now();
+        core_.wait(worker, longest_sleep);
+        if (std::chrono::steady_clock::now() - before < longest_sleep) continue;
+        stuck_ = true;
+        return;
       }
+      (void)core_.start(worker);
       const std::size_t number = tasks_.number(task);
+      if (number >= other(others)) return;
       ++times_run_[number];
-      if (number < schedule_.slots()) {
-        const auto id = static_cast<JobId>(number);
-        if (waiting_[id] != 0) ++too_early_;
-        ran.push_back(id);
-        const plan::Pass pass = schedule_.job(id).pass;
-        if (pass == plan::Pass::F) ++live;
-        most_live_[static_cast<std::size_t>(worker)] =
-            std::max(most_live_[static_cast<std::size_t>(worker)], live);
-        if (pass == plan::Pass::W || pass == plan::Pass::BW) --live;
-        core_.finish(worker, id);
-        schedule_.for_each_succ(id, [&](JobId next) {
-          if (--waiting_[next] == 0) core_.push(schedule_.compute(next), tasks_[next], next);
-        });
-      }
-      --unfinished_;
+      if (number < schedule_.slots()) run_job(worker, static_cast<JobId>(number));
+      if (--unfinished_ > 0) continue;
+      for (int w = 0; w < schedule_.workers(); ++w) core_.push(w, tasks_[last(w)], std::nullopt);
     }
+  }
+
+  void run_job(int worker, JobId id) {
+    if (waiting_[id] != 0) ++too_early_;
+    ran_[static_cast<std::size_t>(worker)].push_back(id);
+    const plan::Pass pass = schedule_.job(id).pass;
+    auto& live = live_[static_cast<std::size_t>(worker)];
+    if (pass == plan::Pass::F) ++live;
+    auto& most = most_live_[static_cast<std::size_t>(worker)];
+    most = std::max(most, live);
+    if (pass == plan::Pass::W || pass == plan::Pass::BW) --live;
+    core_.finish(worker, id);
+    schedule_.for_each_succ(id, [&](JobId next) {
+      if (--waiting_[next] == 0) core_.push(schedule_.compute(next), tasks_[next], next);
+    });
   }
 
   void check() {
@@ -333,8 +394,9 @@ class Stress {
   PolicyCore core_;
   std::vector<std::atomic<int>> waiting_;
   std::vector<std::atomic<int>> times_run_;
-  std::vector<std::vector<JobId>> ran_;  // by worker, which alone writes it
-  std::vector<int> most_live_;           // likewise
+  std::vector<std::vector<JobId>> ran_;                       // by worker, which alone writes it
+  std::vector<int> live_ = std::vector<int>(ran_.size(), 0);  // likewise
+  std::vector<int> most_live_;                                // likewise
   std::atomic<std::size_t> unfinished_;
   std::atomic<int> too_early_ = 0;
   std::atomic<bool> stuck_ = false;

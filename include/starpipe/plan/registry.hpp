@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "starpipe/plan/error.hpp"
 #include "starpipe/plan/schedule.hpp"
 #include "starpipe/plan/simulate.hpp"
 
@@ -56,7 +57,15 @@ std::vector<ScheduleEntry> schedule_entries();
 /// The entry of a name or alias. Throws InputError for an unknown one, listing the known names.
 const ScheduleEntry& find_schedule(std::string_view name);
 
-/// Builds `name`, or the schedule whose alias it is. Throws InputError for an unknown name or a bad request.
+/// The function of a named schedule did not keep to its contract.
+class BrokenSchedule : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+/// Builds `name`, or the schedule whose alias it is. Throws InputError for an unknown name or a bad request;
+/// BrokenSchedule when its function throws anything but InputError, or builds a schedule of other workers,
+/// micro-batches or stages than asked for.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
 }  // namespace starpipe::plan

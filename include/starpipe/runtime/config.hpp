@@ -27,6 +27,7 @@ struct TrainingConfig {
 
 /// `schedule:` of the configuration.
 struct ScheduleConfig {
+  std::vector<std::string> plugins;  ///< shared objects that add schedules (starpipe/plan/plugin.hpp)
   std::string name = "1f1b";
   int workers = 1;
   std::optional<int> stages;                   ///< one a worker when absent

@@ -30,15 +30,18 @@ namespace starpipe::sched {
 ///
 /// Calling threads. `push` and `push_free` run on whatever thread made the task ready: the submitting
 /// thread, the worker that finished its last predecessor, or the MPI thread on a message's arrival; many
-/// at once. `pop(w)` and `finish(w)` run on worker w's own thread. `begin` runs on the submitting thread
-/// while no job is submitted and not finished.
+/// at once. `pop(w)`, `start(w)` and `finish(w)` run on worker w's own thread. `begin` runs on the submitting
+/// thread while no job is submitted and not finished.
 ///
 /// Locks. Each worker's queue has a mutex of its own, and the free tasks have one. They are leaves: nothing
 /// of StarPU is called and nothing else is locked while one is held, and each is held for O(log jobs).
 /// So they may be taken from any StarPU callback without relaxing the worker first.
 ///
-/// Progress. After a `push` returns, the caller must wake the worker (all workers, for `push_free`): StarPU
-/// loses no wake-up that follows the publication of a task. `pop` may return nothing though tasks are
+/// Progress. After a `push` returns, the caller must wake that worker, and after `push_free` and `start` the
+/// one they name: StarPU loses no wake-up that follows the publication of a task. A free task wakes one
+/// worker, of those that asked in vain and can run it. No task is forgotten by that: a worker that is not
+/// idle asks again when it has ended its task, and an idle one that starts something else before it came to
+/// the free task wakes another in its place (`start`). `pop` may return nothing though tasks are
 /// queued (the discipline refuses them). What lifts a refusal is a push to the same worker or the end of
 /// one of its own jobs, after which it pops again by itself; so no worker ever needs to wake another
 /// because of a refusal. That some worker can always go on is proved before the run by `plan::check`.
@@ -62,10 +65,13 @@ class PolicyCore {
   void begin(const plan::Schedule& schedule, std::span<const int> logical);
 
   void push(int worker, Task task, std::optional<plan::JobId> job);
-  /// Larger priorities first, as StarPU's.
-  void push_free(Task task, int priority);
-  /// The task that `worker` starts now, or null.
+  /// Larger priorities first, as StarPU's. Returns the worker to wake, or none.
+  [[nodiscard]] std::optional<int> push_free(Task task, int priority);
+  /// The task that `worker` starts now, or null: then it is idle until the next `start`.
   Task pop(int worker);
+  /// `worker` starts a task, which it has from `pop` or from elsewhere (StarPU gives a worker tasks that
+  /// name it without asking us). Returns the worker to wake, or none.
+  [[nodiscard]] std::optional<int> start(int worker);
   /// Sleeps until something is pushed that `worker` may run, at most `most`. On the worker's own thread, in
   /// a state in which others may push to it (starpu_worker_relax_on).
   void wait(int worker, std::chrono::microseconds most);
@@ -77,17 +83,22 @@ class PolicyCore {
     std::mutex mutex;
     std::condition_variable pushed;
     bool was_pushed = false;   // since the last pop
+    bool was_idle = false;     // since the last start; its own thread's
     std::vector<Task> pinned;  // in order of arrival, from `next_pinned`
     std::size_t next_pinned = 0;
     std::optional<plan::WorkerQueue> queue;
     std::vector<Task> task_of;  // by the job's position in the worker's order
   };
 
+  std::optional<int> take_idle(Task task);
+  void notify(int worker);
+
   const plan::Schedule* schedule_ = nullptr;
   std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
   CanRun can_run_;
-  std::mutex free_mutex_;
+  std::mutex free_mutex_;  // of the rest
   std::multimap<int, Task, std::greater<>> free_;
+  std::vector<int> idle_;  // that asked in vain and were not named to be woken since
 };
 
 }  // namespace starpipe::sched

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A chain folded over the workers, W stages there and W back: worker 0 has the first stage and the last.
+#include <algorithm>
+
+#include <starpipe/plan/plugin.hpp>
+
+using namespace starpipe::plan;
+
+static Schedule folded(const ScheduleRequest& request) {
+  if (request.groups) throw starpipe::InputError("folded has no groups");
+  if (!request.stage_workers.empty()) throw starpipe::InputError("folded places stages itself");
+  const int workers = request.workers;
+  const int microbatches = request.microbatches;
+  return Schedule({.name = "folded",
+                   .graph = request.graph.value_or(StageGraph::chain(2 * workers)),
+                   .microbatches = microbatches,
+                   .workers = workers,
+                   .placement =
+                       [workers](const Job& job) {
+                         const int there = job.stage % (2 * workers);
+                         const int worker = std::min(there, 2 * workers - 1 - there);
+                         return Placement{.weights = worker, .compute = worker};
+                       },
+                   // Backward passes first, then old micro-batches.
+                   .priority =
+                       [microbatches](const Job& job) {
+                         return job.pass == Pass::F ? microbatches + job.microbatch : job.microbatch;
+                       },
+                   .discipline = Discipline::greedy});
+}
+
+STARPIPE_PLUGIN(schedules) {
+  schedules.push_back({"folded", "V shape, greedy: backward passes first", "example of a plug-in", folded});
+}

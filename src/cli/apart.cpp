@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/apart.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <system_error>
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int exit_exception = 70;
+constexpr int exit_no_program = 127;
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+/// Both ends of a pipe.
+class Pipe {
+ public:
+  Pipe() {
+    if (::pipe(ends_.data()) != 0) fail("pipe");
+  }
+  ~Pipe() {
+    for (int end = 0; end < 2; ++end) close(end);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+
+  [[nodiscard]] int reading() const { return ends_[0]; }
+  [[nodiscard]] int writing() const { return ends_[1]; }
+  void close_writing() { close(1); }
+
+ private:
+  void close(int end) {
+    int& descriptor = ends_[static_cast<std::size_t>(end)];
+    if (descriptor >= 0) ::close(descriptor);
+    descriptor = -1;
+  }
+  std::array<int, 2> ends_{-1, -1};
+};
+
+void write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return;
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+/// Until the other end is closed; nothing when that took longer than `most`.
+std::optional<std::string> read_all(int descriptor, std::chrono::seconds most) {
+  const auto end = std::chrono::steady_clock::now() + most;
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return std::nullopt;
+    pollfd wanted{descriptor, POLLIN, 0};
+    if (::poll(&wanted, 1, static_cast<int>(left)) <= 0) continue;
+    const ssize_t count = ::read(descriptor, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return text;
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+}
+
+std::string how_it_failed(int status) {
+  if (WIFSIGNALED(status)) {
+    return fmt::format("it was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  }
+  switch (WEXITSTATUS(status)) {
+    case 0:
+      return {};
+    case exit_exception:
+      return "it threw something unexpected";
+    default:
+      return fmt::format("it ended with exit status {}", WEXITSTATUS(status));
+  }
+}
+
+/// `child` gets the writing end, and does not return.
+Apart run(const std::function<void(int)>& child, std::chrono::seconds most) {
+  Pipe pipe;
+  std::fflush(nullptr);  // what is buffered would be printed twice
+  const pid_t parent = getpid();
+  const pid_t id = fork();
+  if (id < 0) fail("fork");
+  if (id == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(exit_exception);
+    // MPI's libraries print pages when a signal comes.
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
+    child(pipe.writing());
+  }
+  setpgid(id, id);  // here too: whoever is first
+  pipe.close_writing();
+  const std::optional<std::string> output = read_all(pipe.reading(), most);
+  if (!output) kill(-id, SIGKILL);
+  int status = 0;
+  while (waitpid(id, &status, 0) < 0) {
+    if (errno != EINTR) fail("waitpid");
+  }
+  if (!output) return {{}, fmt::format("it did not end within {} s", most.count())};
+  return {*output, how_it_failed(status)};
+}
+
+}  // namespace
+
+Apart run_apart(const std::function<std::string()>& work, std::chrono::seconds most) {
+  return run(
+      [&work](int output) {
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+        try {
+          write_all(output, work());
+          std::fflush(nullptr);
+        } catch (...) {
+          _exit(exit_exception);
+        }
+        _exit(0);
+      },
+      most);
+}
+
+Apart run_apart(const std::vector<std::string>& command, std::chrono::seconds most) {
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  return run(
+      [&arguments](int output) {
+        dup2(output, STDOUT_FILENO);
+        dup2(output, STDERR_FILENO);
+        ::close(output);
+        execvp(arguments.front(), arguments.data());
+        _exit(exit_no_program);
+      },
+      most);
+}
+
+}  // namespace starpipe::cli

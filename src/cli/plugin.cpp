@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/plugin.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/apart.hpp"
+#include "cli/commands.hpp"
+#include "cli/two_ranks.hpp"
+#include "starpipe/model/files.hpp"
+#include "starpipe/plan/conformance.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using plan::Finding;
+
+struct PluginOptions {
+  std::string file;
+  int timeout = 60;  // seconds a stage
+  bool json = false;
+};
+
+struct Result {
+  std::string schedule;
+  std::string stage;
+  Finding finding;
+};
+
+/// What the plug-in does is done in other processes: it may crash or never return.
+std::vector<std::string> names_of(const std::string& file, std::chrono::seconds most) {
+  const Apart loaded = run_apart(
+      [&] {
+        try {
+          return ordered_json{{"names", plan::load_plugin(file)}}.dump();
+        } catch (const InputError& error) {
+          return ordered_json{{"refusal", error.what()}}.dump();
+        }
+      },
+      most);
+  if (!loaded.failure.empty()) {
+    throw InputError(fmt::format("plug-in {}: loading it failed: {}", file, loaded.failure));
+  }
+  const ordered_json answer = ordered_json::parse(loaded.output);
+  if (answer.contains("refusal")) throw InputError(answer.at("refusal").get<std::string>());
+  return answer.at("names");
+}
+
+Finding run_stage(const std::string& file, const std::string& name, const plan::ConformanceStage& stage,
+                  std::chrono::seconds most) {
+  const Apart run = run_apart(
+      [&] {
+        plan::load_plugin(file);
+        const Finding finding = stage.run(name);
+        return ordered_json{{"verdict", finding.verdict}, {"words", finding.words}}.dump(
+            -1, ' ', false, ordered_json::error_handler_t::replace);
+      },
+      most);
+  if (!run.failure.empty()) return {Finding::Verdict::failed, run.failure};
+  const ordered_json answer = ordered_json::parse(run.output);
+  return {answer.at("verdict"), answer.at("words")};
+}
+
+std::string text_of(const std::string& file, const std::vector<Result>& results) {
+  std::string text = fmt::format("{}: built for starpipe {}\n", file, STARPIPE_INTERFACE);
+  std::string_view schedule;
+  for (const Result& result : results) {
+    if (result.schedule != schedule) text += fmt::format("\n{}\n", result.schedule);
+    schedule = result.schedule;
+    text += fmt::format("  {:<15} {:<7} {}\n", result.stage, plan::to_string(result.finding.verdict),
+                        result.finding.words);
+  }
+  const auto failed = std::ranges::count(results, Finding::Verdict::failed,
+                                         [](const Result& result) { return result.finding.verdict; });
+  return text + (failed == 0 ? "\nNothing failed.\n" : fmt::format("\n{} failed.\n", failed));
+}
+
+std::string json_of(const std::string& file, const std::vector<Result>& results) {
+  ordered_json stages = ordered_json::array();
+  for (const auto& [schedule, stage, finding] : results) {
+    stages.push_back({{"schedule", schedule},
+                      {"stage", stage},
+                      {"failed", finding.verdict == Finding::Verdict::failed},
+                      {"applies", finding.verdict != Finding::Verdict::does_not_apply},
+                      {"words", finding.words}});
+  }
+  return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE}, {"stages", stages}});
+}
+
+int check(const PluginOptions& options) {
+  const std::chrono::seconds most{options.timeout};
+  std::vector<Result> results;
+  bool failed = false;
+  for (const std::string& name : names_of(options.file, most)) {
+    for (const plan::ConformanceStage& stage : plan::conformance_stages()) {
+      results.push_back({name, std::string(stage.name), run_stage(options.file, name, stage, most)});
+    }
+    results.push_back(
+        {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, most)});
+  }
+  for (Result& result : results) {
+    failed = failed || result.finding.verdict == Finding::Verdict::failed;
+    std::ranges::replace_if(
+        result.finding.words, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+  }
+  model::print(options.json ? json_of(options.file, results) : text_of(options.file, results));
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+void add_plugin(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand("plugin", "Check schedules of one's own (see --plugin)");
+  command->require_subcommand(1);
+  CLI::App* const checking = command->add_subcommand(
+      "check", "Try every schedule of a plug-in in stages, up to training on two ranks, and say what failed");
+  const auto options = std::make_shared<PluginOptions>();
+  checking->add_option("file", options->file, "The shared object")->required()->type_name("FILE");
+  checking->add_option("--timeout", options->timeout, "Seconds that a stage may take (default 60)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 86400));
+  checking->add_flag("--json", options->json, "As JSON");
+  checking->footer(
+      "Stages: chain, graph (several encoder legs), split backward, memory limit, replicas, two ranks.\n"
+      "Exit status: 0 nothing failed, 1 something failed, 2 the file cannot be loaded.");
+  checking->callback([options, &action] { action = [options] { return check(*options); }; });
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/two_ranks.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "cli/apart.hpp"
+#include "cli/config.hpp"
+#include "starpipe/model/files.hpp"
+#include "starpipe/model/reference.hpp"
+#include "starpipe/model/weights.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/runtime/lost_rank.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+using nlohmann::json;
+using plan::Finding;
+using Verdict = plan::Finding::Verdict;
+
+constexpr std::chrono::seconds most_to_start{20};
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "starpipe-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  [[nodiscard]] std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string configuration(const std::string& plugin, const std::string& name, int workers, int stages,
+                          std::optional<int> groups) {
+  YAML::Node root;
+  root["model"]["kind"] = "mlp";
+  root["model"]["layers"] = stages;
+  root["model"]["hidden"] = 8;
+  root["training"]["microbatches"] = 4;
+  root["training"]["microbatch_size"] = 2;
+  root["training"]["steps"] = 3;
+  root["schedule"]["plugin"] = plugin;
+  root["schedule"]["name"] = name;
+  root["schedule"]["workers"] = workers;
+  root["schedule"]["stages"] = stages;
+  if (groups) root["schedule"]["groups"] = *groups;
+  root["runtime"]["timeout"] = 30;
+  root["runtime"]["workers_per_core"] = workers;
+  YAML::Emitter emitter;
+  emitter << root;
+  return emitter.c_str();
+}
+
+/// Leaves the first configuration in `file` that the schedule has an answer to; returns the losses that
+/// are expected of it and what it is, or why there is none.
+json prepare(const std::string& plugin, const std::string& name, const std::string& file) {
+  std::string refusal;
+  for (const int workers : {2, 4, 3}) {
+    for (const std::optional<int> groups : {std::optional<int>{}, std::optional<int>{2}}) {
+      for (const int stages : std::set{workers, 2 * workers}) {
+        model::write_file("plugin check", file, configuration(plugin, name, workers, stages, groups));
+        try {
+          const runtime::Config config = load_config(file, {});
+          const runtime::Experiment experiment = runtime::make_experiment(config);
+          const auto run =
+              model::train_reference(experiment.network, *experiment.data, config.training.optimizer,
+                                     model::start_parameters(experiment.network, config.training.seed),
+                                     config.training.microbatches, config.training.steps);
+          return {{"losses", run.losses}, {"what", fmt::format("W={} B=4 S={}", workers, stages)}};
+        } catch (const InputError& error) {
+          if (refusal.empty()) refusal = error.what();
+        }
+      }
+    }
+  }
+  return {{"refusal", refusal}};
+}
+
+/// What starpipe says is wrong, else the end of what the launcher says.
+std::string complaint(const Apart& run) {
+  std::istringstream lines(run.output);
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("starpipe: ")) return line;
+    if (!line.empty()) last = line;
+  }
+  return last.empty() ? run.failure : fmt::format("{}: {}", run.failure, last);
+}
+
+/// The launcher, or nothing and why in `problem`.
+std::optional<std::string> find_launcher(std::string& problem) {
+  if (runtime::launcher_rank()) {
+    problem = "this command was itself started by an MPI launcher";
+    return std::nullopt;
+  }
+  problem = "there is no mpiexec on PATH";
+  for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
+    const Apart run = run_apart(std::vector<std::string>{name, "-n", "2", "true"}, most_to_start);
+    if (run.failure.empty()) return name;
+    if (!run.output.empty()) problem = fmt::format("{} does not start: {}", name, complaint(run));
+  }
+  return std::nullopt;
+}
+
+Finding compare(const json& expected, const json& report) {
+  const std::string& what = expected.at("what").get_ref<const std::string&>();
+  if (report.at("machine").at("ranks") != 2) {
+    return {Verdict::does_not_apply, "not run: the mpiexec on PATH is not that of starpipe's MPI"};
+  }
+  const auto wanted = expected.at("losses").get<std::vector<double>>();
+  const auto found = report.at("losses").get<std::vector<double>>();
+  for (std::size_t step = 0; step < wanted.size(); ++step) {
+    // Not "greater": a loss that is no number differs too.
+    if (std::abs(found.at(step) - wanted[step]) <= 1e-5 * std::abs(wanted[step])) continue;
+    return {Verdict::failed, fmt::format("{}: the loss of step {} is {}, that of a sequential run {}", what,
+                                         step, found[step], wanted[step])};
+  }
+  return {Verdict::passed,
+          fmt::format("{}: {} steps on the engine, losses as of a sequential run", what, wanted.size())};
+}
+
+}  // namespace
+
+Finding train_on_two_ranks(const std::string& plugin, const std::string& name, std::chrono::seconds most) {
+  const TemporaryFolder folder;
+  const std::string config = folder.file("config.yaml");
+  const std::string report = folder.file("report.json");
+  const Apart prepared = run_apart([&] { return prepare(plugin, name, config).dump(); }, most);
+  if (!prepared.failure.empty()) return {Verdict::failed, prepared.failure};
+  const json expected = json::parse(prepared.output);
+  if (expected.contains("refusal")) {
+    return {Verdict::failed, fmt::format("no request for 2, 3 or 4 workers can be trained: {}",
+                                         expected.at("refusal").get<std::string>())};
+  }
+  std::string problem;
+  const auto launcher = find_launcher(problem);
+  if (!launcher) return {Verdict::does_not_apply, "not run: " + problem};
+  const Apart run = run_apart({*launcher, "-n", "2", std::filesystem::read_symlink("/proc/self/exe").string(),
+                               "train", config, "--report", report},
+                              most);
+  if (!run.failure.empty()) {
+    return {Verdict::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
+  }
+  return compare(expected, json::parse(model::read_file(report)));
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What plug-ins must not do, one schedule each; and, as STARPIPE_ODD says, when handing them over.
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "starpipe/plan/plugin.hpp"
+
+using starpipe::plan::Job;
+using starpipe::plan::Placement;
+using starpipe::plan::Schedule;
+using starpipe::plan::ScheduleEntry;
+using starpipe::plan::ScheduleRequest;
+using starpipe::plan::ScheduleSpec;
+using starpipe::plan::StageGraph;
+
+namespace {
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Runs when the file is loaded, whatever is done with it then.
+const bool witness = [] {
+  if (const std::string file = environment("STARPIPE_ODD_WITNESS"); !file.empty())
+    std::ofstream(file) << "ran";
+  return true;
+}();
+
+// A sound one: stages round the workers, forward passes first.
+ScheduleSpec sound(const ScheduleRequest& request) {
+  const int workers = request.workers;
+  return {.name = "odd",
+          .graph = request.graph.value_or(StageGraph::chain(workers)),
+          .microbatches = request.microbatches,
+          .workers = workers,
+          .placement =
+              [workers](const Job& job) {
+                return Placement{job.stage % workers, job.stage % workers};
+              },
+          .priority = [](const Job& job) { return job.microbatch; },
+          .discipline = starpipe::plan::Discipline::greedy};
+}
+
+template <class Change>
+ScheduleEntry entry(const char* name, Change change) {
+  return {name, "odd", "tests", [change](const ScheduleRequest& request) {
+            ScheduleSpec spec = sound(request);
+            change(spec);
+            return Schedule(spec);
+          }};
+}
+
+int next() {
+  static int count = 0;
+  return ++count;
+}
+
+}  // namespace
+
+STARPIPE_PLUGIN(schedules) {
+  const std::string odd = environment("STARPIPE_ODD");
+  if (odd == "throw") throw 1;
+  if (odd == "throw exception") throw std::runtime_error("two\nlines");
+  if (odd == "crash") std::raise(SIGSEGV);
+  if (odd == "nothing") return;
+  schedules.push_back(entry("sound", [](ScheduleSpec&) {}));
+  if (odd == "sound") return;
+  if (odd == "taken") schedules.push_back(entry("1f1b", [](ScheduleSpec&) {}));
+  if (odd == "twice") schedules.push_back(entry("sound", [](ScheduleSpec&) {}));
+  if (odd == "blank name") schedules.push_back(entry("two words", [](ScheduleSpec&) {}));
+  if (odd == "no name") schedules.push_back(entry("", [](ScheduleSpec&) {}));
+  if (odd == "no function") schedules.push_back({"no-function", "", "", {}});
+  schedules.push_back(entry("throws-int", [](ScheduleSpec&) { throw 1; }));
+  schedules.push_back(
+      entry("throws-out-of-range", [](ScheduleSpec& s) { s.workers = std::vector<int>{}.at(3); }));
+  schedules.push_back(
+      entry("n-throws", [](ScheduleSpec& s) { s.priority = [](const Job&) -> int { throw 'n'; }; }));
+  schedules.push_back(entry("no-n", [](ScheduleSpec& s) { s.priority = {}; }));
+  schedules.push_back(entry("refuses-all", [](ScheduleSpec&) { throw starpipe::InputError("not today"); }));
+  schedules.push_back(entry("more-workers", [](ScheduleSpec& s) { ++s.workers; }));
+  schedules.push_back(entry("fewer-microbatches", [](ScheduleSpec& s) { s.microbatches = 1; }));
+  schedules.push_back(
+      entry("other-graph", [](ScheduleSpec& s) { s.graph = StageGraph::chain(s.graph.size() + 1); }));
+  schedules.push_back(entry("off-worker", [](ScheduleSpec& s) {
+    s.placement = [](const Job& job) { return Placement{0, job.stage == 1 ? 1 << 20 : 0}; };
+  }));
+  schedules.push_back(entry("cycle", [](ScheduleSpec& s) {
+    s.discipline = starpipe::plan::Discipline::ordered;
+    s.priority = [](const Job& job) { return -static_cast<int>(job.pass); };
+  }));
+  schedules.push_back(entry("random", [](ScheduleSpec& s) {
+    s.placement = [workers = s.workers, shift = next()](const Job& job) {
+      return Placement{(job.stage + shift) % workers, (job.stage + shift) % workers};
+    };
+  }));
+  schedules.push_back(entry("crash", [](ScheduleSpec&) { std::raise(SIGSEGV); }));
+  schedules.push_back(entry("endless", [](ScheduleSpec&) {
+    for (;;) std::raise(SIGCHLD);  // ignored
+  }));
+}

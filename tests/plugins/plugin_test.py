@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plug-ins that misbehave: refused or reported in one line, and never the end of starpipe.
+
+Usage: plugin_test.py BINARY ODD_PLUGIN LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+from support import CommandTest, mlp_config  # noqa: E402
+
+PLUGIN = ""
+LAUNCHER = []
+SIZE = ["--workers", 2, "--microbatches", 4]
+
+
+class Plugins(CommandTest):
+    def show(self, name):
+        return ["schedule", "show", name, *SIZE, "--plugin", PLUGIN]
+
+    def other(self, name, old, new):
+        """A copy of the plug-in with other bytes."""
+        content = pathlib.Path(PLUGIN).read_bytes()
+        self.assertIn(old, content)
+        pathlib.Path(self.path(name)).write_bytes(content.replace(old, new))
+        return name
+
+    def test_names_are_added(self):
+        self.assertIn("makespan", self.ok(*self.show("sound")))
+        names = [s["name"] for s in json.loads(self.ok("schedule", "list", "--json", "--plugin", PLUGIN))["schedules"]]
+        self.assertTrue({"sound", "1f1b"} <= set(names))
+        self.refused(["schedule", "show", "sound", *SIZE], "'sound'")
+        # The same file under another name is not loaded again.
+        os.symlink(PLUGIN, self.path("link.so"))
+        self.ok(*self.show("sound"), "--plugin", "link.so", "--plugin", "link.so")
+
+    def test_configurations(self):
+        shutil.copy(PLUGIN, self.path("a file.so"))
+        self.write("a.yaml", mlp_config(schedule="plugin: a file.so, name: sound, workers: 2"))
+        self.write("b.yaml", mlp_config(schedule="name: sound, workers: 2"))
+        expected = self.ok("simulate", "a.yaml")
+        self.assertEqual(self.ok("simulate", "b.yaml", "--plugin", "a file.so"), expected)
+        self.assertEqual(self.ok("simulate", "b.yaml", "--set", "schedule.plugin=[a file.so]"), expected)
+        self.refused(["simulate", "b.yaml"], "'sound'")
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "b.yaml", "--plugin", "a file.so", "--report", "r.json",
+                                      launcher=launcher)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(json.loads(self.read("r.json"))["config"]["schedule"]["plugin"], ["a file.so"])
+
+    def test_what_is_no_plugin(self):
+        library = next(pathlib.Path(PLUGIN).parent.parent.glob("libstarpipe_plan.so"))
+        self.write("text", "starpipe plug-in")
+        os.mkfifo(self.path("pipe"))
+        for file, word in (("missing.so", "No such file"), (".", "not a file"), ("pipe", "not a file"),
+                           ("text", "no plug-in"), (library, "no plug-in"), (sys.executable, "no plug-in")):
+            for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
+                self.refused(command, str(file), word)
+
+    def test_nothing_runs_before_the_version_is_known(self):
+        mark = b"starpipe plug-in interface "
+        version = self.ok("--version").split()[1].rpartition(".")[0]
+        later = self.other("later.so", mark + version.encode(), mark + b"9" * len(version))
+        unmarked = self.other("unmarked.so", mark, b"a plug-in of something else"[:len(mark)])
+        for file, words in ((later, [version, "9" * len(version)]), (unmarked, ["no plug-in"])):
+            for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
+                self.refused(command, file, *words, environment={"STARPIPE_ODD_WITNESS": "witness"})
+                self.assertFalse(os.path.exists(self.path("witness")))
+        self.ok("schedule", "list", "--plugin", PLUGIN, environment={"STARPIPE_ODD_WITNESS": "witness"})
+        self.assertTrue(os.path.exists(self.path("witness")))
+
+    def test_what_the_loader_refuses(self):
+        self.write("broken.so", "starpipe plug-in interface %s\0" % self.ok("--version").split()[1].rpartition(".")[0])
+        self.refused(["schedule", "list", "--plugin", "broken.so"], "broken.so", "cannot be loaded")
+        self.other("nameless.so", b"starpipe_plugin\0", b"starpipe_nothin\0")
+        self.refused(["schedule", "list", "--plugin", "nameless.so"], "nameless.so", "starpipe_plugin")
+
+    def test_handing_over(self):
+        for odd, word in (("throw", "no std::exception"), ("throw exception", "two lines"), ("nothing", "no schedule"),
+                          ("taken", "'1f1b' is taken"), ("twice", "'sound' is taken"), ("blank name", "blanks"),
+                          ("no name", "name"), ("no function", "'no-function'")):
+            for command in (["schedule", "list", "--plugin", PLUGIN], ["plugin", "check", PLUGIN]):
+                self.refused(command, PLUGIN, word, environment={"STARPIPE_ODD": odd})
+        self.refused(["plugin", "check", PLUGIN], PLUGIN, "signal 11", environment={"STARPIPE_ODD": "crash"})
+
+    FAULTS = {"throws-int": "no std::exception", "throws-out-of-range": "threw", "n-throws": "no std::exception",
+              "no-n": "w and n", "refuses-all": "not today", "more-workers": "asked for", "fewer-microbatches": "micro-batches",
+              "other-graph": "graph", "off-worker": "which does not exist", "cycle": "cycle"}
+
+    def test_nonsense_is_refused(self):
+        self.write("mlp.yaml", mlp_config())
+        for name, words in self.FAULTS.items():
+            self.refused(["simulate", "mlp.yaml", "--plugin", PLUGIN, "--set", f"schedule.name={name}"], words)
+            if name != "other-graph":  # nothing was asked for
+                self.refused(self.show(name), words)
+        self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: cycle, workers: 2"))
+        result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(len([l for l in result.stderr.splitlines() if l.startswith("starpipe: ")]), 1)
+
+    def test_check(self):
+        result = self.run_command("plugin", "check", PLUGIN, "--json", "--timeout", 1, timeout=200)
+        self.assertEqual((result.returncode, result.stderr), (1, ""))
+        stages = {(s["schedule"], s["stage"]): s for s in json.loads(result.stdout)["stages"]}
+        for (name, stage), found in stages.items():
+            if name == "sound":
+                self.assertFalse(found["failed"], found)
+        self.assertTrue(stages["sound", "two ranks"]["applies"], stages["sound", "two ranks"])
+        self.assertIn("losses", stages["sound", "two ranks"]["words"])
+        for name, words in {**self.FAULTS, "random": "two different schedules", "crash": "signal 11",
+                            "endless": "did not end"}.items():
+            with self.subTest(name=name):
+                self.assertTrue(stages[name, "chain"]["failed"])
+                self.assertIn(words, stages[name, "chain"]["words"])
+
+    def test_check_that_nothing_fails(self):
+        text = self.ok("plugin", "check", PLUGIN, environment={"STARPIPE_ODD": "sound"})
+        for word in ("sound", "chain", "graph", "split backward", "memory limit", "replicas", "two ranks",
+                     "Nothing failed"):
+            self.assertIn(word, text)
+
+    def test_without_a_launcher(self):
+        os.mkdir(self.path("empty"))
+        text = self.ok("plugin", "check", PLUGIN, environment={"STARPIPE_ODD": "sound", "PATH": self.path("empty")})
+        self.assertIn("not run: there is no mpiexec on PATH", text)
+
+
+if __name__ == "__main__":
+    CommandTest.binary = os.path.abspath(sys.argv[1])
+    PLUGIN = os.path.abspath(sys.argv[2])
+    LAUNCHER = sys.argv[3:]
+    unittest.main(argv=sys.argv[:1])

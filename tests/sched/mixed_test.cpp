@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks of ours and of others in one StarPU context: jobs keep to their schedule, pinned tasks to their
+// worker, and free ones fill in.
+#include <gtest/gtest.h>
+#include <starpu.h>
+
+#include <array>
+#include <atomic>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "sched/starpu_policy.hpp"
+#include "starpipe/plan/check.hpp"
+#include "starpipe/plan/registry.hpp"
+
+namespace starpipe::sched {
+namespace {
+
+constexpr int workers = 3;
+
+struct Ran {
+  std::atomic<int> times = 0;
+  std::atomic<int> worker = -1;
+  std::atomic<int> order = -1;  // among all tasks of the process
+};
+
+std::atomic<int> counter = 0;
+
+void note(void** /*buffers*/, void* argument) {
+  Ran& ran = *static_cast<Ran*>(argument);
+  ran.order = counter++;
+  ran.worker = starpu_worker_get_id();
+  ++ran.times;
+}
+
+starpu_codelet& codelet() {
+  static starpu_codelet only = [] {
+    starpu_codelet result;
+    starpu_codelet_init(&result);
+    result.cpu_funcs[0] = note;
+    result.name = "note";
+    return result;
+  }();
+  return only;
+}
+
+starpu_task* task_for(Ran& ran) {
+  starpu_task* const task = starpu_task_create();
+  task->cl = &codelet();
+  task->cl_arg = &ran;
+  return task;
+}
+
+// StarPU with our policy on that many CPU workers.
+class StarPU {
+ public:
+  explicit StarPU(int cpus) {
+    starpu_conf conf;
+    starpu_conf_init(&conf);
+    conf.precedence_over_environment_variables = 1;
+    conf.ncpus = cpus;
+    conf.ncuda = 0;
+    conf.nopencl = 0;
+    starpu_sched_policy policy = starpipe_policy();
+    conf.sched_policy = &policy;
+    if (starpu_init(&conf) != 0 || active_policy_core() == nullptr) throw std::runtime_error("no StarPU");
+  }
+  ~StarPU() { starpu_shutdown(); }
+  StarPU(const StarPU&) = delete;
+  StarPU& operator=(const StarPU&) = delete;
+};
+
+class Mixed : public ::testing::TestWithParam<plan::Discipline> {
+ protected:
+  // Jobs with the schedule's dependencies, by tags.
+  void submit(const plan::Schedule& schedule, std::vector<Ran>& ran, int step) {
+    const auto tag = [&](plan::JobId id) {
+      return static_cast<starpu_tag_t>(step) * schedule.slots() + id + 1;
+    };
+    for (const plan::JobId id : plan::topological_order(schedule)) {
+      starpu_task* const task = task_for(ran[id]);
+      task->use_tag = 1;
+      task->tag_id = tag(id);
+      task->sched_data = pack_sched_data(schedule.compute(id), id);
+      std::vector<starpu_tag_t> needed;
+      schedule.for_each_pred(id, [&](plan::JobId before) { needed.push_back(tag(before)); });
+      if (!needed.empty()) {
+        starpu_tag_declare_deps_array(task->tag_id, static_cast<unsigned>(needed.size()), needed.data());
+      }
+      ASSERT_EQ(starpu_task_submit(task), 0);
+    }
+  }
+
+  // Of somebody else: free, pinned by our word, and pinned by StarPU's own (which the policy never sees).
+  static void submit_others(std::vector<Ran>& ran) {
+    for (std::size_t i = 0; i < ran.size(); ++i) {
+      starpu_task* const task = task_for(ran[i]);
+      const auto worker = static_cast<int>(i / 3) % workers;
+      if (i % 3 == 0) task->priority = static_cast<int>(i % 11) - 5;
+      if (i % 3 == 1) task->sched_data = pack_sched_data(worker, std::nullopt);
+      if (i % 3 == 2) {
+        task->execute_on_a_specific_worker = 1;
+        task->workerid = static_cast<unsigned>(worker);
+      }
+      ASSERT_EQ(starpu_task_submit(task), 0);
+    }
+  }
+};
+
+TEST_P(Mixed, JobsPinnedAndFreeTasks) {
+  const StarPU starpu(workers);
+  const plan::Schedule base = plan::make_schedule("1f1b", {.workers = workers, .microbatches = 40});
+  const plan::Schedule schedule = GetParam() == plan::Discipline::bounded
+                                      ? base.with(GetParam(), std::vector<int>(workers, 2))
+                                      : base.with(GetParam());
+  std::array<int, workers> logical{};
+  std::iota(logical.begin(), logical.end(), 0);
+  for (int step = 0; step < 5; ++step) {
+    std::vector<Ran> jobs(schedule.slots());
+    std::vector<Ran> others(600);
+    active_policy_core()->begin(schedule, logical);
+    {
+      const std::jthread somebody([&] { submit_others(others); });
+      submit(schedule, jobs, step);
+    }
+    starpu_task_wait_for_all();
+    for (const plan::JobId id : schedule.order()) {
+      EXPECT_EQ(jobs[id].times, 1);
+      EXPECT_EQ(jobs[id].worker, schedule.compute(id));
+    }
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      EXPECT_EQ(others[i].times, 1) << i;
+      if (i % 3 == 0) continue;
+      EXPECT_EQ(others[i].worker, static_cast<int>(i / 3) % workers) << i;
+    }
+    if (GetParam() != plan::Discipline::ordered) continue;
+    for (int w = 0; w < workers; ++w) {
+      const auto order = schedule.order(w);
+      for (std::size_t i = 1; i < order.size(); ++i)
+        EXPECT_LT(jobs[order[i - 1]].order, jobs[order[i]].order);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mixed,
+                         ::testing::Values(plan::Discipline::ordered, plan::Discipline::greedy,
+                                           plan::Discipline::bounded),
+                         [](const auto& test) { return std::string(plan::to_string(test.param)); });
+
+// One after the other, workers asleep in between: each must wake one.
+TEST(FreeTasks, AChainThatSleepsBetweenItsLinks) {
+  const StarPU starpu(workers);
+  std::vector<Ran> ran(100);
+  for (Ran& each : ran) {
+    starpu_task* const task = task_for(each);
+    task->synchronous = 1;
+    ASSERT_EQ(starpu_task_submit(task), 0);
+    ASSERT_EQ(each.times, 1);
+  }
+}
+
+TEST(FreeTasks, LargePrioritiesFirst) {
+  const StarPU starpu(1);
+  static std::atomic<bool> open;
+  open = false;
+  static starpu_codelet hold = [] {
+    starpu_codelet result;
+    starpu_codelet_init(&result);
+    result.cpu_funcs[0] = [](void**, void*) { open.wait(false); };
+    return result;
+  }();
+  // Ahead of all others, so that the worker is held until they are there.
+  starpu_task* const first = starpu_task_create();
+  first->cl = &hold;
+  first->priority = STARPU_MAX_PRIO;
+  ASSERT_EQ(starpu_task_submit(first), 0);
+  std::vector<Ran> ran(200);
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    starpu_task* const task = task_for(ran[i]);
+    task->priority = static_cast<int>(i % 50) - 20;
+    ASSERT_EQ(starpu_task_submit(task), 0);
+  }
+  open = true;
+  open.notify_all();
+  starpu_task_wait_for_all();
+  const auto rank = [](std::size_t i) { return std::pair{-(static_cast<int>(i % 50)), i}; };
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    for (std::size_t j = 0; j < ran.size(); ++j) {
+      ASSERT_EQ(rank(i) < rank(j), ran[i].order < ran[j].order) << i << ", " << j;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace starpipe::sched
