@@ -213,7 +213,7 @@ class Svg {
     const double unit = height / most;
     const auto live = detail::live_activations(schedule, timeline);
     y += 6;
-    for (std::size_t w = 0; w < live.size(); ++w, y += height + 2) {
+    for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {
       put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
                fmt::format("holds {}", timeline.peak_activations[w]), " text-anchor=\"end\"");
       if (live[w].empty()) continue;
