@@ -27,8 +27,7 @@ void check_order(const BuildingBlock& block, const Passes& passes, const BlockPa
       job.pass = Pass::BW;
       found = passes.find(job);
     }
-    if (found == passes.end())
-      throw InputError(fmt::format("building block: {} is missing", to_string(job)));
+    if (found == passes.end()) throw InputError(fmt::format("building block: {} is missing", to_string(job)));
     if (pass.cell >= found->second->cell + cells_of(block, job.pass)) return;
     throw InputError(fmt::format("building block: {} in cell {} does not wait for {} in cell {}",
                                  to_string(pass.job), pass.cell, to_string(job), found->second->cell));
@@ -227,7 +226,10 @@ Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
                    .graph = graph,
                    .microbatches = microbatches,
                    .workers = static_cast<int>(rows.size()),
-                   .split_backward = [&](int s, int b) { return place({s, b, Pass::B}).position >= 0; },
+                   .split_backward =
+                       [&](int s, int b) {
+                         return place({s, b, Pass::B}).position >= 0;
+                       },
                    .placement =
                        [&](const Job& job) {
                          const int worker = place(job).worker;

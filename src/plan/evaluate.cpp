@@ -64,13 +64,11 @@ void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<
                          [&](const detail::Kept& kept) { hold(kept, 1, size.stash); });
   if (schedule.recompute()) {
     const std::uint64_t inputs = detail::kept_bytes(schedule, costs, job.stage);
-    detail::for_each_kept(schedule, spans, forward,
-                          [&](const detail::Kept& kept) { hold(kept, 0, inputs); });
+    detail::for_each_kept(schedule, spans, forward, [&](const detail::Kept& kept) { hold(kept, 0, inputs); });
   }
   if (schedule.split_backward(job.stage, job.microbatch)) {
-    detail::for_each_kept_by_backward(schedule, spans, forward, [&](const detail::Kept& kept) {
-      hold(kept, 0, size.gradient_stash);
-    });
+    detail::for_each_kept_by_backward(schedule, spans, forward,
+                                      [&](const detail::Kept& kept) { hold(kept, 0, size.gradient_stash); });
   }
 }
 

@@ -28,15 +28,13 @@ struct ShortGaps {
   }
 };
 
-constexpr std::array variants = {ShortGaps{},
-                                 ShortGaps{.early_backward = true},
-                                 ShortGaps{.early_backward = true, .late_backward = true},
-                                 ShortGaps{.forward = true, .early_backward = true},
-                                 ShortGaps{.forward = true, .early_backward = true, .late_backward = true},
-                                 ShortGaps{.forward = true,
-                                           .early_backward = true,
-                                           .late_backward = true,
-                                           .always = true}};
+constexpr std::array variants = {
+    ShortGaps{},
+    ShortGaps{.early_backward = true},
+    ShortGaps{.early_backward = true, .late_backward = true},
+    ShortGaps{.forward = true, .early_backward = true},
+    ShortGaps{.forward = true, .early_backward = true, .late_backward = true},
+    ShortGaps{.forward = true, .early_backward = true, .late_backward = true, .always = true}};
 
 struct Problem {
   std::span<const Job> passes;
@@ -172,10 +170,9 @@ class Run {
 
 }  // namespace
 
-std::vector<std::vector<Job>> with_weight_gradients(std::span<const Job> passes, const StageGraph& graph,
-                                                    int workers, int microbatches,
-                                                    const std::function<int(int stage, int microbatch)>& worker,
-                                                    int limit, const Costs& costs) {
+std::vector<std::vector<Job>> with_weight_gradients(
+    std::span<const Job> passes, const StageGraph& graph, int workers, int microbatches,
+    const std::function<int(int stage, int microbatch)>& worker, int limit, const Costs& costs) {
   Problem problem{passes, graph, microbatches, {}, workers, limit, costs};
   for (int b = 0; b < microbatches; ++b) {
     for (int s = 0; s < graph.size(); ++s) problem.workers_of.push_back(worker(s, b));

@@ -46,7 +46,8 @@ void for_each_kept(const Schedule& schedule, std::span<const Span> spans, JobId 
   }
 }
 
-/// Calls f(Kept) for each worker that keeps what B, which starts it, leaves for W, or what it recomputes for itself.
+/// Calls f(Kept) for each worker that keeps what B, which starts it, leaves for W, or what it recomputes for
+/// itself.
 template <class Function>
 void for_each_kept_by_backward(const Schedule& schedule, std::span<const Span> spans, JobId forward,
                                Function&& f) {
@@ -58,7 +59,8 @@ void for_each_kept_by_backward(const Schedule& schedule, std::span<const Span> s
   if (moves) f(Kept{schedule.compute(w), spans[b].end, spans[w].end});
 }
 
-/// Calls f(Kept) for each worker and time in which a stash is live: from F on, or with recomputation from B on.
+/// Calls f(Kept) for each worker and time in which a stash is live: from F on, or with recomputation from B
+/// on.
 template <class Function>
 void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
   if (schedule.recompute()) {

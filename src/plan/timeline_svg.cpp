@@ -194,7 +194,8 @@ class Svg {
         const double x = left_margin + (timeline.spans[id].start - origin) * scale_;
         const double width = (timeline.spans[id].end - timeline.spans[id].start) * scale_ - 1;
         for (auto line = stages.begin(); line != before && width > 1; ++line) {
-          const double foot = row_top(y, w) + row_height_ - 2.5 - 3 * static_cast<double>(line - stages.begin());
+          const double foot =
+              row_top(y, w) + row_height_ - 2.5 - 3 * static_cast<double>(line - stages.begin());
           fmt::format_to(std::back_inserter(path), "M{} {}h{}", px(x + 1), px(foot), px(width - 2));
         }
       }
@@ -208,8 +209,8 @@ class Svg {
   double draw_memory(const Schedule& schedule, const Timeline& timeline, double origin, double y) {
     if (!memory_ || timeline.peak_activations.empty()) return y;
     const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
-    const int most = std::max(1, *std::max_element(timeline.peak_activations.begin(),
-                                                   timeline.peak_activations.end()));
+    const int most =
+        std::max(1, *std::max_element(timeline.peak_activations.begin(), timeline.peak_activations.end()));
     const double unit = height / most;
     const auto live = detail::live_activations(schedule, timeline);
     y += 6;
@@ -217,8 +218,8 @@ class Svg {
       put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
                fmt::format("holds {}", timeline.peak_activations[w]), " text-anchor=\"end\"");
       if (live[w].empty()) continue;
-      std::string path = fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_),
-                                     px(y + height));
+      std::string path =
+          fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_), px(y + height));
       for (const detail::LiveStep& step : live[w]) {
         fmt::format_to(std::back_inserter(path), "H{}V{}", px(left_margin + (step.time - origin) * scale_),
                        px(y + height - step.live * unit));

@@ -72,8 +72,8 @@ TEST(BuildingBlock, NamesPassesThatCollide) {
   BuildingBlock block = one_forward_one_backward(4);
   EXPECT_EQ(refusal(block), "accepted");
   block.interval = 2;
-  EXPECT_THAT(refusal(block), AllOf(HasSubstr("F(0,0)"), HasSubstr("BW(0,0)"), HasSubstr("worker 0"),
-                                    HasSubstr("2 cells")));
+  EXPECT_THAT(refusal(block),
+              AllOf(HasSubstr("F(0,0)"), HasSubstr("BW(0,0)"), HasSubstr("worker 0"), HasSubstr("2 cells")));
 }
 
 TEST(BuildingBlock, NamesPassesOutOfOrderOrMissing) {

@@ -15,9 +15,8 @@ namespace starpipe::plan {
 /// holds more than `limit` stashes, if that can be. Whether W may also run where it delays the next pass a
 /// little is tried in several ways; the rows with the shortest device span are returned, then those with
 /// the shortest makespan. O(jobs). Not for `costs.prefetch == false`.
-std::vector<std::vector<Job>> with_weight_gradients(std::span<const Job> passes, const StageGraph& graph,
-                                                    int workers, int microbatches,
-                                                    const std::function<int(int stage, int microbatch)>& worker,
-                                                    int limit, const Costs& costs);
+std::vector<std::vector<Job>> with_weight_gradients(
+    std::span<const Job> passes, const StageGraph& graph, int workers, int microbatches,
+    const std::function<int(int stage, int microbatch)>& worker, int limit, const Costs& costs);
 
 }  // namespace starpipe::plan

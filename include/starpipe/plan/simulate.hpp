@@ -123,8 +123,8 @@ struct Timeline {
 /// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
 /// from the end of F to the end of the last of B and W there. B's part for W likewise, from the start of
 /// B. With recomputation the worker of F holds the inputs for that time, and a stash is live only from the
-/// start of B. Intervals are half-open: what ends when another starts does not add to it. `spans` is by JobId.
-/// O(jobs log jobs).
+/// start of B. Intervals are half-open: what ends when another starts does not add to it. `spans` is by
+/// JobId. O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
 
 /// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline (the greedy

@@ -26,9 +26,9 @@ struct SvgOptions {
 /// Timelines as one SVG image: a row a worker, time to the right, one time scale for all runs, stacked in
 /// the order given. The colour tells the micro-batch, its strength the pass; idle time is hatched. No
 /// script and no outside resource. A worker's second, third, ... stage has one, two, ... lines at the foot of
-/// its jobs; below a run are the stashes that each worker holds, on one scale. Each job is one <rect> inside a group of class "jobs"; beyond some
-/// thousand jobs, labels are dropped and jobs become paths, and jobs narrower than half a pixel merge, so
-/// that files stay below a few MB.
+/// its jobs; below a run are the stashes that each worker holds, on one scale. Each job is one <rect> inside
+/// a group of class "jobs"; beyond some thousand jobs, labels are dropped and jobs become paths, and jobs
+/// narrower than half a pixel merge, so that files stay below a few MB.
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options = {});
 
 }  // namespace starpipe::plan

@@ -29,8 +29,9 @@ StageGraph requested_chain(std::string_view name, const ScheduleRequest& request
 int requested_chunks(std::string_view name, const ScheduleRequest& request) {
   const int stages = requested_graph(request).size();
   if (stages % request.workers != 0) {
-    throw InputError(fmt::format("{} has as many stages on each worker: {} stages do not divide by {} workers",
-                                 name, stages, request.workers));
+    throw InputError(
+        fmt::format("{} has as many stages on each worker: {} stages do not divide by {} workers", name,
+                    stages, request.workers));
   }
   requested_chain(name, request, stages / request.workers);
   return stages / request.workers;

@@ -66,7 +66,8 @@ class Row {
 Schedule dualpipe(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("dualpipe", request, 1);
   const int workers = request.workers;
-  if (workers % 2 != 0) throw InputError(fmt::format("dualpipe needs an even number of workers, not {}", workers));
+  if (workers % 2 != 0)
+    throw InputError(fmt::format("dualpipe needs an even number of workers, not {}", workers));
   if (request.microbatches % 2 != 0 || request.microbatches < 2 * workers) {
     throw InputError(fmt::format("dualpipe needs an even number of at least 2 W = {} micro-batches, not {}",
                                  2 * workers, request.microbatches));
@@ -102,10 +103,9 @@ Schedule dualpipe_v(const ScheduleRequest& request) {
   return in_order("dualpipe-v", graph, request.microbatches, rows);
 }
 
-const bool registered_v =
-    register_schedule({"dualpipe-v", "DualPipe's order along a V: no replicas",
-                       "DualPipe's cut-in-half variant, github.com/deepseek-ai/DualPipe", dualpipe_v, 2,
-                       "DualPipeV"});
+const bool registered_v = register_schedule(
+    {"dualpipe-v", "DualPipe's order along a V: no replicas",
+     "DualPipe's cut-in-half variant, github.com/deepseek-ai/DualPipe", dualpipe_v, 2, "DualPipeV"});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -114,8 +114,7 @@ BuildingBlock uniform_block(int workers, int chunks, int spacing) {
     for (int w = 0; w < workers; ++w) {
       const int backward = (chunks - 1) * loop + w + 1 + cells * (workers - 1 - w);
       block.passes.push_back({{c * workers + w, 0, Pass::F}, w, c * loop + w});
-      block.passes.push_back(
-          {{c * workers + w, 0, Pass::BW}, w, backward + (chunks - 1 - c) * loop});
+      block.passes.push_back({{c * workers + w, 0, Pass::BW}, w, backward + (chunks - 1 - c) * loop});
     }
   }
   return block;
@@ -135,13 +134,13 @@ const bool registered_uniform = register_schedule(
      default_chunks});
 
 // The loops follow each other as closely as the backward passes can, which take two cells a worker.
-const bool registered_low_memory = register_schedule(
-    {"interleaved-low-memory", "interleaved 1F1B with its loops as close as they can be",
-     "004, appendix H, fig. 16c",
-     [](const ScheduleRequest& request) {
-       return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3);
-     },
-     default_chunks});
+const bool registered_low_memory =
+    register_schedule({"interleaved-low-memory", "interleaved 1F1B with its loops as close as they can be",
+                       "004, appendix H, fig. 16c",
+                       [](const ScheduleRequest& request) {
+                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3);
+                       },
+                       default_chunks});
 
 // All forward passes, then all backward passes in reverse.
 Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {

@@ -29,8 +29,7 @@ BuildingBlock v_block(int workers, const Offsets& by) {
   const auto add = [&](Pass pass, int start, int turn, auto&& stage_of) {
     for (int s = 0; s < 2 * workers; ++s) {
       const int worker = v_worker(s, workers);
-      const int cell =
-          s < workers ? worker * by.away : leg + turn + (workers - 1 - worker) * by.back;
+      const int cell = s < workers ? worker * by.away : leg + turn + (workers - 1 - worker) * by.back;
       block.passes.push_back({{stage_of(s), 0, pass}, worker, start + cell});
     }
     return start + leg + turn + (workers - 1) * by.back;
@@ -109,9 +108,9 @@ Schedule one_forward_one_backward_v(const ScheduleRequest& request) {
   return in_order("1f1b-v", graph, request.microbatches, grid.rows());
 }
 
-const bool registered_1f1b =
-    register_schedule({"1f1b-v", "V shape of 1F1B: two thirds of its memory without splitting the backward pass",
-                       "004, appendix H, fig. 16a", one_forward_one_backward_v, chunks});
+const bool registered_1f1b = register_schedule(
+    {"1f1b-v", "V shape of 1F1B: two thirds of its memory without splitting the backward pass",
+     "004, appendix H, fig. 16a", one_forward_one_backward_v, chunks});
 
 }  // namespace
 }  // namespace starpipe::plan

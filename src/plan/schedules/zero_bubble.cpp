@@ -48,15 +48,15 @@ Schedule hand_made(const char* name, const ScheduleRequest& request, int per_sta
   return filled(name, request, alternating(warm_up, request.microbatches), warm_up.front(), {});
 }
 
-const bool registered_h1 = register_schedule(
-    {"zb-h1", "1F1B with W apart, in the gaps: a third of the bubbles, the same memory",
-     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.1",
-     [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
+const bool registered_h1 =
+    register_schedule({"zb-h1", "1F1B with W apart, in the gaps: a third of the bubbles, the same memory",
+                       "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.1",
+                       [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
 
-const bool registered_h2 = register_schedule(
-    {"zb-h2", "no bubbles in a device's span, for up to twice 1F1B's memory",
-     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.2",
-     [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
+const bool registered_h2 =
+    register_schedule({"zb-h2", "no bubbles in a device's span, for up to twice 1F1B's memory",
+                       "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.2",
+                       [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
 
 // As many forward passes as fit before the first backward pass arrives, or one more: `eager`. Fewer where
 // the stage before has no more to give.
@@ -158,9 +158,9 @@ Schedule low_memory(const ScheduleRequest& request) {
   return best;
 }
 
-const bool registered_low_memory =
-    register_schedule({"zb-low-memory", "zero bubble with about two thirds of 1F1B's memory; made for the durations",
-                       "004, appendix H, fig. 16b", low_memory});
+const bool registered_low_memory = register_schedule(
+    {"zb-low-memory", "zero bubble with about two thirds of 1F1B's memory; made for the durations",
+     "004, appendix H, fig. 16b", low_memory});
 
 }  // namespace
 }  // namespace starpipe::plan
