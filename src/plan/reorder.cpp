@@ -2,7 +2,10 @@
 // Source 004, appendix C: warm-up and cool-down use the memory that only the steady phase needs.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -204,6 +207,11 @@ class Grid::Sweep {
 };
 
 void Grid::reorder(Steady steady) {
+  constexpr std::int64_t most_cells = 50'000'000;
+  if (std::int64_t{workers_} * end() > most_cells) {
+    throw InputError(fmt::format("{} workers and {} micro-batches are too many cells to reorder", workers_,
+                                 microbatches_));
+  }
   const int peak = std::ranges::max(peak_memory());
   Sweep(*this, peak, false, steady).run();
   squeeze();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -221,6 +222,29 @@ TEST(NamedSchedules, ZeroBubbleOnesAreMadeForTheDurations) {
     const double informed = simulate(make_schedule(name, request(8, 24, unequal)), unequal).device_span;
     const double blind = simulate(make_schedule(name, request(8, 24)), unequal).device_span;
     EXPECT_LT(informed, blind) << name;
+  }
+}
+
+TEST(NamedSchedules, MadeForAnyDurationsFinishWithinTheirMemory) {
+  std::mt19937 rng(7);
+  std::uniform_real_distribution<double> time(0, 4);
+  for (int i = 0; i < 300; ++i) {
+    const int W = 1 + static_cast<int>(rng() % 7);
+    const int B = 1 + static_cast<int>(rng() % 14);
+    for (const auto& [name, limit] :
+         {std::pair{"zb-1p", W}, {"zb-2p", 2 * W}, {"zb-low-memory", W}, {"v-zb", 2 * W}}) {
+      Costs c;
+      c.durations.clear();
+      for (int s = 0; s < find_schedule(name).stages_per_worker * W; ++s) {
+        c.durations.push_back({time(rng), rng() % 5 == 0 ? 0 : time(rng), rng() % 5 == 0 ? 0 : time(rng)});
+      }
+      c.alpha = rng() % 3 == 0 ? 0 : time(rng);
+      SCOPED_TRACE(std::string(name) + " W=" + std::to_string(W) + " B=" + std::to_string(B) + " case " +
+                   std::to_string(i));
+      const Schedule schedule = make_schedule(name, request(W, B, c));
+      ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
+      EXPECT_LE(peak(simulate(schedule, c)), limit);
+    }
   }
 }
 
