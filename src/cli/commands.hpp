@@ -14,6 +14,7 @@ using Action = std::function<int()>;
 void add_train(CLI::App& app, Action& action);
 void add_simulate(CLI::App& app, Action& action);
 void add_schedule(CLI::App& app, Action& action);
+void add_search(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 
 }  // namespace starpipe::cli

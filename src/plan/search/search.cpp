@@ -32,7 +32,7 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 constexpr int chains = 2;
 /// What a chain may do per second of the budget, in jobs placed or moved over. Cores of 2020 do about twice
 /// as much.
-constexpr double jobs_per_second = 8e6;
+constexpr double jobs_per_second = 6e6;
 constexpr int most_chunks = 4;  // considered when none are given
 
 /// Shared by the chains.
