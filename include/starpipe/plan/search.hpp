@@ -71,9 +71,11 @@ struct SearchProgress {
 };
 
 struct SearchOptions {
-  /// Seconds. It sets the amount of work (so the result does not depend on the clock), less than what two
-  /// cores of 2020 do in that time, and ends the search where they do not manage.
+  /// Seconds after which the search ends, whatever it has.
   double budget = 10;
+  /// How much it does, in seconds of a slow core, so that the result does not depend on the clock; the budget
+  /// when absent. Two cores of 2020 do in a second what is counted as two.
+  std::optional<double> work = {};
   std::uint64_t seed = 1;
   /// Called from time to time, from the thread that called `search`.
   std::function<void(const SearchProgress&)> progress = {};
@@ -98,7 +100,7 @@ struct SearchResult {
 /// stage that is repeated for each micro-batch (source 004, section 2, in real durations), which list
 /// scheduling turns into an order that knows durations, transfers and memory; the patterns are improved by
 /// random changes, and the orders by tabu search on the critical path (Nowicki and Smutnicki, 1996).
-/// Deterministic for one budget and seed if the result is `complete`.
+/// Deterministic for one amount of work and one seed if the result is `complete`.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
 /// transfers that do not overlap compute, and a memory limit that no schedule can keep, with the least

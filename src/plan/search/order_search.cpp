@@ -10,7 +10,6 @@ namespace {
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 constexpr double tiny = 1e-9;  // relative to the makespan: times that differ by less are equal
-constexpr long patience = 3000;
 
 }  // namespace
 
@@ -143,8 +142,8 @@ void OrderSearch::offer(int worker, std::size_t from, std::size_t to) {
   moves_.push_back(move);
 }
 
-// Sufficient: a job moves behind another only if no successor of its data can lie on a way to that one
-// (its tail would be longer), and before another only if its data cannot come from there.
+// Sufficient: a job may move behind another if its data cannot reach that one (on a way there, more would be
+// left after the next job than from the target on), and before another if its data cannot come from there.
 bool OrderSearch::cannot_cycle(const Move& move) const {
   const auto& order = orders_[index(move.worker)];
   const JobId moved = order[move.from];
@@ -154,13 +153,13 @@ bool OrderSearch::cannot_cycle(const Move& move) const {
     return std::ranges::all_of(succ_[moved], [&](JobId next) {
       if (next == none) return true;
       if (worker_[next] == move.worker) return position_[next] > move.to;
-      return tail_[next] < tail_[target] - same;
+      return tail_[next] - duration_[next] < tail_[target] - same;
     });
   }
   const JobId before = pred_[moved];
   if (before == none) return true;
   if (worker_[before] == move.worker) return position_[before] < move.to;
-  return head_[before] + duration_[before] < head_[target] + duration_[target] - same;
+  return head_[before] < head_[target] + duration_[target] - same;
 }
 
 template <class Function>
@@ -248,49 +247,61 @@ void OrderSearch::apply(const Move& move) {
   }
 }
 
-void OrderSearch::restart() {
-  orders_ = best_;
-  evaluate();
+void OrderSearch::make(const Move& move) {
+  apply(move);
+  if (!evaluate()) {  // only where times are equal, such as durations of 0
+    apply({.worker = move.worker, .from = move.to, .to = move.from});
+    evaluate();
+  }
   evaluate_tails();
-  tabu_.clear();
-  since_best_ = 0;
 }
 
-void OrderSearch::run(long moves, double good_enough, Random& random, const std::function<bool()>& stop) {
-  restart();
-  for (long now = 0; now < moves && best_makespan_ > good_enough; ++now) {
-    if (now % 64 == 0 && stop()) return;
-    const std::vector<JobId> path = critical_path(random);
-    collect_moves(path);
-    if (moves_.empty()) return;  // data alone make the path: nothing is shorter
-    const Move* best = nullptr;
-    std::size_t equals = 0;
-    for (const Move& move : moves_) {
-      if (is_tabu(move, now) && move.estimate >= best_makespan_ * (1 - tiny)) continue;
-      if (best == nullptr || move.estimate < best->estimate * (1 - tiny)) {
-        best = &move;
-        equals = 1;
-      } else if (move.estimate <= best->estimate * (1 + tiny) && random.below(++equals) == 0) {
-        best = &move;
-      }
-    }
-    const Move move = best != nullptr ? *best : moves_[random.below(moves_.size())];
-    const auto tenure = 10 + static_cast<long>(random.below(20) + path.size() / 8);
-    forbid_reversal(move, now + tenure);
-    apply(move);
-    if (!evaluate()) {  // only where times are equal, such as durations of 0
-      apply({.worker = move.worker, .from = move.to, .to = move.from});
-      evaluate();
-    }
-    evaluate_tails();
-    if (makespan_ < best_makespan_ * (1 - tiny)) {
-      best_makespan_ = makespan_;
-      best_ = orders_;
-      since_best_ = 0;
-    } else if (++since_best_ > patience) {
-      restart();
+const OrderSearch::Move& OrderSearch::select(long now, Random& random) const {
+  const Move* best = nullptr;
+  std::size_t equals = 0;
+  for (const Move& move : moves_) {
+    if (is_tabu(move, now) && move.estimate >= best_makespan_ * (1 - tiny)) continue;
+    if (best == nullptr || move.estimate < best->estimate * (1 - tiny)) {
+      best = &move;
+      equals = 1;
+    } else if (move.estimate <= best->estimate * (1 + tiny) && random.below(++equals) == 0) {
+      best = &move;
     }
   }
+  return best != nullptr ? *best : moves_[random.below(moves_.size())];
+}
+
+void OrderSearch::shake(int moves, Random& random) {
+  for (int k = 0; k < moves; ++k) {
+    const auto worker = random.below(orders_.size());
+    const std::size_t count = orders_[worker].size();
+    const std::size_t from = random.below(count);
+    const std::size_t reach = 1 + random.below(4);
+    const std::size_t to =
+        random.chance(0.5) ? std::min(count - 1, from + reach) : from - std::min(from, reach);
+    const Move move{.worker = static_cast<int>(worker), .from = from, .to = to};
+    if (from != to && cannot_cycle(move) && keeps_limit(move)) make(move);
+  }
+}
+
+long OrderSearch::run(long most, double good_enough, Random& random, const std::function<bool()>& stop) {
+  const long patience = std::min(3000L, 10L * static_cast<long>(instance_.jobs()));
+  long improved = 0;
+  long now = 0;
+  for (; now < most && now - improved < patience && best_makespan_ > good_enough; ++now) {
+    if (now % 64 == 63 && stop()) break;
+    const std::vector<JobId> path = critical_path(random);
+    collect_moves(path);
+    if (moves_.empty()) break;  // data alone make the path: nothing is shorter
+    const Move move = select(now, random);
+    forbid_reversal(move, now + 10 + static_cast<long>(random.below(20) + path.size() / 8));
+    make(move);
+    if (makespan_ >= best_makespan_ * (1 - tiny)) continue;
+    best_makespan_ = makespan_;
+    best_ = orders_;
+    improved = now;
+  }
+  return std::max(now, 1L);
 }
 
 }  // namespace starpipe::plan::detail

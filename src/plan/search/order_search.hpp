@@ -25,8 +25,11 @@ class OrderSearch {
   /// Makespan of the best orders so far, every job as early as they allow.
   [[nodiscard]] double makespan() const { return best_makespan_; }
   [[nodiscard]] const Orders& orders() const { return best_; }
-  /// `moves` more, or until the makespan is at most `good_enough`, or `stop` says so. O(jobs) each.
-  void run(long moves, double good_enough, Random& random, const std::function<bool()>& stop);
+  /// Random moves, however long the orders then take; `run` goes on from there. O(jobs) each.
+  void shake(int moves, Random& random);
+  /// Moves until the makespan is at most `good_enough`, many moves in a row have not improved it, `most` are
+  /// done or `stop` says so. Returns how many. O(jobs) each.
+  long run(long most, double good_enough, Random& random, const std::function<bool()>& stop);
 
  private:
   struct Move {
@@ -45,8 +48,9 @@ class OrderSearch {
   double estimate(const Move& move);
   [[nodiscard]] bool is_tabu(const Move& move, long now) const;
   void forbid_reversal(const Move& move, long until);
+  [[nodiscard]] const Move& select(long now, Random& random) const;
   void apply(const Move& move);
-  void restart();
+  void make(const Move& move);
   [[nodiscard]] std::uint64_t pair(JobId before, JobId after) const {
     return static_cast<std::uint64_t>(before) * instance_.jobs() + after;
   }
@@ -59,7 +63,6 @@ class OrderSearch {
   Orders best_;
   double makespan_ = 0;
   double best_makespan_ = 0;
-  long since_best_ = 0;
 
   static constexpr JobId none = 0xffffffffU;
   // By JobId:

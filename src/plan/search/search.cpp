@@ -11,6 +11,7 @@
 
 #include "plan/search/order_search.hpp"
 #include "plan/search/pattern.hpp"
+#include "plan/search/random_orders.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/registry.hpp"
 
@@ -30,9 +31,9 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 /// Searches that run at the same time, each with its own random numbers: always so many, whatever the
 /// machine has, so that the result does not depend on it.
 constexpr int chains = 2;
-/// What a chain may do per second of the budget, in jobs placed or moved over. Cores of 2020 do about twice
-/// as much.
-constexpr double jobs_per_second = 6e6;
+/// What a chain does per second of work, in jobs that list scheduling places; cores of 2020 do about twice
+/// that.
+constexpr double jobs_per_second = 7e6;
 constexpr int most_chunks = 4;  // considered when none are given
 
 /// Shared by the chains.
@@ -90,22 +91,24 @@ class ChainSearch {
       : instance_(instance),
         scheduler_(instance),
         random_(seed),
-        rounds_(std::max(50.0, seconds * jobs_per_second / instance.jobs())),
+        rounds_(std::max(50.0, seconds * jobs_per_second / (instance.jobs() + 100))),
         good_enough_(bound * (1 + 1e-9)),
         clock_(clock),
         board_(board) {}
 
   Found run(const std::vector<Orders>& seeds) {
     search_patterns();
-    std::vector<OrderSearch> starts;
-    starts.emplace_back(instance_, scheduler_.run(best_pattern_, true).orders);
-    for (const Orders& seed : seeds) starts.emplace_back(instance_, seed);
-    // A tabu move costs about half of a list schedule.
-    const auto moves = static_cast<long>(rounds_ * 0.5 / 0.5);
-    for (OrderSearch& start : starts) improve(start, moves / 4 / static_cast<long>(starts.size()));
-    const auto best = std::ranges::min_element(starts, {}, &OrderSearch::makespan);
-    improve(*best, moves * 3 / 4);
-    return {best->makespan(), best->orders()};
+    improve(scheduler_.run(best_pattern_, true).orders);
+    for (const Orders& seed : seeds) improve(seed);
+    // Small problems leave work for more: around the best orders, and elsewhere.
+    for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
+      if (k % 2 == 1) {
+        improve(random_orders(instance_, random_));
+      } else {
+        improve(best_.orders, k == 0 ? 0 : random_.between(1, 20));
+      }
+    }
+    return best_;
   }
 
  private:
@@ -113,18 +116,19 @@ class ChainSearch {
     const auto samples = static_cast<long>(rounds_ * 0.2);
     const auto changes = static_cast<long>(rounds_ * 0.3);
     Pattern pattern = serial_pattern(instance_);
+    double best = std::numeric_limits<double>::infinity();
     for (long i = 0; i < samples + changes; ++i) {
       const PatternRun& run = scheduler_.run(pattern);
       // Of equal makespans the one whose workers end earlier: a way down from a plateau.
       const double value = run.makespan + 1e-4 * run.mean_end;
-      if (run.feasible && (i == 0 || value <= value_)) {
-        value_ = value;
+      if (run.feasible && value <= best) {
+        best = value;
         best_pattern_ = pattern;
-        makespan_ = run.makespan;
-        board_.makespan(makespan_);
+        board_.makespan(run.makespan);
+        if (run.makespan <= good_enough_) break;
       }
-      if (makespan_ <= good_enough_ || clock_.over()) break;
-      if (i % 64 == 0) board_.work(64 * 0.5 / static_cast<double>(samples + changes) / chains);
+      if (clock_.over()) break;
+      if (i % 64 == 63) board_.work(64 * 0.5 / static_cast<double>(samples + changes) / chains);
       if (i < samples) {
         pattern = random_pattern(instance_, random_);
       } else {
@@ -132,28 +136,31 @@ class ChainSearch {
         mutate(pattern, instance_, random_);
       }
     }
+    left_ = static_cast<long>(rounds_);  // a move costs about half of a list schedule
   }
 
-  void improve(OrderSearch& search, long moves) {
-    long done = 0;
-    search.run(moves, good_enough_, random_, [&] {
+  void improve(const Orders& orders, int shaken = 0) {
+    OrderSearch search(instance_, orders);
+    search.shake(shaken, random_);
+    left_ -= search.run(left_, good_enough_, random_, [&] {
       board_.makespan(search.makespan());
-      if (done++ > 0) board_.work(64 * 0.5 / rounds_ / chains);
+      board_.work(64 * 0.5 / rounds_ / chains);
       return clock_.over();
     });
     board_.makespan(search.makespan());
+    if (search.makespan() < best_.makespan) best_ = {search.makespan(), search.orders()};
   }
 
   const Instance& instance_;
   ListScheduler scheduler_;
   Random random_;
-  double rounds_;
+  double rounds_;  // list schedules that the work allows
   double good_enough_;
   Clock& clock_;
   Board& board_;
   Pattern best_pattern_;
-  double value_ = 0;
-  double makespan_ = std::numeric_limits<double>::infinity();
+  Found best_;
+  long left_ = 0;  // moves
 };
 
 /// Registered schedules that fit, the best ones first.
@@ -305,7 +312,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   for (const Variant& variant : variants) {
     if (chosen != nullptr && variant.bound >= best.makespan * (1 - 1e-9))
       break;  // nor can those that follow be better
-    const double share = options.budget / static_cast<double>(variants.size());
+    const double share = options.work.value_or(options.budget) / static_cast<double>(variants.size());
     Found found = search_variant(variant, share, options.seed, clock, options);
     if (chosen == nullptr || found.makespan < best.makespan * (1 - 1e-9)) {
       best = std::move(found);
