@@ -41,17 +41,18 @@ class BranchAndBound {
     state.done.assign(static_cast<std::size_t>(stages_) * 3, 0);
     state.free_at.assign(static_cast<std::size_t>(problem_.workers), 0);
     state.live.assign(static_cast<std::size_t>(problem_.workers), 0);
-    state.end.assign(static_cast<std::size_t>(stages_) * 3 * static_cast<std::size_t>(problem_.microbatches), 0);
+    state.end.assign(static_cast<std::size_t>(stages_) * 3 * static_cast<std::size_t>(problem_.microbatches),
+                     0);
     visit(state);
     return best_;
   }
 
  private:
   struct State {
-    std::vector<unsigned char> done;  // by stage and pass
-    std::vector<double> free_at;      // by worker
-    std::vector<double> live;         // by worker
-    std::vector<double> end;          // by stage, pass and micro-batch
+    std::vector<int> done;        // by stage and pass
+    std::vector<double> free_at;  // by worker
+    std::vector<double> live;     // by worker
+    std::vector<double> end;      // by stage, pass and micro-batch
     double now = 0;
     double makespan = 0;
   };
@@ -82,7 +83,8 @@ class BranchAndBound {
     if (pass == 1 && s + 1 < stages_) from = s + 1;
     if (pass == 2) from_pass = 1;
     if (from < 0) return 0;
-    if (state.done[static_cast<std::size_t>(from * 3 + from_pass)] <= b) return std::numeric_limits<double>::infinity();
+    if (state.done[static_cast<std::size_t>(from * 3 + from_pass)] <= b)
+      return std::numeric_limits<double>::infinity();
     return state.end[job(from_pass, from, b)] + (from == s ? 0 : lag(std::min(from, s)));
   }
 
@@ -105,7 +107,8 @@ class BranchAndBound {
         }
       }
       // What waits for others arrives later than something of this worker or another one that has arrived.
-      if (rest > 0) most = std::max(most, std::max(state.free_at[static_cast<std::size_t>(w)], state.now) + rest);
+      if (rest > 0)
+        most = std::max(most, std::max(state.free_at[static_cast<std::size_t>(w)], state.now) + rest);
     }
     return most;
   }
@@ -118,10 +121,13 @@ class BranchAndBound {
         // Results that some job has yet to use: all since the slowest user.
         const auto produced = state.done[static_cast<std::size_t>(s * 3 + pass)];
         int used = state.done[static_cast<std::size_t>(s * 3 + 2)];
-        if (pass == 0) used = s + 1 < stages_ ? state.done[static_cast<std::size_t>((s + 1) * 3)]
-                                              : state.done[static_cast<std::size_t>(s * 3 + 1)];
-        if (pass == 1 && s > 0) used = std::min<int>(used, state.done[static_cast<std::size_t>((s - 1) * 3 + 1)]);
-        for (int b = used; b < produced; ++b) times.push_back(std::max(state.now, state.end[job(pass, s, b)]));
+        if (pass == 0)
+          used = s + 1 < stages_ ? state.done[static_cast<std::size_t>((s + 1) * 3)]
+                                 : state.done[static_cast<std::size_t>(s * 3 + 1)];
+        if (pass == 1 && s > 0)
+          used = std::min<int>(used, state.done[static_cast<std::size_t>((s - 1) * 3 + 1)]);
+        for (int b = used; b < produced; ++b)
+          times.push_back(std::max(state.now, state.end[job(pass, s, b)]));
       }
     }
     auto& known = seen_[state.done];
@@ -184,7 +190,7 @@ class BranchAndBound {
   long states_ = 0;
   double best_ = 0;
   std::vector<double> tail_;  // from the start of the job to the end of its chain
-  std::map<std::vector<unsigned char>, std::vector<std::vector<double>>> seen_;
+  std::map<std::vector<int>, std::vector<std::vector<double>>> seen_;
 };
 
 }  // namespace starpipe::plan::exact
