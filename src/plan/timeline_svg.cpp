@@ -212,7 +212,7 @@ class Svg {
     const int most =
         std::max(1, *std::max_element(timeline.peak_activations.begin(), timeline.peak_activations.end()));
     const double unit = height / most;
-    const auto live = detail::live_activations(schedule, timeline);
+    const auto live = memory_over_time(schedule, Costs{}, timeline.spans);
     y += 6;
     for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {
       put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
@@ -220,9 +220,9 @@ class Svg {
       if (live[w].empty()) continue;
       std::string path =
           fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_), px(y + height));
-      for (const detail::LiveStep& step : live[w]) {
+      for (const MemoryStep& step : live[w]) {
         fmt::format_to(std::back_inserter(path), "H{}V{}", px(left_margin + (step.time - origin) * scale_),
-                       px(y + height - step.live * unit));
+                       px(y + height - step.stashes * unit));
       }
       put("<path class=\"memory\" d=\"{}\" fill=\"#b6bec8\"/>\n", path);
     }

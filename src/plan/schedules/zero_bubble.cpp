@@ -145,15 +145,14 @@ Schedule low_memory(const ScheduleRequest& request) {
   grid.reorder(Grid::Steady::kept);
   std::vector<Job> passes = grid.jobs();
   std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
-  const auto build = [&](int limit) {
-    return filled("zb-low-memory", request, passes, limit, request.costs);
-  };
+  const Costs costs = request.costs.value_or(Costs{});
+  const auto build = [&](int limit) { return filled("zb-low-memory", request, passes, limit, costs); };
   int limit = std::min(request.workers, std::ranges::max(grid.peak_memory()));
   Schedule best = build(limit);
-  const double makespan = simulate(best, request.costs).makespan;
+  const double makespan = simulate(best, costs).makespan;
   while (--limit > 0) {
     Schedule tighter = build(limit);
-    if (simulate(tighter, request.costs).makespan > makespan) break;
+    if (simulate(tighter, costs).makespan > makespan) break;
     best = std::move(tighter);
   }
   return best;
