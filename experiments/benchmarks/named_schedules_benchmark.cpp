@@ -19,14 +19,16 @@ void plan(benchmark::State& state, const std::string& name) {
   ScheduleRequest request;
   request.workers = 64;
   request.microbatches = 1024;
-  request.costs.durations = {{12.96, 13.22, 9.76}};
-  request.costs.alpha = 0.67;
+  Costs costs;
+  costs.durations = {{12.96, 13.22, 9.76}};
+  costs.alpha = 0.67;
+  request.costs = costs;
   if (name == "lpp" || name == "fslpp") request.groups = 8;
   std::size_t jobs = 0;
   for (auto _ : state) {
     const Schedule schedule = make_schedule(name, request);
     benchmark::DoNotOptimize(check(schedule));
-    benchmark::DoNotOptimize(simulate(schedule, request.costs));
+    benchmark::DoNotOptimize(simulate(schedule, costs));
     jobs += schedule.job_count();
   }
   state.SetItemsProcessed(static_cast<std::int64_t>(jobs));

@@ -73,8 +73,10 @@ int show(const ShowOptions& options) {
                                  request.microbatches, *stages));
   }
   request.graph = plan::StageGraph::chain(*stages);
-  options.costs.apply(request.costs, *stages);
-  if (request.recompute) request.costs = plan::with_recomputation(request.costs);
+  plan::Costs costs;
+  options.costs.apply(costs, *stages);
+  if (request.recompute) costs = plan::with_recomputation(costs);
+  request.costs = costs;
   plan::Schedule schedule = plan::make_schedule(options.name, request);
   if (options.discipline || options.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
@@ -83,8 +85,8 @@ int show(const ShowOptions& options) {
         options.discipline ? plan::parse_discipline(*options.discipline) : plan::Discipline::bounded,
         std::move(limits));
   }
-  const plan::Timeline timeline = plan::simulate(schedule, request.costs);
-  options.result.show(schedule, request.costs, timeline, [&] { return drawn(schedule, timeline); });
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  options.result.show(schedule, costs, timeline, [&] { return drawn(schedule, timeline); });
   return 0;
 }
 

@@ -22,7 +22,8 @@ struct ScheduleRequest {
   bool recompute = false;
   /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb); other schedules
   /// are the same for all costs. As `simulate` takes them: with recomputation B's have F's in them.
-  Costs costs = {};
+  /// Unit costs when absent.
+  std::optional<Costs> costs = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};
   /// Worker of each stage, one entry a stage, for schedules that place by stage; stage s on worker s

@@ -103,13 +103,14 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
 Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
   const StageGraph graph = requested_chain(name, request, 1);
   const auto build = [&](bool eager) {
-    const WarmUp warm_up = fitting_warm_up(graph, request.microbatches, limit, request.costs, eager);
-    return filled(name, request, alternating(warm_up, request.microbatches), limit, request.costs);
+    const WarmUp warm_up =
+        fitting_warm_up(graph, request.microbatches, limit, requested_costs(request), eager);
+    return filled(name, request, alternating(warm_up, request.microbatches), limit, requested_costs(request));
   };
   Schedule lazy = build(false);
   Schedule eager = build(true);
-  const Timeline a = simulate(lazy, request.costs);
-  const Timeline b = simulate(eager, request.costs);
+  const Timeline a = simulate(lazy, requested_costs(request));
+  const Timeline b = simulate(eager, requested_costs(request));
   return std::pair(b.device_span, b.makespan) < std::pair(a.device_span, a.makespan) ? eager : lazy;
 }
 
@@ -145,14 +146,14 @@ Schedule low_memory(const ScheduleRequest& request) {
   std::vector<Job> passes = grid.jobs();
   std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
   const auto build = [&](int limit) {
-    return filled("zb-low-memory", request, passes, limit, request.costs);
+    return filled("zb-low-memory", request, passes, limit, requested_costs(request));
   };
   int limit = std::min(request.workers, std::ranges::max(grid.peak_memory()));
   Schedule best = build(limit);
-  const double makespan = simulate(best, request.costs).makespan;
+  const double makespan = simulate(best, requested_costs(request)).makespan;
   while (--limit > 0) {
     Schedule tighter = build(limit);
-    if (simulate(tighter, request.costs).makespan > makespan) break;
+    if (simulate(tighter, requested_costs(request)).makespan > makespan) break;
     best = std::move(tighter);
   }
   return best;
