@@ -192,8 +192,10 @@ class Grid::Sweep {
     grid_.cells_[id] = cell;
     if (kind(id) == backward && cell < old) {
       std::vector<int>& ready = queues_[index(grid_.worker(id))].ready;
-      ready.erase(std::ranges::lower_bound(ready, old + length));
-      ready.insert(std::ranges::upper_bound(ready, cell + length), cell + length);
+      const auto was = std::ranges::lower_bound(ready, old + length);
+      const auto is = std::ranges::lower_bound(ready, cell + length);
+      *was = cell + length;
+      std::rotate(is, was, was + 1);
     }
   }
 

@@ -102,15 +102,15 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
 // Chooses the shorter of the two warm-ups.
 Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
   const StageGraph graph = requested_chain(name, request, 1);
-  const Costs costs = request.costs.value_or(Costs{});
   const auto build = [&](bool eager) {
-    const WarmUp warm_up = fitting_warm_up(graph, request.microbatches, limit, costs, eager);
-    return filled(name, request, alternating(warm_up, request.microbatches), limit, costs);
+    const WarmUp warm_up =
+        fitting_warm_up(graph, request.microbatches, limit, requested_costs(request), eager);
+    return filled(name, request, alternating(warm_up, request.microbatches), limit, requested_costs(request));
   };
   Schedule lazy = build(false);
   Schedule eager = build(true);
-  const Timeline a = simulate(lazy, costs);
-  const Timeline b = simulate(eager, costs);
+  const Timeline a = simulate(lazy, requested_costs(request));
+  const Timeline b = simulate(eager, requested_costs(request));
   return std::pair(b.device_span, b.makespan) < std::pair(a.device_span, a.makespan) ? eager : lazy;
 }
 
@@ -145,14 +145,15 @@ Schedule low_memory(const ScheduleRequest& request) {
   grid.reorder(Grid::Steady::kept);
   std::vector<Job> passes = grid.jobs();
   std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
-  const Costs costs = request.costs.value_or(Costs{});
-  const auto build = [&](int limit) { return filled("zb-low-memory", request, passes, limit, costs); };
+  const auto build = [&](int limit) {
+    return filled("zb-low-memory", request, passes, limit, requested_costs(request));
+  };
   int limit = std::min(request.workers, std::ranges::max(grid.peak_memory()));
   Schedule best = build(limit);
-  const double makespan = simulate(best, costs).makespan;
+  const double makespan = simulate(best, requested_costs(request)).makespan;
   while (--limit > 0) {
     Schedule tighter = build(limit);
-    if (simulate(tighter, costs).makespan > makespan) break;
+    if (simulate(tighter, requested_costs(request)).makespan > makespan) break;
     best = std::move(tighter);
   }
   return best;
