@@ -62,6 +62,7 @@ Instance::Instance(const SearchProblem& problem)
       limit(problem.memory_limit),
       limit_with_slack(limit * (1 + 1e-9)) {
   check(problem);
+  for (JobId id = 0; id < jobs(); ++id) stage_of_job.push_back(static_cast<int>(id) / 3 % stages);
   stages_of.resize(index(workers));
   const Costs& costs = problem.costs;
   for (int s = 0; s < stages; ++s) {

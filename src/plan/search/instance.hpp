@@ -24,7 +24,7 @@ struct Instance {
     return static_cast<JobId>((microbatch * stages + stage) * 3 + pass);
   }
   [[nodiscard]] static int pass_of(JobId job) { return static_cast<int>(job % 3); }
-  [[nodiscard]] int stage_of(JobId job) const { return static_cast<int>(job) / 3 % stages; }
+  [[nodiscard]] int stage_of(JobId job) const { return stage_of_job[job]; }
   [[nodiscard]] int microbatch_of(JobId job) const { return static_cast<int>(job) / 3 / stages; }
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const {
@@ -41,6 +41,7 @@ struct Instance {
   int microbatches;
   int stages;
   std::vector<int> worker_of;               // by stage
+  std::vector<int> stage_of_job;            // by JobId: a table, for it is asked all the time
   std::vector<std::vector<int>> stages_of;  // by worker, ascending
   std::array<std::vector<double>, 3> time;  // by pass F, B, W and stage
   std::vector<double> forward_lag;          // of the transfer from a stage to the next

@@ -85,8 +85,12 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
     load.stash += size;
     load.most_stash = std::max(load.most_stash, size);
     least_stash = std::min(least_stash, size);
-    load.forward_rate = std::max(load.forward_rate, size > 0 ? F[s] / size : infinity);
-    load.backward_rate = std::max(load.backward_rate, size > 0 ? (B[s] + W[s]) / size : infinity);
+    if (size > 0) {
+      load.forward_rate = std::max(load.forward_rate, F[s] / size);
+      load.backward_rate = std::max(load.backward_rate, (B[s] + W[s]) / size);
+    } else {
+      load.forward_rate = load.backward_rate = infinity;
+    }
   }
   const bool whole = least_stash == load.most_stash && least_stash > 0 && instance.limit < infinity;
   load.limit =

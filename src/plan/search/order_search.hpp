@@ -28,8 +28,8 @@ class OrderSearch {
   /// Random moves, however long the orders then take; `run` goes on from there. O(jobs) each.
   void shake(int moves, Random& random);
   /// Moves until the makespan is at most `good_enough`, many moves in a row have not improved it, `most` are
-  /// done or `stop` says so. Returns how many. O(jobs) each.
-  long run(long most, double good_enough, Random& random, const std::function<bool()>& stop);
+  /// done or `stop`, told how many, says so. Returns how many. O(jobs) each.
+  long run(long most, double good_enough, Random& random, const std::function<bool(long)>& stop);
 
  private:
   struct Move {

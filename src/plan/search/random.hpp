@@ -16,7 +16,7 @@ class Random {
   std::size_t below(std::size_t n) { return engine_() % n; }
   /// In [low, high].
   int between(int low, int high) {
-    return low + static_cast<int>(below(static_cast<std::size_t>(high - low + 1)));
+    return low + static_cast<int>(below(static_cast<std::size_t>(high) - static_cast<std::size_t>(low) + 1));
   }
   bool chance(double share) { return uniform(0, 1) < share; }
   double uniform(double low, double high) {

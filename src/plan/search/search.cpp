@@ -142,9 +142,11 @@ class ChainSearch {
   void improve(const Orders& orders, int shaken = 0) {
     OrderSearch search(instance_, orders);
     search.shake(shaken, random_);
-    left_ -= search.run(left_, good_enough_, random_, [&] {
+    long seen = 0;
+    left_ -= search.run(left_, good_enough_, random_, [&](long moves) {
       board_.makespan(search.makespan());
-      board_.work(64 * 0.5 / rounds_ / chains);
+      board_.work(static_cast<double>(moves - seen) * 0.5 / rounds_ / chains);
+      seen = moves;
       return clock_.over();
     });
     board_.makespan(search.makespan());
@@ -185,6 +187,7 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
   }
   std::ranges::stable_sort(found, {}, &Found::makespan);
   std::vector<Orders> orders;
+  orders.reserve(found.size());
   for (Found& one : found) orders.push_back(std::move(one.orders));
   return orders;
 }
