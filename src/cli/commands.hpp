@@ -12,6 +12,7 @@ using Action = std::function<int()>;
 
 // Each adds one subcommand, which sets `action` when it is the one chosen.
 void add_train(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
 void add_simulate(CLI::App& app, Action& action);
 void add_schedule(CLI::App& app, Action& action);
 void add_plugin(CLI::App& app, Action& action);

@@ -38,6 +38,11 @@ void read_discipline(Value value, Config& config) {
   config.schedule.discipline = plan::parse_discipline(value.one_of({"greedy", "bounded", "ordered"}));
 }
 
+runtime::EmulationConfig& emulation(Config& config) {
+  auto& emulate = config.runtime.emulate;
+  return emulate ? *emulate : emulate.emplace();
+}
+
 // In the order of the documentation, which is also that of Config::text.
 constexpr std::array keys = {
     Key{"model.kind", [](Value v, Config& c) { c.model.kind = v.one_of(model::network_kinds()); }},
@@ -93,10 +98,15 @@ constexpr std::array keys = {
     Key{"runtime.precision", read_precision},
     Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
     Key{"runtime.timeout", [](Value v, Config& c) { c.runtime.timeout = v.positive(); }},
+    Key{"runtime.emulate.F", [](Value v, Config& c) { emulation(c).F = v.times(); }},
+    Key{"runtime.emulate.B", [](Value v, Config& c) { emulation(c).B = v.times(); }},
+    Key{"runtime.emulate.W", [](Value v, Config& c) { emulation(c).W = v.times(); }},
+    Key{"runtime.emulate.comm", [](Value v, Config& c) { emulation(c).comm = v.time(); }},
+    Key{"runtime.emulate.prefetch", [](Value v, Config& c) { emulation(c).prefetch = v.boolean(); }},
 };
 
-constexpr std::array<std::string_view, 6> sections = {"model",    "data",   "training", "training.optimizer",
-                                                      "schedule", "runtime"};
+constexpr std::array<std::string_view, 7> sections = {
+    "model", "data", "training", "training.optimizer", "schedule", "runtime", "runtime.emulate"};
 
 /// What decides whether other keys apply.
 std::string value_of(const Config& config, std::string_view key) {
@@ -272,6 +282,9 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   require("training.steps");
   require("schedule.name");
   require("schedule.workers");
+  if (config.runtime.emulate) {
+    for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
+  }
   config.text = given.text();
   return config;
 }

@@ -65,6 +65,7 @@ int run(int argc, char** argv) {
 
   starpipe::cli::Action action;
   starpipe::cli::add_train(app, action);
+  starpipe::cli::add_compare(app, action);
   starpipe::cli::add_simulate(app, action);
   starpipe::cli::add_schedule(app, action);
   starpipe::cli::add_plugin(app, action);

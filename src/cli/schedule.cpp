@@ -34,6 +34,7 @@ int list(const ListOptions& options) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const auto& entry : entries) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
+      if (!entry.alias.empty()) all.back()["alias"] = entry.alias;
     }
     model::print(plan::json_text({{"schedules", all}}));
     return 0;
@@ -42,8 +43,9 @@ int list(const ListOptions& options) {
   for (const auto& entry : entries) width = std::max(width, entry.name.size());
   std::string text;
   for (const auto& entry : entries) {
-    text +=
-        fmt::format("{:<{}}  {}\n{:{}}  ({})\n", entry.name, width, entry.summary, "", width, entry.source);
+    const std::string alias = entry.alias.empty() ? "" : fmt::format("; {} in PyTorch", entry.alias);
+    text += fmt::format("{:<{}}  {}\n{:{}}  ({}{})\n", entry.name, width, entry.summary, "", width,
+                        entry.source, alias);
   }
   model::print(text);
   return 0;
@@ -70,16 +72,20 @@ struct ShowOptions {
 
 int show(const ShowOptions& options) {
   options.result.check();
+  load_plugins(options.plugins);
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
-  const auto cells = std::int64_t{stages.value_or(request.workers)} * request.microbatches;
-  if (cells > most_cells) {
+  if (!stages) stages = plan::find_schedule(options.name).stages_per_worker * request.workers;
+  if (std::int64_t{*stages} * request.microbatches > most_cells) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
-                                 request.microbatches, stages.value_or(request.workers)));
+                                 request.microbatches, *stages));
   }
-  if (stages) request.graph = plan::StageGraph::chain(*stages);
-  load_plugins(options.plugins);
+  request.graph = plan::StageGraph::chain(*stages);
+  plan::Costs costs;
+  options.costs.apply(costs, *stages);
+  if (request.recompute) costs = plan::with_recomputation(costs);
+  request.costs = costs;
   plan::Schedule schedule = plan::make_schedule(options.name, request);
   if (options.discipline || options.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
@@ -88,8 +94,6 @@ int show(const ShowOptions& options) {
         options.discipline ? plan::parse_discipline(*options.discipline) : plan::Discipline::bounded,
         std::move(limits));
   }
-  plan::Costs costs;
-  options.costs.apply(costs, schedule.stages());
   const plan::Timeline timeline = plan::simulate(schedule, costs);
   options.result.show(schedule, costs, timeline, [&] { return drawn(schedule, timeline); });
   return 0;
@@ -132,6 +136,8 @@ void add_show(CLI::App& schedule, Action& action) {
                    "Most stashes that a worker may hold; means --discipline bounded unless one is given")
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  command->add_flag("--recompute", options->request.recompute,
+                    "F keeps only its stage's input; B computes F again and lasts that much longer");
   options->costs.add_to(*command, "1 each where not given");
   options->result.add_to(*command);
   command->footer(

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <optional>
 
 #include "starpipe/model/files.hpp"
@@ -86,6 +89,34 @@ double YamlValue::fraction() const {
   const double value = number();
   if (value >= 0 && value < 1) return value;
   fail(fmt::format("must be at least 0 and less than 1, got {}", node_.Scalar()));
+}
+
+bool YamlValue::boolean() const {
+  bool value = false;
+  if (!node_.IsScalar() || !YAML::convert<bool>::decode(node_, value)) expected("true or false");
+  return value;
+}
+
+double YamlValue::time() const {
+  if (!node_.IsScalar()) expected("a time such as 2ms");
+  static const CLI::AsNumberWithUnit in_seconds(
+      std::map<std::string, double>{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}},
+      static_cast<CLI::AsNumberWithUnit::Options>(CLI::AsNumberWithUnit::CASE_SENSITIVE |
+                                                  CLI::AsNumberWithUnit::UNIT_REQUIRED));
+  std::string text = node_.Scalar();
+  if (!in_seconds(text).empty()) expected("a time such as 2ms (units: s, ms, us)");
+  std::errc error{};
+  const auto value = parse<double>(text, error);
+  if (!value || !std::isfinite(*value) || *value < 0) expected("a time of at least 0");
+  return *value;
+}
+
+std::vector<double> YamlValue::times() const {
+  if (!node_.IsSequence()) return {time()};
+  std::vector<double> values;
+  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).time());
+  if (values.empty()) expected("a time such as 2ms, or one a stage");
+  return values;
 }
 
 std::string YamlValue::word() const {

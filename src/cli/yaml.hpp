@@ -31,6 +31,11 @@ class YamlValue {
   [[nodiscard]] double not_negative() const;
   /// In [0, 1).
   [[nodiscard]] double fraction() const;
+  [[nodiscard]] bool boolean() const;
+  /// A time with its unit (s, ms, us), in seconds.
+  [[nodiscard]] double time() const;
+  /// One such time, or a list of them.
+  [[nodiscard]] std::vector<double> times() const;
   /// Any text but the empty one.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;

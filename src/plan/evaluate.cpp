@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
-#include <initializer_list>
 #include <limits>
 
 #include "starpipe/plan/simulate.hpp"
+#include "stashes.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -22,33 +21,22 @@ using Changes = std::vector<std::vector<Change>>;  // by worker
 void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
                 Changes& changes) {
   const Job job = schedule.job(forward);
-  const JobId b = schedule.backward(job.stage, job.microbatch);
-  const JobId w = schedule.weight_gradient(job.stage, job.microbatch);
   const StageSizes& size = costs.size(job.stage);
-  const int home = schedule.compute(forward);
-  const int b_worker = schedule.compute(b);
-  const int w_worker = schedule.compute(w);
-
-  // From the first to the last of these jobs that `worker` computes.
-  const auto hold_on = [&](int worker, std::initializer_list<JobId> jobs, int stashes,
-                           std::uint64_t size_of) {
-    double start = std::numeric_limits<double>::infinity();
-    double end = 0;
-    for (const JobId id : jobs) {
-      if (schedule.compute(id) != worker) continue;
-      start = std::min(start, spans[id].start);
-      end = std::max(end, spans[id].end);
-    }
+  const auto hold = [&changes](const detail::Kept& kept, int stashes, std::uint64_t size_of) {
     const auto bytes = static_cast<std::int64_t>(size_of);
-    changes[static_cast<std::size_t>(worker)].push_back({start, stashes, bytes});
-    changes[static_cast<std::size_t>(worker)].push_back({end, -stashes, -bytes});
+    changes[static_cast<std::size_t>(kept.worker)].push_back({kept.from, stashes, bytes});
+    changes[static_cast<std::size_t>(kept.worker)].push_back({kept.to, -stashes, -bytes});
   };
-  hold_on(home, {forward, b, w}, 1, size.stash);
-  if (b_worker != home) hold_on(b_worker, {b, w}, 1, size.stash);
-  if (w_worker != home && w_worker != b_worker) hold_on(w_worker, {w}, 1, size.stash);
-  if (b == w) return;
-  hold_on(b_worker, {b, w}, 0, size.gradient_stash);
-  if (w_worker != b_worker) hold_on(w_worker, {w}, 0, size.gradient_stash);
+  detail::for_each_stash(schedule, spans, forward,
+                         [&](const detail::Kept& kept) { hold(kept, 1, size.stash); });
+  if (schedule.recompute()) {
+    const std::uint64_t inputs = detail::kept_bytes(schedule, costs, job.stage);
+    detail::for_each_kept(schedule, spans, forward, [&](const detail::Kept& kept) { hold(kept, 0, inputs); });
+  }
+  if (schedule.split_backward(job.stage, job.microbatch)) {
+    detail::for_each_kept_by_backward(schedule, spans, forward,
+                                      [&](const detail::Kept& kept) { hold(kept, 0, size.gradient_stash); });
+  }
 }
 
 }  // namespace
@@ -65,6 +53,11 @@ double Durations::of(Pass pass) const {
       return B + W;
   }
   return 0;
+}
+
+Costs with_recomputation(Costs costs) {
+  for (Durations& durations : costs.durations) durations.B += durations.F;
+  return costs;
 }
 
 const Durations& Costs::duration(int stage) const {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -12,6 +11,7 @@
 
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "stashes.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -184,6 +184,7 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.workers = static_cast<int>(listing.rows.size());
   spec.discipline = Discipline::ordered;
   spec.memory_limits = listing.memory_limits;
+  spec.recompute = listing.recompute;
   try {
     spec.graph = listing.edges ? StageGraph(stages, *listing.edges) : StageGraph::chain(stages);
   } catch (const InputError& error) {

@@ -40,6 +40,7 @@ struct Listing {
   std::optional<int> microbatches;
   std::optional<std::vector<std::pair<int, int>>> edges;  ///< a chain when absent
   std::vector<int> memory_limits;
+  bool recompute = false;
 };
 
 /// The schedule a listing describes. Throws InputError naming source and place when a job is missing,

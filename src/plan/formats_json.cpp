@@ -310,6 +310,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["discipline"] = to_string(schedule.discipline());
   if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
+  if (schedule.recompute()) result["recompute"] = true;
   result["durations"] = per_stage(schedule.stages(), [&](int s) {
     const Durations& d = costs.duration(s);
     return ordered_json{{"F", number(d.F)}, {"B", number(d.B)}, {"W", number(d.W)}};
@@ -372,6 +373,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
       listing.edges->emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
     }
   }
+  if (const auto value = file.find("recompute")) listing.recompute = value->truth();
   if (const auto value = file.find("memory_limits")) {
     if (value->array().size() != rows.size()) {
       value->fail(fmt::format("{} entries for {} workers", value->size(), rows.size()));

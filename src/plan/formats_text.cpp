@@ -243,8 +243,9 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
 
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {
   std::string text =
-      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}\n\n", schedule.name(), schedule.workers(),
-                  schedule.stages(), schedule.microbatches(), to_string(schedule.discipline()));
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}\n\n", schedule.name(),
+                  schedule.workers(), schedule.stages(), schedule.microbatches(),
+                  to_string(schedule.discipline()), schedule.recompute() ? ", with recomputation" : "");
   if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
     text += *drawing;
   } else {

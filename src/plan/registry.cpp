@@ -66,18 +66,26 @@ std::vector<ScheduleEntry> schedule_entries() {
   return entries;
 }
 
-Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
-  const auto found = registry().find(name);
-  if (found == registry().end()) {
-    std::vector<std::string_view> names;
-    for (const auto& [known, entry] : registry()) names.push_back(known);
-    throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
+const ScheduleEntry& find_schedule(std::string_view name) {
+  if (const auto found = registry().find(name); found != registry().end()) return found->second;
+  std::vector<std::string_view> names;
+  for (const auto& [known, entry] : registry()) {
+    if (entry.alias == name && !name.empty()) return entry;
+    names.push_back(known);
   }
+  throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
+}
+
+Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
+  const ScheduleEntry& entry = find_schedule(name);
   if (request.workers < 1 || request.microbatches < 1) {
     throw InputError(fmt::format("schedule '{}': {} workers and {} micro-batches, need at least 1 of each",
                                  name, request.workers, request.microbatches));
   }
-  return build(found->second, request);
+  ScheduleRequest complete = request;
+  if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
+  Schedule schedule = build(entry, complete);
+  return request.recompute ? schedule.with_recomputation() : schedule;
 }
 
 }  // namespace starpipe::plan

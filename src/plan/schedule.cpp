@@ -43,7 +43,8 @@ Schedule::Schedule(const ScheduleSpec& spec)
       microbatches_(spec.microbatches),
       workers_(spec.workers),
       discipline_(spec.discipline),
-      memory_limits_(spec.memory_limits) {
+      memory_limits_(spec.memory_limits),
+      recompute_(spec.recompute) {
   if (microbatches_ < 1)
     throw InputError(fmt::format("{}: {} micro-batches, need at least 1", name_, microbatches_));
   if (workers_ < 1) throw InputError(fmt::format("{}: {} workers, need at least 1", name_, workers_));
@@ -116,6 +117,12 @@ Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) c
   Schedule changed = *this;
   changed.discipline_ = discipline;
   changed.memory_limits_ = std::move(memory_limits);
+  return changed;
+}
+
+Schedule Schedule::with_recomputation() const {
+  Schedule changed = *this;
+  changed.recompute_ = true;
   return changed;
 }
 

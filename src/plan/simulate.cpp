@@ -12,6 +12,7 @@
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/worker_queue.hpp"
+#include "stashes.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -108,7 +109,8 @@ class Simulation {
         from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);
       }
     } else {
-      from(schedule_.forward(job.stage, job.microbatch), Fetch::Kind::stash, size.stash);
+      from(schedule_.forward(job.stage, job.microbatch), Fetch::Kind::stash,
+           detail::kept_bytes(schedule_, costs_, job.stage));
     }
     if (job.pass == Pass::B || job.pass == Pass::BW) {
       for (const int s : schedule_.graph().succ(job.stage)) {

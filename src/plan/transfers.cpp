@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "starpipe/plan/simulate.hpp"
+#include "stashes.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -93,7 +94,7 @@ std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& co
       for (const JobId reader_id : {schedule.backward(job.stage, job.microbatch),
                                     schedule.weight_gradient(job.stage, job.microbatch)}) {
         const int reader = schedule.compute(reader_id);
-        if (seen.insert(reader)) add(at(reader).stashes, costs.size(job.stage).stash);
+        if (seen.insert(reader)) add(at(reader).stashes, detail::kept_bytes(schedule, costs, job.stage));
       }
     }
     if (job.pass == Pass::B || job.pass == Pass::BW) {

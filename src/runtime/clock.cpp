@@ -3,11 +3,25 @@
 
 #include <chrono>
 #include <limits>
+#include <thread>
+
+#include <sys/prctl.h>
 
 namespace starpipe::runtime {
 
 double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void wake_on_time() { prctl(PR_SET_TIMERSLACK, 1UL); }
+
+void wait_until(double time) {
+  constexpr double late = 60e-6;  // most sleeps on a virtual machine end within that
+  const std::chrono::duration<double> since_epoch(time - late);
+  std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(since_epoch)));
+  while (clock_seconds() < time) {
+  }
 }
 
 double measure_clock_offset(MPI_Comm comm) {

@@ -38,8 +38,9 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
 // worker that owns it, one after the other, so StarPU need not order them, and must not: with an exclusive
 // mode it would grant the datum to a job that the discipline then refuses, and the job it waits for would
 // never get it. `close` takes the datum for itself and so orders the sum's readers after them.
-// Other policies refuse nothing and may use any worker of the rank, so there StarPU serialises them.
-starpu_data_access_mode mode_of(Access access, bool our_policy) {
+// So with STARPU_WORKER_ORDER. Policies that may use any worker of the rank refuse nothing, and StarPU
+// serialises the sums.
+starpu_data_access_mode mode_of(Access access, bool on_its_worker) {
   switch (access) {
     case Access::read:
       return STARPU_R;
@@ -48,7 +49,7 @@ starpu_data_access_mode mode_of(Access access, bool our_policy) {
     case Access::update:
       return STARPU_RW;
     case Access::accumulate:
-      return our_policy ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
+      return on_its_worker ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
   }
   return STARPU_RW;
 }
@@ -66,7 +67,7 @@ Handle::~Handle() {
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-               double timeout)
+               double timeout, const plan::Costs* emulated)
     : session_(session),
       schedule_(schedule),
       network_(network),
@@ -79,7 +80,14 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
                  local[static_cast<std::size_t>(w)] = session.is_local(w);
                return local;
              }()),
-      clock_offset_(measure_clock_offset(session.mpi().comm())) {
+      clock_offset_(measure_clock_offset(session.mpi().comm())),
+      expected_(static_cast<std::size_t>(schedule.stages()) * 4, std::numeric_limits<double>::quiet_NaN()),
+      next_order_(starpu_worker_get_count(), 1),
+      emulated_(emulated) {
+  // Where a policy chooses the worker, nobody knows before where to send.
+  const bool placed = session.core() != nullptr || session.choice().binding != Binding::none;
+  if (emulated != nullptr && emulated->prefetch && emulated->alpha > 0 && placed)
+    links_.emplace(emulated->alpha);
   for (const Task& task : graph_.tasks()) {
     arguments_.push_back({this, &task});
     names_.push_back(name_of(task, schedule));
@@ -139,6 +147,12 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
 }
 
 starpu_codelet& Engine::codelet(TaskKind kind) {
+  static starpu_perfmodel expected_time = [] {
+    starpu_perfmodel model{};
+    model.type = STARPU_PER_WORKER;
+    model.worker_cost_function = expected_microseconds;
+    return model;
+  }();
   static std::array<starpu_codelet, task_kinds> codelets = [] {
     std::array<starpu_codelet, task_kinds> all{};
     for (std::size_t k = 0; k < all.size(); ++k) {
@@ -146,10 +160,32 @@ starpu_codelet& Engine::codelet(TaskKind kind) {
       all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };
       all[k].nbuffers = STARPU_VARIABLE_NBUFFERS;
       all[k].name = to_string(static_cast<TaskKind>(k)).data();
+      all[k].model = &expected_time;
     }
     return all;
   }();
   return codelets[static_cast<std::size_t>(kind)];
+}
+
+// What policies that plan by time (dmdas, ...) are told: the mean of the stage and pass in the last step.
+double Engine::expected_microseconds(starpu_task* task, unsigned /*worker*/, unsigned /*implementation*/) {
+  const TaskArgument& what = *static_cast<const TaskArgument*>(task->cl_arg);
+  if (!what.task->job) return 1;
+  const Engine& engine = *what.engine;
+  return engine.expected_[engine.slot(engine.schedule_.job(*what.task->job))];
+}
+
+void Engine::learn_times() {
+  std::vector<double> sums(expected_.size(), 0);
+  std::vector<int> counts(expected_.size(), 0);
+  for (const JobRecord& record : meter_.jobs()) {
+    const std::size_t at = slot(schedule_.job(record.job));
+    sums[at] += (record.end - record.start) * 1e6;
+    ++counts[at];
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (counts[i] > 0) expected_[i] = sums[i] / counts[i];
+  }
 }
 
 void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
@@ -166,11 +202,25 @@ void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
   const auto scratch = is_pass(task.kind) ? memory(task.data.size()) : std::span<float>{};
 
   const int worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
-  engine.meter_.start(task, worker);
-  const double start = clock_seconds();
-  run_kernel(engine.context_, task, data, scratch);
+  const int received = engine.meter_.start(task, worker);
+  double start = clock_seconds();
+  if (engine.emulated_ == nullptr) {
+    run_kernel(engine.context_, task, data, scratch);
+  } else if (task.job) {
+    start = engine.emulate(task, received, start);
+  }
   engine.meter_.end(task, worker, start, clock_seconds());
   engine.finished_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Without links that send ahead, the worker first fetches what it has not got, one after the other.
+double Engine::emulate(const Task& task, int received, double now) const {
+  thread_local const bool on_time = (wake_on_time(), true);
+  static_cast<void>(on_time);
+  const double start = links_ ? now : now + received * emulated_->alpha;
+  wait_until(start);
+  wait_until(start + emulated_->duration(task.stage).of(schedule_.job(*task.job).pass));
+  return start;
 }
 
 void Engine::fill_inputs(int step, const model::Dataset& data) {
@@ -187,13 +237,36 @@ void Engine::fill_inputs(int step, const model::Dataset& data) {
   }
 }
 
+// What the task waits for on emulated links. Like simulate, each datum goes once to each worker that reads
+// it, and gradients are reduced in no time.
+std::vector<starpu_task*> Engine::arrivals(const Task& task) {
+  std::vector<starpu_task*> tasks;
+  if (!links_ || !task.job) return tasks;
+  for (const DataAccess& access : task.data) {
+    const Datum& datum = graph_.data()[access.datum];
+    if (access.access != Access::read || datum.worker == task.worker) continue;
+    const starpu_data_handle_t handle = handles_[access.datum].get();
+    const int reader = session_.map().rank_of(task.worker);
+    if (rank_of(datum) != reader) {
+      require(starpu_mpi_get_data_on_node_detached(MPI_COMM_WORLD, handle, reader, nullptr, nullptr),
+              "sending", "a datum");
+    }
+    if (reader != rank()) continue;
+    starpu_task*& arrival = sent_[{access.datum, task.worker}];
+    if (arrival == nullptr) arrival = links_->send(handle);
+    tasks.push_back(arrival);
+  }
+  return tasks;
+}
+
 void Engine::insert(std::size_t task_number) {
   const Task& task = graph_.tasks()[task_number];
   const bool ours = session_.core() != nullptr;
+  const Binding binding = session_.choice().binding;
   std::vector<starpu_data_descr> data;
   data.reserve(task.data.size() + 1);
   for (const DataAccess& access : task.data)
-    data.push_back({handles_[access.datum].get(), mode_of(access.access, ours)});
+    data.push_back({handles_[access.datum].get(), mode_of(access.access, ours || binding != Binding::none)});
   if (is_pass(task.kind))
     data.push_back({scratch_[static_cast<std::size_t>(task.stage)].get(), STARPU_SCRATCH});
 
@@ -204,11 +277,20 @@ void Engine::insert(std::size_t task_number) {
   if (ours && session_.is_local(task.worker)) {
     sched_data = sched::pack_sched_data(session_.starpu_worker(task.worker), task.job);
   }
+  int worker = -1;
+  unsigned order = 0;
+  if (binding != Binding::none && session_.is_local(task.worker)) {
+    worker = session_.starpu_worker(task.worker);
+    if (task.job && binding == Binding::order) order = next_order_[static_cast<std::size_t>(worker)]++;
+  }
+  std::vector<starpu_task*> awaited = arrivals(task);
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &codelet(task.kind), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
       &arguments_[task_number], sizeof(TaskArgument), STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
-      sched_data, STARPU_NAME, names_[task_number].c_str(), 0);
+      sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
+      names_[task_number].c_str(), STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(),
+      0);
   require(status, "inserting", names_[task_number]);
 }
 
@@ -238,7 +320,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  fill_inputs(step, data);
+  if (emulated_ == nullptr) fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   const double start = clock_seconds();
@@ -248,7 +330,12 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
   session_.mpi().barrier();  // so that what follows waits for nobody
   result.seconds = clock_seconds() - start;
-  read_losses(result.losses);
+  if (links_) {
+    links_->clear();
+    sent_.clear();
+  }
+  learn_times();
+  if (emulated_ == nullptr) read_losses(result.losses);
   gather(result);
   running_ = false;
   return result;

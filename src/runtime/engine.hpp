@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,12 +13,14 @@
 
 #include <starpu.h>
 
+#include "delay_line.hpp"
 #include "kernels.hpp"
 #include "meter.hpp"
 #include "session.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/simulate.hpp"
 #include "task_graph.hpp"
 
 namespace starpipe::runtime {
@@ -50,7 +53,7 @@ class Handle {
 
 /// A step as it ran.
 struct StepResult {
-  std::vector<float> losses;          ///< by micro-batch; on every rank
+  std::vector<float> losses;          ///< by micro-batch; on every rank; none of emulated jobs
   double seconds = 0;                 ///< from submission to the last update, this rank's clock
   std::vector<JobRecord> jobs;        ///< all ranks' jobs, on rank 0's clock; on rank 0 only
   std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
@@ -64,11 +67,12 @@ struct StepResult {
 /// in the step (activations and fetched weights alike).
 class Engine {
  public:
-  /// `parameters`: start values of each stage, on every rank. All arguments but these must outlive the
-  /// engine.
+  /// `parameters`: start values of each stage, on every rank. `timeout`: seconds without a finished task
+  /// after which the job is aborted. `emulated`: waits of these lengths instead of kernels and transfers;
+  /// nothing is computed then. References and `emulated` must outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-         double timeout);
+         double timeout, const plan::Costs* emulated = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -97,11 +101,19 @@ class Engine {
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static starpu_codelet& codelet(TaskKind kind);
 
+  static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);
+  void learn_times();
+  [[nodiscard]] static std::size_t slot(const plan::Job& job) {
+    return static_cast<std::size_t>(job.stage) * 4 + static_cast<std::size_t>(job.pass);
+  }
+
   void choose_local_tasks();
   void register_data(const std::vector<std::vector<float>>& parameters);
   void fill_inputs(int step, const model::Dataset& data);
   void submit();
   void insert(std::size_t task_number);
+  std::vector<starpu_task*> arrivals(const Task& task);
+  double emulate(const Task& task, int received, double now) const;
   void drop(std::size_t datum);
   void read_losses(std::vector<float>& losses);
   void gather(StepResult& result);
@@ -125,6 +137,13 @@ class Engine {
   std::vector<std::vector<float>> memory_;  // by datum: what the host provides
   std::vector<Handle> handles_;             // by datum
   std::vector<Handle> scratch_;             // by stage
+
+  std::vector<double> expected_;      // microseconds of each stage and pass; NaN before the first
+  std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
+
+  const plan::Costs* emulated_;
+  std::optional<DelayLine> links_;                            // emulated, with prefetch
+  std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // by datum and worker, of this step
 
   std::atomic<std::uint64_t> finished_ = 0;
   std::atomic<bool> running_ = false;

@@ -13,14 +13,17 @@
 namespace starpipe::runtime {
 namespace {
 
-plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph) {
+plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                              const std::optional<plan::Costs>& costs) {
   const ScheduleConfig& wanted = config.schedule;
-  for (const std::string& file : wanted.plugins) plan::load_plugin(file);
-  plan::Schedule schedule = plan::make_schedule(wanted.name, {.workers = wanted.workers,
-                                                              .microbatches = config.training.microbatches,
-                                                              .graph = graph,
-                                                              .groups = wanted.groups,
-                                                              .stage_workers = wanted.placement});
+  plan::ScheduleRequest request;
+  request.workers = wanted.workers;
+  request.microbatches = config.training.microbatches;
+  request.graph = graph;
+  request.groups = wanted.groups;
+  request.stage_workers = wanted.placement;
+  request.costs = costs;
+  plan::Schedule schedule = plan::make_schedule(wanted.name, request);
   if (wanted.discipline || wanted.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
@@ -50,10 +53,32 @@ void refuse_large_stages(const model::Network& network) {
   }
 }
 
+plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network) {
+  const std::size_t stages = network.stages.size();
+  const auto of = [stages](const char* pass, const std::vector<double>& times, std::size_t stage) {
+    if (times.size() != 1 && times.size() != stages) {
+      throw InputError(fmt::format("runtime.emulate.{}: {} times for {} stages", pass, times.size(), stages));
+    }
+    return times[times.size() == 1 ? 0 : stage];
+  };
+  plan::Costs costs;
+  costs.durations.clear();
+  for (std::size_t s = 0; s < stages; ++s) {
+    costs.durations.push_back(
+        {.F = of("F", wanted.F, s), .B = of("B", wanted.B, s), .W = of("W", wanted.W, s)});
+  }
+  costs.sizes = network.sizes();
+  costs.alpha = wanted.comm;
+  costs.prefetch = wanted.prefetch;
+  return costs;
+}
+
 }  // namespace
 
 Experiment make_experiment(const Config& config) {
-  const int stages = config.schedule.stages.value_or(config.schedule.workers);
+  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+  const int stages = config.schedule.stages.value_or(
+      plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
   constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
   if (std::int64_t{stages} * config.training.microbatches > most) {
     throw InputError(
@@ -63,10 +88,12 @@ Experiment make_experiment(const Config& config) {
   model::Network network =
       model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
   refuse_large_stages(network);
-  plan::Schedule schedule = build_schedule(config, network.graph);
+  std::optional<plan::Costs> emulated;
+  if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
+  plan::Schedule schedule = build_schedule(config, network.graph, emulated);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
-  return {std::move(network), std::move(schedule), std::move(data)};
+  return {std::move(network), std::move(schedule), std::move(data), std::move(emulated)};
 }
 
 }  // namespace starpipe::runtime

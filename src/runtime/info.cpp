@@ -10,7 +10,7 @@
 
 #include "devices.hpp"
 #include "hardware.hpp"
-#include "sched/starpu_policy.hpp"
+#include "policy_choice.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/runtime/train.hpp"
 #include "starpipe/version.hpp"
@@ -73,7 +73,7 @@ std::string describe_runtime(bool json) {
 #endif
                                  {"cuda", built_with_cuda()},
                                  {"cuda_devices", cuda_devices()},
-                                 {"policies", sched::known_policies()},
+                                 {"policies", policy_names()},
                                  {"layers", model::layer_kinds()}};
   if (json) return info.dump(2) + "\n";
   std::string text;
@@ -92,7 +92,7 @@ std::string describe_runtime(bool json) {
   }
   for (const std::string& device : cuda_devices())
     text += fmt::format("{:<12}{} (no kernel uses it yet)\n", "GPU", device);
-  text += fmt::format("{:<12}{}\n", "policies", fmt::join(sched::known_policies(), ", "));
+  text += fmt::format("{:<12}{}\n", "policies", fmt::join(policy_names(), ", "));
   text += fmt::format("{:<12}{}\n", "layers", fmt::join(model::layer_kinds(), ", "));
   return text;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "engine.hpp"
@@ -32,11 +33,13 @@ class Measurement {
  public:
   static constexpr int calibration_steps = 3;
 
-  Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes);
+  /// `known`: the costs when they need no measuring (emulated jobs).
+  Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes,
+              std::optional<plan::Costs> known = std::nullopt);
 
   void add(const StepResult& step);
 
-  /// The measured durations and transfer delay, and the model's sizes.
+  /// The known costs, or the measured durations and transfer delay and the model's sizes.
   [[nodiscard]] plan::Costs costs() const;
   [[nodiscard]] plan::Timeline predicted() const;
   /// The step with the median makespan among the measured ones (of the last `window`).
@@ -54,6 +57,7 @@ class Measurement {
 
   const plan::Schedule& schedule_;
   std::vector<plan::StageSizes> sizes_;
+  std::optional<plan::Costs> known_;
   int steps_ = 0;
   std::vector<std::vector<double>> durations_;  // by stage * 4 + pass
   std::vector<double> delays_;

@@ -80,26 +80,29 @@ void Meter::release(std::size_t datum, Copy& copy) {
   live_bytes_[w] -= bytes(datum);
 }
 
-void Meter::receive(const DataAccess& access, int worker) {
+bool Meter::receive(const DataAccess& access, int worker) {
   auto& on = on_[access.datum];
-  if (std::ranges::find(on, worker) != on.end()) return;
+  if (std::ranges::find(on, worker) != on.end()) return false;
   on.push_back(worker);
-  if (access.access == Access::write) return;
+  if (access.access == Access::write) return false;
   plan::Received* count =
       received(workers_[static_cast<std::size_t>(worker)].received, graph_.data()[access.datum].kind);
-  if (count == nullptr) return;
+  if (count == nullptr) return false;
   ++count->count;
   count->bytes += bytes(access.datum);
+  return true;
 }
 
-void Meter::start(const Task& task, int worker) {
+int Meter::start(const Task& task, int worker) {
   const std::scoped_lock lock(mutex_);
+  int count = 0;
   for (const DataAccess& access : task.data) {
-    receive(access, worker);
+    if (receive(access, worker)) ++count;
     for (Copy& copy : copies_[access.datum]) {
       if (copy.worker == task.worker && !copy.held) hold(access.datum, copy);
     }
   }
+  return count;
 }
 
 void Meter::end(const Task& task, int worker, double start_time, double end_time) {

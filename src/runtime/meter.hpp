@@ -36,8 +36,9 @@ class Meter {
   /// Forgets the last step.
   void reset();
 
-  /// `task` starts on logical worker `worker`, with its data there.
-  void start(const Task& task, int worker);
+  /// `task` starts on logical worker `worker`, with its data there. Returns how many of them the worker had
+  /// to receive for it.
+  int start(const Task& task, int worker);
   void end(const Task& task, int worker, double start_time, double end_time);
 
   [[nodiscard]] const std::vector<JobRecord>& jobs() const { return jobs_; }
@@ -53,7 +54,7 @@ class Meter {
     bool held = false;
   };
 
-  void receive(const DataAccess& access, int worker);
+  bool receive(const DataAccess& access, int worker);
   void hold(std::size_t datum, Copy& copy);
   void release(std::size_t datum, Copy& copy);
   [[nodiscard]] std::uint64_t bytes(std::size_t datum) const {

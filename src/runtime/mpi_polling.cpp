@@ -40,7 +40,7 @@ void rest() {
 
 }  // namespace
 
-void poll_mpi_gently() { gentle = true; }
+void poll_mpi_gently(bool gently) { gentle = gently; }
 
 }  // namespace starpipe::runtime
 

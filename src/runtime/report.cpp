@@ -52,6 +52,13 @@ ordered_json to_json(const Config& config) {
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
+  if (runtime.emulate) {
+    json["runtime"]["emulate"] = {{"F", runtime.emulate->F},
+                                  {"B", runtime.emulate->B},
+                                  {"W", runtime.emulate->W},
+                                  {"comm", runtime.emulate->comm},
+                                  {"prefetch", runtime.emulate->prefetch}};
+  }
   return json;
 }
 
@@ -86,12 +93,6 @@ std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value Wor
   return values;
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024);
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024 * 1024));
-}
-
 // "x" when prediction and measurement agree, "x / y" when they do not.
 std::string pair_text(const std::string& predicted, const std::string& measured) {
   return predicted == measured ? predicted : predicted + " / " + measured;
@@ -99,9 +100,7 @@ std::string pair_text(const std::string& predicted, const std::string& measured)
 
 }  // namespace
 
-ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
-                         const TrainRecord& record, const plan::Timeline& predicted,
-                         const MeasuredRun& measured, const Measurement& measurement) {
+ordered_json report_head(const Config& config, const Mpi& mpi) {
   ordered_json report;
   report["config"] = to_json(config);
   report["config_file"] = config.source;
@@ -112,11 +111,31 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
                        {"cores", hardware.cores},
                        {"ranks", mpi.ranks()}};
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  return report;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::string_view unit;
+  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
+    value /= 1024;
+    unit = next;
+    if (value < 1000) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
+                         const TrainRecord& record, const plan::Timeline& predicted,
+                         const MeasuredRun& measured, const Measurement& measurement) {
+  ordered_json report = report_head(config, mpi);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.schedule.discipline());
   report["stages"] = experiment.schedule.stages();
   report["parameters"] = experiment.network.parameter_count();
-  report["losses"] = record.losses;
+  report["emulated"] = experiment.emulated.has_value();
+  if (!experiment.emulated) report["losses"] = record.losses;
   report["step_seconds"] = record.step_seconds;
   report[experiment.data->unit() + "_per_second"] = record.units_per_second;
 

@@ -16,7 +16,8 @@ namespace starpipe::runtime {
 
 /// A training run, as rank 0 knows it at the end.
 struct TrainRecord {
-  std::vector<double> losses;        ///< by step: mean over micro-batches, before the step's update
+  std::vector<double>
+      losses;  ///< by step: mean over micro-batches, before the step's update; none of emulated jobs
   std::vector<double> step_seconds;  ///< by step
   /// Throughput of the median step after the first.
   double units_per_second = 0;
@@ -26,6 +27,12 @@ struct TrainRecord {
   std::uint64_t rank_bytes_measured = 0;   ///< by StarPU-MPI's statistics
   bool rank_bytes_known = false;           ///< whether these were on
 };
+
+/// What every report starts with: configuration, versions, machine, time.
+nlohmann::ordered_json report_head(const Config& config, const Mpi& mpi);
+
+/// For people: "512 B", "1.5 MiB".
+std::string bytes_text(std::uint64_t bytes);
 
 /// The report: configuration, versions, machine, losses, times, text offsets of the first three steps, and
 /// for makespan, bubble fraction, peak activations and transfers the predicted beside the measured value.

@@ -5,16 +5,15 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cblas.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <starpu.h>
 #include <starpu_mpi.h>
 
@@ -54,42 +53,20 @@ class QuietStandardError {
   int saved_;
 };
 
-struct PolicyRequest {
-  std::string name;
-  bool from_library = false;  // that STARPU_SCHED_LIB names
+// Hides a variable for its own lifetime.
+class WithoutVariable {
+ public:
+  explicit WithoutVariable(const char* name) : name_(name), value_(environment(name)) { unsetenv(name); }
+  ~WithoutVariable() {
+    if (!value_.empty()) setenv(name_, value_.c_str(), /*overwrite=*/1);
+  }
+  WithoutVariable(const WithoutVariable&) = delete;
+  WithoutVariable& operator=(const WithoutVariable&) = delete;
+
+ private:
+  const char* name_;
+  std::string value_;
 };
-
-// Whether the library has the policy. StarPU only warns, and runs another one, when the library or the
-// policy is missing.
-bool library_has_policy(const std::string& library, const std::string& name) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw InputError(fmt::format("STARPU_SCHED_LIB: {}", dlerror()));
-  using Find = starpu_sched_policy* (*)(const char*);
-  const auto find = reinterpret_cast<Find>(dlsym(handle, "starpu_get_sched_lib_policy"));
-  const bool found = find != nullptr && find(name.c_str()) != nullptr;
-  dlclose(handle);
-  if (find == nullptr) {
-    throw InputError(fmt::format("STARPU_SCHED_LIB: {} has no starpu_get_sched_lib_policy", library));
-  }
-  return found;
-}
-
-// STARPU_SCHED wins over the configuration, as StarPU's users expect.
-PolicyRequest find_policy(const RuntimeConfig& config) {
-  const std::string from_environment = environment("STARPU_SCHED");
-  const std::string library = environment("STARPU_SCHED_LIB");
-  PolicyRequest request{from_environment.empty() ? config.policy : from_environment};
-  request.from_library =
-      !library.empty() && library_has_policy(library, request.name) &&
-      request.name != sched::policy_name;  // a second copy of ours would not know the schedule
-  const auto known = sched::known_policies();
-  if (!request.from_library && std::ranges::find(known, request.name) == known.end()) {
-    throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
-                                 from_environment.empty() ? "runtime.policy" : "STARPU_SCHED", request.name,
-                                 fmt::join(known, ", ")));
-  }
-  return request;
-}
 
 }  // namespace
 
@@ -154,7 +131,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
   std::string problem;
   const std::string allowed = environment("STARPU_NCPU");
-  if (share.workers > share.cores * config.workers_per_core) {
+  if (!config.emulate && share.workers > share.cores * config.workers_per_core) {
     problem = fmt::format(
         "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "
         "(runtime.workers_per_core: {})",
@@ -173,22 +150,9 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   return share;
 }
 
-Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, const RuntimeConfig& config)
-    : mpi_(mpi), map_(map) {
-  PolicyRequest request;
-  std::string problem;
-  try {
-    request = find_policy(config);
-  } catch (const InputError& error) {
-    problem = error.what();
-  }
-  problem = mpi.first_problem(problem);
-  if (!problem.empty()) throw InputError(problem);
-  requested_policy_ = request.name;
-  // We read it; StarPU must not read it again, since it would look for our policy by name and warn.
-  unsetenv("STARPU_SCHED");
-  if (!request.from_library) unsetenv("STARPU_SCHED_LIB");
-  if (share.crowded() && mpi.ranks() > 1) poll_mpi_gently();
+Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy)
+    : mpi_(mpi), map_(map), choice_(std::move(policy)) {
+  poll_mpi_gently(share.crowded() && mpi.ranks() > 1);
   default_environment("STARPU_SILENT", "1");
   default_environment("STARPU_MPI_STATS", "1");
   default_environment("STARPU_MPI_NOBIND", "1");
@@ -204,18 +168,23 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, c
   conf.nopencl = 0;
   conf.catch_signals = 0;
   starpu_sched_policy ours = sched::starpipe_policy();
-  if (request.name == sched::policy_name) {
+  if (choice_.starpu == sched::policy_name) {
     conf.sched_policy = &ours;
   } else {
-    conf.sched_policy_name = requested_policy_.c_str();
+    conf.sched_policy_name = choice_.starpu.c_str();
   }
+  // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
+  const WithoutVariable policy_name("STARPU_SCHED");
+  std::optional<WithoutVariable> library;
+  if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB");
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
 
+  std::string problem;
   policy_ = starpu_sched_get_sched_policy()->policy_name;
   core_ = sched::active_policy_core();
-  if (policy_ != requested_policy_) {
-    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", requested_policy_, policy_);
+  if (policy_ != choice_.starpu) {
+    problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", choice_.name, policy_);
   }
   starpu_ids_.resize(static_cast<std::size_t>(map.count(mpi.rank())));
   const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, starpu_ids_.data(),

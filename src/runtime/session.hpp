@@ -8,6 +8,7 @@
 
 #include <mpi.h>
 
+#include "policy_choice.hpp"
 #include "starpipe/runtime/config.hpp"
 #include "starpipe/sched/policy_core.hpp"
 
@@ -75,9 +76,9 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 /// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank.
 class Session {
  public:
-  /// Collective. Throws InputError when the policy is unknown, or when StarPU runs another one than was
-  /// asked for (it falls back to `lws` in silence); std::runtime_error when StarPU does not start.
-  Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, const RuntimeConfig& config);
+  /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
+  /// in silence); std::runtime_error when StarPU does not start.
+  Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -95,8 +96,8 @@ class Session {
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
-  /// The policy that was asked for: STARPU_SCHED's, else the configuration's.
-  [[nodiscard]] const std::string& requested_policy() const { return requested_policy_; }
+  /// What was asked for.
+  [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
   /// The policy that really runs: StarPU's word, not ours.
   [[nodiscard]] const std::string& policy() const { return policy_; }
   /// Our policy's core; null when another policy runs.
@@ -105,7 +106,7 @@ class Session {
  private:
   const Mpi& mpi_;
   WorkerMap map_;
-  std::string requested_policy_;
+  PolicyChoice choice_;
   std::string policy_;
   sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
   std::vector<int> starpu_ids_;

@@ -11,13 +11,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "distributed.hpp"
 #include "engine.hpp"
 #include "measurement.hpp"
 #include "report.hpp"
 #include "session.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
 
@@ -30,11 +30,12 @@ class Progress {
   Progress(int steps, std::string unit)
       : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
 
-  void show(int step, double loss, double units_per_second) const {
+  void show(int step, std::optional<double> loss, double units_per_second) const {
     const bool last = step + 1 == steps_;
     if (!terminal_ && !last && step % std::max(1, steps_ / 20) != 0) return;
-    fmt::print(stderr, "{}step {:>{}}/{}  loss {:.4f}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
-               fmt::formatted_size("{}", steps_), steps_, loss, units_per_second, unit_,
+    fmt::print(stderr, "{}step {:>{}}/{}  {}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
+               fmt::formatted_size("{}", steps_), steps_,
+               loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_,
                !terminal_ || last ? "\n" : "");
     std::fflush(stderr);
   }
@@ -62,12 +63,15 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
   const Progress progress(config.training.steps, experiment.data->unit());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
-    const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
-    record.losses.push_back(sum / static_cast<double>(result.losses.size()));
+    std::optional<double> loss;
+    if (!result.losses.empty()) {
+      const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
+      loss = record.losses.emplace_back(sum / static_cast<double>(result.losses.size()));
+    }
     record.step_seconds.push_back(result.seconds);
     if (!root) continue;
     measurement.add(result);
-    progress.show(step, record.losses.back(), units / result.seconds);
+    progress.show(step, loss, units / result.seconds);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
@@ -112,24 +116,11 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
   }
 }
 
-// One rank's failure leaves the others waiting for it, so it ends the job; and before anything is destroyed,
-// since destructors wait for tasks and for other ranks.
-template <class Function>
-void or_abort(const Mpi& mpi, Function&& function) {
-  try {
-    function();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-}
-
 void run_and_report(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
                     const Session& session, Engine& engine) {
-  Measurement measurement(experiment.schedule, experiment.network.sizes());
+  Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
   TrainRecord record = run_steps(config, experiment, engine, session, measurement);
-  record.requested_policy = session.requested_policy();
+  record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(config, engine, session, engine.graph(), record);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
@@ -138,57 +129,20 @@ void run_and_report(const Config& config, const TrainOutputs& outputs, const Exp
   write_outputs(config, experiment, outputs, session, record, measurement);
 }
 
-void run(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
-         const Session& session, const std::vector<std::vector<float>>& parameters) {
-  or_abort(session.mpi(), [&] {
-    Engine engine(session, experiment.schedule, experiment.network, config.training.optimizer, parameters,
-                  config.runtime.timeout);
-    or_abort(session.mpi(), [&] { run_and_report(config, outputs, experiment, session, engine); });
-  });
-}
-
-// Runs `setup` on every rank; when any of them finds a mistake, all throw the same InputError.
-template <class Setup>
-auto agree(const Mpi& mpi, Setup setup) {
-  std::string problem;
-  std::optional<decltype(setup())> result;
-  try {
-    result.emplace(setup());
-  } catch (const InputError& error) {
-    problem = error.what();
-  }
-  problem = mpi.first_problem(problem);
-  if (!problem.empty()) throw InputError(problem);
-  return std::move(*result);
-}
-
 }  // namespace
 
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
-  const Mpi mpi;
-  try {
-    const Config config = agree(mpi, configure);
-    const Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
-    const auto parameters =
-        agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
-    agree(mpi, [&] {
-      if (mpi.rank() == 0) check_outputs(outputs);
-      return 0;
+  return run_on_ranks(configure, [&](const Assignment& job) {
+    const auto policy = agree(job.mpi, [&] {
+      if (job.mpi.rank() == 0) check_outputs(outputs);
+      return configured_policy(job.config.runtime);
     });
-    const WorkerMap map(config.schedule.workers, mpi.ranks());
-    const CoreShare share = share_cores(mpi, map, config.runtime);
-    const Session session(mpi, map, share, config.runtime);
-    run(config, outputs, experiment, session, parameters);
-  } catch (const InputError& error) {
-    if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    // One rank's failure leaves the others waiting for it.
-    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  return 0;
+    const Session session(job.mpi, job.map, job.share, policy);
+    or_abort(job.mpi, [&] {
+      Engine engine = make_engine(session, job);
+      or_abort(job.mpi, [&] { run_and_report(job.config, outputs, job.experiment, session, engine); });
+    });
+  });
 }
 
 }  // namespace starpipe::runtime

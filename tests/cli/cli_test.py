@@ -73,6 +73,7 @@ class Info(CommandTest):
 
 # Of those, the ones with groups and those that place by micro-batch.
 GROUPED = {"lpp", "fslpp"}
+TWO_REPLICAS = {"chimera", "dualpipe"}  # one up, one down: an even number of workers
 ANY_STAGES = {"ddp", "fsdp", "lpp", "fslpp"}
 
 
@@ -96,7 +97,7 @@ class ScheduleShow(CommandTest):
 
     def requests(self, name):
         """Worker counts and options that the schedule has an answer to."""
-        for workers in (1, 2, 3, 4, 6):
+        for workers in (2, 4, 6) if name in TWO_REPLICAS else (1, 2, 3, 4, 6):
             if name in GROUPED:
                 for groups in (g for g in range(1, workers + 1) if workers % g == 0):
                     for stages in (1, 3, workers, 2 * workers):
@@ -111,7 +112,8 @@ class ScheduleShow(CommandTest):
         rng = random.Random(1)
         durations = ["F=1,B=1,W=1", "F=1,B=2,W=0.5", "F=0.25,B=3,W=1"]
         for name in self.names():
-            requests = [(w, m, o) for w, o in self.requests(name) for m in (1, 3, 8)]
+            microbatches = (12, 16, 24) if name.startswith("dualpipe") else (1, 3, 8)
+            requests = [(w, m, o) for w, o in self.requests(name) for m in microbatches]
             # Each with one of the costs; that is every combination of one option with another somewhere.
             for (workers, microbatches, options), cost, comm in zip(
                     rng.sample(requests, min(len(requests), 12)), itertools.cycle(durations),

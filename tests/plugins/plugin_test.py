@@ -83,7 +83,7 @@ class Plugins(CommandTest):
     def test_handing_over(self):
         for odd, word in (("throw", "no std::exception"), ("throw exception", "two lines"), ("nothing", "no schedule"),
                           ("taken", "'1f1b' is taken"), ("twice", "'sound' is taken"), ("blank name", "blanks"),
-                          ("no name", "name"), ("no function", "'no-function'")):
+                          ("no name", "name"), ("no stages", "0 stages"), ("no function", "'no-function'")):
             for command in (["schedule", "list", "--plugin", PLUGIN], ["plugin", "check", PLUGIN]):
                 self.refused(command, PLUGIN, word, environment={"STARPIPE_ODD": odd})
         self.refused(["plugin", "check", PLUGIN], PLUGIN, "signal 11", environment={"STARPIPE_ODD": "crash"})

@@ -125,11 +125,11 @@ class Noise : public model::Dataset {
 
 // ---- schedules ----
 
-/// The schedule with its backward passes split, W right behind B.
+/// The schedule with all its backward passes split; W is right behind B where they were one.
 inline plan::Schedule split(const plan::Schedule& fused) {
   const auto whole = [fused](const plan::Job& job) {
-    return *fused.find(
-        {job.stage, job.microbatch, job.pass == plan::Pass::F ? plan::Pass::F : plan::Pass::BW});
+    const auto same = fused.find(job);
+    return same ? *same : *fused.find({job.stage, job.microbatch, plan::Pass::BW});
   };
   plan::ScheduleSpec spec;
   spec.name = fused.name() + "-split";
@@ -192,12 +192,15 @@ inline std::vector<NamedCase> named_cases(int workers, int microbatches) {
             request.graph = network.graph;
             found.emplace(NamedCase{entry.name, network, plan::make_schedule(entry.name, request)});
           } catch (const InputError& error) {
-            problem = error.what();
+            problem += error.what() + std::string("; ");
           }
         }
       }
     }
-    EXPECT_TRUE(found) << entry.name << ": no test case fits it: " << problem;
+    // The bidirectional ones pair a pipeline up with one down.
+    const bool needs_even = problem.find("even number of workers") != std::string::npos;
+    EXPECT_TRUE(found || (needs_even && workers % 2 != 0))
+        << entry.name << ": no test case fits it: " << problem;
     if (found) cases.push_back(std::move(*found));
   }
   return cases;

@@ -23,7 +23,7 @@ std::string start(const std::string& policy) {
   config.policy = policy;
   try {
     const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
-    const Session session(*mpi, map, share_cores(*mpi, map, config), config);
+    const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy(config));
     EXPECT_EQ(session.core() != nullptr, session.policy() == "starpipe");
     return "runs " + session.policy();
   } catch (const InputError& error) {

@@ -21,9 +21,9 @@ struct ImportedSchedule {
 ///
 /// Times are in the unit of the durations, memory in stage activations; arrays are indexed by worker;
 /// "ops" holds one array a worker, by start. "durations" is an object when all stages cost the same, an
-/// array with one object a stage otherwise. "stage_graph" (edges), "memory_limits", "comm_per_byte",
-/// "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they differ from
-/// the default: a chain, none, 0, true, all zero. `schedule_from_json` reads it back.
+/// array with one object a stage otherwise. "stage_graph" (edges), "recompute", "memory_limits",
+/// "comm_per_byte", "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they
+/// differ from the default: a chain, false, none, 0, true, all zero. `schedule_from_json` reads it back.
 /// Callers that look inside the result include <nlohmann/json.hpp>.
 nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline);
 

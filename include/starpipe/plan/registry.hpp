@@ -9,6 +9,7 @@
 
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/simulate.hpp"
 
 namespace starpipe::plan {
 
@@ -16,8 +17,14 @@ namespace starpipe::plan {
 struct ScheduleRequest {
   int workers = 1;
   int microbatches = 1;
-  /// Stage graph of the model; a chain of `workers` stages when absent.
+  /// Stage graph of the model; a chain of as many stages a worker as the schedule has when absent.
   std::optional<StageGraph> graph = {};
+  /// Any schedule with recomputation (`Schedule::recompute`).
+  bool recompute = false;
+  /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb); other schedules
+  /// are the same for all costs. As `simulate` takes them: with recomputation B's have F's in them. All
+  /// durations 1 and free transfers when absent.
+  std::optional<Costs> costs = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};
   /// Worker of each stage, one entry a stage, for schedules that place by stage; stage s on worker s
@@ -32,8 +39,13 @@ struct ScheduleEntry {
   std::string summary;
   /// Where it was published (source and section).
   std::string source;
-  /// Throws InputError, naming the value at fault, for a request the definition has no answer to.
+  /// Gets a request with a graph. Throws InputError, naming the value at fault, for one that the definition
+  /// has no answer to.
   std::function<Schedule(const ScheduleRequest&)> build;
+  /// Stages of the default chain, per worker.
+  int stages_per_worker = 1;
+  /// The name in torch.distributed.pipelining, where it has the schedule; `make_schedule` takes it too.
+  std::string alias = {};
 };
 
 /// Adds a name; call it from a file-scope initialiser (`const bool registered = ...`). Returns true.
@@ -43,13 +55,16 @@ bool register_schedule(ScheduleEntry entry);
 /// All names, sorted.
 std::vector<ScheduleEntry> schedule_entries();
 
+/// The entry of a name or alias. Throws InputError for an unknown one, listing the known names.
+const ScheduleEntry& find_schedule(std::string_view name);
+
 /// The function of a named schedule did not keep to its contract.
 class BrokenSchedule : public InputError {
  public:
   using InputError::InputError;
 };
 
-/// Builds `name`. Throws InputError for an unknown name (listing the known ones) or a bad request;
+/// Builds `name`, or the schedule whose alias it is. Throws InputError for an unknown name or a bad request;
 /// BrokenSchedule when its function throws anything but InputError, or builds a schedule of other workers,
 /// micro-batches or stages than asked for.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);

@@ -43,6 +43,9 @@ struct ScheduleSpec {
   Discipline discipline = Discipline::ordered;
   /// Stashes worker w may hold at once; empty: no limits.
   std::vector<int> memory_limits = {};
+  /// F keeps only the stage's input, and B or BW computes F again first (source 003, rematerialisation;
+  /// 1F1B-R of 001).
+  bool recompute = false;
 };
 
 /// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
@@ -63,6 +66,11 @@ class Schedule {
   /// True when any (stage, micro-batch) has B and W apart.
   [[nodiscard]] bool split_backward() const { return stride_ == 3; }
   [[nodiscard]] bool split_backward(int stage, int microbatch) const;
+
+  /// Whether B and BW compute F again from the stage's input. A stash is then live from B on.
+  [[nodiscard]] bool recompute() const { return recompute_; }
+  /// The same jobs, w and n with recomputation.
+  [[nodiscard]] Schedule with_recomputation() const;
 
   /// The same jobs, w and n under another discipline or other limits.
   [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
@@ -119,6 +127,7 @@ class Schedule {
   int stride_ = 2;
   Discipline discipline_;
   std::vector<int> memory_limits_;
+  bool recompute_;
   std::vector<Placement> placement_;
   std::vector<std::uint32_t> rank_;
   std::vector<std::uint32_t> position_;

@@ -44,6 +44,10 @@ struct Costs {
   [[nodiscard]] const StageSizes& size(int stage) const;
 };
 
+/// The costs of a schedule with recomputation: B, and with it BW, lasts as long as F and B. `simulate` takes
+/// durations as they are, so that measured ones, which have F in B, fit too.
+Costs with_recomputation(Costs costs);
+
 /// When a job computed.
 struct Span {
   double start = 0;
@@ -126,7 +130,8 @@ struct MemoryStep {
 /// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
 /// from the start of the first of B and W there to the end of the last: so what a worker holds follows from
 /// the order of its own jobs, and what is on its way, or waits unread, is the transfer's. B's part for W
-/// likewise, from the start of B. Intervals are half-open: what ends when another starts does not add to
+/// likewise, from the start of B. With recomputation that time is the inputs', and a stash is live only
+/// from the start of B. Intervals are half-open: what ends when another starts does not add to
 /// it. O(jobs log jobs).
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
                                                       const std::vector<Span>& spans);

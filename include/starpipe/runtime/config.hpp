@@ -12,6 +12,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/simulate.hpp"
 
 namespace starpipe::runtime {
 
@@ -37,6 +38,17 @@ struct ScheduleConfig {
   std::optional<int> memory_limit;             ///< stashes a worker may hold; alone it means bounded
 };
 
+/// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
+/// workers runs on a small machine. Seconds; one value a stage, or one for all. BW lasts B + W.
+struct EmulationConfig {
+  std::vector<double> F;
+  std::vector<double> B;
+  std::vector<double> W;
+  double comm = 0;  ///< of each transfer between workers
+  /// Whether transfers overlap compute (see plan::Costs).
+  bool prefetch = true;
+};
+
 /// `runtime:` of the configuration.
 struct RuntimeConfig {
   std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
@@ -46,6 +58,7 @@ struct RuntimeConfig {
   int workers_per_core = 4;
   /// Seconds without a finished job after which the run is ended: a rank is lost or stuck.
   double timeout = 300;
+  std::optional<EmulationConfig> emulate;
 };
 
 /// A whole configuration file.
@@ -64,6 +77,8 @@ struct Experiment {
   model::Network network;
   plan::Schedule schedule;
   std::unique_ptr<model::Dataset> data;
+  /// What emulated jobs and transfers take; nothing when kernels run.
+  std::optional<plan::Costs> emulated;
 };
 
 /// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule

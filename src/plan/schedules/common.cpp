@@ -11,6 +11,32 @@ StageGraph requested_graph(const ScheduleRequest& request) {
   return request.graph ? *request.graph : StageGraph::chain(request.workers);
 }
 
+StageGraph requested_chain(std::string_view name, const ScheduleRequest& request, int chunks) {
+  refuse_groups(name, request);
+  if (!request.stage_workers.empty()) {
+    throw InputError(fmt::format("{} has a placement of its own: schedule.placement does not apply", name));
+  }
+  const StageGraph graph = request.graph ? *request.graph : StageGraph::chain(chunks * request.workers);
+  if (!graph.is_chain()) throw InputError(fmt::format("{} is defined for a chain of stages only", name));
+  if (graph.size() != chunks * request.workers) {
+    throw InputError(fmt::format("{} has {} {} a worker: {} workers need {} stages, not {}", name, chunks,
+                                 chunks == 1 ? "stage" : "stages", request.workers, chunks * request.workers,
+                                 graph.size()));
+  }
+  return graph;
+}
+
+int requested_chunks(std::string_view name, const ScheduleRequest& request) {
+  const int stages = requested_graph(request).size();
+  if (stages % request.workers != 0) {
+    throw InputError(
+        fmt::format("{} has as many stages on each worker: {} stages do not divide by {} workers", name,
+                    stages, request.workers));
+  }
+  requested_chain(name, request, stages / request.workers);
+  return stages / request.workers;
+}
+
 std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
                                               const StageGraph& graph) {
   refuse_groups(name, request);

@@ -18,6 +18,14 @@ StageGraph requested_graph(const ScheduleRequest& request);
 std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
                                               const StageGraph& graph);
 
+/// The requested graph of schedules that place the stages of a chain themselves, `chunks` on each worker.
+/// Throws InputError for a graph that is not a chain of `chunks * workers` stages, or with groups or a
+/// placement.
+StageGraph requested_chain(std::string_view name, const ScheduleRequest& request, int chunks);
+/// How many stages of the requested chain each worker has. Throws InputError as `requested_chain`, or when
+/// the workers do not divide the stages.
+int requested_chunks(std::string_view name, const ScheduleRequest& request);
+
 /// Throws InputError when the request names a worker for each stage: `name` places by micro-batch.
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request);
 /// Throws InputError when the request has groups.

@@ -19,8 +19,8 @@ Schedule gpipe(const ScheduleRequest& request) {
                    }});
 }
 
-const bool registered = register_schedule(
-    {"gpipe", "all forward passes, then all backward passes in reverse", "GPipe, arXiv 1811.06965", gpipe});
+const bool registered = register_schedule({"gpipe", "all forward passes, then all backward passes in reverse",
+                                           "GPipe, arXiv 1811.06965", gpipe, 1, "GPipe"});
 
 }  // namespace
 }  // namespace starpipe::plan

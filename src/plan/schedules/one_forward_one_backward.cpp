@@ -26,10 +26,12 @@ Schedule one_forward_one_backward(const ScheduleRequest& request, const char* na
 
 const bool registered_1f1b = register_schedule(
     {"1f1b", "one forward, one backward: P - s micro-batches in flight on stage s",
-     "PipeDream-Flush, arXiv 2006.09503; DAPPLE, arXiv 2007.01045", [](const ScheduleRequest& request) {
+     "PipeDream-Flush, arXiv 2006.09503; DAPPLE, arXiv 2007.01045",
+     [](const ScheduleRequest& request) {
        return one_forward_one_backward(
            request, "1f1b", [](std::int64_t stages, std::int64_t depth) { return stages - depth; });
-     }});
+     },
+     1, "1F1B"});
 
 const bool registered_eager = register_schedule(
     {"eager-1f1b", "1F1B with 2(P - s) - 1 micro-batches in flight, to hide communication",

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The bubble rates of Table 4 of "Pipeline Parallelism with Controllable Memory", and ours beside them.
+
+Durations are those of Table 5 (a worker's whole stage; half of it a chunk for the V schedules), transfers
+take 0.67, 0.45 and 0.29 ms for the three models, and the rate is 1 - work / longest device span, in percent.
+
+    experiments/table4/table4.py [--starpipe build/bin/starpipe] [--search SECONDS]
+
+With --search, a third figure per cell: what `starpipe search` reaches within the memory of the row's schedule
+in that many seconds. Exits 1 when a rate is more than 0.3 points from the paper's.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+
+MODELS = {  # workers, F, B, W, transfer (ms)
+    "9.6B": (16, 12.96, 13.22, 9.76, 0.67),
+    "21B": (24, 9.30, 9.47, 7.19, 0.45),
+    "38.5B": (32, 6.72, 6.89, 5.06, 0.29),
+}
+PAPER = {  # by model: W, 2 W, ... 16 W micro-batches
+    "v-zb": [[18.7, 8.88, 4.57, 2.32, 1.16], [18.9, 8.51, 4.39, 2.19, 1.09], [18.7, 8.61, 4.3, 2.24, 1.14]],
+    "zb-1p": [[31.7, 20.1, 11.2, 5.92, 3.06], [31.5, 19.8, 11.0, 5.82, 3.0], [32.1, 20.1, 11.1, 5.89, 3.04]],
+    "v-half": [[40.5, 24.2, 13.8, 7.41, 3.84], [41.3, 24.6, 14.0, 7.5, 3.89], [42.0, 24.9, 14.3, 7.6, 3.97]],
+    "1f1b": [[50.1, 34.3, 21.7, 13.5, 8.76], [50.5, 34.6, 21.9, 13.5, 8.67], [50.7, 34.6, 21.8, 13.4, 8.44]],
+    "v-min": [[48.4, 36.5, 28.0, 23.1, 20.3], [47.8, 35.8, 27.4, 21.9, 19.1], [48.6, 36.5, 27.8, 22.5, 19.5]],
+}
+TOLERANCE = 0.3
+
+
+def run(command):
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {result.stderr.strip()}")
+    return json.loads(result.stdout)
+
+
+def rate(schedule, work):
+    """1 - work / longest device span, in percent."""
+    spans = [max(op["end"] for op in row) - min(op["start"] for op in row) for row in schedule["ops"]]
+    return 100 * (1 - work / max(spans))
+
+
+def cell(options, name, model, microbatches):
+    workers, *durations, comm = MODELS[model]
+    chunks = 2 if name.startswith("v-") else 1
+    costs = [
+        "--workers", str(workers), "--microbatches", str(microbatches), "--comm", str(comm), "--json",
+        "--durations", ",".join(f"{p}={d / chunks}" for p, d in zip("FBW", durations)),
+    ]  # fmt: skip
+    work = microbatches * sum(durations)
+    ours = run([options.starpipe, "schedule", "show", name, *costs])
+    found = None
+    if options.search:
+        limit = max(ours["peak_activations"])
+        found = run([
+            options.starpipe, "search", *costs, "--chunks", str(chunks), "--memory-limit", str(limit),
+            "--budget", str(options.search),
+        ])  # fmt: skip
+    return rate(ours, work), None if found is None else rate(found, work)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starpipe", default="build/bin/starpipe", help="the command")
+    parser.add_argument("--search", type=float, metavar="SECONDS", help="also search, this long per cell")
+    options = parser.parse_args()
+    print("Bubble rate by device span, %: paper, ours" + (", searched" if options.search else ""))
+    worst = 0.0
+    for index, (model, (workers, *_)) in enumerate(MODELS.items()):
+        counts = [workers << i for i in range(5)]
+        print(f"\n{model}, {workers} workers\n{'micro-batches':14}" + "".join(f"{n:>22}" for n in counts))
+        for name, rows in PAPER.items():
+            print(f"{name:14}", end="", flush=True)
+            for count, paper in zip(counts, rows[index]):
+                ours, searched = cell(options, name, model, count)
+                worst = max(worst, abs(ours - paper))
+                text = f"{paper:6.2f} {ours:6.2f}" + ("" if searched is None else f" {searched:6.2f}")
+                print(f"{text:>22}", end="", flush=True)
+            print()
+    print(f"\nlargest difference: {worst:.2f} points")
+    return 0 if worst <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

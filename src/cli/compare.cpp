@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/compare.hpp"
+
+#include <memory>
+
+#include "cli/commands.hpp"
+#include "cli/options.hpp"
+#include "starpipe/runtime/lost_rank.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+struct CompareOptions {
+  ConfigOptions config;
+  runtime::Comparison comparison{
+      .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
+};
+
+int compare(const CompareOptions& options) {
+  if (const auto status = runtime::watch_over_rank()) return *status;
+  return runtime::compare([&] { return options.config.load(); }, options.comparison);
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Action& action) {
+  CLI::App* const command =
+      app.add_subcommand("compare", "Run one task graph under several scheduling policies");
+  const auto options = std::make_shared<CompareOptions>();
+  runtime::Comparison& comparison = options->comparison;
+  options->config.add_to(*command);
+  command
+      ->add_option("--policies", comparison.policies,
+                   "starpipe; a policy of StarPU's or of the library in STARPU_SCHED_LIB; on-worker and "
+                   "worker-order, StarPU's static controls")
+      ->type_name("NAME,NAME,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command->add_option("--repetitions", comparison.repetitions, "Runs of each policy, in shuffled order")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--seed", comparison.seed, "Of the order of the runs")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_flag("--json", comparison.json, "As JSON");
+  command->add_option("-o,--output", comparison.output, "Also write JSON to a file")->type_name("FILE.json");
+  command
+      ->add_option("--timeline", comparison.timeline, "Draw the prediction and a median run of each policy")
+      ->type_name("FILE.svg");
+  command->footer(
+      "Example:\n"
+      "  starpipe compare experiments/emulated.yaml --policies starpipe,lws,prio --timeline compare.svg");
+  command->callback([options, &action] { action = [options] { return compare(*options); }; });
+}
+
+}  // namespace starpipe::cli

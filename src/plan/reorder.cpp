@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source 004, appendix C: warm-up and cool-down use the memory that only the steady phase needs.
+#include <algorithm>
+
+#include "starpipe/plan/building_block.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+// One worker's cells. A W without a cell of its own waits for the next empty one.
+class Row {
+ public:
+  enum Cell : std::uint8_t { empty, starts_stash, works, leaves_w, ends_stash };
+
+  void resize(int cells) {
+    cells_.assign(index(cells), empty);
+    after_.assign(index(cells), {});
+  }
+  void set(int cell, int length, Cell what) {
+    for (int c = cell; c < cell + length - 1; ++c) cells_[index(c)] = what == empty ? empty : works;
+    cells_[index(cell + length - 1)] = what;
+  }
+  [[nodiscard]] bool is_empty(int cell, int length) const {
+    return std::all_of(cells_.begin() + cell, cells_.begin() + cell + length,
+                       [](Cell c) { return c == empty; });
+  }
+  [[nodiscard]] int size() const { return static_cast<int>(cells_.size()); }
+
+  // The first cell from `from` on where more than `peak` stashes would be live, or size(). What comes after
+  // `until` is known, so counting stops where nothing changes any more.
+  [[nodiscard]] int first_over(int from, int until, int peak) const {
+    State state = before(from);
+    for (int c = from; c < size(); ++c) {
+      if (step(state, c) > peak) return c;
+      if (c >= until && state == after_[index(c)]) break;
+    }
+    return size();
+  }
+  void recount(int from, int until) {
+    State state = before(from);
+    for (int c = from; c < size(); ++c) {
+      step(state, c);
+      if (c >= until && state == after_[index(c)]) break;
+      after_[index(c)] = state;
+    }
+  }
+
+ private:
+  struct State {
+    int live = 0;
+    int waiting = 0;  // W passes without a cell
+    friend bool operator==(const State&, const State&) = default;
+  };
+
+  [[nodiscard]] State before(int cell) const { return cell == 0 ? State{} : after_[index(cell) - 1]; }
+
+  // Returns the stashes that are live in the cell.
+  int step(State& state, int c) const {
+    const Cell cell = cells_[index(c)];
+    if (cell == starts_stash) ++state.live;
+    const int live = state.live;
+    if (cell == leaves_w) ++state.waiting;
+    const bool takes_w = cell == empty && state.waiting > 0;
+    if (takes_w) --state.waiting;
+    if (takes_w || cell == ends_stash) --state.live;
+    return live;
+  }
+
+  std::vector<Cell> cells_;
+  std::vector<State> after_;
+};
+
+}  // namespace
+
+// Moves passes of the warm-up and cool-down to earlier cells, in the order of the grid.
+class Grid::Sweep {
+ public:
+  /// `w_waits`: the grid has no W, which takes the empty cells. Then only the cool-down moves.
+  Sweep(Grid& grid, int peak, bool w_waits, Steady steady)
+      : grid_(grid),
+        peak_(peak),
+        w_waits_(w_waits),
+        steady_(steady),
+        order_(grid.order()),
+        rows_(index(grid.workers_)),
+        last_w_end_(rows_.size(), 0) {
+    for (Row& row : rows_) row.resize(grid.end());
+    for (const Id id : order_) row(id).set(grid.cells_[id], grid.length(id), what(id));
+    for (Row& row : rows_) row.recount(0, row.size());
+  }
+
+  void run() {
+    enum class Phase : std::uint8_t { warm_up, steady, cool_down } phase = Phase::warm_up;
+    for (const Id id : order_) {
+      const bool first_exit = steady_ == Steady::kept && kind(id) == backward && grid_.stage(id) == 0;
+      if (phase == Phase::warm_up && first_exit) phase = Phase::steady;
+      const bool last_entry = kind(id) == forward && grid_.stage(id) < grid_.workers_ &&
+                              grid_.microbatch(id) == grid_.microbatches_ - 1;
+      if (phase == Phase::steady && last_entry) {
+        phase = Phase::cool_down;
+      } else if (phase == Phase::cool_down || (phase == Phase::warm_up && !w_waits_)) {
+        move(id);
+      }
+      if (kind(id) == weight_gradient) last_w_end_[index(grid_.worker(id))] = grid_.cells_[id] + 1;
+    }
+  }
+
+ private:
+  Row& row(Id id) { return rows_[index(grid_.worker(id))]; }
+
+  [[nodiscard]] Row::Cell what(Id id) const {
+    switch (kind(id)) {
+      case forward:
+        return Row::starts_stash;
+      case weight_gradient:
+        return Row::ends_stash;
+      case backward:
+        break;
+    }
+    if (!grid_.split_) return Row::ends_stash;
+    return w_waits_ ? Row::leaves_w : Row::works;
+  }
+
+  // Not before what it waits for, nor before the same pass of the micro-batch before; W in turn.
+  [[nodiscard]] int earliest(Id id) const {
+    int cell = grid_.ready(id, grid_.cells_);
+    if (kind(id) == weight_gradient) return std::max(cell, last_w_end_[index(grid_.worker(id))]);
+    if (grid_.microbatch(id) > 0) {
+      const Id before = grid_.id(kind(id), grid_.stage(id), grid_.microbatch(id) - 1);
+      cell = std::max(cell, grid_.cells_[before] + grid_.length(before));
+    }
+    return cell;
+  }
+
+  void move(Id id) {
+    Row& row = this->row(id);
+    const int old = grid_.cells_[id];
+    const int length = grid_.length(id);
+    row.set(old, length, Row::empty);
+    int cell = earliest(id);
+    while (cell < old) {
+      if (!row.is_empty(cell, length)) {
+        ++cell;
+        continue;
+      }
+      row.set(cell, length, what(id));
+      const int over = row.first_over(cell, old + length, peak_);
+      if (over == row.size()) break;
+      row.set(cell, length, Row::empty);
+      // A stash that begins before `over` is one too many there. Other passes may still fit in between.
+      cell = kind(id) == forward ? over + 1 : cell + 1;
+    }
+    cell = std::min(cell, old);
+    row.set(cell, length, what(id));
+    row.recount(cell, old + length);
+    grid_.cells_[id] = cell;
+  }
+
+  Grid& grid_;
+  int peak_;
+  bool w_waits_;
+  Steady steady_;
+  std::vector<Id> order_;
+  std::vector<Row> rows_;
+  std::vector<int> last_w_end_;
+};
+
+void Grid::reorder(Steady steady) {
+  const int peak = std::ranges::max(peak_memory());
+  Sweep(*this, peak, false, steady).run();
+  squeeze();
+  if (!split_ || steady == Steady::moved) return;
+  remove_weight_gradients();
+  Sweep(*this, peak, true, steady).run();
+  place_weight_gradients();
+  squeeze();
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two replicas of each stage: micro-batches go down the workers, or up. Stage s of those that go up is on
+// worker W - 1 - s. Which worker holds the weights follows from the placement; nothing else knows.
+#include "common.hpp"
+
+#include <fmt/format.h>
+
+#include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// F and BW of one length: a cell each.
+BuildingBlock block_of_slots(int workers, int microbatches, int interval) {
+  return {.workers = workers,
+          .stages = workers,
+          .microbatches = microbatches,
+          .interval = interval,
+          .fused_cells = 1,
+          .passes = {}};
+}
+
+// F from worker to worker, then BW back. Every second micro-batch of a block goes up.
+void add_microbatch(BuildingBlock& block, int microbatch, int start) {
+  for (int s = 0; s < block.stages; ++s) {
+    const int worker = microbatch % 2 == 0 ? s : block.workers - 1 - s;
+    block.passes.push_back({{s, microbatch, Pass::F}, worker, start + s});
+    block.passes.push_back({{s, microbatch, Pass::BW}, worker, start + 2 * block.stages - 1 - s});
+  }
+}
+
+Schedule repeated(const char* name, const ScheduleRequest& request, const BuildingBlock& block) {
+  const Grid grid(block, request.microbatches);
+  return in_order(name, requested_chain(name, request, 1), request.microbatches, grid.rows());
+}
+
+// The forward pass that goes up follows the backward pass that goes up: one stash a worker.
+Schedule gems(const ScheduleRequest& request) {
+  const int workers = requested_chain("gems", request, 1).size();
+  BuildingBlock block = block_of_slots(workers, 2, 2 * workers + 2);
+  add_microbatch(block, 0, 0);
+  add_microbatch(block, 1, workers + 1);
+  return repeated("gems", request, block);
+}
+
+const bool registered_gems =
+    register_schedule({"gems", "one micro-batch down, then one up: one stash a worker, two replicas",
+                       "GEMS, SC 2020; 004, fig. 18f", gems});
+
+// W / 2 micro-batches each way, as in 1F1B: one direction runs in the odd slots of the other.
+Schedule chimera(const ScheduleRequest& request) {
+  const int workers = requested_chain("chimera", request, 1).size();
+  if (workers % 2 != 0) {
+    throw InputError(fmt::format("chimera needs an even number of workers, not {}", workers));
+  }
+  BuildingBlock block = block_of_slots(workers, workers, 2 * workers);
+  for (int b = 0; b < workers; ++b) add_microbatch(block, b, b / 2 * 2);
+  return repeated("chimera", request, block);
+}
+
+const bool registered_chimera =
+    register_schedule({"chimera", "two 1F1B pipelines in opposite directions, two replicas",
+                       "Chimera, arXiv 2107.06925; 004, fig. 18g", chimera});
+
+}  // namespace
+}  // namespace starpipe::plan

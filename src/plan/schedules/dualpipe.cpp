@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSeek-V3, arXiv 2412.19437, section 3.2.1: each worker is on two pipelines, early on one (way 0) and
+// late on the other (way 1), and alternates between F of one and the backward pass of the other.
+#include "common.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <deque>
+
+#include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// One way through a worker: its stage, and the next micro-batch of each pass.
+struct Way {
+  int stage;
+  int forward;
+  int backward;
+};
+
+// What a worker runs: `depth` of `length` workers share the two ways' ends with it, and `microbatches` go
+// each way.
+class Row {
+ public:
+  Row(int length, int depth, int microbatches, std::array<Way, 2> ways) : ways_(ways) {
+    const int before = length - 1 - depth;  // workers between this one and the middle
+    const int after = depth + 1;
+    repeat(2 * before, [&](int) { forward(0); });
+    repeat(after, [&](int) { forward(0), forward(1); });
+    repeat(before, [&](int) { split_backward(1), weight_gradient(), forward(1); });
+    repeat(microbatches - 2 * length + after, [&](int) { forward(0), backward(1), forward(1), backward(0); });
+    repeat(before, [&](int) { backward(1), forward(1), backward(0); });
+    // Of these, the second half leaves W for the end.
+    repeat(2 * after, [&](int i) { i < after ? backward(1 - i % 2) : split_backward(1 - i % 2); });
+    repeat(before, [&](int) { weight_gradient(), split_backward(0); });
+    repeat(after, [&](int) { weight_gradient(); });
+  }
+
+  std::vector<Job> take() { return std::move(jobs_); }
+
+ private:
+  template <class Function>
+  void repeat(int times, Function&& f) {
+    for (int i = 0; i < times; ++i) f(i);
+  }
+  void forward(int way) { jobs_.push_back({at(way).stage, at(way).forward++, Pass::F}); }
+  void backward(int way) { jobs_.push_back({at(way).stage, at(way).backward++, Pass::BW}); }
+  void split_backward(int way) {
+    waiting_.push_back({at(way).stage, at(way).backward, Pass::W});
+    jobs_.push_back({at(way).stage, at(way).backward++, Pass::B});
+  }
+  void weight_gradient() {
+    jobs_.push_back(waiting_.front());
+    waiting_.pop_front();
+  }
+  Way& at(int way) { return ways_[static_cast<std::size_t>(way)]; }
+
+  std::array<Way, 2> ways_;
+  std::vector<Job> jobs_;
+  std::deque<Job> waiting_;  // W of split backward passes
+};
+
+Schedule dualpipe(const ScheduleRequest& request) {
+  const StageGraph graph = requested_chain("dualpipe", request, 1);
+  const int workers = request.workers;
+  if (workers % 2 != 0)
+    throw InputError(fmt::format("dualpipe needs an even number of workers, not {}", workers));
+  if (request.microbatches % 2 != 0 || request.microbatches < 2 * workers) {
+    throw InputError(fmt::format("dualpipe needs an even number of at least 2 W = {} micro-batches, not {}",
+                                 2 * workers, request.microbatches));
+  }
+  const int each_way = request.microbatches / 2;
+  std::vector<std::vector<Job>> rows;
+  for (int w = 0; w < workers; ++w) {
+    const int depth = std::min(w, workers - 1 - w);
+    const int down = w < workers / 2 ? 0 : each_way;  // first micro-batch of the way that is early here
+    const int up = each_way - down;
+    Row row(workers / 2, depth, each_way, {Way{depth, down, down}, Way{workers - 1 - depth, up, up}});
+    rows.push_back(row.take());
+  }
+  return in_order("dualpipe", graph, request.microbatches, rows);
+}
+
+const bool registered =
+    register_schedule({"dualpipe", "half of the micro-batches down, half up, two replicas; F beside BW",
+                       "DeepSeek-V3, arXiv 2412.19437, section 3.2.1", dualpipe});
+
+Schedule dualpipe_v(const ScheduleRequest& request) {
+  const StageGraph graph = requested_chain("dualpipe-v", request, 2);
+  const int workers = request.workers;
+  if (request.microbatches < 2 * workers) {
+    throw InputError(fmt::format("dualpipe-v needs at least 2 W = {} micro-batches, not {}", 2 * workers,
+                                 request.microbatches));
+  }
+  std::vector<std::vector<Job>> rows;
+  for (int w = 0; w < workers; ++w) {
+    Row row(workers, w, request.microbatches, {Way{w, 0, 0}, Way{2 * workers - 1 - w, 0, 0}});
+    rows.push_back(row.take());
+  }
+  return in_order("dualpipe-v", graph, request.microbatches, rows);
+}
+
+const bool registered_v = register_schedule(
+    {"dualpipe-v", "DualPipe's order along a V: no replicas",
+     "DualPipe's cut-in-half variant, github.com/deepseek-ai/DualPipe", dualpipe_v, 2, "DualPipeV"});
+
+}  // namespace
+}  // namespace starpipe::plan

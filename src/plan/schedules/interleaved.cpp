@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several chunks a worker in loops: stage s on worker s mod W.
+#include "common.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "starpipe/plan/building_block.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+constexpr int default_chunks = 2;
+
+// Micro-batches in groups, each through all loops before the next: what F runs, and B with the loops
+// reversed. The last group is a whole one here, and what it has too much is left out of the rows: an order
+// that can finish still can without some micro-batches.
+struct Step {
+  int chunk;
+  int microbatch;
+};
+
+std::vector<Step> grouped(int microbatches, int group, int chunks) {
+  std::vector<Step> steps;
+  for (int first = 0; first < microbatches; first += group) {
+    for (int c = 0; c < chunks; ++c) {
+      for (int b = first; b < first + group; ++b) steps.push_back({c, b});
+    }
+  }
+  return steps;
+}
+
+// A loop over the workers: what they run, in rows without the micro-batches that there are not.
+class Loops {
+ public:
+  Loops(const char* name, const ScheduleRequest& request, int group)
+      : name_(name),
+        graph_(requested_graph(request)),
+        workers_(request.workers),
+        chunks_(requested_chunks(name, request)),
+        microbatches_(request.microbatches),
+        steps_(grouped(request.microbatches, group, chunks_)),
+        rows_(static_cast<std::size_t>(request.workers)) {}
+
+  [[nodiscard]] int chunks() const { return chunks_; }
+  [[nodiscard]] int steps() const { return static_cast<int>(steps_.size()); }
+
+  void forward(int worker, int step) { add(worker, at(step).chunk, at(step).microbatch, Pass::F); }
+  void backward(int worker, int step, Pass pass) {
+    add(worker, chunks_ - 1 - at(step).chunk, at(step).microbatch, pass);
+  }
+  // The backward pass of what `forward` ran in this step.
+  void mirror(int worker, int step) { add(worker, at(step).chunk, at(step).microbatch, Pass::BW); }
+  [[nodiscard]] Schedule schedule() const { return in_order(name_, graph_, microbatches_, rows_); }
+
+ private:
+  [[nodiscard]] const Step& at(int step) const { return steps_[static_cast<std::size_t>(step)]; }
+  void add(int worker, int chunk, int microbatch, Pass pass) {
+    if (microbatch >= microbatches_) return;
+    rows_[static_cast<std::size_t>(worker)].push_back({chunk * workers_ + worker, microbatch, pass});
+  }
+
+  const char* name_;
+  StageGraph graph_;
+  int workers_;
+  int chunks_;
+  int microbatches_;
+  std::vector<Step> steps_;
+  std::vector<std::vector<Job>> rows_;
+};
+
+// On each worker some forward passes, then one forward and one backward, then the backward passes left.
+// Every worker starts `ahead` passes earlier than the one after it.
+Schedule alternating(const char* name, const ScheduleRequest& request, int group, int ahead, bool split) {
+  Loops loops(name, request, group);
+  for (int w = 0; w < request.workers; ++w) {
+    const int warm_up = ahead * (request.workers - 1 - w) + (loops.chunks() - 1) * group;
+    for (int i = -warm_up; i < loops.steps(); ++i) {
+      if (i + warm_up < loops.steps()) loops.forward(w, i + warm_up);
+      if (i < 0) continue;
+      loops.backward(w, i, split ? Pass::B : Pass::BW);
+      if (split) loops.backward(w, i, Pass::W);
+    }
+  }
+  return loops.schedule();
+}
+
+// Two passes ahead hide the transfers of one.
+const bool registered = register_schedule(
+    {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in groups of W through all loops",
+     "Megatron-LM, arXiv 2104.04473",
+     [](const ScheduleRequest& request) {
+       return alternating("interleaved-1f1b", request, request.workers, 2, false);
+     },
+     default_chunks, "Interleaved1F1B"});
+
+// Groups of W / 2 leave no time between loops; W, apart, delays no other worker's B.
+const bool registered_grouped = register_schedule(
+    {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
+     "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
+     [](const ScheduleRequest& request) {
+       return alternating("grouped-interleaved", request, (request.workers + 1) / 2, 1, true);
+     },
+     default_chunks});
+
+// One micro-batch a block, each loop `spacing` passes after the one before.
+BuildingBlock uniform_block(int workers, int chunks, int spacing) {
+  constexpr int cells = 3;  // F and BW of one stage
+  BuildingBlock block{
+      .workers = workers, .stages = workers * chunks, .interval = cells * chunks, .passes = {}};
+  while (std::gcd(spacing, chunks) != 1) ++spacing;  // no two loops in the same cells
+  const int loop = cells * spacing;
+  for (int c = 0; c < chunks; ++c) {
+    for (int w = 0; w < workers; ++w) {
+      const int backward = (chunks - 1) * loop + w + 1 + cells * (workers - 1 - w);
+      block.passes.push_back({{c * workers + w, 0, Pass::F}, w, c * loop + w});
+      block.passes.push_back({{c * workers + w, 0, Pass::BW}, w, backward + (chunks - 1 - c) * loop});
+    }
+  }
+  return block;
+}
+
+Schedule uniform(const char* name, const ScheduleRequest& request, int spacing) {
+  const int chunks = requested_chunks(name, request);
+  Grid grid(uniform_block(request.workers, chunks, spacing), request.microbatches);
+  grid.reorder(Grid::Steady::kept);
+  return in_order(name, requested_graph(request), request.microbatches, grid.rows());
+}
+
+const bool registered_uniform = register_schedule(
+    {"interleaved-uniform", "interleaved 1F1B, its building block repeated with one interval",
+     "004, appendix G, fig. 15b",
+     [](const ScheduleRequest& request) { return uniform("interleaved-uniform", request, request.workers); },
+     default_chunks});
+
+// The loops follow each other as closely as the backward passes can, which take two cells a worker.
+const bool registered_low_memory =
+    register_schedule({"interleaved-low-memory", "interleaved 1F1B with its loops as close as they can be",
+                       "004, appendix H, fig. 16c",
+                       [](const ScheduleRequest& request) {
+                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3);
+                       },
+                       default_chunks});
+
+// All forward passes, then all backward passes in reverse.
+Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {
+  Loops loops(name, request, group);
+  for (int w = 0; w < request.workers; ++w) {
+    for (int i = 0; i < loops.steps(); ++i) loops.forward(w, i);
+    for (int i = loops.steps() - 1; i >= 0; --i) loops.mirror(w, i);
+  }
+  return loops.schedule();
+}
+
+const bool registered_bfs = register_schedule(
+    {"looped-bfs", "GPipe in loops, all micro-batches through one loop before the next",
+     "Breadth-First Pipeline Parallelism, arXiv 2211.05953",
+     [](const ScheduleRequest& request) { return mirrored("looped-bfs", request, request.microbatches); },
+     default_chunks, "LoopedBFS"});
+
+const bool registered_dfs = register_schedule(
+    {"looped-dfs", "GPipe in loops, W micro-batches through all loops before the next",
+     "Breadth-First Pipeline Parallelism, arXiv 2211.05953",
+     [](const ScheduleRequest& request) { return mirrored("looped-dfs", request, request.workers); },
+     default_chunks});
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source 004: two chunks a worker, the second half of the stages back along the workers, so that long
+// lifespans share a worker with short ones.
+#include "common.hpp"
+#include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/list_scheduling.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+constexpr int chunks = 2;
+constexpr int interval = 6;  // F, B and W of two stages
+
+int v_worker(int stage, int workers) { return stage < workers ? stage : 2 * workers - 1 - stage; }
+
+// Cells between a pass and the next of its micro-batch (004, section 3.1 and appendix F): delta 0 on the way
+// away from worker 0 in F's first and B's first half, delta 1 on the way back, and the three turns.
+struct Offsets {
+  int away;
+  int back;
+  int turn_forward;   // F of the last worker's two stages
+  int turn_loss;      // F to B of the last stage, on worker 0
+  int turn_backward;  // B of the last worker's two stages
+};
+
+BuildingBlock v_block(int workers, const Offsets& by) {
+  BuildingBlock block{.workers = workers, .stages = 2 * workers, .interval = interval, .passes = {}};
+  const int leg = (workers - 1) * by.away;
+  const auto add = [&](Pass pass, int start, int turn, auto&& stage_of) {
+    for (int s = 0; s < 2 * workers; ++s) {
+      const int worker = v_worker(s, workers);
+      const int cell = s < workers ? worker * by.away : leg + turn + (workers - 1 - worker) * by.back;
+      block.passes.push_back({{stage_of(s), 0, pass}, worker, start + cell});
+    }
+    return start + leg + turn + (workers - 1) * by.back;
+  };
+  const int loss = add(Pass::F, 0, by.turn_forward, [](int s) { return s; });
+  add(Pass::B, loss + by.turn_loss, by.turn_backward, [&](int s) { return 2 * workers - 1 - s; });
+  return block;
+}
+
+// The order for passes of one length, frozen: V-Min and V-Half do not look at durations.
+Schedule reordered(const char* name, const ScheduleRequest& request, const Offsets& offsets) {
+  const StageGraph graph = requested_chain(name, request, chunks);
+  Grid grid(v_block(request.workers, offsets), request.microbatches);
+  grid.reorder(Grid::Steady::kept);
+  return in_order(name, graph, request.microbatches, grid.rows());
+}
+
+const bool registered_min = register_schedule(
+    {"v-min", "V shape with the least memory: about a third of 1F1B's", "004, section 3.2 and appendix F",
+     [](const ScheduleRequest& request) {
+       return reordered("v-min", request, {1, 1, 1, request.workers % 3 == 0 ? 3 : 1, 1});
+     },
+     chunks});
+
+const bool registered_half = register_schedule(
+    {"v-half", "V shape with about half of 1F1B's memory and bubbles", "004, section 3.2 and appendix F",
+     [](const ScheduleRequest& request) {
+       return reordered("v-half", request, {2, 1, 1, request.workers % 2 == 0 ? 4 : 1, 2});
+     },
+     chunks});
+
+// F and B as the block has them after reordering; W where the durations leave room.
+Schedule v_zb(const ScheduleRequest& request) {
+  const StageGraph graph = requested_chain("v-zb", request, chunks);
+  Grid grid(v_block(request.workers, {4, 2, 2, 1, 4}), request.microbatches);
+  grid.reorder(Grid::Steady::moved);
+  std::vector<Job> passes = grid.jobs();
+  std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
+  const auto worker = [&](int stage, int) { return v_worker(stage, request.workers); };
+  return in_order("v-zb", graph, request.microbatches,
+                  with_weight_gradients(passes, graph, request.workers, request.microbatches, worker,
+                                        2 * request.workers, request.costs.value_or(Costs{})));
+}
+
+const bool registered_zb =
+    register_schedule({"v-zb", "V shape with 1F1B's memory and almost no bubbles; made for the durations",
+                       "004, section 3.2; Zero Bubble Pipeline Parallelism, arXiv 2401.10241, ZB-V", v_zb,
+                       chunks, "ZBVZeroBubble"});
+
+// 1F1B's passes along the V. Each backward pass takes the first two cells, after what it waits for, that
+// the passes of other micro-batches leave it.
+BuildingBlock fused_block(int workers) {
+  BuildingBlock block{.workers = workers, .stages = 2 * workers, .interval = interval, .passes = {}};
+  std::vector<std::vector<bool>> taken(static_cast<std::size_t>(workers), std::vector<bool>(interval));
+  int cell = 0;
+  for (int s = 0; s < 2 * workers; ++s, ++cell) {
+    const int worker = v_worker(s, workers);
+    taken[static_cast<std::size_t>(worker)][static_cast<std::size_t>(cell % interval)] = true;
+    block.passes.push_back({{s, 0, Pass::F}, worker, cell});
+  }
+  for (int s = 2 * workers - 1; s >= 0; --s, cell += 2) {
+    const int worker = v_worker(s, workers);
+    auto& row = taken[static_cast<std::size_t>(worker)];
+    const auto at = [&row](int c) { return row[static_cast<std::size_t>(c % interval)]; };
+    while (at(cell) || at(cell + 1)) ++cell;
+    at(cell) = at(cell + 1) = true;
+    block.passes.push_back({{s, 0, Pass::BW}, worker, cell});
+  }
+  return block;
+}
+
+Schedule one_forward_one_backward_v(const ScheduleRequest& request) {
+  const StageGraph graph = requested_chain("1f1b-v", request, chunks);
+  Grid grid(fused_block(request.workers), request.microbatches);
+  grid.reorder(Grid::Steady::moved);
+  return in_order("1f1b-v", graph, request.microbatches, grid.rows());
+}
+
+const bool registered_1f1b = register_schedule(
+    {"1f1b-v", "V shape of 1F1B: two thirds of its memory without splitting the backward pass",
+     "004, appendix H, fig. 16a", one_forward_one_backward_v, chunks});
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Zero Bubble Pipeline Parallelism, arXiv 2401.10241: 1F1B with the backward pass split. F and B alternate
+// after a warm-up of some forward passes; W fills the gaps.
+#include "common.hpp"
+
+#include <algorithm>
+
+#include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/list_scheduling.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using WarmUp = std::vector<int>;  // by stage: forward passes before the first backward pass
+
+// F and B in the time slots of 1F1B with other warm-ups, which decrease along the pipeline.
+std::vector<Job> alternating(const WarmUp& warm_up, int microbatches) {
+  const auto stages = static_cast<int>(warm_up.size());
+  std::vector<std::pair<int, Job>> slots;
+  for (int b = 0; b < microbatches; ++b) {
+    for (int s = 0; s < stages; ++s) {
+      const int backward = 2 * stages - 1 - s + 2 * b;
+      slots.push_back({backward + 1 - 2 * warm_up[static_cast<std::size_t>(s)], {s, b, Pass::F}});
+      slots.push_back({backward, {s, b, Pass::B}});
+    }
+  }
+  std::ranges::stable_sort(slots, {}, &std::pair<int, Job>::first);
+  std::vector<Job> passes;
+  for (const auto& [slot, job] : slots) passes.push_back(job);
+  return passes;
+}
+
+Schedule zero_bubble(const char* name, const ScheduleRequest& request, const WarmUp& warm_up, int limit,
+                     const Costs& costs) {
+  const StageGraph graph = requested_chain(name, request, 1);
+  return in_order(name, graph, request.microbatches,
+                  with_weight_gradients(
+                      alternating(warm_up, request.microbatches), graph, request.workers,
+                      request.microbatches, [](int stage, int) { return stage; }, limit, costs));
+}
+
+// The hand-made schedules are for passes of one length.
+Schedule hand_made(const char* name, const ScheduleRequest& request, int per_stage, int extra) {
+  WarmUp warm_up;
+  for (int s = 0; s < request.workers; ++s) warm_up.push_back(per_stage * (request.workers - s) + extra);
+  return zero_bubble(name, request, warm_up, warm_up.front(), {});
+}
+
+const bool registered_h1 =
+    register_schedule({"zb-h1", "1F1B with W apart, in the gaps: a third of the bubbles, the same memory",
+                       "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.1",
+                       [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
+
+const bool registered_h2 =
+    register_schedule({"zb-h2", "no bubbles in a device's span, for up to twice 1F1B's memory",
+                       "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.2",
+                       [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
+
+// As many forward passes as fit before the first backward pass arrives, or one more: `eager`. Fewer where
+// the stage before has no more to give.
+WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, const Costs& costs, bool eager) {
+  const int stages = graph.size();
+  const int most = std::min(limit, microbatches);
+  const auto transfer = [&](std::uint64_t bytes) {
+    return costs.alpha + costs.beta * static_cast<double>(bytes);
+  };
+  std::vector<double> first_forward_end;
+  double time = 0;
+  for (int s = 0; s < stages; ++s) {
+    if (s > 0) time += transfer(costs.size(s - 1).activation);
+    time += costs.duration(s).F;
+    first_forward_end.push_back(time);
+  }
+  WarmUp warm_up(static_cast<std::size_t>(stages), 1);
+  double gradient = time;  // when the first one leaves the stage after
+  for (int s = stages - 1; s >= 0; --s) {
+    int& count = warm_up[static_cast<std::size_t>(s)];
+    if (s + 1 < stages) {
+      gradient += transfer(costs.size(s).gradient);
+      const double forward = costs.duration(s).F;
+      const double tolerance = 1e-9 * gradient;
+      for (double end = first_forward_end[static_cast<std::size_t>(s)];
+           count < most && end < gradient - tolerance && (eager || end + forward <= gradient + tolerance);
+           end += forward) {
+        ++count;
+      }
+      const double busy = first_forward_end[static_cast<std::size_t>(s)] + (count - 1) * forward;
+      gradient = std::max(gradient, busy);
+    }
+    gradient += costs.duration(s).B;
+  }
+  for (std::size_t s = 1; s < warm_up.size(); ++s) {
+    if (warm_up[s] < microbatches) warm_up[s] = std::max(1, std::min(warm_up[s], warm_up[s - 1] - 1));
+  }
+  // Past the last micro-batch the warm-up has no meaning, but the slots need one that decreases.
+  for (std::size_t s = warm_up.size() - 1; s-- > 0;) warm_up[s] = std::max(warm_up[s], warm_up[s + 1] + 1);
+  return warm_up;
+}
+
+// Chooses the shorter of the two warm-ups.
+Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
+  const StageGraph graph = requested_chain(name, request, 1);
+  const auto build = [&](bool eager) {
+    return zero_bubble(
+        name, request,
+        fitting_warm_up(graph, request.microbatches, limit, request.costs.value_or(Costs{}), eager), limit,
+        request.costs.value_or(Costs{}));
+  };
+  Schedule lazy = build(false);
+  Schedule eager = build(true);
+  const Timeline a = simulate(lazy, request.costs.value_or(Costs{}));
+  const Timeline b = simulate(eager, request.costs.value_or(Costs{}));
+  return std::pair(b.device_span, b.makespan) < std::pair(a.device_span, a.makespan) ? eager : lazy;
+}
+
+const bool registered_1p = register_schedule(
+    {"zb-1p", "zero bubble with 1F1B's memory; made for the durations",
+     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
+     [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }, 1,
+     "InterleavedZeroBubble"});
+
+const bool registered_2p = register_schedule(
+    {"zb-2p", "zero bubble with twice 1F1B's memory; made for the durations",
+     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
+     [](const ScheduleRequest& request) { return adaptive("zb-2p", request, 2 * request.workers); }});
+
+// B follows B as closely as F follows F, so that a stash lives for 2 P cells of 3 P. Two micro-batches a
+// block, or F and B would collide.
+BuildingBlock close_block(int workers) {
+  BuildingBlock block{.workers = workers, .stages = workers, .microbatches = 2, .interval = 6, .passes = {}};
+  for (int b = 0; b < 2; ++b) {
+    for (int s = 0; s < workers; ++s) {
+      block.passes.push_back({{s, b, Pass::F}, s, 2 * b + s});
+      block.passes.push_back({{s, b, Pass::B}, s, 2 * b + 2 * workers - 1 - s});
+    }
+  }
+  return block;
+}
+
+Schedule low_memory(const ScheduleRequest& request) {
+  const StageGraph graph = requested_chain("zb-low-memory", request, 1);
+  Grid grid(close_block(request.workers), request.microbatches);
+  grid.reorder(Grid::Steady::kept);
+  return in_order("zb-low-memory", graph, request.microbatches, grid.rows());
+}
+
+const bool registered_low_memory =
+    register_schedule({"zb-low-memory", "zero bubble with two thirds of 1F1B's memory, the least it can have",
+                       "004, appendix H, fig. 16b", low_memory});
+
+}  // namespace
+}  // namespace starpipe::plan
