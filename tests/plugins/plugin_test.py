@@ -96,8 +96,7 @@ class Plugins(CommandTest):
         self.write("mlp.yaml", mlp_config())
         for name, words in self.FAULTS.items():
             self.refused(["simulate", "mlp.yaml", "--plugin", PLUGIN, "--set", f"schedule.name={name}"], words)
-            if name != "other-graph":  # nothing was asked for
-                self.refused(self.show(name), words)
+            self.refused(self.show(name), words)
         self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: cycle, workers: 2"))
         result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 2)
