@@ -12,7 +12,7 @@ static Schedule folded(const ScheduleRequest& request) {
   const int workers = request.workers;
   const int microbatches = request.microbatches;
   return Schedule({.name = "folded",
-                   .graph = request.graph.value_or(StageGraph::chain(2 * workers)),
+                   .graph = *request.graph,
                    .microbatches = microbatches,
                    .workers = workers,
                    .placement =
@@ -30,5 +30,6 @@ static Schedule folded(const ScheduleRequest& request) {
 }
 
 STARPIPE_PLUGIN(schedules) {
-  schedules.push_back({"folded", "V shape, greedy: backward passes first", "example of a plug-in", folded});
+  schedules.push_back({"folded", "V shape, greedy: backward passes first", "example of a plug-in", folded,
+                       /*stages_per_worker=*/2});
 }

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "cli/commands.hpp"
-#include "cli/config.hpp"
 #include "cli/options.hpp"
 #include "starpipe/runtime/lost_rank.hpp"
 
@@ -12,15 +11,14 @@ namespace starpipe::cli {
 namespace {
 
 struct CompareOptions {
-  std::string config;
-  std::vector<std::string> overrides;
+  ConfigOptions config;
   runtime::Comparison comparison{
       .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
 };
 
 int compare(const CompareOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
-  return runtime::compare([&] { return load_config(options.config, options.overrides); }, options.comparison);
+  return runtime::compare([&] { return options.config.load(); }, options.comparison);
 }
 
 }  // namespace
@@ -30,8 +28,7 @@ void add_compare(CLI::App& app, Action& action) {
       app.add_subcommand("compare", "Run one task graph under several scheduling policies");
   const auto options = std::make_shared<CompareOptions>();
   runtime::Comparison& comparison = options->comparison;
-  command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
-  add_set_option(*command, options->overrides);
+  options->config.add_to(*command);
   command
       ->add_option("--policies", comparison.policies,
                    "starpipe; a policy of StarPU's or of the library in STARPU_SCHED_LIB; on-worker and "

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/config.hpp"
 #include "cli/yaml.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
@@ -82,14 +83,25 @@ std::optional<int> terminal_columns() {
 
 }  // namespace
 
-void add_set_option(CLI::App& command, std::vector<std::string>& overrides) {
+void ConfigOptions::add_to(CLI::App& command) {
+  command.add_option("config", file_, "The configuration")->required()->type_name("CONFIG.yaml");
   command
-      .add_option("--set", overrides,
+      .add_option("--set", overrides_,
                   "Set a key of the configuration, such as training.steps=10; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_plugin_option(command, plugins_);
+}
+
+runtime::Config ConfigOptions::load() const {
+  if (plugins_.empty()) return load_config(file_, overrides_);
+  YAML::Emitter list;
+  list << YAML::Flow << plugins_;
+  std::vector<std::string> overrides = overrides_;
+  overrides.push_back(fmt::format("schedule.plugin={}", list.c_str()));
+  return load_config(file_, overrides);
 }
 
 void add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
@@ -104,13 +116,6 @@ void add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
 
 void load_plugins(const std::vector<std::string>& files) {
   for (const std::string& file : files) plan::load_plugin(file);
-}
-
-void set_plugins(const std::vector<std::string>& files, std::vector<std::string>& overrides) {
-  if (files.empty()) return;
-  YAML::Emitter list;
-  list << YAML::Flow << files;
-  overrides.push_back(fmt::format("schedule.plugin={}", list.c_str()));
 }
 
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {

@@ -12,18 +12,27 @@
 
 #include "starpipe/plan/schedule.hpp"
 #include "starpipe/plan/simulate.hpp"
+#include "starpipe/runtime/config.hpp"
 
 namespace starpipe::cli {
 
-/// --set, as often as one likes, one KEY=VALUE each.
-void add_set_option(CLI::App& command, std::vector<std::string>& overrides);
+/// A configuration file, and what the command line changes in it: CONFIG.yaml, --set, --plugin.
+class ConfigOptions {
+ public:
+  void add_to(CLI::App& command);
+  /// As `load_config` reads it.
+  [[nodiscard]] runtime::Config load() const;
+
+ private:
+  std::string file_;
+  std::vector<std::string> overrides_;
+  std::vector<std::string> plugins_;
+};
 
 /// --plugin, as often as one likes.
 void add_plugin_option(CLI::App& command, std::vector<std::string>& files);
 /// Adds what they have to the registry. Throws InputError naming the file that is none.
 void load_plugins(const std::vector<std::string>& files);
-/// Adds them to the overrides of a configuration, as --set schedule.plugin=[FILE, ...].
-void set_plugins(const std::vector<std::string>& files, std::vector<std::string>& overrides);
 
 /// What things cost: --durations, --comm, --no-prefetch.
 class CostOptions {

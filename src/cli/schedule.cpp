@@ -72,6 +72,7 @@ struct ShowOptions {
 
 int show(const ShowOptions& options) {
   options.result.check();
+  load_plugins(options.plugins);
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());

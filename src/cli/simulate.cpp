@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "cli/commands.hpp"
-#include "cli/config.hpp"
 #include "cli/options.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
@@ -16,9 +15,7 @@ namespace starpipe::cli {
 namespace {
 
 struct SimulateOptions {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::vector<std::string> plugins;
+  ConfigOptions config;
   std::optional<std::string> timeline;
   std::optional<std::string> trace;
   CostOptions costs;
@@ -128,9 +125,7 @@ int simulate(const SimulateOptions& options) {
   options.result.check();
   if (options.timeline) model::require_writable("--timeline", *options.timeline);
   if (options.trace) model::require_writable("--trace", *options.trace);
-  std::vector<std::string> overrides = options.overrides;
-  set_plugins(options.plugins, overrides);
-  const runtime::Config config = load_config(options.config, overrides);
+  const runtime::Config config = options.config.load();
   const runtime::Experiment experiment = runtime::make_experiment(config);
   plan::Costs costs;
   costs.durations = by_flops(experiment.network);
@@ -152,9 +147,7 @@ int simulate(const SimulateOptions& options) {
 void add_simulate(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("simulate", "Predict what `train` would do");
   const auto options = std::make_shared<SimulateOptions>();
-  command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
-  add_set_option(*command, options->overrides);
-  add_plugin_option(*command, options->plugins);
+  options->config.add_to(*command);
   options->costs.add_to(*command, "by the FLOPs of each stage where not given, 1 for an average stage");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")

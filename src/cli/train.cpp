@@ -7,7 +7,6 @@
 #include <set>
 
 #include "cli/commands.hpp"
-#include "cli/config.hpp"
 #include "cli/options.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/runtime/lost_rank.hpp"
@@ -16,9 +15,7 @@ namespace starpipe::cli {
 namespace {
 
 struct TrainOptions {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::vector<std::string> plugins;
+  ConfigOptions config;
   runtime::TrainOutputs outputs;
 };
 
@@ -62,9 +59,7 @@ int train(const TrainOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::train(
       [&] {
-        std::vector<std::string> overrides = options.overrides;
-        set_plugins(options.plugins, overrides);
-        runtime::Config config = load_config(options.config, overrides);
+        runtime::Config config = options.config.load();
         require_distinct(config, options.outputs);
         return config;
       },
@@ -77,9 +72,7 @@ void add_train(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("train", "Train, and put prediction and measurement side by side");
   const auto options = std::make_shared<TrainOptions>();
-  command->add_option("config", options->config, "The configuration")->required()->type_name("CONFIG.yaml");
-  add_set_option(*command, options->overrides);
-  add_plugin_option(*command, options->plugins);
+  options->config.add_to(*command);
   for (const Output& output : output_options) {
     command
         ->add_option_function<std::string>(

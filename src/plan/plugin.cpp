@@ -17,6 +17,8 @@
 namespace starpipe::plan {
 namespace {
 
+constexpr int most_stages_per_worker = 1024;
+
 using PluginFunction = void(std::vector<ScheduleEntry>&);
 
 // Neither a blank nor anything that a terminal would act on.
@@ -93,6 +95,10 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
       refuse("the name of a schedule must be letters, digits and signs, without blanks");
     }
     if (!entry.build) refuse(fmt::format("schedule '{}' has no function that builds it", entry.name));
+    if (entry.stages_per_worker < 1 || entry.stages_per_worker > most_stages_per_worker) {
+      refuse(fmt::format("schedule '{}' has {} stages a worker, need 1 to {}", entry.name,
+                         entry.stages_per_worker, most_stages_per_worker));
+    }
     if (!taken.insert(entry.name).second) refuse(fmt::format("the name '{}' is taken", entry.name));
   }
 }

@@ -35,7 +35,7 @@ const bool witness = [] {
 ScheduleSpec sound(const ScheduleRequest& request) {
   const int workers = request.workers;
   return {.name = "odd",
-          .graph = request.graph.value_or(StageGraph::chain(workers)),
+          .graph = *request.graph,
           .microbatches = request.microbatches,
           .workers = workers,
           .placement =
@@ -74,6 +74,7 @@ STARPIPE_PLUGIN(schedules) {
   if (odd == "twice") schedules.push_back(entry("sound", [](ScheduleSpec&) {}));
   if (odd == "blank name") schedules.push_back(entry("two words", [](ScheduleSpec&) {}));
   if (odd == "no name") schedules.push_back(entry("", [](ScheduleSpec&) {}));
+  if (odd == "no stages") schedules.back().stages_per_worker = 0;
   if (odd == "no function") schedules.push_back({"no-function", "", "", {}});
   schedules.push_back(entry("throws-int", [](ScheduleSpec&) { throw 1; }));
   schedules.push_back(

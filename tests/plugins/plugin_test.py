@@ -83,7 +83,7 @@ class Plugins(CommandTest):
     def test_handing_over(self):
         for odd, word in (("throw", "no std::exception"), ("throw exception", "two lines"), ("nothing", "no schedule"),
                           ("taken", "'1f1b' is taken"), ("twice", "'sound' is taken"), ("blank name", "blanks"),
-                          ("no name", "name"), ("no function", "'no-function'")):
+                          ("no name", "name"), ("no stages", "0 stages"), ("no function", "'no-function'")):
             for command in (["schedule", "list", "--plugin", PLUGIN], ["plugin", "check", PLUGIN]):
                 self.refused(command, PLUGIN, word, environment={"STARPIPE_ODD": odd})
         self.refused(["plugin", "check", PLUGIN], PLUGIN, "signal 11", environment={"STARPIPE_ODD": "crash"})
@@ -96,8 +96,7 @@ class Plugins(CommandTest):
         self.write("mlp.yaml", mlp_config())
         for name, words in self.FAULTS.items():
             self.refused(["simulate", "mlp.yaml", "--plugin", PLUGIN, "--set", f"schedule.name={name}"], words)
-            if name != "other-graph":  # nothing was asked for
-                self.refused(self.show(name), words)
+            self.refused(self.show(name), words)
         self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: cycle, workers: 2"))
         result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 2)

@@ -39,7 +39,8 @@ struct ScheduleEntry {
   std::string summary;
   /// Where it was published (source and section).
   std::string source;
-  /// Throws InputError, naming the value at fault, for a request the definition has no answer to.
+  /// Gets a request with a graph. Throws InputError, naming the value at fault, for one that the definition
+  /// has no answer to.
   std::function<Schedule(const ScheduleRequest&)> build;
   /// Stages of the default chain, per worker.
   int stages_per_worker = 1;
