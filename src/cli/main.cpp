@@ -58,6 +58,7 @@ int run(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  starpipe schedule show 1f1b --workers 4 --microbatches 8\n"
+      "  starpipe search --workers 4 --microbatches 8 --chunks 2 --memory-limit 6 --budget 1\n"
       "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe\n"
       "  starpipe train experiments/quickstart.yaml --report report.json --timeline timeline.svg\n"
       "\n"
@@ -69,6 +70,7 @@ int run(int argc, char** argv) {
   starpipe::cli::add_simulate(app, action);
   starpipe::cli::add_schedule(app, action);
   starpipe::cli::add_plugin(app, action);
+  starpipe::cli::add_search(app, action);
   starpipe::cli::add_info(app, action);
   try {
     app.parse(argc, argv);

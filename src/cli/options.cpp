@@ -164,8 +164,8 @@ std::string ResultOptions::format() const {
   if (format_) return *format_;
   if (file_) {
     const std::string extension = std::filesystem::path(*file_).extension();
-    for (const std::string format : {"json", "csv", "svg"}) {
-      if (extension == "." + format) return format;
+    for (const char* format : {"json", "csv", "svg"}) {
+      if (extension == std::string(".") + format) return format;
     }
   }
   return "text";
@@ -177,10 +177,21 @@ void ResultOptions::check() const {
 
 void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
                          const plan::Timeline& timeline, const std::function<std::string()>& text) const {
+  show(schedule, costs, timeline, text, nlohmann::ordered_json::object());
+}
+
+void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
+                         const plan::Timeline& timeline, const std::function<std::string()>& text,
+                         const nlohmann::ordered_json& more) const {
   const std::string chosen = format();
   std::string result;
   if (chosen == "json") {
-    result = plan::json_text(plan::schedule_json(schedule, costs, timeline));
+    nlohmann::ordered_json json = plan::schedule_json(schedule, costs, timeline);
+    nlohmann::ordered_json ops = std::move(json["ops"]);  // long, so it stays last
+    json.erase("ops");
+    json.update(more);
+    json["ops"] = std::move(ops);
+    result = plan::json_text(json);
   } else if (chosen == "csv") {
     result = plan::schedule_csv(schedule, timeline);
   } else if (chosen == "svg") {

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +56,9 @@ class ResultOptions {
   /// `text`: what the text format shows.
   void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
             const std::function<std::string()>& text) const;
+  /// `more`: what the JSON format has besides, an object.
+  void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
+            const std::function<std::string()>& text, const nlohmann::ordered_json& more) const;
 
  private:
   [[nodiscard]] std::string format() const;

@@ -76,6 +76,7 @@ int show(const ShowOptions& options) {
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
+  load_plugins(options.plugins);
   if (!stages) stages = plan::find_schedule(options.name).stages_per_worker * request.workers;
   if (std::int64_t{*stages} * request.microbatches > most_cells) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",

@@ -104,7 +104,11 @@ double YamlValue::time() const {
       static_cast<CLI::AsNumberWithUnit::Options>(CLI::AsNumberWithUnit::CASE_SENSITIVE |
                                                   CLI::AsNumberWithUnit::UNIT_REQUIRED));
   std::string text = node_.Scalar();
-  if (!in_seconds(text).empty()) expected("a time such as 2ms (units: s, ms, us)");
+  try {
+    static_cast<void>(in_seconds(text));
+  } catch (const CLI::Error&) {
+    expected("a time such as 2ms (units: s, ms, us)");
+  }
   std::errc error{};
   const auto value = parse<double>(text, error);
   if (!value || !std::isfinite(*value) || *value < 0) expected("a time of at least 0");

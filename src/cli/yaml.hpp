@@ -15,7 +15,7 @@ namespace starpipe::cli {
 /// the value stands and which key it belongs to, unless the value is what they are for.
 class YamlValue {
  public:
-  YamlValue(YAML::Node node, std::string label) : node_(std::move(node)), label_(std::move(label)) {}
+  YamlValue(const YAML::Node& node, std::string label) : node_(node), label_(std::move(label)) {}
 
   [[nodiscard]] const YAML::Node& node() const { return node_; }
   [[noreturn]] void fail(std::string_view message) const;

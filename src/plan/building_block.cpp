@@ -43,6 +43,11 @@ void check_order(const BuildingBlock& block, const Passes& passes, const BlockPa
 }  // namespace
 
 void BuildingBlock::validate() const {
+  constexpr std::int64_t most_cells = 20'000'000;
+  if (std::int64_t{workers} * interval > most_cells) {
+    throw InputError(fmt::format("building block: {} workers and an interval of {} are too many cells",
+                                 workers, interval));
+  }
   Passes found;
   std::vector<const BlockPass*> taken(index(workers) * index(interval), nullptr);
   for (const BlockPass& pass : passes) {

@@ -2,7 +2,10 @@
 // Source 004, appendix C: warm-up and cool-down use the memory that only the steady phase needs.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -85,10 +88,14 @@ class Grid::Sweep {
         steady_(steady),
         order_(grid.order()),
         rows_(index(grid.workers_)),
-        last_w_end_(rows_.size(), 0) {
+        queues_(rows_.size()) {
     for (Row& row : rows_) row.resize(grid.end());
     for (const Id id : order_) row(id).set(grid.cells_[id], grid.length(id), what(id));
     for (Row& row : rows_) row.recount(0, row.size());
+    for (const Id id : order_) {
+      if (kind(id) != backward) continue;
+      queues_[index(grid.worker(id))].ready.push_back(grid.cells_[id] + grid.length(id));
+    }
   }
 
   void run() {
@@ -103,8 +110,13 @@ class Grid::Sweep {
       } else if (phase == Phase::cool_down || (phase == Phase::warm_up && !w_waits_)) {
         move(id);
       }
-      if (kind(id) == weight_gradient) last_w_end_[index(grid_.worker(id))] = grid_.cells_[id] + 1;
+      if (kind(id) == weight_gradient) {
+        Queue& queue = queues_[index(grid_.worker(id))];
+        ++queue.started;
+        queue.last_end = grid_.cells_[id] + 1;
+      }
     }
+    serve_in_turn();
   }
 
  private:
@@ -123,10 +135,32 @@ class Grid::Sweep {
     return w_waits_ ? Row::leaves_w : Row::works;
   }
 
+  // The W passes of a worker are alike: the k-th one waits for the k-th B and is given to it in the end.
+  struct Queue {
+    std::vector<int> ready;   // cells after B, ascending
+    std::size_t started = 0;  // W
+    int last_end = 0;
+  };
+
+  void serve_in_turn() {
+    std::vector<std::vector<Id>> waiting(queues_.size());
+    std::vector<std::size_t> served(queues_.size(), 0);
+    std::vector<int> cells = grid_.cells_;
+    for (const Id id : grid_.order()) {
+      const auto w = index(grid_.worker(id));
+      if (kind(id) == backward) waiting[w].push_back(id + 1);
+      if (kind(id) == weight_gradient) cells[waiting[w][served[w]++]] = grid_.cells_[id];
+    }
+    grid_.cells_ = std::move(cells);
+  }
+
   // Not before what it waits for, nor before the same pass of the micro-batch before; W in turn.
   [[nodiscard]] int earliest(Id id) const {
+    if (kind(id) == weight_gradient) {
+      const Queue& queue = queues_[index(grid_.worker(id))];
+      return std::max(queue.ready[queue.started], queue.last_end);
+    }
     int cell = grid_.ready(id, grid_.cells_);
-    if (kind(id) == weight_gradient) return std::max(cell, last_w_end_[index(grid_.worker(id))]);
     if (grid_.microbatch(id) > 0) {
       const Id before = grid_.id(kind(id), grid_.stage(id), grid_.microbatch(id) - 1);
       cell = std::max(cell, grid_.cells_[before] + grid_.length(before));
@@ -156,6 +190,13 @@ class Grid::Sweep {
     row.set(cell, length, what(id));
     row.recount(cell, old + length);
     grid_.cells_[id] = cell;
+    if (kind(id) == backward && cell < old) {
+      std::vector<int>& ready = queues_[index(grid_.worker(id))].ready;
+      const auto was = std::ranges::lower_bound(ready, old + length);
+      const auto is = std::ranges::lower_bound(ready, cell + length);
+      *was = cell + length;
+      std::rotate(is, was, was + 1);
+    }
   }
 
   Grid& grid_;
@@ -164,10 +205,15 @@ class Grid::Sweep {
   Steady steady_;
   std::vector<Id> order_;
   std::vector<Row> rows_;
-  std::vector<int> last_w_end_;
+  std::vector<Queue> queues_;
 };
 
 void Grid::reorder(Steady steady) {
+  constexpr std::int64_t most_cells = 50'000'000;
+  if (std::int64_t{workers_} * end() > most_cells) {
+    throw InputError(fmt::format("{} workers and {} micro-batches are too many cells to reorder", workers_,
+                                 microbatches_));
+  }
   const int peak = std::ranges::max(peak_memory());
   Sweep(*this, peak, false, steady).run();
   squeeze();

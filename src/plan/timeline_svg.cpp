@@ -11,9 +11,15 @@
 #include <string_view>
 
 #include "formats_common.hpp"
+#include "svg_text.hpp"
 
 namespace starpipe::plan {
 namespace {
+
+using detail::escape;
+using detail::px;
+using detail::text_width;
+using detail::tick_step;
 
 /// The two strengths of one hue: light for F, dark for B and BW; W is the dark one as an outline.
 struct Hue {
@@ -58,77 +64,10 @@ Look look_of(Pass pass) {
 
 std::size_t hue_of(const Job& job) { return static_cast<std::size_t>(job.microbatch) % palette.size(); }
 
-/// Text that is safe in XML whatever its bytes: markup escaped, what is no text replaced.
-std::string escape(std::string_view text) {
-  std::string safe;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t length = byte < 0x80 ? 1 : byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc2 ? 2 : 0;
-    bool valid = length != 0 && byte < 0xf5 && i + length <= text.size();
-    for (std::size_t k = 1; valid && k < length; ++k) {
-      valid = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
-    }
-    // Overlong forms, surrogates, beyond Unicode, and U+FFFE, U+FFFF.
-    if (valid && length >= 3) {
-      const auto second = static_cast<unsigned char>(text[i + 1]);
-      const bool last_two = byte == 0xef && second == 0xbf && static_cast<unsigned char>(text[i + 2]) >= 0xbe;
-      valid = !(byte == 0xe0 && second < 0xa0) && !(byte == 0xed && second >= 0xa0) &&
-              !(byte == 0xf0 && second < 0x90) && !(byte == 0xf4 && second >= 0x90) && !last_two;
-    }
-    if (!valid || (byte < 0x20 && byte != '\t') || byte == 0x7f) {
-      safe += '?';
-      ++i;
-      continue;
-    }
-    switch (text[i]) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        safe.append(text.substr(i, length));
-    }
-    i += length;
-  }
-  return safe;
-}
-
-/// Pixels with as few digits as the eye needs.
-std::string px(double value) {
-  std::string text = fmt::format("{:.2f}", value);
-  while (text.back() == '0') text.pop_back();
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
-
-/// Width of `text` in a common sans serif, erring on the wide side.
-double text_width(std::string_view text, double size) {
-  double em = 0;
-  for (const char c : text) em += c == 'W' ? 0.99 : c == ' ' || c == '.' ? 0.33 : c <= '9' ? 0.64 : 0.69;
-  return em * size;
-}
-
-/// A number of round steps that covers `range` with about `wanted` ticks.
-double tick_step(double range, double wanted) {
-  const double power = std::pow(10, std::floor(std::log10(range / wanted)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (range / (factor * power) <= wanted) return factor * power;
-  }
-  return 10 * power;
-}
-
 class Svg {
  public:
   Svg(std::span<const SvgRun> runs, const SvgOptions& options)
-      : runs_(runs), width_(std::max(options.width, 400)), unit_(options.unit) {
+      : runs_(runs), width_(std::max(options.width, 400)), unit_(options.unit), memory_(options.memory) {
     std::size_t rows = 0;
     std::size_t jobs = 0;
     for (const SvgRun& run : runs) {
@@ -236,8 +175,58 @@ class Svg {
           px(top), px(run_width), px(row_height_));
     }
     draw_cells(schedule, timeline, origin, rows, y);
+    if (as_rects_) draw_chunks(schedule, timeline, origin, rows, y);
     if (as_rects_) draw_labels(schedule, timeline, origin, rows, y);
-    return row_top(y, rows.size());
+    return draw_memory(schedule, timeline, origin, row_top(y, rows.size()));
+  }
+
+  /// Lines at the foot of a cell: as many as the worker has stages before the job's.
+  void draw_chunks(const Schedule& schedule, const Timeline& timeline, double origin,
+                   const std::vector<std::vector<JobId>>& rows, double y) {
+    std::string path;
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      std::vector<int> stages;
+      for (const JobId id : rows[w]) stages.push_back(schedule.job(id).stage);
+      std::sort(stages.begin(), stages.end());
+      stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+      for (const JobId id : rows[w]) {
+        const auto before = std::lower_bound(stages.begin(), stages.end(), schedule.job(id).stage);
+        const double x = left_margin + (timeline.spans[id].start - origin) * scale_;
+        const double width = (timeline.spans[id].end - timeline.spans[id].start) * scale_ - 1;
+        for (auto line = stages.begin(); line != before && width > 1; ++line) {
+          const double foot =
+              row_top(y, w) + row_height_ - 2.5 - 3 * static_cast<double>(line - stages.begin());
+          fmt::format_to(std::back_inserter(path), "M{} {}h{}", px(x + 1), px(foot), px(width - 2));
+        }
+      }
+    }
+    if (path.empty()) return;
+    any_chunk_ = true;
+    put("<path class=\"chunks\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.6\" fill=\"none\"/>\n", path, ink);
+  }
+
+  /// Live stashes of each worker over time, on one scale, with the peaks as numbers.
+  double draw_memory(const Schedule& schedule, const Timeline& timeline, double origin, double y) {
+    if (!memory_ || timeline.peak_activations.empty()) return y;
+    const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
+    const int most =
+        std::max(1, *std::max_element(timeline.peak_activations.begin(), timeline.peak_activations.end()));
+    const double unit = height / most;
+    const auto live = memory_over_time(schedule, Costs{}, timeline.spans);
+    y += 6;
+    for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {
+      put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
+               fmt::format("holds {}", timeline.peak_activations[w]), " text-anchor=\"end\"");
+      if (live[w].empty()) continue;
+      std::string path =
+          fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_), px(y + height));
+      for (const MemoryStep& step : live[w]) {
+        fmt::format_to(std::back_inserter(path), "H{}V{}", px(left_margin + (step.time - origin) * scale_),
+                       px(y + height - step.stashes * unit));
+      }
+      put("<path class=\"memory\" d=\"{}\" fill=\"#b6bec8\"/>\n", path);
+    }
+    return y;
   }
 
   [[nodiscard]] double row_top(double y, std::size_t row) const {
@@ -432,6 +421,7 @@ class Svg {
     if (has(Pass::W)) entry(at, paint(Look::outlined, 0), "W gradient of the weights");
     if (has(Pass::BW)) entry(at, paint(Look::dark, 0), "BW backward, fused");
     entry(at, "fill=\"url(#idle)\" stroke=\"#d0d4d9\"", "idle");
+    if (memory_) entry(at, "fill=\"#b6bec8\"", "stashes held, and the most");
     const auto key = [&](bool wanted, const char* text) {
       if (!wanted) return;
       const double width = text_width(text, 12) * 0.85;
@@ -440,6 +430,7 @@ class Svg {
       at.x += width + 16;
     };
     key(any_label_, two_lines() ? "F2 above 5: stage 2, micro-batch 5" : "F2 · 5: stage 2, micro-batch 5");
+    key(any_chunk_, "line at the foot: the worker's second stage");
     key(any_number_, any_label_ ? "5 alone: micro-batch 5" : "5: micro-batch 5");
 
     at = {left_margin, at.y + legend_line};
@@ -472,6 +463,8 @@ class Svg {
   int microbatches_ = 0;
   std::array<bool, 4> passes_ = {};
   bool as_rects_ = true;
+  bool memory_;
+  bool any_chunk_ = false;   ///< some worker has several stages
   bool any_label_ = false;   ///< some cell says "F2"
   bool any_number_ = false;  ///< some cell only has its micro-batch
   std::string body_;

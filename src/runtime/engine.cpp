@@ -172,7 +172,7 @@ double Engine::expected_microseconds(starpu_task* task, unsigned /*worker*/, uns
   const TaskArgument& what = *static_cast<const TaskArgument*>(task->cl_arg);
   if (!what.task->job) return 1;
   const Engine& engine = *what.engine;
-  return engine.expected_[engine.slot(engine.schedule_.job(*what.task->job))];
+  return engine.expected_[slot(engine.schedule_.job(*what.task->job))];
 }
 
 void Engine::learn_times() {

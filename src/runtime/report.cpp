@@ -69,19 +69,14 @@ ordered_json both(ordered_json predicted, ordered_json measured) {
 // One kind of transfer, by worker.
 ordered_json transfers(const plan::Timeline& predicted, const std::vector<WorkerRecord>& measured,
                        plan::Received plan::Transfers::*kind) {
-  const auto by_worker = [&](const auto& workers, auto received, std::uint64_t plan::Received::*what) {
-    std::vector<std::uint64_t> values;
-    for (const auto& worker : workers) values.push_back(received(worker).*kind.*what);
-    return values;
-  };
-  const auto of_prediction = [](const plan::Transfers& t) -> const plan::Transfers& { return t; };
-  const auto of_measurement = [](const WorkerRecord& r) -> const plan::Transfers& { return r.received; };
   ordered_json json;
   for (const auto& [name, what] :
        {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
     std::vector<std::uint64_t> expected;
-    for (const auto& worker : predicted.received) expected.push_back(of_prediction(worker).*kind.*what);
-    json[name] = both(expected, by_worker(measured, of_measurement, what));
+    std::vector<std::uint64_t> seen;
+    for (const plan::Transfers& to : predicted.received) expected.push_back(to.*kind.*what);
+    for (const WorkerRecord& worker : measured) seen.push_back(worker.received.*kind.*what);
+    json[name] = both(expected, seen);
   }
   return json;
 }

@@ -160,6 +160,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (share.ranks > 1 || share.crowded()) default_environment("STARPU_WORKERS_NOBIND", "1");
   openblas_set_num_threads(1);
 
+  // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
+  const WithoutVariable policy_name("STARPU_SCHED");
+  std::optional<WithoutVariable> library;
+  if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB");
   starpu_conf conf;
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
@@ -173,10 +177,6 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   } else {
     conf.sched_policy_name = choice_.starpu.c_str();
   }
-  // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
-  const WithoutVariable policy_name("STARPU_SCHED");
-  std::optional<WithoutVariable> library;
-  if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB");
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
 

@@ -401,5 +401,19 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   EXPECT_EQ((*job)["args"].dump(), R"({"stage":1,"microbatch":1,"pass":"BW","weights_from":1})");
 }
 
+TEST(Json, KeepsRecomputation) {
+  ScheduleRequest request;
+  request.workers = 3;
+  request.microbatches = 4;
+  request.recompute = true;
+  const Costs costs = with_recomputation({});
+  const Schedule schedule = make_schedule("1f1b", request);
+  const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
+  EXPECT_TRUE(json.at("recompute"));
+  const ImportedSchedule back = schedule_from_json(json_text(json), "x.json");
+  EXPECT_TRUE(back.schedule.recompute());
+  EXPECT_EQ(simulate(back.schedule, back.costs).peak_activations, simulate(schedule, costs).peak_activations);
+}
+
 }  // namespace
 }  // namespace starpipe::plan

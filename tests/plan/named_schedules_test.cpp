@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -90,6 +91,190 @@ TEST(NamedSchedules, AreThePublishedOnes) {
       EXPECT_LE(held, memory);
     }
   }
+}
+
+// Sizes, durations and transfer times that the file does not have.
+TEST(NamedSchedules, HaveTheMakespansOfTheirFormulas) {
+  struct Formula {
+    std::string name;
+    std::function<double(double W, double B)> makespan;  // of a chunk's F = B = W = 1
+    std::function<double(double W, double B)> memory;    // in stages
+  };
+  const auto one = [](double per_worker) {
+    return [=](double W, double B) { return 3 * B + per_worker * (W - 1); };
+  };
+  const std::vector<Formula> formulas = {
+      {"gpipe", one(3), [](double, double B) { return B; }},
+      {"1f1b", one(3), [](double W, double) { return W; }},
+      {"zb-h1", one(1), [](double W, double) { return W; }},
+      {"zb-h2", one(1), [](double W, double) { return 2 * W - 1; }},
+      {"zb-1p", one(1), [](double W, double) { return W; }},
+      {"v-zb", [](double W, double B) { return 6 * B + W - 1; }, [](double W, double) { return 2 * W; }},
+      {"v-half", [](double W, double B) { return 6 * B + 3 * W - 7; },
+       [](double W, double) { return W + 2; }},
+      {"interleaved-1f1b", [](double W, double B) { return 6 * B + 3 * (W - 1); },
+       [](double W, double) { return 3 * W - 1; }},
+      {"looped-bfs", [](double W, double B) { return 6 * B + 3 * (W - 1); },
+       [](double, double B) { return 2 * B; }},
+      {"chimera", [](double W, double B) { return 3 * B + (W - 2) * (1 + B / W); },
+       [](double W, double) { return W; }},
+      {"gems", [](double W, double B) { return (2 * W + 1) * B + W - 1; }, [](double, double) { return 1; }},
+      {"dualpipe", [](double W, double B) { return 3 * B + W / 2 - 1; },
+       [](double W, double) { return W + 1; }},
+      {"dualpipe-v", [](double W, double B) { return 6 * B + W - 1; },
+       [](double W, double) { return 2 * W + 1; }},
+  };
+  for (const auto& formula : formulas) {
+    for (const auto& [W, B] : {std::pair{4, 12}, {6, 24}, {10, 20}, {12, 48}}) {
+      SCOPED_TRACE(formula.name + " W=" + std::to_string(W) + " B=" + std::to_string(B));
+      const Timeline timeline = simulate(make_schedule(formula.name, request(W, B)));
+      EXPECT_DOUBLE_EQ(timeline.makespan, formula.makespan(W, B));
+      EXPECT_DOUBLE_EQ(peak(timeline), formula.memory(W, B));
+    }
+  }
+}
+
+TEST(NamedSchedules, NeedNoMoreMemoryThanTheirNamesPromise) {
+  for (const int W : {3, 6, 9, 16, 24}) {
+    const auto held = [&](const std::string& name) {
+      const Schedule schedule = make_schedule(name, request(W, 4 * W));
+      return static_cast<double>(peak(simulate(schedule))) * W / schedule.stages();
+    };
+    EXPECT_LE(held("v-min"), W / 3.0 + 1);
+    EXPECT_LE(held("v-half"), W / 2.0 + 1);
+    EXPECT_LE(held("1f1b-v"), 2 * W / 3.0 + 1);
+    EXPECT_LE(held("zb-low-memory"), std::min<double>(W, 2 * W / 3.0 + 2));
+    EXPECT_LE(held("grouped-interleaved"), 3 * (W + 1) / 4.0);
+    EXPECT_LT(held("interleaved-low-memory"), held("interleaved-1f1b"));
+    EXPECT_LT(held("interleaved-uniform"), held("interleaved-1f1b"));
+  }
+}
+
+TEST(NamedSchedules, InterleavedTakesAnyChunksPerWorker) {
+  for (const std::string name : {"interleaved-1f1b", "interleaved-uniform", "interleaved-low-memory",
+                                 "grouped-interleaved", "looped-bfs", "looped-dfs"}) {
+    for (const int chunks : {1, 3, 4}) {
+      for (const int B : {1, 3, 5, 12}) {
+        ScheduleRequest wanted = request(4, B);
+        wanted.graph = StageGraph::chain(4 * chunks);
+        const Schedule schedule = make_schedule(name, wanted);
+        EXPECT_TRUE(check(schedule).ok()) << name << chunks << B << check(schedule).problem;
+        EXPECT_EQ(schedule.compute(schedule.forward(4 * chunks - 1, 0)), 3);
+      }
+    }
+    ScheduleRequest uneven = request(4, 4);
+    uneven.graph = StageGraph::chain(6);
+    EXPECT_THROW(make_schedule(name, uneven), InputError) << name;
+  }
+}
+
+TEST(NamedSchedules, RefuseWhatTheyHaveNoAnswerTo) {
+  const auto refusal = [](const std::string& name, const ScheduleRequest& wanted) -> std::string {
+    try {
+      make_schedule(name, wanted);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  ScheduleRequest stages = request(4, 8);
+  stages.graph = StageGraph::chain(6);
+  EXPECT_THAT(refusal("v-min", stages), HasSubstr("4 workers need 8 stages, not 6"));
+  ScheduleRequest tree = request(3, 8);
+  tree.graph = StageGraph(3, {{0, 2}, {1, 2}});
+  EXPECT_THAT(refusal("zb-h1", tree), HasSubstr("chain"));
+  ScheduleRequest placed = request(4, 8);
+  placed.stage_workers = {0, 1, 2, 3};
+  EXPECT_THAT(refusal("zb-1p", placed), HasSubstr("placement"));
+  EXPECT_THAT(refusal("chimera", request(3, 8)), HasSubstr("not 3"));
+  EXPECT_THAT(refusal("dualpipe", request(4, 7)), HasSubstr("not 7"));
+  EXPECT_THAT(refusal("dualpipe-v", request(4, 7)), HasSubstr("not 7"));
+}
+
+TEST(NamedSchedules, AreKnownByPyTorchsNames) {
+  const std::map<std::string, std::string> names = {{"GPipe", "gpipe"},
+                                                    {"1F1B", "1f1b"},
+                                                    {"Interleaved1F1B", "interleaved-1f1b"},
+                                                    {"LoopedBFS", "looped-bfs"},
+                                                    {"InterleavedZeroBubble", "zb-1p"},
+                                                    {"ZBVZeroBubble", "v-zb"},
+                                                    {"DualPipeV", "dualpipe-v"}};
+  for (const auto& [alias, name] : names) {
+    EXPECT_EQ(find_schedule(alias).name, name);
+    EXPECT_EQ(make_schedule(alias, request(4, 8)), make_schedule(name, request(4, 8)));
+  }
+}
+
+// Two replicas follow from the placement alone: two holders of each stage, which exchange gradients.
+TEST(NamedSchedules, BidirectionalOnesHoldEachStageTwice) {
+  for (const std::string name : {"gems", "chimera", "dualpipe"}) {
+    const Schedule schedule = make_schedule(name, request(4, 8));
+    for (int s = 0; s < 4; ++s) {
+      EXPECT_THAT(weight_holders(schedule, s), testing::ElementsAre(std::min(s, 3 - s), std::max(s, 3 - s)));
+      EXPECT_EQ(gradient_workers(schedule, s), weight_holders(schedule, s));
+    }
+  }
+}
+
+TEST(NamedSchedules, ZeroBubbleOnesAreMadeForTheDurations) {
+  const auto unequal = costs({1, 3, 0.5}, 0.4);
+  for (const std::string name : {"zb-2p", "v-zb"}) {
+    const double informed = simulate(make_schedule(name, request(8, 24, unequal)), unequal).device_span;
+    const double blind = simulate(make_schedule(name, request(8, 24)), unequal).device_span;
+    EXPECT_LT(informed, blind) << name;
+  }
+}
+
+TEST(NamedSchedules, MadeForAnyDurationsFinishWithinTheirMemory) {
+  std::mt19937 rng(7);
+  std::uniform_real_distribution<double> time(0, 4);
+  for (int i = 0; i < 300; ++i) {
+    const int W = 1 + static_cast<int>(rng() % 7);
+    const int B = 1 + static_cast<int>(rng() % 14);
+    for (const auto& [name, limit] :
+         {std::pair{"zb-1p", W}, {"zb-2p", 2 * W}, {"zb-low-memory", W}, {"v-zb", 2 * W}}) {
+      Costs c;
+      c.durations.clear();
+      for (int s = 0; s < find_schedule(name).stages_per_worker * W; ++s) {
+        c.durations.push_back({time(rng), rng() % 5 == 0 ? 0 : time(rng), rng() % 5 == 0 ? 0 : time(rng)});
+      }
+      c.alpha = rng() % 3 == 0 ? 0 : time(rng);
+      SCOPED_TRACE(std::string(name) + " W=" + std::to_string(W) + " B=" + std::to_string(B) + " case " +
+                   std::to_string(i));
+      const Schedule schedule = make_schedule(name, request(W, B, c));
+      ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
+      EXPECT_LE(peak(simulate(schedule, c)), limit);
+    }
+  }
+}
+
+// 1F1B-R: every backward pass repeats F, and only the stage being computed has a whole stash.
+TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
+  Costs plain = costs({2, 3, 1}, 0);
+  plain.sizes = {{.activation = 10, .gradient = 10, .stash = 100, .gradient_stash = 7, .weights = 0}};
+  const Costs with = with_recomputation(plain);
+  EXPECT_DOUBLE_EQ(with.duration(0).B, 5);
+  for (const int W : {1, 4, 6}) {
+    ScheduleRequest wanted = request(W, 12, with);
+    wanted.recompute = true;
+    const Schedule schedule = make_schedule("1f1b", wanted);
+    EXPECT_TRUE(schedule.recompute());
+    const Timeline timeline = simulate(schedule, with);
+    EXPECT_DOUBLE_EQ(timeline.makespan, (12 + W - 1) * (2 + 2 + 3 + 1));
+    for (int w = 0; w < W; ++w) {
+      const auto worker = static_cast<std::size_t>(w);
+      EXPECT_EQ(timeline.peak_activations[worker], 1);
+      // W - s inputs of 10 bytes, none for the data of stage 0, and one stash.
+      const auto inputs = static_cast<std::uint64_t>(w == 0 ? 0 : 10 * (W - w));
+      EXPECT_EQ(timeline.peak_activation_bytes[worker], 100 + inputs);
+    }
+  }
+  // Apart, W keeps what B computed again.
+  ScheduleRequest split = request(4, 12, with);
+  split.recompute = true;
+  const Timeline timeline = simulate(make_schedule("zb-h1", split), with);
+  EXPECT_GT(peak(timeline), 1);
+  EXPECT_LE(peak(timeline), 4);
 }
 
 }  // namespace

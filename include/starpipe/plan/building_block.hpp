@@ -32,7 +32,8 @@ struct BuildingBlock {
   std::vector<BlockPass> passes;
 
   /// Throws InputError, naming the two passes, when repetitions of the block would overlap on a worker
-  /// (004, section 2.3), or naming the one that comes before a pass it waits for. The stages are a chain.
+  /// (004, section 2.3), or naming the one that comes before a pass it waits for, or when `workers *
+  /// interval` is too much to keep. The stages are a chain.
   void validate() const;
 
   /// Per worker, 004's equation 1: the sum over its stages of ceil(lifespan / interval), an upper bound on
@@ -54,7 +55,8 @@ class Grid {
   /// moves to the earliest empty cells of its worker after what it waits for, unless more stashes than the
   /// repeated block holds would be live. Cool-down, which begins with the first of the last micro-batch's
   /// forward passes: the same, and where the steady phase is kept once more without W, which then takes what
-  /// is left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down).
+  /// is left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down). Throws InputError when there
+  /// are too many cells to keep.
   void reorder(Steady steady);
 
   /// Takes out empty time: each pass starts as soon as it can, in the order it has on its worker.

@@ -22,8 +22,8 @@ struct ScheduleRequest {
   /// Any schedule with recomputation (`Schedule::recompute`).
   bool recompute = false;
   /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb); other schedules
-  /// are the same for all costs. As `simulate` takes them: with recomputation B's have F's in them. All
-  /// durations 1 and free transfers when absent.
+  /// are the same for all costs. As `simulate` takes them: with recomputation B's have F's in them.
+  /// Unit costs when absent.
   std::optional<Costs> costs = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};

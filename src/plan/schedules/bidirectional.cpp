@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "starpipe/plan/building_block.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -54,8 +56,8 @@ Schedule chimera(const ScheduleRequest& request) {
   if (workers % 2 != 0) {
     throw InputError(fmt::format("chimera needs an even number of workers, not {}", workers));
   }
-  BuildingBlock block = block_of_slots(workers, workers, 2 * workers);
-  for (int b = 0; b < workers; ++b) add_microbatch(block, b, b / 2 * 2);
+  BuildingBlock block = block_of_slots(workers, std::min(workers, request.microbatches), 2 * workers);
+  for (int b = 0; b < block.microbatches; ++b) add_microbatch(block, b, b / 2 * 2);
   return repeated("chimera", request, block);
 }
 

@@ -65,6 +65,8 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
   };
 }
 
+Costs requested_costs(const ScheduleRequest& request) { return request.costs ? *request.costs : Costs{}; }
+
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request) {
   if (request.stage_workers.empty()) return;
   throw InputError(fmt::format("{} places jobs by micro-batch: placement does not apply", name));

@@ -26,6 +26,9 @@ StageGraph requested_chain(std::string_view name, const ScheduleRequest& request
 /// the workers do not divide the stages.
 int requested_chunks(std::string_view name, const ScheduleRequest& request);
 
+/// The requested costs, or unit costs.
+Costs requested_costs(const ScheduleRequest& request);
+
 /// Throws InputError when the request names a worker for each stage: `name` places by micro-batch.
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request);
 /// Throws InputError when the request has groups.

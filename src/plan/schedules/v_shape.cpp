@@ -71,7 +71,7 @@ Schedule v_zb(const ScheduleRequest& request) {
   const auto worker = [&](int stage, int) { return v_worker(stage, request.workers); };
   return in_order("v-zb", graph, request.microbatches,
                   with_weight_gradients(passes, graph, request.workers, request.microbatches, worker,
-                                        2 * request.workers, request.costs.value_or(Costs{})));
+                                        2 * request.workers, requested_costs(request)));
 }
 
 const bool registered_zb =

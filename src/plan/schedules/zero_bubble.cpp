@@ -31,20 +31,21 @@ std::vector<Job> alternating(const WarmUp& warm_up, int microbatches) {
   return passes;
 }
 
-Schedule zero_bubble(const char* name, const ScheduleRequest& request, const WarmUp& warm_up, int limit,
-                     const Costs& costs) {
+// F and B as they are, and W where it fits; stage s on worker s.
+Schedule filled(const char* name, const ScheduleRequest& request, std::span<const Job> passes, int limit,
+                const Costs& costs) {
   const StageGraph graph = requested_chain(name, request, 1);
   return in_order(name, graph, request.microbatches,
                   with_weight_gradients(
-                      alternating(warm_up, request.microbatches), graph, request.workers,
-                      request.microbatches, [](int stage, int) { return stage; }, limit, costs));
+                      passes, graph, request.workers, request.microbatches,
+                      [](int stage, int) { return stage; }, limit, costs));
 }
 
 // The hand-made schedules are for passes of one length.
 Schedule hand_made(const char* name, const ScheduleRequest& request, int per_stage, int extra) {
   WarmUp warm_up;
   for (int s = 0; s < request.workers; ++s) warm_up.push_back(per_stage * (request.workers - s) + extra);
-  return zero_bubble(name, request, warm_up, warm_up.front(), {});
+  return filled(name, request, alternating(warm_up, request.microbatches), warm_up.front(), {});
 }
 
 const bool registered_h1 =
@@ -102,15 +103,14 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
 Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
   const StageGraph graph = requested_chain(name, request, 1);
   const auto build = [&](bool eager) {
-    return zero_bubble(
-        name, request,
-        fitting_warm_up(graph, request.microbatches, limit, request.costs.value_or(Costs{}), eager), limit,
-        request.costs.value_or(Costs{}));
+    const WarmUp warm_up =
+        fitting_warm_up(graph, request.microbatches, limit, requested_costs(request), eager);
+    return filled(name, request, alternating(warm_up, request.microbatches), limit, requested_costs(request));
   };
   Schedule lazy = build(false);
   Schedule eager = build(true);
-  const Timeline a = simulate(lazy, request.costs.value_or(Costs{}));
-  const Timeline b = simulate(eager, request.costs.value_or(Costs{}));
+  const Timeline a = simulate(lazy, requested_costs(request));
+  const Timeline b = simulate(eager, requested_costs(request));
   return std::pair(b.device_span, b.makespan) < std::pair(a.device_span, a.makespan) ? eager : lazy;
 }
 
@@ -138,16 +138,30 @@ BuildingBlock close_block(int workers) {
   return block;
 }
 
+// The least memory that costs no time, and never more than 1F1B's.
 Schedule low_memory(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("zb-low-memory", request, 1);
   Grid grid(close_block(request.workers), request.microbatches);
   grid.reorder(Grid::Steady::kept);
-  return in_order("zb-low-memory", graph, request.microbatches, grid.rows());
+  std::vector<Job> passes = grid.jobs();
+  std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
+  const auto build = [&](int limit) {
+    return filled("zb-low-memory", request, passes, limit, requested_costs(request));
+  };
+  int limit = std::min(request.workers, std::ranges::max(grid.peak_memory()));
+  Schedule best = build(limit);
+  const double makespan = simulate(best, requested_costs(request)).makespan;
+  while (--limit > 0) {
+    Schedule tighter = build(limit);
+    if (simulate(tighter, requested_costs(request)).makespan > makespan) break;
+    best = std::move(tighter);
+  }
+  return best;
 }
 
-const bool registered_low_memory =
-    register_schedule({"zb-low-memory", "zero bubble with two thirds of 1F1B's memory, the least it can have",
-                       "004, appendix H, fig. 16b", low_memory});
+const bool registered_low_memory = register_schedule(
+    {"zb-low-memory", "zero bubble with about two thirds of 1F1B's memory; made for the durations",
+     "004, appendix H, fig. 16b", low_memory});
 
 }  // namespace
 }  // namespace starpipe::plan

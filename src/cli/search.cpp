@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/search.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/options.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int most_workers = 1 << 10;
+constexpr int most_microbatches = 1 << 16;
+constexpr int most_chunks = 64;
+constexpr std::int64_t most_cells = 2'000'000;
+
+struct SearchOptions {
+  plan::SearchRequest request;
+  plan::SearchOptions search;
+  std::string layout = "any";
+  std::optional<std::string> memory_limit;
+  std::vector<std::uint64_t> stash;
+  CostOptions costs;
+  ResultOptions result;
+  bool quiet = false;
+};
+
+/// One line on standard error: rewritten as the search goes on a terminal, the last one alone elsewhere.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+  void show(const plan::SearchProgress& progress) {
+    if (terminal_) print(progress, "\r");
+  }
+  void finish(const plan::SearchProgress& progress, bool complete) {
+    print(progress, complete ? "\n" : "; ended by its budget, another run may differ\n");
+  }
+
+ private:
+  void print(const plan::SearchProgress& progress, const char* end) const {
+    if (quiet_) return;
+    const double above = progress.lower_bound > 0 ? 100 * (progress.makespan / progress.lower_bound - 1) : 0;
+    fmt::print(stderr,
+               "search: {:.1f} s, {:3.0f} % done, makespan {:.6g}, lower bound {:.6g} ({:.2f} % above it){}",
+               progress.seconds, 100 * progress.done, progress.makespan, progress.lower_bound, above, end);
+    std::fflush(stderr);
+  }
+
+  bool quiet_;
+  bool terminal_;
+};
+
+/// A number, or a size such as 12GiB where stashes have sizes.
+double read_limit(const SearchOptions& options) {
+  std::string text = *options.memory_limit;
+  try {
+    if (!options.stash.empty()) CLI::AsSizeValue(true)(text);
+  } catch (const CLI::Error&) {
+    throw InputError(fmt::format("--memory-limit {}: expected bytes, such as 12GiB", *options.memory_limit));
+  }
+  double limit = 0;
+  if (!CLI::detail::lexical_cast(text, limit) || !(limit > 0)) {
+    throw InputError(fmt::format("--memory-limit {}: expected a positive number{}", *options.memory_limit,
+                                 options.stash.empty() ? " (bytes need --stash)" : ""));
+  }
+  return limit;
+}
+
+plan::SearchRequest read_request(const SearchOptions& options) {
+  plan::SearchRequest request = options.request;
+  const int stages = request.workers * request.chunks.value_or(1);
+  if (std::int64_t{stages} * request.microbatches > most_cells) {
+    throw InputError(
+        fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs to search over",
+                    request.microbatches, stages));
+  }
+  if (options.layout != "any") request.layout = plan::parse_layout(options.layout);
+  options.costs.apply(request.costs, stages);
+  if (!request.costs.prefetch) throw InputError("--no-prefetch: a search lets transfers overlap compute");
+  if (options.memory_limit) request.memory_limit = read_limit(options);
+  if (options.stash.empty()) return request;
+  request.stash.assign(options.stash.begin(), options.stash.end());
+  request.costs.sizes.clear();
+  for (const std::uint64_t bytes : options.stash) request.costs.sizes.push_back({.stash = bytes});
+  return request;
+}
+
+nlohmann::ordered_json described(const plan::SearchResult& result, const SearchOptions& options) {
+  nlohmann::ordered_json search = {{"layout", plan::to_string(result.layout)},
+                                   {"chunks", result.chunks},
+                                   {"seed", options.search.seed},
+                                   {"budget", options.search.budget},
+                                   {"complete", result.complete},
+                                   {"peak_memory", result.peak_memory}};
+  if (std::isfinite(result.memory_limit)) search["memory_limit"] = result.memory_limit;
+  return {{"lower_bound", result.lower_bound}, {"search", search}};
+}
+
+std::string drawn_result(const plan::SearchResult& result) {
+  const double makespan = result.timeline.makespan;
+  const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
+  return drawn(result.schedule, result.timeline) +
+         fmt::format(
+             "\nlayout {}, {} chunk{} a worker; no schedule ends before {:.6g}: this one is {:.2f} % above\n",
+             plan::to_string(result.layout), result.chunks, result.chunks == 1 ? "" : "s", result.lower_bound,
+             above);
+}
+
+int search(const SearchOptions& options) {
+  options.result.check();
+  ProgressLine line(options.quiet);
+  plan::SearchOptions search = options.search;
+  plan::SearchProgress last;
+  search.progress = [&](const plan::SearchProgress& progress) { line.show(last = progress); };
+  const plan::SearchResult result = plan::search(read_request(options), search);
+  line.finish({.seconds = last.seconds,
+               .done = 1,
+               .makespan = result.timeline.makespan,
+               .lower_bound = result.lower_bound},
+              result.complete);
+  options.result.show(
+      result.schedule, result.costs, result.timeline, [&] { return drawn_result(result); },
+      described(result, options));
+  return 0;
+}
+
+void add_memory_options(CLI::App& command, SearchOptions& options) {
+  command
+      .add_option(
+          "--memory-limit", options.memory_limit,
+          "Most that the stashes on a worker may take: a number of stashes of one stage; without --chunks of "
+          "a share of the model, 1/W of it; with --stash in bytes (default: no limit)")
+      ->type_name("K|BYTES");
+  command
+      .add_option(
+          "--stash", options.stash,
+          "Bytes of one stash, such as 512MiB, of each stage or the same for all; without --chunks of each "
+          "share of the model")
+      ->type_name("BYTES,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(CLI::AsSizeValue(true));
+}
+
+}  // namespace
+
+void add_search(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand(
+      "search", "Find a schedule for given costs and a memory limit, and bound all others");
+  const auto options = std::make_shared<SearchOptions>();
+  command->add_option("--workers", options->request.workers, "Number of workers")
+      ->required()
+      ->type_name("W")
+      ->check(CLI::Range(1, most_workers));
+  command->add_option("--microbatches", options->request.microbatches, "Micro-batches of a step")
+      ->required()
+      ->type_name("B")
+      ->check(CLI::Range(1, most_microbatches));
+  command
+      ->add_option(
+          "--chunks", options->request.chunks,
+          "Stages on each worker; without it several are tried, and durations and sizes are those of a "
+          "share of the model, 1/W of it, that the chunks divide")
+      ->type_name("C")
+      ->check(CLI::Range(1, most_chunks));
+  command
+      ->add_option(
+          "--layout", options->layout,
+          "Where the stages are: loop (stage s on worker s mod W), v (there and back), any (default)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"v", "loop", "any"}));
+  options->costs.add_to(*command, "1 each where not given");
+  add_memory_options(*command, *options);
+  command
+      ->add_option("--budget", options->search.budget,
+                   "Seconds the search may take (default 10); also sets how much it does")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.01, 1e6));
+  command->add_option("--seed", options->search.seed, "Another one gives another search (default 1)")
+      ->type_name("N");
+  command->add_flag("--quiet", options->quiet, "No progress line");
+  options->result.add_to(*command);
+  command->footer(
+      "Example:\n"
+      "  starpipe search --workers 4 --microbatches 8 --chunks 2 --layout v --comm 0.1 --memory-limit 6 "
+      "--budget 1");
+  command->callback([options, &action] { action = [options] { return search(*options); }; });
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/search/instance.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/formats_common.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan::detail {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+void require(bool good, std::string_view what) {
+  if (!good) throw InputError(fmt::format("search: {}", what));
+}
+
+void check(const SearchProblem& problem) {
+  const std::size_t stages = problem.stage_workers.size();
+  const Costs& costs = problem.costs;
+  require(problem.workers >= 1, "needs at least 1 worker");
+  require(problem.microbatches >= 1, "needs at least 1 micro-batch");
+  const auto one_a_stage = [&](std::size_t count, std::string_view what) {
+    require(count == 1 || count == stages,
+            fmt::format("{} of {} stages, but there are {}", what, count, stages));
+  };
+  one_a_stage(costs.durations.size(), "durations");
+  one_a_stage(costs.sizes.size(), "sizes");
+  one_a_stage(problem.stash.size(), "stash sizes");
+  const auto is_amount = [](double value) { return value >= 0 && value < 1e100; };
+  for (const Durations& d : costs.durations) {
+    require(is_amount(d.F) && is_amount(d.B) && is_amount(d.W),
+            fmt::format("durations must be finite and not negative (F={}, B={}, W={})", d.F, d.B, d.W));
+  }
+  require(is_amount(costs.alpha) && is_amount(costs.beta),
+          "communication costs must be finite and not negative");
+  require(costs.prefetch, "transfers overlap compute; a search without prefetch is not there");
+  for (const double size : problem.stash) {
+    require(is_amount(size),
+            fmt::format("the size of a stash must be finite and not negative, not {}", size));
+  }
+  require(problem.memory_limit > 0,
+          fmt::format("the memory limit must be positive, not {}", problem.memory_limit));
+  std::vector<bool> used(index(problem.workers), false);
+  for (const int worker : problem.stage_workers) {
+    require(worker >= 0 && worker < problem.workers, fmt::format("worker {} does not exist", worker));
+    used[index(worker)] = true;
+  }
+  require(std::ranges::find(used, false) == used.end(), "a worker has no stage");
+}
+
+}  // namespace
+
+Instance::Instance(const SearchProblem& problem)
+    : workers(problem.workers),
+      microbatches(problem.microbatches),
+      stages(static_cast<int>(problem.stage_workers.size())),
+      worker_of(problem.stage_workers),
+      limit(problem.memory_limit),
+      limit_with_slack(limit * (1 + 1e-9)) {
+  check(problem);
+  for (JobId id = 0; id < jobs(); ++id) stage_of_job.push_back(static_cast<int>(id) / 3 % stages);
+  stages_of.resize(index(workers));
+  const Costs& costs = problem.costs;
+  for (int s = 0; s < stages; ++s) {
+    stages_of[index(worker_of[index(s)])].push_back(s);
+    const Durations& d = costs.duration(s);
+    time[0].push_back(d.F);
+    time[1].push_back(d.B);
+    time[2].push_back(d.W);
+    stash.push_back(problem.stash.size() == 1 ? problem.stash.front() : problem.stash[index(s)]);
+    const bool moves = s + 1 < stages && worker_of[index(s)] != worker_of[index(s + 1)];
+    const auto lag = [&](std::uint64_t bytes) {
+      return moves ? costs.alpha + costs.beta * static_cast<double>(bytes) : 0.0;
+    };
+    forward_lag.push_back(lag(costs.size(s).activation));
+    backward_lag.push_back(lag(costs.size(s).gradient));
+  }
+}
+
+std::vector<double> Instance::peak_memory(const Orders& orders) const {
+  std::vector<double> peaks;
+  for (const auto& order : orders) {
+    double live = 0;
+    double peak = 0;
+    for (const JobId id : order) {
+      const double size = stash[index(stage_of(id))];
+      if (pass_of(id) == 0) peak = std::max(peak, live += size);
+      if (pass_of(id) == 2) live -= size;
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+bool Instance::fits(const Orders& orders) const {
+  return std::ranges::all_of(peak_memory(orders), [&](double peak) { return fits(peak); });
+}
+
+Schedule to_schedule(const Instance& instance, const Orders& orders) {
+  std::vector<std::int64_t> position(instance.jobs());
+  for (const auto& order : orders) {
+    for (std::size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<std::int64_t>(i);
+  }
+  std::vector<int> limits;
+  const bool equal =
+      std::ranges::adjacent_find(instance.stash, std::not_equal_to<>()) == instance.stash.end();
+  const double stashes = equal ? instance.limit_with_slack / instance.stash.front() : 0;
+  if (stashes >= 1 && stashes < 1e9) limits.assign(index(instance.workers), static_cast<int>(stashes));
+  return Schedule({.name = "search",
+                   .graph = StageGraph::chain(instance.stages),
+                   .microbatches = instance.microbatches,
+                   .workers = instance.workers,
+                   .split_backward = [](int, int) { return true; },
+                   .placement =
+                       [&](const Job& job) {
+                         const int worker = instance.worker_of[index(job.stage)];
+                         return Placement{.weights = worker, .compute = worker};
+                       },
+                   .priority =
+                       [&](const Job& job) {
+                         const int pass = job.pass == Pass::F ? 0 : job.pass == Pass::B ? 1 : 2;
+                         return position[instance.job(pass, job.stage, job.microbatch)];
+                       },
+                   .memory_limits = std::move(limits)});
+}
+
+std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs) {
+  const bool same_size = schedule.graph() == StageGraph::chain(instance.stages) &&
+                         schedule.microbatches() == instance.microbatches &&
+                         schedule.workers() == instance.workers;
+  if (!same_size) return std::nullopt;
+  for (const JobId id : schedule.order()) {
+    const int worker = instance.worker_of[index(schedule.job(id).stage)];
+    if (schedule.placement(id) != Placement{.weights = worker, .compute = worker}) return std::nullopt;
+  }
+  Orders orders;
+  for (const auto& row : run_order(schedule, simulate(schedule, costs))) {
+    auto& order = orders.emplace_back();
+    for (const JobId id : row) {
+      const Job job = schedule.job(id);
+      const auto add = [&](int pass) { order.push_back(instance.job(pass, job.stage, job.microbatch)); };
+      if (job.pass == Pass::F) add(0);
+      if (job.pass == Pass::B || job.pass == Pass::BW) add(1);
+      if (job.pass == Pass::W || job.pass == Pass::BW) add(2);
+    }
+  }
+  if (!instance.fits(orders)) return std::nullopt;
+  return orders;
+}
+
+}  // namespace starpipe::plan::detail

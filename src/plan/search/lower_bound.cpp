@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "plan/search/instance.hpp"
+
+// Names and proofs as in docs/search.md, "The lower bound".
+namespace starpipe::plan {
+namespace {
+
+using detail::Instance;
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// What a micro-batch alone needs, by stage.
+struct Chain {
+  std::vector<double> forward_start;   ///< earliest start of F
+  std::vector<double> backward_start;  ///< earliest start of B
+  std::vector<double> after_backward;  ///< from the end of B to the end of the schedule, at least
+  std::vector<double> after_forward;   ///< from the start of F to the end of the schedule, at least
+};
+
+Chain chain_of(const Instance& instance) {
+  const auto stages = index(instance.stages);
+  const auto& [F, B, W] = instance.time;
+  Chain chain{std::vector<double>(stages), std::vector<double>(stages), std::vector<double>(stages),
+              std::vector<double>(stages)};
+  for (std::size_t s = 1; s < stages; ++s) {
+    chain.forward_start[s] = chain.forward_start[s - 1] + F[s - 1] + instance.forward_lag[s - 1];
+  }
+  const std::size_t last = stages - 1;
+  chain.backward_start[last] = chain.forward_start[last] + F[last];
+  for (std::size_t s = last; s-- > 0;) {
+    chain.backward_start[s] = chain.backward_start[s + 1] + B[s + 1] + instance.backward_lag[s];
+  }
+  chain.after_backward[0] = W[0];
+  for (std::size_t s = 1; s < stages; ++s) {
+    chain.after_backward[s] =
+        std::max(W[s], instance.backward_lag[s - 1] + B[s - 1] + chain.after_backward[s - 1]);
+  }
+  chain.after_forward[last] = F[last] + B[last] + chain.after_backward[last];
+  for (std::size_t s = last; s-- > 0;) {
+    chain.after_forward[s] = F[s] + instance.forward_lag[s] + chain.after_forward[s + 1];
+  }
+  return chain;
+}
+
+/// One worker: sums and extremes over its stages.
+struct Load {
+  double head = infinity;  ///< earliest start of any F
+  double first_backward = infinity;
+  double after_forward = infinity;
+  double after_backward = infinity;
+  double forward = 0, backward = 0, weights = 0;  ///< of one micro-batch
+  double least_forward = infinity, least_backward = infinity, least_weights = infinity;
+  double most_forward = 0;
+  double stash = 0;          ///< of one micro-batch
+  double most_stash = 0;     ///< of one stage
+  double forward_rate = 0;   ///< most time of F for a unit of memory
+  double backward_rate = 0;  ///< most time of B and W for a unit of memory
+  double limit = 0;          ///< that stashes can fill
+};
+
+Load load_of(const Instance& instance, const Chain& chain, int worker) {
+  const auto& [F, B, W] = instance.time;
+  Load load;
+  double least_stash = infinity;
+  for (const int stage : instance.stages_of[index(worker)]) {
+    const std::size_t s = index(stage);
+    const double size = instance.stash[s];
+    load.head = std::min(load.head, chain.forward_start[s]);
+    load.first_backward = std::min(load.first_backward, chain.backward_start[s]);
+    load.after_forward = std::min(load.after_forward, chain.after_forward[s]);
+    load.after_backward = std::min(load.after_backward, chain.after_backward[s]);
+    load.forward += F[s];
+    load.backward += B[s];
+    load.weights += W[s];
+    load.least_forward = std::min(load.least_forward, F[s]);
+    load.least_backward = std::min(load.least_backward, B[s]);
+    load.least_weights = std::min(load.least_weights, W[s]);
+    load.most_forward = std::max(load.most_forward, F[s]);
+    load.stash += size;
+    load.most_stash = std::max(load.most_stash, size);
+    least_stash = std::min(least_stash, size);
+    if (size > 0) {
+      load.forward_rate = std::max(load.forward_rate, F[s] / size);
+      load.backward_rate = std::max(load.backward_rate, (B[s] + W[s]) / size);
+    } else {
+      load.forward_rate = load.backward_rate = infinity;
+    }
+  }
+  const bool whole = least_stash == load.most_stash && least_stash > 0 && instance.limit < infinity;
+  load.limit =
+      whole ? std::floor(instance.limit_with_slack / least_stash) * least_stash : instance.limit_with_slack;
+  return load;
+}
+
+/// Time of the passes that so much memory allows; unlimited where it is, or where stashes take none.
+double time_for(double memory, double rate) { return memory < infinity ? memory * rate : infinity; }
+
+/// Work, what no work can fill at the start, and what none can fill at the end.
+double work_bound(const Load& load, double microbatches) {
+  const double work = microbatches * (load.forward + load.backward + load.weights);
+  const double early = std::min({load.first_backward - load.head, time_for(load.limit, load.forward_rate),
+                                 microbatches * load.forward});
+  const double idle_before = load.first_backward - early;
+  const double late = load.most_forward + time_for(load.limit, load.backward_rate);
+  const double idle_after = std::max(0.0, load.after_forward - late);
+  const bool apart = microbatches * load.stash > load.limit * (1 + 1e-9);
+  const double bound =
+      apart ? idle_before + work + idle_after : std::max(idle_before + work, load.head + work + idle_after);
+  return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
+}
+
+/// The area of memory over time that the stashes need at least. `known`: a proven bound.
+double memory_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
+                    double known) {
+  if (load.limit == infinity || load.most_stash == 0) return 0;
+  double area = 0;
+  for (const int stage : instance.stages_of[index(worker)]) {
+    const std::size_t s = index(stage);
+    const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
+    area += instance.microbatches * instance.stash[s] * (life + load.least_weights);
+  }
+  const double fixed = load.head + load.after_backward - load.least_weights;
+  // The first stashes start one F after the other, the last ones end one B after the other.
+  double unfilled = 0;
+  double steps = 0;
+  for (double live = load.most_stash; live < load.limit; live += load.most_stash) {
+    unfilled += load.limit - live;
+    ++steps;
+  }
+  const double up = unfilled * load.least_forward;
+  const double down = unfilled * load.least_backward;
+  const bool apart = known - fixed >= steps * (load.least_forward + load.least_backward);
+  return fixed + (area + (apart ? up + down : std::max(up, down))) / load.limit;
+}
+
+double bound_of(const Instance& instance) {
+  const Chain chain = chain_of(instance);
+  double bound = chain.after_forward[0];
+  std::vector<Load> loads;
+  for (int w = 0; w < instance.workers; ++w) {
+    loads.push_back(load_of(instance, chain, w));
+    bound = std::max(bound, work_bound(loads.back(), instance.microbatches));
+  }
+  double best = bound;
+  for (int w = 0; w < instance.workers; ++w) {
+    best = std::max(best, memory_bound(instance, chain, loads[index(w)], w, bound));
+  }
+  return best;
+}
+
+}  // namespace
+
+double lower_bound(const SearchProblem& problem) { return bound_of(Instance(problem)); }
+
+double least_memory_limit(const SearchProblem& problem) {
+  const Instance instance(problem);
+  double least = 0;
+  for (const auto& stages : instance.stages_of) {
+    double need = 0;
+    for (const int s : stages) need += instance.stash[index(s)];
+    least = std::max(least, need);
+  }
+  return least;
+}
+
+}  // namespace starpipe::plan

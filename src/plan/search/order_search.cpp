@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/search/order_search.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace starpipe::plan::detail {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+constexpr double tiny = 1e-9;  // relative to the makespan: times that differ by less are equal
+
+}  // namespace
+
+OrderSearch::OrderSearch(const Instance& instance, Orders orders)
+    : instance_(instance),
+      orders_(std::move(orders)),
+      best_(orders_),
+      pred_(instance.jobs(), none),
+      lag_(instance.jobs(), 0),
+      succ_(instance.jobs(), {none, none}),
+      position_(instance.jobs()),
+      head_(instance.jobs()),
+      tail_(instance.jobs()),
+      waiting_(instance.jobs()) {
+  const auto arc = [&](JobId from, JobId to, double lag) {
+    pred_[to] = from;
+    lag_[to] = lag;
+    succ_[from][succ_[from][0] == none ? 0 : 1] = to;
+  };
+  for (JobId id = 0; id < instance.jobs(); ++id) {
+    const int pass = Instance::pass_of(id);
+    const int s = instance.stage_of(id);
+    const int b = instance.microbatch_of(id);
+    duration_.push_back(instance.time_of(id));
+    worker_.push_back(instance.worker_of[index(s)]);
+    memory_.push_back((pass == 0 ? 1 : pass == 1 ? 0 : -1) * instance.stash[index(s)]);
+    const bool last = s + 1 == instance.stages;
+    if (pass == 0 && s > 0) arc(instance.job(0, s - 1, b), id, instance.forward_lag[index(s - 1)]);
+    if (pass == 1)
+      arc(last ? id - 1 : instance.job(1, s + 1, b), id, last ? 0 : instance.backward_lag[index(s)]);
+    if (pass == 2) arc(id - 1, id, 0);
+  }
+  evaluate();
+  evaluate_tails();
+  best_makespan_ = makespan_;
+}
+
+// Earliest starts, in a topological order; false when the orders have a cycle.
+bool OrderSearch::evaluate() {
+  topological_.clear();
+  ready_.clear();
+  for (const auto& order : orders_) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const JobId id = order[i];
+      position_[id] = static_cast<std::uint32_t>(i);
+      waiting_[id] = static_cast<std::uint8_t>((i > 0 ? 1 : 0) + (pred_[id] != none ? 1 : 0));
+      if (waiting_[id] == 0) ready_.push_back(id);
+    }
+  }
+  makespan_ = 0;
+  while (!ready_.empty()) {
+    const JobId id = ready_.back();
+    ready_.pop_back();
+    topological_.push_back(id);
+    const auto& order = orders_[index(worker_[id])];
+    const std::size_t i = position_[id];
+    double start = 0;
+    if (i > 0) start = head_[order[i - 1]] + duration_[order[i - 1]];
+    if (pred_[id] != none) start = std::max(start, head_[pred_[id]] + duration_[pred_[id]] + lag_[id]);
+    head_[id] = start;
+    makespan_ = std::max(makespan_, start + duration_[id]);
+    if (i + 1 < order.size() && --waiting_[order[i + 1]] == 0) ready_.push_back(order[i + 1]);
+    for (const JobId next : succ_[id]) {
+      if (next != none && --waiting_[next] == 0) ready_.push_back(next);
+    }
+  }
+  return topological_.size() == instance_.jobs();
+}
+
+void OrderSearch::evaluate_tails() {
+  for (std::size_t k = topological_.size(); k-- > 0;) {
+    const JobId id = topological_[k];
+    const auto& order = orders_[index(worker_[id])];
+    double rest = 0;
+    if (position_[id] + 1 < order.size()) rest = tail_[order[position_[id] + 1]];
+    for (const JobId next : succ_[id]) {
+      if (next != none) rest = std::max(rest, tail_[next] + lag_[next]);
+    }
+    tail_[id] = rest + duration_[id];
+  }
+}
+
+// Any one of them, from its last job back.
+std::vector<JobId> OrderSearch::critical_path(Random& random) const {
+  const double same = tiny * makespan_;
+  std::vector<JobId> last;
+  for (const auto& order : orders_) {
+    if (!order.empty() && head_[order.back()] + duration_[order.back()] >= makespan_ - same)
+      last.push_back(order.back());
+  }
+  std::vector<JobId> path = {last[random.below(last.size())]};
+  while (true) {
+    const JobId id = path.back();
+    const auto decides = [&](JobId before, double lag) {
+      return head_[before] + duration_[before] + lag >= head_[id] - same;
+    };
+    const std::size_t i = position_[id];
+    const JobId ahead = i > 0 ? orders_[index(worker_[id])][i - 1] : none;
+    const bool by_worker = ahead != none && decides(ahead, 0);
+    const bool by_data = pred_[id] != none && decides(pred_[id], lag_[id]);
+    if (!by_worker && !by_data) break;
+    const bool choose_worker = by_worker && (!by_data || random.chance(0.5));
+    path.push_back(choose_worker ? ahead : pred_[id]);
+  }
+  std::ranges::reverse(path);
+  return path;
+}
+
+// Within each run of critical jobs on one worker: each with its neighbour, to the front and to the end.
+void OrderSearch::collect_moves(const std::vector<JobId>& path) {
+  moves_.clear();
+  for (std::size_t first = 0, last = 0; first < path.size(); first = last + 1) {
+    const int worker = worker_[path[first]];
+    const auto follows = [&](std::size_t k) {
+      return worker_[path[k]] == worker && position_[path[k]] == position_[path[k - 1]] + 1;
+    };
+    for (last = first; last + 1 < path.size() && follows(last + 1);) ++last;
+    const std::size_t begin = position_[path[first]];
+    const std::size_t end = position_[path[last]];
+    for (std::size_t i = begin; i < end; ++i) offer(worker, i, i + 1);
+    for (std::size_t i = begin + 2; i <= end; ++i) offer(worker, i, begin);
+    for (std::size_t i = begin; i + 1 < end; ++i) offer(worker, i, end);
+  }
+}
+
+void OrderSearch::offer(int worker, std::size_t from, std::size_t to) {
+  Move move{.worker = worker, .from = from, .to = to};
+  if (!cannot_cycle(move) || !keeps_limit(move)) return;
+  move.estimate = estimate(move);
+  moves_.push_back(move);
+}
+
+// Sufficient: a job may move behind another if its data cannot reach that one (on a way there, more would be
+// left after the next job than from the target on), and before another if its data cannot come from there.
+bool OrderSearch::cannot_cycle(const Move& move) const {
+  const auto& order = orders_[index(move.worker)];
+  const JobId moved = order[move.from];
+  const JobId target = order[move.to];
+  const double same = tiny * makespan_;
+  if (move.from < move.to) {
+    return std::ranges::all_of(succ_[moved], [&](JobId next) {
+      if (next == none) return true;
+      if (worker_[next] == move.worker) return position_[next] > move.to;
+      return tail_[next] - duration_[next] < tail_[target] - same;
+    });
+  }
+  const JobId before = pred_[moved];
+  if (before == none) return true;
+  if (worker_[before] == move.worker) return position_[before] < move.to;
+  return head_[before] < head_[target] + duration_[target] - same;
+}
+
+template <class Function>
+void OrderSearch::for_each_passed(const Move& move, Function&& f) {
+  if (move.from < move.to) {
+    for (std::size_t i = move.from + 1; i <= move.to; ++i) f(i);
+  } else {
+    for (std::size_t i = move.to; i < move.from; ++i) f(i);
+  }
+}
+
+bool OrderSearch::keeps_limit(const Move& move) const {
+  const auto& order = orders_[index(move.worker)];
+  const double own = memory_[order[move.from]];
+  // What passes by a F that moves forward, or a W that moves back, then runs with more memory in use.
+  const bool needs_more = move.from < move.to ? own < 0 : own > 0;
+  if (own == 0) {
+    // The memory of the others changes in place, by nothing.
+    return true;
+  }
+  if (!needs_more) return true;
+  double live = 0;
+  for (std::size_t i = 0; i < std::min(move.from, move.to); ++i) live += memory_[order[i]];
+  double peak = move.from < move.to ? live : live += own;
+  for_each_passed(move, [&](std::size_t i) { peak = std::max(peak, live += memory_[order[i]]); });
+  return instance_.fits(peak);
+}
+
+// The longest way through the jobs that change places, by the heads and tails before the move.
+double OrderSearch::estimate(const Move& move) {
+  const auto& order = orders_[index(move.worker)];
+  const std::size_t low = std::min(move.from, move.to);
+  const std::size_t high = std::max(move.from, move.to);
+  moved_.clear();
+  if (move.from > move.to) moved_.push_back(order[move.from]);
+  for_each_passed(move, [&](std::size_t i) { moved_.push_back(order[i]); });
+  if (move.from < move.to) moved_.push_back(order[move.from]);
+  moved_heads_.resize(moved_.size());
+  double free_at = low > 0 ? head_[order[low - 1]] + duration_[order[low - 1]] : 0;
+  for (std::size_t k = 0; k < moved_.size(); ++k) {
+    const JobId id = moved_[k];
+    if (pred_[id] != none) free_at = std::max(free_at, head_[pred_[id]] + duration_[pred_[id]] + lag_[id]);
+    moved_heads_[k] = free_at;
+    free_at += duration_[id];
+  }
+  double rest = high + 1 < order.size() ? tail_[order[high + 1]] : 0;
+  double longest = 0;
+  for (std::size_t k = moved_.size(); k-- > 0;) {
+    const JobId id = moved_[k];
+    for (const JobId next : succ_[id]) {
+      if (next != none) rest = std::max(rest, tail_[next] + lag_[next]);
+    }
+    rest += duration_[id];
+    longest = std::max(longest, moved_heads_[k] + rest);
+  }
+  return longest;
+}
+
+bool OrderSearch::is_tabu(const Move& move, long now) const {
+  const auto& order = orders_[index(move.worker)];
+  const JobId moved = order[move.from];
+  bool forbidden = false;
+  for_each_passed(move, [&](std::size_t i) {
+    const auto found = tabu_.find(move.from < move.to ? pair(order[i], moved) : pair(moved, order[i]));
+    forbidden = forbidden || (found != tabu_.end() && found->second > now);
+  });
+  return forbidden;
+}
+
+void OrderSearch::forbid_reversal(const Move& move, long until) {
+  const auto& order = orders_[index(move.worker)];
+  const JobId moved = order[move.from];
+  for_each_passed(move, [&](std::size_t i) {
+    tabu_[move.from < move.to ? pair(moved, order[i]) : pair(order[i], moved)] = until;
+  });
+}
+
+void OrderSearch::apply(const Move& move) {
+  auto& order = orders_[index(move.worker)];
+  const auto at = [&](std::size_t i) { return order.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (move.from < move.to) {
+    std::rotate(at(move.from), at(move.from + 1), at(move.to + 1));
+  } else {
+    std::rotate(at(move.to), at(move.from), at(move.from + 1));
+  }
+}
+
+void OrderSearch::make(const Move& move) {
+  apply(move);
+  if (!evaluate()) {  // only where times are equal, such as durations of 0
+    apply({.worker = move.worker, .from = move.to, .to = move.from});
+    evaluate();
+  }
+  evaluate_tails();
+}
+
+const OrderSearch::Move& OrderSearch::select(long now, Random& random) const {
+  const Move* best = nullptr;
+  std::size_t equals = 0;
+  for (const Move& move : moves_) {
+    if (is_tabu(move, now) && move.estimate >= best_makespan_ * (1 - tiny)) continue;
+    if (best == nullptr || move.estimate < best->estimate * (1 - tiny)) {
+      best = &move;
+      equals = 1;
+    } else if (move.estimate <= best->estimate * (1 + tiny) && random.below(++equals) == 0) {
+      best = &move;
+    }
+  }
+  return best != nullptr ? *best : moves_[random.below(moves_.size())];
+}
+
+void OrderSearch::shake(int moves, Random& random) {
+  for (int k = 0; k < moves; ++k) {
+    const auto worker = random.below(orders_.size());
+    const std::size_t count = orders_[worker].size();
+    const std::size_t from = random.below(count);
+    const std::size_t reach = 1 + random.below(4);
+    const std::size_t to =
+        random.chance(0.5) ? std::min(count - 1, from + reach) : from - std::min(from, reach);
+    const Move move{.worker = static_cast<int>(worker), .from = from, .to = to};
+    if (from != to && cannot_cycle(move) && keeps_limit(move)) make(move);
+  }
+}
+
+long OrderSearch::run(long most, double good_enough, Random& random, const std::function<bool(long)>& stop) {
+  const long patience = std::min(3000L, 10L * static_cast<long>(instance_.jobs()));
+  const long often = std::clamp(200'000L / static_cast<long>(instance_.jobs()), 1L, 64L);
+  long improved = 0;
+  long now = 0;
+  for (; now < most && now - improved < patience && best_makespan_ > good_enough; ++now) {
+    if (now % often == 0 && stop(now)) break;
+    const std::vector<JobId> path = critical_path(random);
+    collect_moves(path);
+    if (moves_.empty()) break;  // data alone make the path: nothing is shorter
+    const Move move = select(now, random);
+    forbid_reversal(move, now + 10 + static_cast<long>(random.below(20) + path.size() / 8));
+    make(move);
+    if (makespan_ >= best_makespan_ * (1 - tiny)) continue;
+    best_makespan_ = makespan_;
+    best_ = orders_;
+    improved = now;
+  }
+  return std::max(now, 1L);
+}
+
+}  // namespace starpipe::plan::detail

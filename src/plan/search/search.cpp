@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+
+#include "plan/search/order_search.hpp"
+#include "plan/search/pattern.hpp"
+#include "plan/search/random_orders.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/registry.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using detail::Instance;
+using detail::ListScheduler;
+using detail::Orders;
+using detail::OrderSearch;
+using detail::Pattern;
+using detail::PatternRun;
+using detail::Random;
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+/// Searches that run at the same time, each with its own random numbers: always so many, whatever the
+/// machine has, so that the result does not depend on it.
+constexpr int chains = 2;
+/// What a chain does per second of work, in jobs that list scheduling places; cores of 2020 do about twice
+/// that.
+constexpr double jobs_per_second = 7e6;
+constexpr int most_chunks = 4;  // considered when none are given
+
+/// Shared by the chains.
+class Clock {
+ public:
+  explicit Clock(double budget) : budget_(budget), start_(std::chrono::steady_clock::now()) {}
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  /// Whether the budget is spent; once true, it stays so.
+  bool over() {
+    if (!over_ && seconds() > budget_) over_ = true;
+    return over_;
+  }
+  [[nodiscard]] bool was_over() const { return over_; }
+
+ private:
+  double budget_;
+  std::chrono::steady_clock::time_point start_;
+  std::atomic<bool> over_ = false;
+};
+
+/// The best so far and how far the work is, for the progress line.
+class Board {
+ public:
+  void makespan(double value) {
+    const std::lock_guard lock(mutex_);
+    if (makespan_ == 0 || value < makespan_) makespan_ = value;
+  }
+  void work(double share) {
+    const std::lock_guard lock(mutex_);
+    done_ += share;
+  }
+  [[nodiscard]] SearchProgress progress() const {
+    const std::lock_guard lock(mutex_);
+    return {.seconds = 0, .done = std::min(1.0, done_), .makespan = makespan_, .lower_bound = 0};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  double makespan_ = 0;
+  double done_ = 0;
+};
+
+struct Found {
+  double makespan = std::numeric_limits<double>::infinity();
+  Orders orders;
+};
+
+/// One chain: patterns, then orders.
+class ChainSearch {
+ public:
+  ChainSearch(const Instance& instance, double seconds, double bound, std::uint64_t seed, Clock& clock,
+              Board& board)
+      : instance_(instance),
+        scheduler_(instance),
+        random_(seed),
+        rounds_(std::max(50.0, seconds * jobs_per_second / (instance.jobs() + 100))),
+        good_enough_(bound * (1 + 1e-9)),
+        clock_(clock),
+        board_(board) {}
+
+  Found run(const std::vector<Orders>& seeds) {
+    search_patterns();
+    improve(scheduler_.run(best_pattern_, true).orders);
+    for (const Orders& seed : seeds) improve(seed);
+    // Small problems leave work for more: around the best orders, and elsewhere.
+    for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
+      if (k % 2 == 1) {
+        improve(random_orders(instance_, random_));
+      } else {
+        improve(best_.orders, k == 0 ? 0 : random_.between(1, 20));
+      }
+    }
+    return best_;
+  }
+
+ private:
+  void search_patterns() {
+    const auto samples = static_cast<long>(rounds_ * 0.2);
+    const auto changes = static_cast<long>(rounds_ * 0.3);
+    Pattern pattern = serial_pattern(instance_);
+    double best = std::numeric_limits<double>::infinity();
+    for (long i = 0; i < samples + changes; ++i) {
+      const PatternRun& run = scheduler_.run(pattern);
+      // Of equal makespans the one whose workers end earlier: a way down from a plateau.
+      const double value = run.makespan + 1e-4 * run.mean_end;
+      if (run.feasible && value <= best) {
+        best = value;
+        best_pattern_ = pattern;
+        board_.makespan(run.makespan);
+        if (run.makespan <= good_enough_) break;
+      }
+      if (clock_.over()) break;
+      if (i % 64 == 63) board_.work(64 * 0.5 / static_cast<double>(samples + changes) / chains);
+      if (i < samples) {
+        pattern = random_pattern(instance_, random_);
+      } else {
+        pattern = best_pattern_;
+        mutate(pattern, instance_, random_);
+      }
+    }
+    left_ = static_cast<long>(rounds_);  // a move costs about half of a list schedule
+  }
+
+  void improve(const Orders& orders, int shaken = 0) {
+    OrderSearch search(instance_, orders);
+    search.shake(shaken, random_);
+    long seen = 0;
+    left_ -= search.run(left_, good_enough_, random_, [&](long moves) {
+      board_.makespan(search.makespan());
+      board_.work(static_cast<double>(moves - seen) * 0.5 / rounds_ / chains);
+      seen = moves;
+      return clock_.over();
+    });
+    board_.makespan(search.makespan());
+    if (search.makespan() < best_.makespan) best_ = {search.makespan(), search.orders()};
+  }
+
+  const Instance& instance_;
+  ListScheduler scheduler_;
+  Random random_;
+  double rounds_;  // list schedules that the work allows
+  double good_enough_;
+  Clock& clock_;
+  Board& board_;
+  Pattern best_pattern_;
+  Found best_;
+  long left_ = 0;  // moves
+};
+
+/// Registered schedules that fit, the best ones first.
+std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem) {
+  std::vector<Found> found;
+  for (const ScheduleEntry& entry : schedule_entries()) {
+    ScheduleRequest request{.workers = problem.workers,
+                            .microbatches = problem.microbatches,
+                            .graph = StageGraph::chain(instance.stages),
+                            .costs = problem.costs};
+    for (const bool placed : {false, true}) {
+      if (placed) request.stage_workers = problem.stage_workers;
+      try {
+        const auto orders = from_schedule(instance, entry.build(request), problem.costs);
+        if (!orders) continue;
+        found.push_back({OrderSearch(instance, *orders).makespan(), *orders});
+        break;
+      } catch (const InputError&) {
+        continue;  // it has no answer to this request
+      }
+    }
+  }
+  std::ranges::stable_sort(found, {}, &Found::makespan);
+  std::vector<Orders> orders;
+  orders.reserve(found.size());
+  for (Found& one : found) orders.push_back(std::move(one.orders));
+  return orders;
+}
+
+/// One of the problems of a request.
+struct Variant {
+  Layout layout;
+  int chunks;
+  SearchProblem problem;
+  double bound = 0;
+};
+
+Found search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
+                     const SearchOptions& options) {
+  const Instance instance(variant.problem);
+  std::vector<Orders> seeds = registered(instance, variant.problem);
+  Board board;
+  std::vector<std::future<Found>> running;
+  for (int chain = 0; chain < chains; ++chain) {
+    // Chain c starts from its own patterns and the seed number c.
+    std::vector<Orders> own;
+    if (index(chain) < seeds.size()) own.push_back(seeds[index(chain)]);
+    running.push_back(std::async(std::launch::async, [&, chain, own = std::move(own)] {
+      return ChainSearch(instance, seconds, variant.bound, seed * chains + index(chain), clock, board)
+          .run(own);
+    }));
+  }
+  Found best;
+  for (auto& chain : running) {
+    while (chain.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
+      SearchProgress progress = board.progress();
+      progress.seconds = clock.seconds();
+      progress.lower_bound = variant.bound;
+      if (options.progress && progress.makespan > 0) options.progress(progress);
+    }
+    if (Found found = chain.get(); found.makespan < best.makespan) best = std::move(found);
+  }
+  return best;
+}
+
+/// A share of the model as `chunks` equal stages.
+SearchProblem divided(const SearchRequest& request, int chunks) {
+  SearchProblem problem{
+      .workers = request.workers, .microbatches = request.microbatches, .costs = request.costs};
+  const auto spread = [&](auto& values, auto&& part) {
+    if (values.size() == 1) {
+      part(values.front());
+      return;
+    }
+    if (values.size() != index(request.workers)) return;  // `Instance` says what is wrong
+    auto stages = values;
+    stages.clear();
+    for (const auto& value : values) {
+      for (int c = 0; c < chunks; ++c) part(stages.emplace_back(value));
+    }
+    values = std::move(stages);
+  };
+  spread(problem.costs.durations, [&](Durations& d) { d = {d.F / chunks, d.B / chunks, d.W / chunks}; });
+  spread(problem.costs.sizes, [](StageSizes&) {});
+  problem.stash = request.stash;
+  spread(problem.stash, [&](double& size) { size /= chunks; });
+  problem.memory_limit = request.memory_limit;
+  return problem;
+}
+
+std::vector<Variant> variants_of(const SearchRequest& request) {
+  if (request.chunks && *request.chunks < 1) {
+    throw InputError(fmt::format("search: needs at least 1 chunk, not {}", *request.chunks));
+  }
+  std::vector<Variant> variants;
+  for (int chunks = request.chunks.value_or(1); chunks <= request.chunks.value_or(most_chunks); ++chunks) {
+    for (const Layout layout : {Layout::v, Layout::loop}) {
+      if (request.layout && layout != *request.layout) continue;
+      // With one chunk, or one worker, both are the same.
+      if (!request.layout && layout == Layout::loop && (chunks == 1 || request.workers == 1)) continue;
+      SearchProblem problem = request.chunks ? divided(request, 1) : divided(request, chunks);
+      problem.stage_workers = layout_workers(layout, request.workers, chunks);
+      variants.push_back({layout, chunks, std::move(problem)});
+    }
+  }
+  return variants;
+}
+
+}  // namespace
+
+std::string_view to_string(Layout layout) { return layout == Layout::v ? "v" : "loop"; }
+
+Layout parse_layout(std::string_view word) {
+  for (const Layout layout : {Layout::loop, Layout::v}) {
+    if (word == to_string(layout)) return layout;
+  }
+  throw InputError(fmt::format("unknown layout '{}' (v or loop)", word));
+}
+
+std::vector<int> layout_workers(Layout layout, int workers, int chunks) {
+  std::vector<int> worker_of;
+  for (int c = 0; c < chunks; ++c) {
+    for (int i = 0; i < workers; ++i) {
+      worker_of.push_back(layout == Layout::v && c % 2 == 1 ? workers - 1 - i : i);
+    }
+  }
+  return worker_of;
+}
+
+SearchResult search(const SearchRequest& request, const SearchOptions& options) {
+  if (request.workers < 1)
+    throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
+  std::vector<Variant> variants = variants_of(request);
+  double least = std::numeric_limits<double>::infinity();
+  for (const Variant& variant : variants) least = std::min(least, least_memory_limit(variant.problem));
+  std::erase_if(variants, [](const Variant& variant) {
+    return variant.problem.memory_limit * (1 + 1e-9) < least_memory_limit(variant.problem);
+  });
+  if (variants.empty()) {
+    throw InputError(
+        fmt::format("no schedule fits a memory limit of {}: the least feasible limit is {}, one stash of "
+                    "each stage of a worker",
+                    request.memory_limit, least));
+  }
+  for (Variant& variant : variants) variant.bound = lower_bound(variant.problem);
+  std::ranges::stable_sort(variants, {}, &Variant::bound);
+
+  Clock clock(options.budget);
+  const Variant* chosen = nullptr;
+  Found best;
+  for (const Variant& variant : variants) {
+    if (chosen != nullptr && variant.bound >= best.makespan * (1 - 1e-9))
+      break;  // nor can those that follow be better
+    const double share = options.work.value_or(options.budget) / static_cast<double>(variants.size());
+    Found found = search_variant(variant, share, options.seed, clock, options);
+    if (chosen == nullptr || found.makespan < best.makespan * (1 - 1e-9)) {
+      best = std::move(found);
+      chosen = &variant;
+    }
+  }
+  const Instance instance(chosen->problem);
+  Schedule schedule = to_schedule(instance, best.orders);
+  Timeline timeline = simulate(schedule, chosen->problem.costs);
+  return {.schedule = std::move(schedule),
+          .costs = chosen->problem.costs,
+          .timeline = std::move(timeline),
+          .layout = chosen->layout,
+          .chunks = chosen->chunks,
+          .memory_limit = chosen->problem.memory_limit,
+          .peak_memory = instance.peak_memory(best.orders),
+          .lower_bound = variants.front().bound,
+          .complete = !clock.was_over()};
+}
+
+}  // namespace starpipe::plan

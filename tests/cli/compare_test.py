@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emulated workers, and `starpipe compare`: alone and as two ranks.
+
+Usage: compare_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import sys
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+from support import CommandTest, gpt_config, mlp_config
+
+LAUNCHER = []
+
+
+def emulated(times, schedule="name: 1f1b, workers: 4", microbatches=8):
+    return f"""model: {{kind: mlp, layers: 8, hidden: 4, inputs: 4, outputs: 2}}
+training: {{steps: 3, microbatches: {microbatches}, microbatch_size: 1}}
+schedule: {{{schedule}}}
+runtime: {{emulate: {{{times}}}}}
+"""
+
+
+class Emulation(CommandTest):
+    def report(self, text, *more, launcher=()):
+        self.write("job.yaml", text)
+        result = self.run_command("train", "job.yaml", "--report", "report.json", *more, launcher=launcher)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("report.json"))
+
+    def assert_not_faster(self, report):
+        """Waits never end early, so that an ordered run takes at least what is predicted."""
+        self.assertGreaterEqual(min(report["makespan"]["all_measured"]), 0.999 * report["makespan"]["predicted"])
+
+    def test_any_number_of_workers(self):
+        for launcher in ([], LAUNCHER):
+            report = self.report(emulated("F: 1ms, B: 1ms, W: 1ms", "name: 1f1b, workers: 24, stages: 24",
+                                          microbatches=24).replace("layers: 8", "layers: 24"), launcher=launcher)
+            # (B + P - 1) times 3 ms
+            self.assertAlmostEqual(report["makespan"]["predicted"], 47 * 3e-3)
+            self.assert_not_faster(report)
+            self.assertEqual(report["peak_activations"]["measured"], list(range(24, 0, -1)))
+            self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
+            self.assertTrue(report["emulated"])
+            self.assertNotIn("losses", report)
+
+    def test_times_by_stage_and_units(self):
+        report = self.report(emulated("F: [1ms, 2ms, 3000us, 0.004s], B: 1ms, W: 0us"))
+        self.assertEqual([d["F"] for d in report["durations"]], [0.001, 0.002, 0.003, 0.004])
+        self.assertEqual(report["durations"][0]["W"], 0)
+        self.assert_not_faster(report)
+
+    def test_transfers_hide_behind_compute_when_they_are_prefetched(self):
+        # Two stages, a link as slow as a job: sent ahead, an activation travels while the worker is busy.
+        text = emulated("F: 10ms, B: 10ms, W: 0ms, comm: 10ms, prefetch: WANTED", "name: gpipe, workers: 2", 16)
+        for launcher in ([], LAUNCHER):
+            hidden = self.report(text.replace("WANTED", "true"), launcher=launcher)
+            exposed = self.report(text.replace("WANTED", "false"), launcher=launcher)
+            for report in (hidden, exposed):
+                self.assert_not_faster(report)
+            self.assertLess(hidden["makespan"]["predicted"], 0.6 * exposed["makespan"]["predicted"])
+            between = (hidden["makespan"]["predicted"] + exposed["makespan"]["predicted"]) / 2
+            self.assertLess(min(hidden["makespan"]["all_measured"]), between)
+            self.assertGreater(min(exposed["makespan"]["all_measured"]), between)
+
+    def test_fetched_weights_are_prefetched_too(self):
+        # fsdp: worker 1 computes micro-batch 1 of every stage with weights that worker 0 holds in part.
+        text = emulated("F: 5ms, B: 5ms, W: 0ms, comm: 20ms, prefetch: WANTED", "name: fsdp, workers: 2, stages: 8", 2)
+        hidden, exposed = (self.report(text.replace("WANTED", value)) for value in ("true", "false"))
+        for report in (hidden, exposed):
+            self.assertGreater(sum(report["received"]["weights"]["count"]["measured"]), 0)
+            self.assert_not_faster(report)
+        between = (hidden["makespan"]["predicted"] + exposed["makespan"]["predicted"]) / 2
+        self.assertLess(min(hidden["makespan"]["all_measured"]), between)
+
+    def test_bad_input(self):
+        def refused(times, *culprits):
+            self.write("bad.yaml", emulated(times))
+            self.refused(["train", "bad.yaml"], *culprits)
+
+        refused("F: 1ms, B: 1ms", "runtime.emulate.W")
+        refused("F: 1, B: 1ms, W: 1ms", "runtime.emulate.F", "2ms")
+        refused("F: 1h, B: 1ms, W: 1ms", "runtime.emulate.F", "1h")
+        refused("F: -1ms, B: 1ms, W: 1ms", "runtime.emulate.F")
+        refused("F: [1ms, 1ms], B: 1ms, W: 1ms", "runtime.emulate.F", "2 times for 4 stages")
+        refused("F: [], B: 1ms, W: 1ms", "runtime.emulate.F")
+        refused("F: 1ms, B: 1ms, W: 1ms, prefetch: perhaps", "runtime.emulate.prefetch", "perhaps")
+        refused("F: 1ms, B: 1ms, W: 1ms, speed: 2", "runtime.emulate.speed")
+
+
+class Compare(CommandTest):
+    POLICIES = ["starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"]
+
+    def test_emulated(self):
+        self.write("job.yaml", emulated("F: 1ms, B: 1ms, W: 1ms, comm: 100us"))
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("compare", "job.yaml", "--repetitions", 2, "-o", "compare.json", "--timeline",
+                                      "compare.svg", launcher=launcher)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            comparison = json.loads(self.read("compare.json"))
+            self.assertEqual([p["policy"] for p in comparison["policies"]], self.POLICIES)
+            self.assertEqual([p["ran"] for p in comparison["policies"]],
+                             ["starpipe", "prio", "prio", "eager", "lws", "prio", "dmdas"])
+            for policy in comparison["policies"]:
+                self.assertEqual(len(policy["makespans"]), 2)
+                self.assertIn(policy["policy"], result.stdout)
+            for policy in comparison["policies"]:
+                if policy["policy"] in ("starpipe", "worker-order"):
+                    self.assertEqual(policy["peak_activations"], comparison["predicted"]["peak_activations"])
+                    self.assertEqual(policy["bytes_moved"], comparison["predicted"]["bytes_moved"])
+                    self.assertGreaterEqual(min(policy["makespans"]), 0.999 * comparison["predicted"]["makespan"])
+            ElementTree.fromstring(self.read("compare.svg"))
+
+    def test_real(self):
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
+        self.write("gpt.yaml", gpt_config("text"))
+        comparison = json.loads(self.ok("compare", "gpt.yaml", "--policies", "worker-order,starpipe,lws",
+                                        "--repetitions", 1, "--json"))
+        self.assertEqual([p["policy"] for p in comparison["policies"]], ["worker-order", "starpipe", "lws"])
+        self.assertFalse(comparison["emulated"])
+
+    def test_every_policy_trains_the_same(self):
+        self.write("mlp.yaml", mlp_config(schedule="name: 1f1b, workers: 2"))
+        losses = {}
+        for policy in self.POLICIES:
+            result = self.run_command("train", "mlp.yaml", "--set", f"runtime.policy={policy}", "--report", "r.json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            losses[policy] = json.loads(self.read("r.json"))["losses"]
+        for policy in self.POLICIES:
+            for loss, expected in zip(losses[policy], losses["starpipe"]):
+                self.assertAlmostEqual(loss, expected, delta=1e-5 * expected, msg=policy)
+        self.assertEqual(losses["worker-order"], losses["starpipe"])
+
+    def test_bad_input(self):
+        self.write("mlp.yaml", mlp_config())
+        self.refused(["compare", "mlp.yaml", "--policies", "starpipe,lsw"], "--policies", "lsw", "lws")
+        self.refused(["compare", "mlp.yaml", "--policies", "lws,lws"], "--policies", "lws", "twice")
+        self.refused(["compare", "mlp.yaml", "--repetitions", 0], "--repetitions")
+        self.refused(["compare", "mlp.yaml", "-o", "no/such/folder.json"], "--output", "no/such")
+        self.refused(["compare", "mlp.yaml"], "STARPU_SCHED_LIB", "no.so", environment={"STARPU_SCHED_LIB": "./no.so"})
+        self.assertEqual(os.listdir(self.folder), ["mlp.yaml"])
+
+    def test_the_environment_does_not_choose(self):
+        self.write("mlp.yaml", mlp_config())
+        comparison = json.loads(self.ok("compare", "mlp.yaml", "--policies", "starpipe,prio", "--repetitions", 1,
+                                        "--json", environment={"STARPU_SCHED": "eager"}))
+        self.assertEqual([p["ran"] for p in comparison["policies"]], ["starpipe", "prio"])
+
+
+if __name__ == "__main__":
+    CommandTest.binary = os.path.abspath(sys.argv[1])
+    LAUNCHER[:] = sys.argv[2:]
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`starpipe search`: its results through an independent checker. Usage: search_test.py BINARY"""
+
+import json
+import sys
+import unittest
+
+from check_schedule import check
+from support import CommandTest
+
+# Makespans that the public generators of the zero-bubble papers reached (sail-sg/zero-bubble-pipeline-parallelism,
+# commit 39f2c186): p, n, chunks, layout, F, B, W, comm, stashes on the fullest worker, makespan.
+PUBLISHED = [
+    (4, 8, 2, "v", 12.96, 13.22, 9.76, 0.5, 4, 784.18),  # V-auto
+    (8, 8, 2, "v", 1, 1, 1, 0, 16, 55),  # V-ZB
+    (8, 16, 2, "v", 12.96, 13.22, 9.76, 0, 10, 1404.66),  # V-Half
+    (8, 16, 2, "v", 12.96, 13.22, 9.76, 0.5, 8, 1579.42),  # V-auto
+    (8, 16, 2, "v", 12.96, 13.22, 9.76, 0, 8, 1617.66),  # V-Min
+    (8, 16, 2, "loop", 1, 1, 1, 0.5, 12, 129),  # GIS-H
+    (8, 16, 1, "loop", 12.96, 13.22, 9.76, 0.67, 8, 708.74),  # ZB-1P
+    (8, 16, 1, "loop", 12.96, 13.22, 9.76, 0.67, 16, 670.45),  # ZB-2P
+    (4, 16, 2, "loop", 12.96, 13.22, 9.76, 0.5, 11, 1264.9),  # Interleaved-1F1B
+]
+
+
+def stash_peaks(data, sizes):
+    """The most that stashes of these sizes take on each worker, from the jobs' times."""
+    peaks = []
+    for row in data["ops"]:
+        changes = []
+        for op in row:
+            if op["op"] == "F":
+                changes.append((op["start"], 1, sizes[op["stage"]]))
+            elif op["op"] in ("W", "BW"):
+                changes.append((op["end"], 0, -sizes[op["stage"]]))
+        live = peak = 0
+        for _, _, change in sorted(changes):
+            live += change
+            peak = max(peak, live)
+        peaks.append(peak)
+    return peaks
+
+
+class Search(CommandTest):
+    def search(self, *arguments, budget=1):
+        data = json.loads(self.ok("search", "--quiet", "--json", "--budget", budget, *arguments))
+        self.assertEqual(check(data), [])
+        self.assertLessEqual(data["lower_bound"], data["makespan"] * (1 + 1e-9))
+        return data
+
+    def test_never_above_published_makespans(self):
+        for p, n, chunks, layout, forward, backward, weights, comm, limit, makespan in PUBLISHED:
+            data = self.search("--workers", p, "--microbatches", n, "--chunks", chunks, "--layout", layout,
+                               "--durations", f"F={forward},B={backward},W={weights}", "--comm", comm,
+                               "--memory-limit", limit, budget=3)
+            with self.subTest(p=p, n=n, limit=limit, comm=comm):
+                self.assertLessEqual(data["makespan"], makespan * (1 + 1e-9))
+                self.assertLessEqual(max(stash_peaks(data, [1] * p * chunks)), limit)
+
+    def test_sixteen_workers(self):
+        data = self.search("--workers", 16, "--microbatches", 16, "--chunks", 2, "--layout", "v", "--durations",
+                           "F=6.48,B=6.61,W=4.88", "--comm", 0.67, "--memory-limit", 32, budget=4)
+        self.assertLessEqual(data["bubble_fraction"], 0.204)
+
+    def test_the_result_is_a_schedule_file(self):
+        self.ok("search", "--quiet", "--workers", 3, "--microbatches", 5, "--chunks", 2, "--comm", 0.5,
+                "--memory-limit", 4, "--budget", 0.5, "-o", "found.json")
+        found = json.loads(self.read("found.json"))
+        self.assertIn(found["search"]["layout"], ("v", "loop"))
+        self.assertEqual(found["search"]["chunks"], 2)
+        checked = json.loads(self.ok("schedule", "check", "found.json", "--json"))
+        self.assertEqual(checked["ops"], found["ops"])
+        self.assertEqual(checked["memory_limits"], [4, 4, 4])
+        self.assertLessEqual(max(checked["peak_activations"]), 4)
+        self.assertIn("no schedule ends before", self.ok("search", "--quiet", "--workers", 2, "--microbatches", 2,
+                                                         "--budget", 0.1))
+
+    def test_uneven_stages(self):
+        # A head on the last stage: the result is for it and not for the mean.
+        times = [(2, 2, 1), (2, 2, 1), (2, 2, 1), (4, 6, 3)]
+        self.write("durations.yaml", "".join(f"- {{F: {f}, B: {b}, W: {w}}}\n" for f, b, w in times))
+        data = self.search("--workers", 4, "--microbatches", 6, "--chunks", 1, "--durations", "durations.yaml",
+                           "--comm", 0.5, "--memory-limit", 4)
+        self.assertEqual(data["durations"][3], {"F": 4, "B": 6, "W": 3})
+        self.assertAlmostEqual(data["makespan"], 3 * 2.5 + 6 * 13)  # the last worker never waits
+
+    def test_memory_in_bytes(self):
+        sizes = [3, 1, 2, 5]
+        data = self.search("--workers", 2, "--microbatches", 6, "--chunks", 2, "--layout", "v", "--stash",
+                           ",".join(f"{size}MiB" for size in sizes), "--memory-limit", "10MiB")
+        peaks = stash_peaks(data, [size << 20 for size in sizes])
+        self.assertEqual(peaks, data["peak_activation_bytes"])
+        self.assertLessEqual(max(peaks), 10 << 20)
+        self.refused(["search", "--workers", 2, "--microbatches", 6, "--chunks", 2, "--layout", "v", "--stash",
+                      "3,1,2,5", "--memory-limit", "7"], "least feasible limit is 8")
+
+    def test_chunks_are_chosen(self):
+        data = self.search("--workers", 4, "--microbatches", 4, "--durations", "F=12,B=12,W=12", "--memory-limit", 2.5)
+        chunks = data["search"]["chunks"]
+        self.assertEqual(data["stages"], 4 * chunks)
+        self.assertEqual(data["durations"]["F"], 12 / chunks)
+        self.assertLessEqual(max(stash_peaks(data, [1 / chunks] * 4 * chunks)), 2.5 + 1e-9)
+        self.assertGreater(chunks, 1)
+
+    def test_one_line_of_progress(self):
+        result = self.run_command("search", "--workers", 2, "--microbatches", 3, "--budget", 0.1)
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, r"^search: .* s, 100 % done, makespan .*, lower bound .*\n$")
+
+    def test_refused(self):
+        good = ["search", "--workers", 2, "--microbatches", 3, "--chunks", 2]
+        self.refused([*good, "--memory-limit", 1], "memory limit of 1", "least feasible limit is 2")
+        self.refused([*good, "--memory-limit", -1], "--memory-limit -1")
+        self.refused([*good, "--memory-limit", "12GiB"], "--memory-limit 12GiB", "--stash")
+        self.refused([*good, "--memory-limit", "x", "--stash", "1"], "--memory-limit x")
+        self.refused([*good, "--stash", "1,2,3"], "3 stages")
+        self.refused([*good, "--layout", "w"], "--layout")
+        self.refused([*good, "--budget", 0], "--budget")
+        self.refused([*good, "--no-prefetch"], "--no-prefetch")
+        self.refused([*good, "--durations", "F=-1"], "F")
+        self.refused([*good, "-o", "missing/found.json"], "missing")
+        self.refused(["search", "--workers", 2], "--microbatches")
+
+
+if __name__ == "__main__":
+    CommandTest.binary = sys.argv.pop(1)
+    unittest.main(verbosity=2)
