@@ -99,6 +99,10 @@ STARPIPE_PLUGIN(schedules) {
       return Placement{(job.stage + shift) % workers, (job.stage + shift) % workers};
     };
   }));
+  schedules.push_back(entry("by-rank", [](ScheduleSpec& s) {
+    const int rank = environment("PMI_RANK") == "1" ? 1 : 0;
+    s.priority = [rank](const Job& job) { return rank == 0 ? job.microbatch : -job.microbatch; };
+  }));
   schedules.push_back(entry("crash", [](ScheduleSpec&) { std::raise(SIGSEGV); }));
   schedules.push_back(entry("endless", [](ScheduleSpec&) {
     for (;;) std::raise(SIGCHLD);  // ignored

@@ -102,6 +102,13 @@ class Plugins(CommandTest):
         self.assertEqual(result.returncode, 2)
         self.assertEqual(len([l for l in result.stderr.splitlines() if l.startswith("starpipe: ")]), 1)
 
+    def test_ranks_that_differ(self):
+        self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: by-rank, workers: 2"))
+        result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
+        lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+        self.assertEqual((result.returncode, len(lines)), (2, 1), result.stderr)
+        self.assertIn("the ranks have built different ones", lines[0])
+
     def test_check(self):
         result = self.run_command("plugin", "check", PLUGIN, "--json", "--timeout", 1, timeout=200)
         self.assertEqual((result.returncode, result.stderr), (1, ""))
@@ -111,6 +118,8 @@ class Plugins(CommandTest):
                 self.assertFalse(found["failed"], found)
         self.assertTrue(stages["sound", "two ranks"]["applies"], stages["sound", "two ranks"])
         self.assertIn("losses", stages["sound", "two ranks"]["words"])
+        self.assertTrue(stages["by-rank", "two ranks"]["failed"])
+        self.assertIn("different ones", stages["by-rank", "two ranks"]["words"])
         for name, words in {**self.FAULTS, "random": "two different schedules", "crash": "signal 11",
                             "endless": "did not end"}.items():
             with self.subTest(name=name):
