@@ -4,7 +4,8 @@
 
     experiments/benchmarks/emulation.py [--starpipe build/bin/starpipe] [--workers 8,16] [--duration 2ms] [--comm 0us]
 
-Each run trains six steps; the figure is the median of the five after the first. A schedule whose definition
+Each run trains six steps; the figure is the median of the five after the first. Bounded is with a limit of as many
+stashes as there are workers. A schedule whose definition
 has no answer to a number of workers or micro-batches is listed with what it says.
 """
 import argparse
@@ -19,7 +20,7 @@ CONFIG = """
 model:    {{kind: mlp, layers: {layers}, hidden: 4, inputs: 4, outputs: 2}}
 data:     {{kind: synthetic}}
 training: {{microbatches: {microbatches}, microbatch_size: 1, steps: 6}}
-schedule: {{name: {name}, workers: {workers}, discipline: {discipline}{more}}}
+schedule: {{name: {name}, workers: {workers}{more}}}
 runtime:  {{emulate: {{F: {duration}, B: {duration}, W: {duration}, comm: {comm}}}}}
 """
 
@@ -53,11 +54,11 @@ def main():
         for name in names:
             for workers in map(int, arguments.workers.split(",")):
                 row = f"{name:<24}{workers:>8}"
-                for discipline in ("ordered", "greedy", "bounded"):
-                    more = ", groups: 2" if name in ("lpp", "fslpp") else ""
+                for discipline in ("ordered", "greedy", f"bounded, memory_limit: {workers}"):
+                    more = f", discipline: {discipline}" + (", groups: 2" if name in ("lpp", "fslpp") else "")
                     value, problem = ratio(arguments.starpipe, pathlib.Path(folder), name=name, workers=workers,
-                                           layers=2 * workers, microbatches=2 * workers, discipline=discipline,
-                                           duration=arguments.duration, comm=arguments.comm, more=more)
+                                           layers=2 * workers, microbatches=2 * workers, duration=arguments.duration,
+                                           comm=arguments.comm, more=more)
                     if value is None:
                         row += f"  {problem}"
                         break
