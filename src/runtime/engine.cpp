@@ -327,6 +327,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   starpu_iteration_push(static_cast<unsigned long>(step));  // for traces
   submit();
   starpu_iteration_pop();
+  result.submission = clock_seconds() - start;
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
   session_.mpi().barrier();  // so that what follows waits for nobody
   result.seconds = clock_seconds() - start;

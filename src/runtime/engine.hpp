@@ -55,6 +55,7 @@ class Handle {
 struct StepResult {
   std::vector<float> losses;          ///< by micro-batch; on every rank; none of emulated jobs
   double seconds = 0;                 ///< from submission to the last update, this rank's clock
+  double submission = 0;              ///< the part of it in which this rank's tasks were inserted
   std::vector<JobRecord> jobs;        ///< all ranks' jobs, on rank 0's clock; on rank 0 only
   std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
 };
