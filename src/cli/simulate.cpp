@@ -22,18 +22,6 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-/// F, B and W of a stage each last its share of the model's FLOPs; an average stage's last 1.
-std::vector<plan::Durations> by_flops(const model::Network& network) {
-  double total = 0;
-  for (const model::Stage& stage : network.stages) total += stage.flops();
-  std::vector<plan::Durations> durations;
-  for (const model::Stage& stage : network.stages) {
-    const double share = total > 0 ? stage.flops() * static_cast<double>(network.stages.size()) / total : 1.0;
-    durations.push_back({share, share, share});
-  }
-  return durations;
-}
-
 std::string bytes(std::uint64_t count) {
   if (count < 10'000) return fmt::format("{} B", count);
   double value = static_cast<double>(count);
@@ -80,7 +68,7 @@ std::string summary(const runtime::Experiment& experiment, const plan::Costs& co
   std::string text =
       fmt::format("{}: {} workers, {} stages, {} micro-batches, {}; {} parameters\n\n", schedule.name(),
                   schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  plan::to_string(schedule.discipline()), experiment.network.parameter_count());
+                  plan::to_string(experiment.discipline), experiment.network.parameter_count());
 
   std::vector<Row> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
@@ -127,9 +115,7 @@ int simulate(const SimulateOptions& options) {
   if (options.trace) model::require_writable("--trace", *options.trace);
   const runtime::Config config = options.config.load();
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  plan::Costs costs;
-  costs.durations = by_flops(experiment.network);
-  costs.sizes = experiment.network.sizes();
+  plan::Costs costs = runtime::costs_by_flops(experiment.network);
   options.costs.apply(costs, experiment.schedule.stages());
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   if (options.timeline) {

@@ -75,6 +75,19 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 
 }  // namespace
 
+plan::Costs costs_by_flops(const model::Network& network) {
+  double total = 0;
+  for (const model::Stage& stage : network.stages) total += stage.flops();
+  plan::Costs costs;
+  costs.durations.clear();
+  for (const model::Stage& stage : network.stages) {
+    const double share = total > 0 ? stage.flops() * static_cast<double>(network.stages.size()) / total : 1.0;
+    costs.durations.push_back({share, share, share});
+  }
+  costs.sizes = network.sizes();
+  return costs;
+}
+
 Experiment make_experiment(const Config& config) {
   for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
   const int stages = config.schedule.stages.value_or(
@@ -93,7 +106,12 @@ Experiment make_experiment(const Config& config) {
   plan::Schedule schedule = build_schedule(config, network.graph, emulated);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
-  return {std::move(network), std::move(schedule), std::move(data), std::move(emulated)};
+  const plan::Discipline discipline = schedule.discipline();
+  if (discipline == plan::Discipline::bounded) {
+    const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+    schedule = plan::ordered_by_start(schedule, plan::simulate(schedule, costs).spans);
+  }
+  return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }
 
 }  // namespace starpipe::runtime

@@ -126,7 +126,7 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
                          const MeasuredRun& measured, const Measurement& measurement) {
   ordered_json report = report_head(config, mpi);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
-  report["discipline"] = plan::to_string(experiment.schedule.discipline());
+  report["discipline"] = plan::to_string(experiment.discipline);
   report["stages"] = experiment.schedule.stages();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated.has_value();

@@ -389,7 +389,7 @@ class Simulate(CommandTest):
         self.assertEqual((data["schedule"], data["microbatches"]), ("naive", 3))
         self.assertEqual(data["ops"][1][0]["stage"], 0)
         data = json.loads(self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1", "--json"))
-        self.assertEqual((data["discipline"], data["peak_activations"]), ("bounded", [1, 1]))
+        self.assertEqual((data["discipline"], data["memory_limits"], data["peak_activations"]), ("ordered", [1, 1], [1, 1]))
 
     def test_a_tree_of_stages(self):
         self.write("towers.yaml", """model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, legs: 2}

@@ -54,6 +54,25 @@ class Train(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertNotEqual(json.loads(self.read("r.json"))["losses"][0], report["losses"][0])
 
+    def test_bounded_runs_hold_what_is_predicted(self):
+        """Whatever the timing, on 1, 2 and 4 ranks; and the same bits each time."""
+        four = ["4" if word == "2" else word for word in LAUNCHER]
+        for name, limit, peaks in (("gpipe", 3, [3, 3, 3, 3]), ("1f1b", 4, [4, 4, 4, 1])):
+            losses = []
+            for launcher in ([], LAUNCHER, four):
+                result = self.run_command(
+                    "train", "mlp.yaml", "--report", "r.json", "--set", f"schedule.name={name}", "--set",
+                    f"schedule.memory_limit={limit}", "--set", "schedule.workers=4", "--set", "model.layers=4", "--set",
+                    "training.microbatches=8", "--set", "runtime.workers_per_core=16", launcher=launcher)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                report = json.loads(self.read("r.json"))
+                self.assertEqual(report["discipline"], "bounded")
+                self.assertEqual(report["peak_activations"], {"predicted": peaks, "measured": peaks})
+                for figures in (report["peak_activation_bytes"], *report["received"]["activations"].values()):
+                    self.assertEqual(figures["predicted"], figures["measured"])
+                losses.append(report["losses"])
+            self.assertTrue(losses[0] == losses[1] == losses[2], losses)
+
     def test_two_ranks(self):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -75,11 +75,18 @@ struct Config {
 /// The parts that `plan` and the engine need, built and checked from a configuration.
 struct Experiment {
   model::Network network;
+  /// As it runs. A bounded schedule is decided here, by `simulate` with the emulated times or the FLOPs, and
+  /// runs as an ordered one, so that what workers hold does not depend on timing.
   plan::Schedule schedule;
+  plan::Discipline discipline;  ///< that was asked for
   std::unique_ptr<model::Dataset> data;
   /// What emulated jobs and transfers take; nothing when kernels run.
   std::optional<plan::Costs> emulated;
 };
+
+/// Costs before anything is measured: F, B and W of a stage each last its share of the model's FLOPs, those
+/// of an average stage 1; transfers take no time.
+plan::Costs costs_by_flops(const model::Network& network);
 
 /// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule
 /// that cannot finish included.
