@@ -109,7 +109,7 @@ Experiment make_experiment(const Config& config) {
   const plan::Discipline discipline = schedule.discipline();
   if (discipline == plan::Discipline::bounded) {
     const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
-    schedule = plan::ordered_by_start(schedule, plan::simulate(schedule, costs).spans);
+    schedule = plan::ordered_as_simulated(schedule, costs);
   }
   return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }
