@@ -223,16 +223,17 @@ double Engine::emulate(const Task& task, int received, double now) const {
   return start;
 }
 
+// Emulated jobs compute nothing, but StarPU remembers who read a datum until it is written: without a write
+// a step, its memory would grow with the steps.
 void Engine::fill_inputs(int step, const model::Dataset& data) {
   for (std::size_t d = 0; d < graph_.data().size(); ++d) {
     const Datum& datum = graph_.data()[d];
     if (memory_[d].empty() || (datum.kind != DataKind::input && datum.kind != DataKind::target)) continue;
     require(starpu_data_acquire(handles_[d].get(), STARPU_W), "acquiring", "the input");
-    if (datum.kind == DataKind::input) {
+    if (emulated_ == nullptr && datum.kind == DataKind::input)
       data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
-    } else {
+    if (emulated_ == nullptr && datum.kind == DataKind::target)
       data.target(step, datum.microbatch, memory_[d]);
-    }
     starpu_data_release(handles_[d].get());
   }
 }
@@ -320,7 +321,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  if (emulated_ == nullptr) fill_inputs(step, data);
+  fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   const double start = clock_seconds();
