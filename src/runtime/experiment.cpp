@@ -112,7 +112,7 @@ Experiment make_experiment(const Config& config) {
   }
   if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
-    schedule = plan::ordered_by_start(schedule, plan::simulate(schedule, costs).spans);
+    schedule = plan::ordered_as_simulated(schedule, costs);
   }
   return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }
