@@ -98,7 +98,7 @@ class Train(CommandTest):
         report = self.report_of(launcher=[*LAUNCHER, "sh", "-c", 'SLURMD_NODENAME=n$PMI_RANK exec "$0" "$@"'])
         self.assertEqual([r["machine"] for r in report["ranks"]], ["n0", "n1"])
 
-    def test_a_worker_with_a_core_is_bound(self):
+    def test_workers_are_bound_where_there_is_a_core_for_each(self):
         one = ["--set", "schedule={name: gpipe, workers: 1}"]
         self.assertFalse(self.report_of(*one, environment={"STARPU_WORKERS_NOBIND": "1"})["ranks"][0]["workers_bound"])
         with unittest.mock.patch.dict(os.environ):
@@ -109,6 +109,10 @@ class Train(CommandTest):
                 some = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores]))
                 rank, = self.report_of(*one, launcher=["taskset", "-c", some])["ranks"]
                 self.assertEqual((rank["cores"], rank["workers_bound"]), (cores, cores == 2))
+            # Two ranks on a host of eight cores, or what hwloc takes for one.
+            report = self.report_of(launcher=LAUNCHER, environment={"HWLOC_SYNTHETIC": "package:2 core:4 pu:1"})
+            self.assertEqual([(r["binding"], r["cores"], r["workers_bound"]) for r in report["ranks"]],
+                             [("0-3", 4, True), ("4-7", 4, True)])
 
     def test_bad_configurations(self):
         self.refused_by_all(["missing.yaml"], "missing.yaml", "No such file")

@@ -88,6 +88,10 @@ def descendants():
     return found[1:]
 
 
+def end_with_parent():
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Cluster:
     def __init__(self, home, nodes, cpus):
         self.home = pathlib.Path(home)
@@ -100,7 +104,7 @@ class Cluster:
         with (self.home / "daemons.log").open("ab") as log:
             self.daemons.append(subprocess.Popen(
                 command, env=self.environment, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)))
+                start_new_session=True, preexec_fn=end_with_parent))
 
     def start(self):
         (self.home / "state").mkdir()
@@ -168,7 +172,8 @@ def main():
         try:
             cluster.start()
             cluster.wait_until_up()
-            return subprocess.run(options.command, env=cluster.environment, check=False).returncode
+            return subprocess.run(options.command, env=cluster.environment, preexec_fn=end_with_parent,
+                                  check=False).returncode
         finally:
             end_descendants()
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-SOURCE, STARPIPE = map(pathlib.Path, sys.argv[1:])
+SOURCE, STARPIPE = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 TRAIN, COMPARE = "experiments/slurm/train.sbatch", "experiments/slurm/compare.sbatch"
 
 
@@ -53,7 +53,7 @@ class Slurm(unittest.TestCase):
 
     def run_command(self, *command, **variables):
         return subprocess.run(command, cwd=self.folder, env={**os.environ, **variables}, capture_output=True,
-                              text=True, timeout=100, check=False)
+                              text=True, timeout=240, check=False)
 
     def submit(self, *command, **variables):
         """The number of the job."""
@@ -65,7 +65,7 @@ class Slurm(unittest.TestCase):
         file = self.folder / f"slurm-{job}.out"
         return file.read_text() if file.exists() else ""
 
-    def wait(self, job, seconds=120):
+    def wait(self, job, seconds=240):
         """The exit status of the batch script."""
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
@@ -146,7 +146,7 @@ class Slurm(unittest.TestCase):
 
     def test_a_lost_rank_ends_the_job(self):
         job = self.submit("sbatch", TRAIN, "--set", "training.steps=1000000", CONFIG="experiments/mlp.yaml")
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 120
         while not re.search(r"^step .*1/", self.output(job), re.M) and time.monotonic() < give_up:
             time.sleep(0.1)
         family = processes_of(job, rank=1)
