@@ -93,6 +93,7 @@ constexpr std::array keys = {
     Key{"schedule.cuts", [](Value v, Config& c) { c.schedule.cuts = v.wholes(1); }},
     Key{"schedule.discipline", read_discipline},
     Key{"schedule.memory_limit", [](Value v, Config& c) { c.schedule.memory_limit = v.whole<int>(1); }},
+    Key{"schedule.dynamic", [](Value v, Config& c) { c.schedule.dynamic = v.boolean(); }},
 
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
     Key{"runtime.precision", read_precision},
