@@ -437,11 +437,9 @@ void Engine::watch(const std::stop_token& stop, double timeout) {
       last_progress = now;
     }
     if (std::chrono::duration<double>(now - last_progress).count() < timeout) continue;
-    fmt::print(
-        stderr,
-        "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
-        rank(), timeout, step_.load());
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    session_.mpi().abort(
+        fmt::format("no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck", timeout,
+                    step_.load()));
   }
 }
 
