@@ -69,17 +69,30 @@ class Loops {
   std::vector<std::vector<Job>> rows_;
 };
 
+// Micro-batches that go through all loops together: as many rounds of at least W as there can be, of one size
+// but for the last.
+int round_size(const ScheduleRequest& request) {
+  const int rounds = std::max(1, request.microbatches / request.workers);
+  return (request.microbatches + rounds - 1) / rounds;
+}
+
+struct Alternation {
+  int group;   // micro-batches that go through all loops before the next
+  int ahead;   // passes that a worker starts earlier than the one after it
+  int spread;  // W apart: worker w runs it `spread` * w passes after B; fused: none
+  bool split;
+};
+
 // On each worker some forward passes, then one forward and one backward, then the backward passes left.
-// Every worker starts `ahead` passes earlier than the one after it.
-Schedule alternating(const char* name, const ScheduleRequest& request, int group, int ahead, bool split) {
-  Loops loops(name, request, group);
+Schedule alternating(const char* name, const ScheduleRequest& request, const Alternation& by) {
+  Loops loops(name, request, by.group);
   for (int w = 0; w < request.workers; ++w) {
-    const int warm_up = ahead * (request.workers - 1 - w) + (loops.chunks() - 1) * group;
-    for (int i = -warm_up; i < loops.steps(); ++i) {
+    const int warm_up = by.ahead * (request.workers - 1 - w) + (loops.chunks() - 1) * by.group;
+    const int lag = by.spread * w;
+    for (int i = -warm_up; i < loops.steps() + lag; ++i) {
       if (i + warm_up < loops.steps()) loops.forward(w, i + warm_up);
-      if (i < 0) continue;
-      loops.backward(w, i, split ? Pass::B : Pass::BW);
-      if (split) loops.backward(w, i, Pass::W);
+      if (i >= 0 && i < loops.steps()) loops.backward(w, i, by.split ? Pass::B : Pass::BW);
+      if (by.split && i >= lag) loops.backward(w, i - lag, Pass::W);
     }
   }
   return loops.schedule();
@@ -87,10 +100,11 @@ Schedule alternating(const char* name, const ScheduleRequest& request, int group
 
 // Two passes ahead hide the transfers of one.
 const bool registered = register_schedule(
-    {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in groups of W through all loops",
+    {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in rounds of W through all loops",
      "Megatron-LM, arXiv 2104.04473",
      [](const ScheduleRequest& request) {
-       return alternating("interleaved-1f1b", request, request.workers, 2, false);
+       return alternating("interleaved-1f1b", request,
+                          {.group = round_size(request), .ahead = 2, .spread = 0, .split = false});
      },
      default_chunks, "Interleaved1F1B"});
 
@@ -99,9 +113,20 @@ const bool registered_grouped = register_schedule(
     {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
      "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
      [](const ScheduleRequest& request) {
-       return alternating("grouped-interleaved", request, (request.workers + 1) / 2, 1, true);
+       return alternating("grouped-interleaved", request,
+                          {.group = (request.workers + 1) / 2, .ahead = 1, .spread = 0, .split = true});
      },
      default_chunks});
+
+// ZB-H1 in loops: worker w leaves w passes of W for the end, where it would wait.
+const bool registered_zb = register_schedule(
+    {"interleaved-zb", "ZB-H1 with several chunks a worker: one pass ahead, W later on later workers",
+     "PyTorch, ScheduleInterleavedZeroBubble; arXiv 2401.10241, section 2.1",
+     [](const ScheduleRequest& request) {
+       return alternating("interleaved-zb", request,
+                          {.group = round_size(request), .ahead = 1, .spread = 1, .split = true});
+     },
+     default_chunks, "InterleavedZeroBubble"});
 
 // One micro-batch a block, each loop `spacing` passes after the one before.
 BuildingBlock uniform_block(int workers, int chunks, int spacing) {

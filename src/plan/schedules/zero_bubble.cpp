@@ -117,8 +117,7 @@ Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
 const bool registered_1p = register_schedule(
     {"zb-1p", "zero bubble with 1F1B's memory; made for the durations",
      "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
-     [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }, 1,
-     "InterleavedZeroBubble"});
+     [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }});
 
 const bool registered_2p = register_schedule(
     {"zb-2p", "zero bubble with twice 1F1B's memory; made for the durations",
