@@ -128,42 +128,55 @@ const bool registered_zb = register_schedule(
      },
      default_chunks, "InterleavedZeroBubble"});
 
-// One micro-batch a block, each loop `spacing` passes after the one before.
+// One micro-batch a block. Passes follow each other from worker to worker; F enters its next loop `spacing`
+// micro-batches later, BW when W micro-batches have left the loop before, as in the grouped order.
 BuildingBlock uniform_block(int workers, int chunks, int spacing) {
   constexpr int cells = 3;  // F and BW of one stage
   BuildingBlock block{
       .workers = workers, .stages = workers * chunks, .interval = cells * chunks, .passes = {}};
-  while (std::gcd(spacing, chunks) != 1) ++spacing;  // no two loops in the same cells
-  const int loop = cells * spacing;
+  const auto apart = [chunks](int passes) {
+    while (std::gcd(passes, chunks) != 1) ++passes;  // no two loops in the same cells
+    return cells * passes;
+  };
+  const int forward = apart(spacing);
+  const int backward = apart(2 * workers - 1);
+  const int loss = (chunks - 1) * forward + workers;
   for (int c = 0; c < chunks; ++c) {
     for (int w = 0; w < workers; ++w) {
-      const int backward = (chunks - 1) * loop + w + 1 + cells * (workers - 1 - w);
-      block.passes.push_back({{c * workers + w, 0, Pass::F}, w, c * loop + w});
-      block.passes.push_back({{c * workers + w, 0, Pass::BW}, w, backward + (chunks - 1 - c) * loop});
+      const int stage = c * workers + w;
+      block.passes.push_back({{stage, 0, Pass::F}, w, c * forward + w});
+      block.passes.push_back(
+          {{stage, 0, Pass::BW}, w, loss + 2 * (workers - 1 - w) + (chunks - 1 - c) * backward});
     }
   }
   return block;
 }
 
-Schedule uniform(const char* name, const ScheduleRequest& request, int spacing) {
+// `peak`: the least number of stashes that a worker may hold.
+Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, int peak) {
   const int chunks = requested_chunks(name, request);
-  Grid grid(uniform_block(request.workers, chunks, spacing), request.microbatches);
-  grid.reorder(Grid::Steady::kept);
+  const BuildingBlock block = uniform_block(request.workers, chunks, spacing);
+  Grid grid(block, request.microbatches);
+  grid.reorder(Grid::Steady::moved, std::max(peak, std::ranges::max(block.peak_memory())));
   return in_order(name, requested_graph(request), request.microbatches, grid.rows());
 }
 
+// In the memory of the grouped order.
 const bool registered_uniform = register_schedule(
     {"interleaved-uniform", "interleaved 1F1B, its building block repeated with one interval",
      "004, appendix G, fig. 15b",
-     [](const ScheduleRequest& request) { return uniform("interleaved-uniform", request, request.workers); },
+     [](const ScheduleRequest& request) {
+       const int chunks = requested_chunks("interleaved-uniform", request);
+       return uniform("interleaved-uniform", request, request.workers, (chunks + 1) * request.workers - 1);
+     },
      default_chunks});
 
-// The loops follow each other as closely as the backward passes can, which take two cells a worker.
+// F's loops closer, in what memory the block then needs.
 const bool registered_low_memory =
-    register_schedule({"interleaved-low-memory", "interleaved 1F1B with its loops as close as they can be",
+    register_schedule({"interleaved-low-memory", "interleaved 1F1B with the loops of F closer to each other",
                        "004, appendix H, fig. 16c",
                        [](const ScheduleRequest& request) {
-                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3);
+                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3, 0);
                        },
                        default_chunks});
 
