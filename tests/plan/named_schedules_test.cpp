@@ -158,6 +158,25 @@ TEST(NamedSchedules, NeedNoMoreMemoryThanTheirNamesPromise) {
   }
 }
 
+// Two thirds of 1F1B's memory cost time at the ends alone; where there is nothing to save, none.
+TEST(NamedSchedules, LowMemoryZeroBubbleNeverLosesToOneForwardOneBackward) {
+  for (int W = 2; W <= 16; ++W) {
+    for (const int B : {1, W - 1, W, 2 * W, 4 * W, 4 * W + 1}) {
+      SCOPED_TRACE(testing::Message() << "W=" << W << " B=" << B);
+      const Timeline low = simulate(make_schedule("zb-low-memory", request(W, B)));
+      const Timeline h1 = simulate(make_schedule("zb-h1", request(W, B)));
+      EXPECT_LT(low.makespan, simulate(make_schedule("1f1b", request(W, B))).makespan);
+      EXPECT_LE(peak(low), peak(h1));
+      if (peak(low) == peak(h1)) {
+        EXPECT_LE(low.makespan, h1.makespan);
+      }
+      if (B < 2 * W) continue;
+      EXPECT_EQ(peak(low), std::min(W, 2 * (W / 3) + 2));
+      EXPECT_LE(low.makespan, h1.makespan + W);
+    }
+  }
+}
+
 TEST(NamedSchedules, InterleavedTakesAnyChunksPerWorker) {
   for (const std::string name : {"interleaved-1f1b", "interleaved-uniform", "interleaved-low-memory",
                                  "grouped-interleaved", "interleaved-zb", "looped-bfs", "looped-dfs"}) {
