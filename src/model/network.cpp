@@ -96,8 +96,9 @@ std::vector<std::string> network_kinds() {
 }
 
 std::vector<std::string> unit_names(const ModelConfig& config) {
+  const UnitGraph graph = make_units(config, 1);
   std::vector<std::string> names;
-  for (const Unit& unit : make_units(config, 1).legs.front()) names.push_back(unit.name);
+  for (const Unit& unit : graph.legs.front()) names.push_back(unit.name);
   return names;
 }
 

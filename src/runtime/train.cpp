@@ -20,6 +20,7 @@
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -95,9 +96,9 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
                    const Session& session, const TrainRecord& record, const Measurement& measurement) {
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
-  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n\n{}", experiment.schedule.name(),
+  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
              experiment.schedule.workers(), session.mpi().ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(),
+             experiment.data->unit(), describe_partition(config),
              comparison_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
