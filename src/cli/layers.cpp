@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -99,15 +100,27 @@ std::vector<plan::LayerCosts> read_layers(const std::filesystem::path& file) {
   return layers;
 }
 
+namespace {
+
+/// As precise as the clock.
+nlohmann::ordered_json times_json(const plan::Durations& times) {
+  const auto seconds = [](double time) { return std::round(time * 1e9) / 1e9; };
+  return {{"F", seconds(times.F)}, {"B", seconds(times.B)}, {"W", seconds(times.W)}};
+}
+
+}  // namespace
+
 nlohmann::ordered_json layers_json(const std::vector<runtime::MeasuredLayer>& layers) {
   nlohmann::ordered_json list;
   for (const auto& [costs, spread] : layers) {
     const plan::StageSizes& sizes = costs.sizes;
-    nlohmann::ordered_json layer = {{"name", costs.name},       {"F", costs.time.F},
-                                    {"B", costs.time.B},        {"W", costs.time.W},
-                                    {"weights", sizes.weights}, {"activation", sizes.activation},
-                                    {"stash", sizes.stash},     {"gradient_stash", sizes.gradient_stash}};
-    layer["spread"] = {{"F", spread.F}, {"B", spread.B}, {"W", spread.W}};
+    nlohmann::ordered_json layer = {{"name", costs.name}};
+    layer.update(times_json(costs.time));
+    layer.update({{"weights", sizes.weights},
+                  {"activation", sizes.activation},
+                  {"stash", sizes.stash},
+                  {"gradient_stash", sizes.gradient_stash},
+                  {"spread", times_json(spread)}});
     list.push_back(std::move(layer));
   }
   return {{"layers", std::move(list)}};

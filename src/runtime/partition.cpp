@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -7,6 +7,8 @@
 
 #include "experiment.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/search.hpp"
+#include "starpipe/plan/simulate.hpp"
 #include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
@@ -77,25 +79,47 @@ bool leaves_placement_open(const Config& config, const plan::StageGraph& graph) 
   return can_be_built(placed, graph);
 }
 
-/// What there is to choose: cuts, and workers where the schedule does not say.
-plan::PartitionRequest open_choice(const Config& config, const plan::StageGraph& graph) {
-  plan::PartitionRequest request{.workers = config.schedule.workers};
-  if (leaves_placement_open(config, graph)) {
-    request.allocation = plan::Allocation::general;
-    request.most_stages = graph.size();
-    return request;
+std::vector<int> one_worker_each(int stages) {
+  std::vector<int> workers(static_cast<std::size_t>(stages));
+  std::iota(workers.begin(), workers.end(), 0);
+  return workers;
+}
+
+/// What there is to choose from: cuts alone where the schedule says where its stages are, else placements
+/// too, since the smallest bottleneck need not be the shortest run.
+std::vector<plan::PartitionRequest> choices(const Config& config, const plan::StageGraph& graph) {
+  const int workers = config.schedule.workers;
+  const int stages = graph.size();
+  const auto placed = [](std::vector<int> stage_workers, int of) {
+    return plan::PartitionRequest{
+        .workers = of, .allocation = plan::Allocation::placed, .stage_workers = std::move(stage_workers)};
+  };
+  if (!graph.is_chain()) {  // legs, which are cut alike
+    const int each = (stages - 1) / config.model.legs;
+    return {placed(one_worker_each(each), each)};
   }
-  request.allocation = plan::Allocation::placed;
-  const auto workers = plan::stage_workers_of(build_schedule(config, graph, std::nullopt));
-  if (workers && graph.is_chain()) {
-    request.stage_workers = *workers;
-    return request;
+  if (!leaves_placement_open(config, graph)) {
+    const auto fixed = plan::stage_workers_of(build_schedule(config, graph, std::nullopt));
+    return {fixed ? placed(*fixed, workers) : placed(one_worker_each(stages), stages)};
   }
-  // Replicas, or a leg of several that are cut alike.
-  request.workers = graph.is_chain() ? graph.size() : (graph.size() - 1) / config.model.legs;
-  request.stage_workers.resize(static_cast<std::size_t>(request.workers));
-  std::iota(request.stage_workers.begin(), request.stage_workers.end(), 0);
-  return request;
+  std::vector<plan::PartitionRequest> requests;
+  requests.push_back({.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages});
+  if (stages > workers) requests.push_back({.workers = workers});
+  if (stages % workers == 0) {
+    for (const plan::Layout layout : {plan::Layout::loop, plan::Layout::v}) {
+      requests.push_back(placed(plan::layout_workers(layout, workers, stages / workers), workers));
+    }
+  }
+  return requests;
+}
+
+/// The schedule's makespan with these stages.
+double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition) {
+  Config placed = config;
+  placed.schedule.placement = partition.stage_workers;
+  return plan::simulate(build_schedule(placed, graph, std::nullopt),
+                        plan::stage_costs(config.schedule.profile, partition.cuts))
+      .makespan;
 }
 
 }  // namespace
@@ -105,20 +129,26 @@ void choose_partition(Config& config) {
   const int stages = stage_count(config);
   const plan::StageGraph graph =
       model::build_network(config.model, config.training.microbatch_size, stages).graph;
-  plan::PartitionRequest request = open_choice(config, graph);
+  std::vector<plan::PartitionRequest> requests = choices(config, graph);
   if (wanted.profile_file.empty()) {
     for (MeasuredLayer& layer : measure_layers(config)) wanted.profile.push_back(std::move(layer.costs));
   } else {
     require_profile_of(config);
   }
-  request.layers = wanted.profile;
-  plan::Partition chosen = plan::partition(request);
-  if (request.allocation == plan::Allocation::general) {
-    split_until(chosen, stages, static_cast<int>(request.layers.size()));
-    wanted.placement = chosen.stage_workers;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (plan::PartitionRequest& request : requests) {
+    request.layers = wanted.profile;
+    plan::Partition found = plan::partition(request);
+    if (requests.size() > 1) {
+      split_until(found, stages, static_cast<int>(request.layers.size()));
+      const double makespan = predicted(config, graph, found);
+      if (makespan >= shortest) continue;
+      shortest = makespan;
+      wanted.placement = found.stage_workers;
+    }
+    wanted.cuts = found.cuts;
+    wanted.chosen = std::move(found);
   }
-  wanted.cuts = chosen.cuts;
-  wanted.chosen = std::move(chosen);
 }
 
 std::string describe_partition(const Config& config) {

@@ -25,7 +25,8 @@ std::vector<MeasuredLayer> measure_layers(const Config& config, int repetitions 
 /// `schedule.profile`, which it measures where there are none. Notes its choice in `schedule.chosen`.
 ///
 /// The load of each worker counts all of its stages; a stage that several workers compute is balanced as if
-/// it had a worker of its own. Throws InputError for a profile that is not of this model, and as
+/// it had a worker of its own. Of several placements (general, contiguous, loop, V) the one whose run is
+/// predicted to be the shortest is taken. Throws InputError for a profile that is not of this model, and as
 /// `make_experiment`.
 void choose_partition(Config& config);
 
