@@ -114,7 +114,10 @@ Experiment make_experiment(const Config& config) {
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   const plan::Discipline discipline = schedule.discipline();
-  if (discipline == plan::Discipline::bounded) {
+  if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
+    throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
+  }
+  if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
     schedule = plan::ordered_by_start(schedule, plan::simulate(schedule, costs).spans);
   }

@@ -73,6 +73,24 @@ class Train(CommandTest):
                 losses.append(report["losses"])
             self.assertTrue(losses[0] == losses[1] == losses[2], losses)
 
+    def test_greedy_and_dynamic_runs(self):
+        """Greedy is decided once unless it is to be dynamic; then limits hold all the same."""
+        size = ("--set", "schedule.workers=4", "--set", "model.layers=4", "--set", "training.microbatches=8")
+        for launcher in ([], LAUNCHER):
+            for dynamic in ("false", "true"):
+                for name, more in (("1f1b", "schedule.discipline=greedy"), ("gpipe", "schedule.memory_limit=3")):
+                    result = self.run_command("train", "mlp.yaml", "--report", "r.json", *size, "--set", more, "--set",
+                                              f"schedule.dynamic={dynamic}", "--set", f"schedule.name={name}",
+                                              launcher=launcher)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    peaks = json.loads(self.read("r.json"))["peak_activations"]
+                    if dynamic == "false":
+                        self.assertEqual(peaks["predicted"], peaks["measured"])
+                    elif name == "gpipe":
+                        self.assertLessEqual(max(peaks["measured"]), 3)
+        self.refused_by_all(("mlp.yaml", *size, "--set", "schedule.dynamic=true"), "schedule.dynamic", "ordered",
+                            files=("gpt.yaml", "mlp.yaml", "text", "r.json"))
+
     def test_two_ranks(self):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 0, result.stderr)
