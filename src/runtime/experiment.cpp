@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "experiment.hpp"
+
 #include <cstdint>
 #include <limits>
 
@@ -11,7 +13,12 @@
 #include "starpipe/runtime/config.hpp"
 
 namespace starpipe::runtime {
-namespace {
+
+int stage_count(const Config& config) {
+  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+  return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
+                                         config.schedule.workers);
+}
 
 plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
                               const std::optional<plan::Costs>& costs) {
@@ -34,6 +41,8 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   }
   return schedule;
 }
+
+namespace {
 
 // StarPU's vectors and MPI's messages count elements in 31 bits.
 void refuse_large_stages(const model::Network& network) {
@@ -89,9 +98,7 @@ plan::Costs costs_by_flops(const model::Network& network) {
 }
 
 Experiment make_experiment(const Config& config) {
-  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
-  const int stages = config.schedule.stages.value_or(
-      plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
+  const int stages = stage_count(config);
   constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
   if (std::int64_t{stages} * config.training.microbatches > most) {
     throw InputError(
