@@ -29,7 +29,8 @@ using Counts = std::vector<int>;  // by micro-batch mod k
 /// The graph of operations of the stages from some on to the last, and the shortest period it allows.
 class OrderGraph {
  public:
-  OrderGraph(std::span<const ChainStage> chain, int k) : chain_(chain), k_(k) {
+  OrderGraph(std::span<const ChainStage> chain, std::span<const int> limits, int k)
+      : chain_(chain), limits_(limits), k_(k) {
     for (const ChainStage& stage : chain) {
       length_.insert(length_.end(), index(k), stage.forward);
       length_.insert(length_.end(), index(k), stage.backward);
@@ -48,6 +49,15 @@ class OrderGraph {
       add({stage, i + count - 1, Pass::F}, {stage, i, Pass::BW});
       add({stage, i, Pass::BW}, {stage, i + count, Pass::F});
       add({stage, i, Pass::BW}, {stage, i + 1, Pass::BW});
+    }
+    // Whatever the orders of the stages before: from BW here up to one of them, and back with its F of as
+    // many micro-batches later as it may hold.
+    double round_trip = 0;
+    for (int before = stage; before-- > 0;) {
+      round_trip += chain_[index(before)].time();
+      const int most = limits_[index(before)];
+      if (before > 0 && limits_[index(before - 1)] == most) continue;  // that one says more
+      for (int i = 0; i < k_; ++i) add({stage, i, Pass::BW}, {stage, i + most, Pass::F}, round_trip);
     }
   }
   void pop() {
@@ -85,13 +95,15 @@ class OrderGraph {
     std::size_t from;
     std::size_t to;
     int periods;  ///< `to` is that many periods after `from`
+    double time;  ///< from the start of `from` to that of `to`, at least
   };
 
   [[nodiscard]] std::size_t node(const Job& job) const {
     return index((2 * job.stage + (job.pass == Pass::F ? 0 : 1)) * k_ + job.microbatch % k_);
   }
-  void add(const Job& from, const Job& to) {
-    edges_.push_back({node(from), node(to), to.microbatch / k_ - from.microbatch / k_});
+  void add(const Job& from, const Job& to, double between = 0) {
+    edges_.push_back(
+        {node(from), node(to), to.microbatch / k_ - from.microbatch / k_, length_[node(from)] + between});
   }
 
   /// Earliest starts from 0 on. The time per period of a cycle that takes longer, where there is one.
@@ -101,7 +113,7 @@ class OrderGraph {
     for (bool changed = true; changed;) {
       changed = false;
       for (const Edge& edge : edges_) {
-        const double start = start_[edge.from] + length_[edge.from] - edge.periods * period;
+        const double start = start_[edge.from] + edge.time - edge.periods * period;
         if (start <= start_[edge.to] + tolerance * period) continue;
         start_[edge.to] = start;
         before_[edge.to] = &edge;
@@ -129,7 +141,7 @@ class OrderGraph {
       int periods = 0;
       const std::size_t end = at;
       do {
-        time += length_[before_[at]->from];
+        time += before_[at]->time;
         periods += before_[at]->periods;
         at = before_[at]->from;
       } while (at != end);
@@ -139,6 +151,7 @@ class OrderGraph {
   }
 
   std::span<const ChainStage> chain_;
+  std::span<const int> limits_;
   int k_;
   std::vector<double> length_;  // by node
   std::vector<Edge> edges_;
@@ -153,7 +166,7 @@ class OrderGraph {
 class Branches {
  public:
   Branches(std::span<const ChainStage> chain, std::vector<int> limits, int k, std::int64_t work)
-      : chain_(chain), limits_(std::move(limits)), k_(k), work_(work), graph_(chain, k) {}
+      : chain_(chain), limits_(std::move(limits)), k_(k), work_(work), graph_(chain, limits_, k) {}
 
   /// Improves on `best`, down to `bound`; both normalized. False when the work ended it.
   bool improve(PeriodicPattern& best, double bound) {
@@ -163,7 +176,13 @@ class Branches {
     // The last stage gains nothing by another F before a BW that can run: no other stage waits for it.
     const Counts ones(index(k_), 1);
     graph_.push(last, ones);
-    if (const auto period = graph_.period(k_ * longest_stage(chain_), limit())) branch(last, ones, *period);
+    if (const auto period = graph_.period(k_ * longest_stage(chain_), limit())) {
+      // First the orders in which a stage holds at most one stash more than the stage after it.
+      for (const int wider : {1, std::numeric_limits<int>::max()}) {
+        wider_ = wider;
+        branch(last, ones, *period);
+      }
+    }
     graph_.pop();
     return spent() < work_;
   }
@@ -230,9 +249,9 @@ class Branches {
   }
 
   /// The next counts between `least` and `most`, like a number's next; false after the last.
-  static bool advance(Counts& counts, const Counts& least, int most) {
+  bool advance(Counts& counts, const Counts& least, int most) const {
     for (std::size_t i = counts.size(); i-- > 0;) {
-      if (++counts[i] <= most) return true;
+      if (++counts[i] <= most && counts[i] - least[i] <= wider_) return true;
       counts[i] = least[i];
     }
     return false;
@@ -246,6 +265,7 @@ class Branches {
   PeriodicPattern* best_ = nullptr;
   double bound_ = 0;
   std::int64_t tried_ = 0;
+  int wider_ = 1;
 };
 
 /// Theorem 4's patterns within the limits: the shortest period of 1F1B* for what thinning leaves of NCA.
