@@ -702,6 +702,10 @@ TEST(Periodic, TakesStagesWithoutTime) {
   const PeriodicPattern pattern = one_forward_one_backward_star(chain, 2);
   EXPECT_EQ(pattern_problem(pattern, chain), "");
   EXPECT_NEAR(growth(pattern, chain), 2, 1e-9);
+  // A stash that lives for no time is none to simulate.
+  EXPECT_THAT(run(pattern, chain, 9).peak_activations, ElementsAre(2, 2, 1, 1, 0));
+  EXPECT_TRUE(std::ranges::equal(concurrent_activations(pattern, chain), stage_groups(chain, 2),
+                                 std::ranges::less_equal{}));
   EXPECT_NEAR(growth(busiest_worker_pattern(chain, std::vector{0, 1, 0, 1, 0}), chain), 3, 1e-9);
 }
 

@@ -22,7 +22,8 @@ using detail::round_trip;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-constexpr double tolerance = 1e-9;  // of a period
+constexpr double tolerance = 1e-9;  // of a period, for it to be another one
+constexpr double rounding = 1e-11;  // of a period, in a time
 
 using Counts = std::vector<int>;  // by micro-batch mod k
 
@@ -114,7 +115,7 @@ class OrderGraph {
       changed = false;
       for (const Edge& edge : edges_) {
         const double start = start_[edge.from] + edge.time - edge.periods * period;
-        if (start <= start_[edge.to] + tolerance * period) continue;
+        if (start <= start_[edge.to] + rounding * period) continue;
         start_[edge.to] = start;
         before_[edge.to] = &edge;
         changed = true;

@@ -17,7 +17,22 @@ namespace {
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-constexpr double tolerance = 1e-9;  // of the period
+// Parts of the period: how far times of a pattern may be off, and how close two are to be one.
+constexpr double tolerance = 1e-9;
+constexpr double same = 1e-10;
+
+/// What is one time but for rounding becomes one, so that stages without time stay in their place.
+void unite_starts(PeriodicPattern& pattern) {
+  std::vector<PeriodicOperation*> order;
+  order.reserve(pattern.operations.size());
+  for (PeriodicOperation& op : pattern.operations) order.push_back(&op);
+  std::ranges::sort(order, {}, [](const auto* op) { return op->start; });
+  double start = 0;
+  for (PeriodicOperation* const op : order) {
+    if (op->start > start + same * pattern.period) start = op->start;
+    op->start = start;
+  }
+}
 
 double length(const ChainStage& stage, Pass pass) { return pass == Pass::F ? stage.forward : stage.backward; }
 
@@ -52,11 +67,10 @@ class Table {
     return op.start + (microbatch - op.shift) / pattern_.microbatches * pattern_.period;
   }
 
-  /// In the order of a worker: nothing that takes no time comes between what it waits for and what waits for
-  /// it.
+  /// In the order of a worker: what takes no time comes before what starts at the same time.
   [[nodiscard]] auto key(const PeriodicOperation& op) const {
     const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
-    return std::tuple(op.start, op.start + length(step), step);
+    return std::tuple(op.start, op.start + length(step), op.shift, step);
   }
 
  private:
@@ -187,19 +201,20 @@ void PatternBuilder::add(int stage, Pass pass, int worker, double time, int micr
   const double T = pattern_.period;
   double periods = std::floor(time / T);
   double start = time - periods * T;
-  if (start >= T * (1 - 1e-12)) {  // it is the next period's 0
+  if (start >= T * (1 - same)) {  // it is the next period's 0
     start = 0;
     ++periods;
   }
   pattern_.operations.push_back({.stage = stage,
                                  .pass = pass,
                                  .worker = worker,
-                                 .start = std::max(start, 0.0),
+                                 .start = start,
                                  .shift = microbatch - pattern_.microbatches * static_cast<int>(periods)});
 }
 
 PeriodicPattern PatternBuilder::pattern() const {
   PeriodicPattern pattern = pattern_;
+  unite_starts(pattern);
   const PeriodicOperation* first = nullptr;
   for (const PeriodicOperation& op : pattern.operations) {
     if (op.stage != 0 || op.pass != Pass::BW) continue;
@@ -275,7 +290,7 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
       runs.push_back({start, ready, step, b});
     }
   }
-  std::ranges::sort(runs, {}, [](const Run& r) { return std::tuple(r.start, r.end, r.step, r.microbatch); });
+  std::ranges::sort(runs, {}, [](const Run& r) { return std::tuple(r.start, r.end, r.microbatch, r.step); });
   int workers = 0;
   for (int s = 0; s < table.stages(); ++s) workers = std::max(workers, table.worker(s) + 1);
   std::vector<std::vector<Job>> rows(index(workers));

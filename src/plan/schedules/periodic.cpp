@@ -93,7 +93,7 @@ const bool registered_star = register_schedule(
      }});
 
 const bool registered_k_periodic = register_schedule(
-    {"k-periodic", "as 1f1b-star, repeating up to 4 micro-batches together where memory is short",
+    {"k-periodic", "1f1b-star with patterns of up to 4 micro-batches, shorter ones where memory is short",
      "002, section 5.2, and a search over such patterns", [](const ScheduleRequest& request) {
        return periodic("k-periodic", request,
                        [](std::span<const ChainStage> chain, std::span<const int> limits) {
