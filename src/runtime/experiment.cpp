@@ -30,8 +30,9 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   request.groups = wanted.groups;
   request.stage_workers = wanted.placement;
   request.costs = costs;
+  request.memory_limit = wanted.memory_limit;
   plan::Schedule schedule = plan::make_schedule(wanted.name, request);
-  if (wanted.discipline || wanted.memory_limit) {
+  if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
