@@ -79,19 +79,23 @@ std::string Topology::binding() const {
 }
 
 void Topology::bind(const std::string& pus) const {
-  hwloc_set_cpubind(topology_.get(), PuSet(pus).get(),
-                    HWLOC_CPUBIND_PROCESS);  // a system that cannot runs on
+  // A system that cannot do it is one to run on all the same.
+  hwloc_set_cpubind(topology_.get(), PuSet(pus).get(), HWLOC_CPUBIND_PROCESS);
 }
 
 CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const {
   const PuSet mine(ranks[rank].binding);
-  const PuSet all;
-  CoreShare share{.binding = ranks[rank].binding, .cores = 1, .ranks = 0, .workers = 0, .worker_pus = {}};
+  const PuSet all(ranks[rank].binding);
+  CoreShare share{.binding = ranks[rank].binding,
+                  .cores = 1,
+                  .ranks = 1,
+                  .workers = ranks[rank].workers,
+                  .worker_pus = {}};
   bool divisible = true;
   int before = 0;  // cores that ranks before this one must have
   for (std::size_t other = 0; other < ranks.size(); ++other) {
     const PuSet theirs(ranks[other].binding);
-    if (hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
+    if (other == rank || hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
     divisible = divisible && hwloc_bitmap_isequal(theirs.get(), mine.get()) != 0;
     hwloc_bitmap_or(all.get(), all.get(), theirs.get());
     ++share.ranks;
