@@ -15,6 +15,7 @@
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -152,9 +153,10 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   if (comparison.json) {
     model::print(plan::json_text(report));
   } else {
-    model::print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n\n{}", schedule.name(),
-                             schedule.workers(), job.mpi.ranks(), comparison.repetitions,
-                             job.config.training.steps, table(predicted, contenders)));
+    model::print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}",
+                             schedule.name(), schedule.workers(), job.mpi.ranks(), comparison.repetitions,
+                             job.config.training.steps, describe_partition(job.config),
+                             table(predicted, contenders)));
   }
   if (comparison.output) model::write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/model/weights.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -30,6 +31,31 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
   throw InputError(fmt::format(
       "schedule {}: the ranks have built different ones, w and n must follow from the request alone",
       schedule.name()));
+}
+
+void share(const Mpi& mpi, std::vector<int>& values) {
+  int size = static_cast<int>(values.size());
+  MPI_Bcast(&size, 1, MPI_INT, 0, mpi.comm());
+  values.resize(static_cast<std::size_t>(size));
+  MPI_Bcast(values.data(), size, MPI_INT, 0, mpi.comm());
+}
+
+// Collective. Rank 0 measures and decides, the others sleep meanwhile: they would measure other times, and
+// disturb its.
+void decide_partition(const Mpi& mpi, Config& config) {
+  std::string problem;
+  if (mpi.rank() == 0) {
+    try {
+      choose_partition(config);
+    } catch (const InputError& error) {
+      problem = error.what();
+    }
+  }
+  mpi.barrier();
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  share(mpi, config.schedule.cuts);
+  share(mpi, config.schedule.placement);
 }
 
 }  // namespace
@@ -60,6 +86,7 @@ int run_on_ranks(const std::function<Config()>& configure,
   or_abort(mpi, [&] {
     try {
       Config config = agree(mpi, configure);
+      if (config.schedule.partition) decide_partition(mpi, config);
       Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
       require_same(mpi, experiment.schedule);
       auto parameters =

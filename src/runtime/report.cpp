@@ -46,6 +46,8 @@ ordered_json to_json(const Config& config) {
   if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
   if (!schedule.placement.empty()) json["schedule"]["placement"] = schedule.placement;
   if (!schedule.cuts.empty()) json["schedule"]["cuts"] = schedule.cuts;
+  if (schedule.partition) json["schedule"]["partition"] = "auto";
+  if (!schedule.profile_file.empty()) json["schedule"]["profile"] = schedule.profile_file;
   if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
   if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
   if (schedule.dynamic) json["schedule"]["dynamic"] = true;
@@ -59,6 +61,20 @@ ordered_json to_json(const Config& config) {
                                   {"W", runtime.emulate->W},
                                   {"comm", runtime.emulate->comm},
                                   {"prefetch", runtime.emulate->prefetch}};
+  }
+  return json;
+}
+
+// Times of the layers that the choice was made by, and the load that it gives each worker.
+ordered_json to_json(const plan::Partition& chosen, const std::vector<plan::LayerCosts>& profile) {
+  ordered_json json = {{"cuts", chosen.cuts},
+                       {"stage_workers", chosen.stage_workers},
+                       {"bottleneck", chosen.bottleneck},
+                       {"lower_bound", chosen.lower_bound}};
+  for (const plan::WorkerLoad& load : chosen.loads) json["loads"].push_back(load.load());
+  for (const plan::LayerCosts& layer : profile) {
+    json["layers"].push_back(
+        {{"name", layer.name}, {"F", layer.time.F}, {"B", layer.time.B}, {"W", layer.time.W}});
   }
   return json;
 }
@@ -113,6 +129,8 @@ ordered_json report_head(const Config& config, const std::vector<RankPlace>& pla
                                {"workers_bound", bound}});
   }
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  const ScheduleConfig& schedule = config.schedule;
+  if (schedule.chosen) report["partition"] = to_json(*schedule.chosen, schedule.profile);
   return report;
 }
 

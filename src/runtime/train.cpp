@@ -20,6 +20,7 @@
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -96,9 +97,9 @@ void write_outputs(const Assignment& job, const TrainOutputs& outputs, const Tra
   const Experiment& experiment = job.experiment;
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
-  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n\n{}", experiment.schedule.name(),
+  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
              experiment.schedule.workers(), job.mpi.ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(),
+             experiment.data->unit(), describe_partition(job.config),
              comparison_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},

@@ -11,6 +11,7 @@
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/partition.hpp"
 #include "starpipe/plan/schedule.hpp"
 #include "starpipe/plan/simulate.hpp"
 
@@ -34,6 +35,10 @@ struct ScheduleConfig {
   std::optional<int> groups;                   ///< of lpp and fslpp
   std::vector<int> placement;                  ///< worker of each stage
   std::vector<int> cuts;                       ///< first unit of each stage but the first
+  bool partition = false;                      ///< `auto`: cuts, and placement, by times (choose_partition)
+  std::string profile_file;                    ///< of `profile`; empty: `choose_partition` measures
+  std::vector<plan::LayerCosts> profile;       ///< of each unit
+  std::optional<plan::Partition> chosen;       ///< by `choose_partition`
   std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
   std::optional<int> memory_limit;             ///< stashes a worker may hold; alone it means bounded
   /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
