@@ -156,20 +156,9 @@ struct CheckOptions {
   ResultOptions result;
 };
 
-plan::ImportedSchedule read_schedule(const std::string& file) {
-  const std::string text = model::read_file(file);
-  const auto first = text.find_first_not_of(" \t\r\n");
-  // The name decides; where it does not, JSON is what starts as JSON does.
-  const std::string extension = std::filesystem::path(file).extension();
-  const bool is_json =
-      extension == ".json" || (extension != ".csv" && first != std::string::npos && text[first] == '{');
-  if (is_json) return plan::schedule_from_json(text, file);
-  return {plan::schedule_from_csv(text, file), plan::Costs{}};
-}
-
 int check(const CheckOptions& options) {
   options.result.check();
-  plan::ImportedSchedule imported = read_schedule(options.file);
+  plan::ImportedSchedule imported = plan::schedule_from_text(model::read_file(options.file), options.file);
   if (const auto verdict = plan::check(imported.schedule); !verdict.ok()) {
     throw InputError(fmt::format("{}: {}", options.file, verdict.problem));
   }
@@ -185,8 +174,9 @@ void add_check(CLI::App& schedule, Action& action) {
       schedule.add_subcommand("check", "Prove that a schedule from a file can run, and predict its run");
   const auto options = std::make_shared<CheckOptions>();
   command
-      ->add_option("file", options->file,
-                   "JSON of `schedule show`, or the compute-only CSV of torch.distributed.pipelining")
+      ->add_option(
+          "file", options->file,
+          "JSON of `schedule show`, or a CSV of torch.distributed.pipelining, with or without communication")
       ->required()
       ->type_name("FILE.csv|FILE.json");
   options->costs.add_to(*command, "those in the file where not given, else 1 each");
