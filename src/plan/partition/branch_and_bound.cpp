@@ -268,6 +268,7 @@ Found branch_and_bound(const PartitionProblem& problem, Goal goal) {
     result.stages = std::move(*stages);
   }
   result.proven = !budget.ended_early();
+  if (!result.proven) result.stages = iterated_local_search(problem, goal, std::move(result.stages));
   return result;
 }
 
