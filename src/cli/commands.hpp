@@ -19,6 +19,7 @@ void add_plugin(CLI::App& app, Action& action);
 void add_search(CLI::App& app, Action& action);
 void add_partition(CLI::App& app, Action& action);
 void add_profile(CLI::App& app, Action& action);
+void add_periodic(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 
 }  // namespace starpipe::cli

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -65,9 +64,7 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function) {
   try {
     function();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    mpi.abort(error.what());
   }
 }
 
@@ -96,7 +93,9 @@ int run_on_ranks(const std::function<Config()>& configure,
           agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
       const WorkerMap map(config.schedule.workers, mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
-      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share});
+      auto places = gather_places(mpi, map, share);
+      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share,
+            std::move(places)});
     } catch (const InputError& error) {
       if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
       status = 2;

@@ -5,9 +5,9 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -52,6 +52,20 @@ starpu_data_access_mode mode_of(Access access, bool on_its_worker) {
       return on_its_worker ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
   }
   return STARPU_RW;
+}
+
+/// Collective. The records of all ranks, by rank, on rank 0; nothing on the others.
+template <class Record>
+std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine) {
+  const int bytes = static_cast<int>(mine.size_bytes());
+  std::vector<int> sizes(static_cast<std::size_t>(mpi.ranks()));
+  MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, mpi.comm());
+  std::vector<int> offsets(sizes.size() + 1, 0);
+  std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
+  std::vector<Record> all(static_cast<std::size_t>(offsets.back()) / sizeof(Record));
+  MPI_Gatherv(mine.data(), bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, 0,
+              mpi.comm());
+  return all;
 }
 
 }  // namespace
@@ -223,16 +237,17 @@ EmulatedDevices::Span Engine::emulate(const Task& task, int received) {
   return {start + fetched, end};
 }
 
+// Emulated jobs compute nothing, but StarPU remembers who read a datum until it is written: without a write
+// a step, its memory would grow with the steps.
 void Engine::fill_inputs(int step, const model::Dataset& data) {
   for (std::size_t d = 0; d < graph_.data().size(); ++d) {
     const Datum& datum = graph_.data()[d];
     if (memory_[d].empty() || (datum.kind != DataKind::input && datum.kind != DataKind::target)) continue;
     require(starpu_data_acquire(handles_[d].get(), STARPU_W), "acquiring", "the input");
-    if (datum.kind == DataKind::input) {
+    if (emulated_ == nullptr && datum.kind == DataKind::input)
       data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
-    } else {
+    if (emulated_ == nullptr && datum.kind == DataKind::target)
       data.target(step, datum.microbatch, memory_[d]);
-    }
     starpu_data_release(handles_[d].get());
   }
 }
@@ -320,7 +335,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  if (emulated_ == nullptr) fill_inputs(step, data);
+  fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   const double start = clock_seconds();
@@ -358,33 +373,17 @@ void Engine::read_losses(std::vector<float>& losses) {
 }
 
 void Engine::gather(StepResult& result) {
-  const MPI_Comm comm = session_.mpi().comm();
   std::vector<JobRecord> mine = meter_.jobs();
   for (JobRecord& job : mine) {
     job.start += clock_offset_;
     job.end += clock_offset_;
   }
-  const bool root = rank() == 0;
-  const auto gather_bytes = [&](const void* data, std::size_t size) {
-    const int bytes = static_cast<int>(size);
-    std::vector<int> sizes(static_cast<std::size_t>(session_.mpi().ranks()));
-    MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, comm);
-    std::vector<int> offsets(sizes.size() + 1, 0);
-    std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
-    std::vector<std::byte> all(root ? static_cast<std::size_t>(offsets.back()) : 0);
-    MPI_Gatherv(data, bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, 0, comm);
-    return all;
-  };
-  const auto jobs = gather_bytes(mine.data(), mine.size() * sizeof(JobRecord));
-  result.jobs.resize(jobs.size() / sizeof(JobRecord));
-  std::memcpy(result.jobs.data(), jobs.data(), jobs.size());
-
+  result.jobs = gather_on_root(session_.mpi(), std::span<const JobRecord>(mine));
   const WorkerMap& map = session_.map();
-  const WorkerRecord* local = meter_.workers().data() + map.first(rank());
-  const auto workers =
-      gather_bytes(local, static_cast<std::size_t>(map.count(rank())) * sizeof(WorkerRecord));
-  result.workers.resize(workers.size() / sizeof(WorkerRecord));
-  std::memcpy(result.workers.data(), workers.data(), workers.size());
+  const auto local = std::span(meter_.workers())
+                         .subspan(static_cast<std::size_t>(map.first(rank())),
+                                  static_cast<std::size_t>(map.count(rank())));
+  result.workers = gather_on_root(session_.mpi(), local);
 }
 
 std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {
@@ -438,11 +437,9 @@ void Engine::watch(const std::stop_token& stop, double timeout) {
       last_progress = now;
     }
     if (std::chrono::duration<double>(now - last_progress).count() < timeout) continue;
-    fmt::print(
-        stderr,
-        "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
-        rank(), timeout, step_.load());
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    session_.mpi().abort(
+        fmt::format("no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck", timeout,
+                    step_.load()));
   }
 }
 

@@ -30,8 +30,9 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   request.groups = wanted.groups;
   request.stage_workers = wanted.placement;
   request.costs = costs;
+  request.memory_limit = wanted.memory_limit;
   plan::Schedule schedule = plan::make_schedule(wanted.name, request);
-  if (wanted.discipline || wanted.memory_limit) {
+  if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
@@ -119,7 +120,7 @@ Experiment make_experiment(const Config& config) {
   }
   if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
-    schedule = plan::ordered_by_start(schedule, plan::simulate(schedule, costs).spans);
+    schedule = plan::ordered_as_simulated(schedule, costs);
   }
   return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }

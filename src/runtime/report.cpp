@@ -112,16 +112,22 @@ std::string pair_text(const std::string& predicted, const std::string& measured)
 
 }  // namespace
 
-ordered_json report_head(const Config& config, const Mpi& mpi) {
+ordered_json report_head(const Config& config, const std::vector<RankPlace>& places) {
   ordered_json report;
   report["config"] = to_json(config);
   report["config_file"] = config.source;
   report["versions"] = versions();
-  const Hardware hardware = find_hardware();
-  report["machine"] = {{"name", hardware.machine},
-                       {"processor", hardware.cpu},
-                       {"cores", hardware.cores},
-                       {"ranks", mpi.ranks()}};
+  report["machine"] = {{"name", places.front().machine},
+                       {"processor", Topology::host().processor()},
+                       {"cores", places.front().cores},
+                       {"ranks", places.size()}};
+  for (const auto& [machine, binding, cores, workers, bound] : places) {
+    report["ranks"].push_back({{"machine", machine},
+                               {"binding", binding},
+                               {"cores", cores},
+                               {"workers", workers},
+                               {"workers_bound", bound}});
+  }
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const ScheduleConfig& schedule = config.schedule;
   if (schedule.chosen) report["partition"] = to_json(*schedule.chosen, schedule.profile);
@@ -140,10 +146,11 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{:.1f} {}", value, unit);
 }
 
-ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
-                         const TrainRecord& record, const plan::Timeline& predicted,
-                         const MeasuredRun& measured, const Measurement& measurement) {
-  ordered_json report = report_head(config, mpi);
+ordered_json make_report(const Config& config, const Experiment& experiment,
+                         const std::vector<RankPlace>& places, const TrainRecord& record,
+                         const plan::Timeline& predicted, const MeasuredRun& measured,
+                         const Measurement& measurement) {
+  ordered_json report = report_head(config, places);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
   report["stages"] = experiment.schedule.stages();
