@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "cli/layers.hpp"
 #include "cli/yaml.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -91,8 +92,12 @@ constexpr std::array keys = {
     Key{"schedule.groups", [](Value v, Config& c) { c.schedule.groups = v.whole<int>(1); }},
     Key{"schedule.placement", [](Value v, Config& c) { c.schedule.placement = v.wholes(0); }},
     Key{"schedule.cuts", [](Value v, Config& c) { c.schedule.cuts = v.wholes(1); }},
+    Key{"schedule.partition",
+        [](Value v, Config& c) { c.schedule.partition = v.one_of({"auto"}) == "auto"; }},
+    Key{"schedule.profile", [](Value v, Config& c) { c.schedule.profile_file = v.word(); }},
     Key{"schedule.discipline", read_discipline},
     Key{"schedule.memory_limit", [](Value v, Config& c) { c.schedule.memory_limit = v.whole<int>(1); }},
+    Key{"schedule.dynamic", [](Value v, Config& c) { c.schedule.dynamic = v.boolean(); }},
 
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
     Key{"runtime.precision", read_precision},
@@ -284,6 +289,14 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   require("schedule.workers");
   if (config.runtime.emulate) {
     for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
+  }
+  if (config.schedule.partition) {
+    for (const char* other : {"schedule.cuts", "runtime.emulate.F"}) {
+      if (has(other)) given.find(other)->fail("does not apply to schedule.partition auto");
+    }
+    if (has("schedule.profile")) config.schedule.profile = read_layers(config.schedule.profile_file);
+  } else if (has("schedule.profile")) {
+    given.find("schedule.profile")->fail("applies to schedule.partition auto only");
   }
   config.text = given.text();
   return config;

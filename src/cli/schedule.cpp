@@ -87,8 +87,9 @@ int show(const ShowOptions& options) {
   options.costs.apply(costs, *stages);
   if (request.recompute) costs = plan::with_recomputation(costs);
   request.costs = costs;
+  request.memory_limit = options.memory_limit;
   plan::Schedule schedule = plan::make_schedule(options.name, request);
-  if (options.discipline || options.memory_limit) {
+  if (options.discipline || (options.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (options.memory_limit) limits.assign(static_cast<std::size_t>(request.workers), *options.memory_limit);
     schedule = schedule.with(
@@ -133,8 +134,10 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"greedy", "bounded", "ordered"}));
   command
-      ->add_option("--memory-limit", options->memory_limit,
-                   "Most stashes that a worker may hold; means --discipline bounded unless one is given")
+      ->add_option(
+          "--memory-limit", options->memory_limit,
+          "Most stashes that a worker may hold; means --discipline bounded unless one is given or the "
+          "schedule is made for a limit")
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command->add_flag("--recompute", options->request.recompute,
@@ -153,20 +156,9 @@ struct CheckOptions {
   ResultOptions result;
 };
 
-plan::ImportedSchedule read_schedule(const std::string& file) {
-  const std::string text = model::read_file(file);
-  const auto first = text.find_first_not_of(" \t\r\n");
-  // The name decides; where it does not, JSON is what starts as JSON does.
-  const std::string extension = std::filesystem::path(file).extension();
-  const bool is_json =
-      extension == ".json" || (extension != ".csv" && first != std::string::npos && text[first] == '{');
-  if (is_json) return plan::schedule_from_json(text, file);
-  return {plan::schedule_from_csv(text, file), plan::Costs{}};
-}
-
 int check(const CheckOptions& options) {
   options.result.check();
-  plan::ImportedSchedule imported = read_schedule(options.file);
+  plan::ImportedSchedule imported = plan::schedule_from_text(model::read_file(options.file), options.file);
   if (const auto verdict = plan::check(imported.schedule); !verdict.ok()) {
     throw InputError(fmt::format("{}: {}", options.file, verdict.problem));
   }
@@ -182,8 +174,9 @@ void add_check(CLI::App& schedule, Action& action) {
       schedule.add_subcommand("check", "Prove that a schedule from a file can run, and predict its run");
   const auto options = std::make_shared<CheckOptions>();
   command
-      ->add_option("file", options->file,
-                   "JSON of `schedule show`, or the compute-only CSV of torch.distributed.pipelining")
+      ->add_option(
+          "file", options->file,
+          "JSON of `schedule show`, or a CSV of torch.distributed.pipelining, with or without communication")
       ->required()
       ->type_name("FILE.csv|FILE.json");
   options->costs.add_to(*command, "those in the file where not given, else 1 each");

@@ -2,37 +2,50 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iterator>
 #include <limits>
+#include <optional>
 
+#include "csv_actions.hpp"
 #include "formats_common.hpp"
+#include "listing.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 
 namespace starpipe::plan {
 namespace {
 
-// PyTorch's letters: B is its full backward, I the gradient of the input.
-char action(Pass pass) {
-  switch (pass) {
-    case Pass::F:
-      return 'F';
-    case Pass::B:
-      return 'I';
-    case Pass::W:
-      return 'W';
-    case Pass::BW:
-      break;
-  }
-  return 'B';
-}
+using detail::CsvAction;
+using Kind = CsvAction::Kind;
 
-std::optional<Pass> pass_of(char letter) {
-  for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
-    if (action(pass) == letter) return pass;
+struct Word {
+  std::string_view text;
+  Kind kind;
+  Pass pass = Pass::F;
+
+  [[nodiscard]] bool takes_microbatch() const {
+    return kind == Kind::compute || kind == Kind::send || kind == Kind::receive;
   }
-  return std::nullopt;
+};
+
+// PyTorch's: I is our B, its B is our BW.
+constexpr std::array words = {Word{"F", Kind::compute, Pass::F},
+                              Word{"I", Kind::compute, Pass::B},
+                              Word{"W", Kind::compute, Pass::W},
+                              Word{"B", Kind::compute, Pass::BW},
+                              Word{"SEND_F", Kind::send, Pass::F},
+                              Word{"RECV_F", Kind::receive, Pass::F},
+                              Word{"SEND_B", Kind::send, Pass::B},
+                              Word{"RECV_B", Kind::receive, Pass::B},
+                              Word{"UNSHARD", Kind::unshard},
+                              Word{"RESHARD", Kind::reshard},
+                              Word{"REDUCE_GRAD", Kind::reduce_gradient}};
+
+std::string_view action(Pass pass) {
+  return std::ranges::find_if(words, [&](const Word& w) { return w.kind == Kind::compute && w.pass == pass; })
+      ->text;
 }
 
 std::string csv(const Schedule& schedule, const std::vector<std::vector<JobId>>& rows) {
@@ -52,7 +65,7 @@ std::string csv(const Schedule& schedule, const std::vector<std::vector<JobId>>&
 }
 
 std::string_view trim(std::string_view text) {
-  constexpr std::string_view blank = " \t\r";
+  constexpr std::string_view blank = " \t\r\v\f";
   const auto first = text.find_first_not_of(blank);
   if (first == std::string_view::npos) return {};
   text.remove_prefix(first);
@@ -69,14 +82,20 @@ std::optional<int> leading_number(std::string_view& text) {
   return value;
 }
 
-std::optional<Job> parse_action(std::string_view cell) {
-  const auto stage = leading_number(cell);
-  if (!stage || cell.empty()) return std::nullopt;
-  const auto pass = pass_of(cell.front());
-  cell.remove_prefix(1);
-  const auto microbatch = leading_number(cell);
-  if (!pass || !microbatch || !cell.empty()) return std::nullopt;
-  return Job{*stage, *microbatch, *pass};
+std::optional<CsvAction> parse_action(std::string_view text) {
+  CsvAction action{.text = text};
+  const auto stage = leading_number(text);
+  const auto word = std::ranges::find(words, text.substr(0, text.find_first_of("0123456789")), &Word::text);
+  if (!stage || word == words.end()) return std::nullopt;
+  text.remove_prefix(word->text.size());
+  action.kind = word->kind;
+  action.job = {*stage, 0, word->pass};
+  if (word->takes_microbatch()) {
+    const auto microbatch = leading_number(text);
+    if (!microbatch) return std::nullopt;
+    action.job.microbatch = *microbatch;
+  }
+  return text.empty() ? std::optional(action) : std::nullopt;
 }
 
 /// For a message: one line, not too long.
@@ -86,33 +105,59 @@ std::string quoted(std::string_view cell) {
   return text + (cell.size() > 40 ? "...\"" : "\"");
 }
 
-std::string where(std::size_t row, std::size_t cell) {
-  return fmt::format("row {}, cell {}", row + 1, cell + 1);
-}
+class RowReader {
+ public:
+  RowReader(std::size_t row, const std::string& source_name) : row_(row), source_name_(source_name) {}
 
-std::vector<detail::ListedJob> parse_row(std::string_view line, std::size_t row,
-                                         const std::string& source_name) {
-  std::vector<detail::ListedJob> jobs;
-  for (std::size_t cell = 0;; ++cell) {
-    const auto comma = line.find(',');
-    std::string_view text = trim(line.substr(0, comma));
-    if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
-      text = trim(text.substr(1, text.size() - 2));
-    }
-    if (!text.empty()) {
-      const auto job = parse_action(text);
-      if (!job) {
-        throw InputError(fmt::format(
-            "{}: {}: {} is no compute action; expected a stage, one of F, I, W, B, and a micro-batch, "
-            "as in 0F0",
-            source_name, where(row, cell), quoted(text)));
+  std::vector<CsvAction> read(std::string_view line) {
+    while (true) {
+      const auto comma = line.find(',');
+      std::string_view text = trim(line.substr(0, comma));
+      if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
+        text = trim(text.substr(1, text.size() - 2));
       }
-      jobs.push_back({*job, static_cast<int>(row), cell});
+      if (!text.empty()) read_cell(text);
+      if (comma == std::string_view::npos) return std::move(actions_);
+      line.remove_prefix(comma + 1);
+      ++cell_;
     }
-    if (comma == std::string_view::npos) return jobs;
-    line.remove_prefix(comma + 1);
   }
-}
+
+ private:
+  void read_cell(std::string_view text) {
+    constexpr std::string_view overlap = ")OVERLAP_F_B";
+    if (!text.starts_with('(')) return add(text);
+    if (!text.ends_with(overlap)) fail(text, "is no overlapped pair, such as (0F1;3B0)OVERLAP_F_B");
+    const std::string_view pair = text.substr(1, text.size() - 1 - overlap.size());
+    const auto middle = pair.find(';');
+    if (middle == std::string_view::npos) fail(text, "is no pair, such as (0F1;3B0)OVERLAP_F_B");
+    for (const std::string_view part : {pair.substr(0, middle), pair.substr(middle + 1)}) {
+      add(trim(part));
+      if (actions_.back().kind != Kind::compute) fail(text, "overlaps what is no compute action");
+    }
+  }
+
+  void add(std::string_view text) {
+    auto action = parse_action(text);
+    if (!action) {
+      fail(text,
+           "is no action; expected a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B and a "
+           "micro-batch, as in 0F0, or a stage and UNSHARD, RESHARD or REDUCE_GRAD");
+    }
+    action->cell = cell_;
+    actions_.push_back(*action);
+  }
+
+  [[noreturn]] void fail(std::string_view text, std::string_view message) const {
+    throw InputError(
+        fmt::format("{}: {}: {} {}", source_name_, detail::csv_place(row_, cell_), quoted(text), message));
+  }
+
+  std::size_t row_;
+  const std::string& source_name_;
+  std::size_t cell_ = 0;
+  std::vector<CsvAction> actions_;
+};
 
 }  // namespace
 
@@ -130,22 +175,29 @@ std::string schedule_csv(const Schedule& schedule) {
   return csv(schedule, rows);
 }
 
-Schedule schedule_from_csv(std::string_view text, const std::string& source_name) {
+Schedule schedule_from_csv(std::string_view text, const std::string& source_name,
+                           const GraphOfStages& graph) {
   constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
-  detail::Listing listing;
-  listing.source_name = source_name;
-  listing.where = where;
-  while (!text.empty()) {
-    const auto newline = text.find('\n');
-    listing.rows.push_back(parse_row(text.substr(0, newline), listing.rows.size(), source_name));
-    text = newline == std::string_view::npos ? std::string_view{} : text.substr(newline + 1);
-  }
-  if (listing.rows.empty()) {
+  if (text.empty()) {
     throw InputError(fmt::format("{}: empty; expected one row of actions a worker", source_name));
   }
-  return detail::schedule_from_listing(listing);
+  std::vector<std::vector<CsvAction>> rows;
+  detail::Listing listing{.source_name = source_name, .where = detail::csv_place, .graph = graph};
+  while (!text.empty()) {
+    const auto newline = text.find('\n');
+    const auto row = rows.size();
+    rows.push_back(RowReader(row, source_name).read(text.substr(0, newline)));
+    auto& jobs = listing.rows.emplace_back();
+    for (const CsvAction& action : rows.back()) {
+      if (action.kind == Kind::compute) jobs.push_back({action.job, static_cast<int>(row), action.cell});
+    }
+    text = newline == std::string_view::npos ? std::string_view{} : text.substr(newline + 1);
+  }
+  Schedule schedule = detail::schedule_from_listing(listing);
+  detail::check_communication(schedule, rows, source_name);
+  return schedule;
 }
 
 }  // namespace starpipe::plan

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats_common.hpp"
+#include "listing.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
 
@@ -296,6 +297,22 @@ Costs read_costs(const Value& file, int stages) {
   return costs;
 }
 
+GraphOfStages read_graph(const Value& value) {
+  std::vector<std::pair<int, int>> edges;
+  for (std::size_t i = 0; i < value.array().size(); ++i) {
+    const Value edge = value.at(i);
+    if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
+    edges.emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
+  }
+  return [edges, value](int stages) {
+    try {
+      return StageGraph(stages, edges);
+    } catch (const InputError& error) {
+      value.fail(error.what());
+    }
+  };
+}
+
 std::string where(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
 
 }  // namespace
@@ -345,7 +362,8 @@ std::string json_text(const ordered_json& value) {
   return text + "\n";
 }
 
-ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name) {
+ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
+                                    const GraphOfStages& graph) {
   const json parsed = parse(text, source_name);
   if (!parsed.is_object()) {
     throw InputError(fmt::format("{}: expected an object with \"ops\"", source_name));
@@ -365,14 +383,8 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   if (const auto value = file.find("schedule")) listing.name = value->word();
   if (const auto value = file.find("stages")) listing.stages = value->whole(1);
   if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
-  if (const auto value = file.find("stage_graph")) {
-    listing.edges.emplace();
-    for (std::size_t i = 0; i < value->array().size(); ++i) {
-      const Value edge = value->at(i);
-      if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
-      listing.edges->emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
-    }
-  }
+  listing.graph = graph;
+  if (const auto value = file.find("stage_graph")) listing.graph = read_graph(*value);
   if (const auto value = file.find("recompute")) listing.recompute = value->truth();
   if (const auto value = file.find("memory_limits")) {
     if (value->array().size() != rows.size()) {

@@ -208,18 +208,18 @@ class Grid::Sweep {
   std::vector<Queue> queues_;
 };
 
-void Grid::reorder(Steady steady) {
+void Grid::reorder(Steady steady, std::optional<int> peak) {
   constexpr std::int64_t most_cells = 50'000'000;
   if (std::int64_t{workers_} * end() > most_cells) {
     throw InputError(fmt::format("{} workers and {} micro-batches are too many cells to reorder", workers_,
                                  microbatches_));
   }
-  const int peak = std::ranges::max(peak_memory());
-  Sweep(*this, peak, false, steady).run();
+  const int most = peak.value_or(std::ranges::max(peak_memory()));
+  Sweep(*this, most, false, steady).run();
   squeeze();
   if (!split_ || steady == Steady::moved) return;
   remove_weight_gradients();
-  Sweep(*this, peak, true, steady).run();
+  Sweep(*this, most, true, steady).run();
   place_weight_gradients();
   squeeze();
 }

@@ -98,6 +98,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       expected_(static_cast<std::size_t>(schedule.stages()) * 4, std::numeric_limits<double>::quiet_NaN()),
       next_order_(starpu_worker_get_count(), 1),
       emulated_(emulated) {
+  if (emulated != nullptr) devices_.emplace();
   // Where a policy chooses the worker, nobody knows before where to send.
   const bool placed = session.core() != nullptr || session.choice().binding != Binding::none;
   if (emulated != nullptr && emulated->prefetch && emulated->alpha > 0 && placed)
@@ -217,24 +218,23 @@ void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
 
   const int worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
   const int received = engine.meter_.start(task, worker);
-  double start = clock_seconds();
   if (engine.emulated_ == nullptr) {
+    const double start = clock_seconds();
     run_kernel(engine.context_, task, data, scratch);
-  } else if (task.job) {
-    start = engine.emulate(task, received, start);
+    engine.meter_.end(task, worker, start, clock_seconds());
+  } else {
+    const auto [start, end] = task.job ? engine.emulate(task, received) : EmulatedDevices::Span{};
+    engine.meter_.end(task, worker, start, end);
   }
-  engine.meter_.end(task, worker, start, clock_seconds());
   engine.finished_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Without links that send ahead, the worker first fetches what it has not got, one after the other.
-double Engine::emulate(const Task& task, int received, double now) const {
-  thread_local const bool on_time = (wake_on_time(), true);
-  static_cast<void>(on_time);
-  const double start = links_ ? now : now + received * emulated_->alpha;
-  wait_until(start);
-  wait_until(start + emulated_->duration(task.stage).of(schedule_.job(*task.job).pass));
-  return start;
+// Without links that send ahead, the device first fetches what it has not got, one after the other.
+EmulatedDevices::Span Engine::emulate(const Task& task, int received) {
+  const double fetched = links_ ? 0 : received * emulated_->alpha;
+  const double duration = emulated_->duration(task.stage).of(schedule_.job(*task.job).pass);
+  const auto [start, end] = devices_->run(fetched + duration);
+  return {start + fetched, end};
 }
 
 // Emulated jobs compute nothing, but StarPU remembers who read a datum until it is written: without a write
@@ -437,11 +437,9 @@ void Engine::watch(const std::stop_token& stop, double timeout) {
       last_progress = now;
     }
     if (std::chrono::duration<double>(now - last_progress).count() < timeout) continue;
-    fmt::print(
-        stderr,
-        "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
-        rank(), timeout, step_.load());
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    session_.mpi().abort(
+        fmt::format("no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck", timeout,
+                    step_.load()));
   }
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "experiment.hpp"
+
 #include <cstdint>
 #include <limits>
 
@@ -11,7 +13,12 @@
 #include "starpipe/runtime/config.hpp"
 
 namespace starpipe::runtime {
-namespace {
+
+int stage_count(const Config& config) {
+  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+  return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
+                                         config.schedule.workers);
+}
 
 plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
                               const std::optional<plan::Costs>& costs) {
@@ -23,8 +30,9 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   request.groups = wanted.groups;
   request.stage_workers = wanted.placement;
   request.costs = costs;
+  request.memory_limit = wanted.memory_limit;
   plan::Schedule schedule = plan::make_schedule(wanted.name, request);
-  if (wanted.discipline || wanted.memory_limit) {
+  if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
@@ -34,6 +42,8 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   }
   return schedule;
 }
+
+namespace {
 
 // StarPU's vectors and MPI's messages count elements in 31 bits.
 void refuse_large_stages(const model::Network& network) {
@@ -89,9 +99,7 @@ plan::Costs costs_by_flops(const model::Network& network) {
 }
 
 Experiment make_experiment(const Config& config) {
-  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
-  const int stages = config.schedule.stages.value_or(
-      plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
+  const int stages = stage_count(config);
   constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
   if (std::int64_t{stages} * config.training.microbatches > most) {
     throw InputError(
@@ -107,7 +115,10 @@ Experiment make_experiment(const Config& config) {
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   const plan::Discipline discipline = schedule.discipline();
-  if (discipline == plan::Discipline::bounded) {
+  if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
+    throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
+  }
+  if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
     schedule = plan::ordered_as_simulated(schedule, costs);
   }

@@ -21,6 +21,7 @@
 namespace starpipe::plan {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 ScheduleRequest request(int workers, int microbatches, const Costs& costs = {}) {
@@ -114,6 +115,13 @@ TEST(NamedSchedules, HaveTheMakespansOfTheirFormulas) {
        [](double W, double) { return W + 2; }},
       {"interleaved-1f1b", [](double W, double B) { return 6 * B + 3 * (W - 1); },
        [](double W, double) { return 3 * W - 1; }},
+      // 004, appendices G and H: the same bubbles, with one interval in the same memory, or in less.
+      {"interleaved-uniform", [](double W, double B) { return 6 * B + 3 * (W - 1); },
+       [](double W, double) { return 3 * W - 1; }},
+      {"interleaved-low-memory", [](double W, double B) { return 6 * B + 3 * (W - 1); },
+       [](double W, double) { return 2 * W + (2 * static_cast<int>(W) + 2) / 3 / 2; }},
+      {"interleaved-zb", [](double W, double B) { return 6 * B + W - 1; },
+       [](double W, double) { return 2 * W; }},
       {"looped-bfs", [](double W, double B) { return 6 * B + 3 * (W - 1); },
        [](double, double B) { return 2 * B; }},
       {"chimera", [](double W, double B) { return 3 * B + (W - 2) * (1 + B / W); },
@@ -145,14 +153,33 @@ TEST(NamedSchedules, NeedNoMoreMemoryThanTheirNamesPromise) {
     EXPECT_LE(held("1f1b-v"), 2 * W / 3.0 + 1);
     EXPECT_LE(held("zb-low-memory"), std::min<double>(W, 2 * W / 3.0 + 2));
     EXPECT_LE(held("grouped-interleaved"), 3 * (W + 1) / 4.0);
-    EXPECT_LT(held("interleaved-low-memory"), held("interleaved-1f1b"));
-    EXPECT_LT(held("interleaved-uniform"), held("interleaved-1f1b"));
+    EXPECT_LE(held("interleaved-low-memory"), W <= 3 ? W + 1 : held("interleaved-1f1b") - 1);
+    EXPECT_LE(held("interleaved-uniform"), held("interleaved-1f1b"));
+  }
+}
+
+// Two thirds of 1F1B's memory cost time at the ends alone; where there is nothing to save, none.
+TEST(NamedSchedules, LowMemoryZeroBubbleNeverLosesToOneForwardOneBackward) {
+  for (int W = 2; W <= 16; ++W) {
+    for (const int B : {1, W - 1, W, 2 * W, 4 * W, 4 * W + 1}) {
+      SCOPED_TRACE(testing::Message() << "W=" << W << " B=" << B);
+      const Timeline low = simulate(make_schedule("zb-low-memory", request(W, B)));
+      const Timeline h1 = simulate(make_schedule("zb-h1", request(W, B)));
+      EXPECT_LT(low.makespan, simulate(make_schedule("1f1b", request(W, B))).makespan);
+      EXPECT_LE(peak(low), peak(h1));
+      if (peak(low) == peak(h1)) {
+        EXPECT_LE(low.makespan, h1.makespan);
+      }
+      if (B < 2 * W) continue;
+      EXPECT_EQ(peak(low), std::min(W, 2 * (W / 3) + 2));
+      EXPECT_LE(low.makespan, h1.makespan + W);
+    }
   }
 }
 
 TEST(NamedSchedules, InterleavedTakesAnyChunksPerWorker) {
   for (const std::string name : {"interleaved-1f1b", "interleaved-uniform", "interleaved-low-memory",
-                                 "grouped-interleaved", "looped-bfs", "looped-dfs"}) {
+                                 "grouped-interleaved", "interleaved-zb", "looped-bfs", "looped-dfs"}) {
     for (const int chunks : {1, 3, 4}) {
       for (const int B : {1, 3, 5, 12}) {
         ScheduleRequest wanted = request(4, B);
@@ -196,12 +223,75 @@ TEST(NamedSchedules, AreKnownByPyTorchsNames) {
                                                     {"1F1B", "1f1b"},
                                                     {"Interleaved1F1B", "interleaved-1f1b"},
                                                     {"LoopedBFS", "looped-bfs"},
-                                                    {"InterleavedZeroBubble", "zb-1p"},
+                                                    {"InterleavedZeroBubble", "interleaved-zb"},
                                                     {"ZBVZeroBubble", "v-zb"},
                                                     {"DualPipeV", "dualpipe-v"}};
   for (const auto& [alias, name] : names) {
     EXPECT_EQ(find_schedule(alias).name, name);
     EXPECT_EQ(make_schedule(alias, request(4, 8)), make_schedule(name, request(4, 8)));
+  }
+}
+
+std::vector<std::string> actions(const Schedule& schedule, int worker) {
+  std::vector<std::string> result;
+  for (const JobId id : schedule.order(worker)) result.push_back(to_string(schedule.job(id)));
+  return result;
+}
+
+// The actions of torch.distributed.pipelining's ScheduleInterleavedZeroBubble and ScheduleInterleaved1F1B,
+// one kind of pass at a time: rounds of micro-batches, warm-ups, and W `worker` passes after B.
+std::vector<std::string> interleaved_actions(int workers, int chunks, int B, int worker, bool zero_bubble) {
+  const int rounds = std::max(1, B / workers);
+  const int round = B / rounds;
+  std::map<Pass, std::vector<std::string>> jobs;
+  for (int first = 0; first < B; first += round) {
+    for (int c = 0; c < chunks; ++c) {
+      for (int b = first; b < first + round; ++b) {
+        jobs[Pass::F].push_back(to_string(Job{c * workers + worker, b, Pass::F}));
+        for (const Pass pass : {Pass::B, Pass::W, Pass::BW}) {
+          jobs[pass].push_back(to_string(Job{(chunks - 1 - c) * workers + worker, b, pass}));
+        }
+      }
+    }
+  }
+  const int ahead = (workers - 1 - worker) * (zero_bubble ? 1 : 2);
+  const auto warm_up = static_cast<std::size_t>(std::min((chunks - 1) * round + ahead, chunks * B));
+  auto forward = jobs[Pass::F].begin();
+  auto weights = jobs[Pass::W].begin();
+  std::vector<std::string> result(forward, forward + static_cast<std::ptrdiff_t>(warm_up));
+  forward += static_cast<std::ptrdiff_t>(warm_up);
+  int done = 0;
+  for (const std::string& backward : jobs[zero_bubble ? Pass::B : Pass::BW]) {
+    if (forward != jobs[Pass::F].end()) result.push_back(*forward++);
+    result.push_back(backward);
+    if (zero_bubble && done++ >= worker) result.push_back(*weights++);
+  }
+  if (zero_bubble) result.insert(result.end(), weights, jobs[Pass::W].end());
+  return result;
+}
+
+TEST(NamedSchedules, InterleavedOnesRunPyTorchsActions) {
+  EXPECT_THAT(actions(make_schedule("InterleavedZeroBubble", request(2, 2)), 0),
+              ElementsAre("F(0,0)", "F(0,1)", "F(2,0)", "F(2,1)", "B(2,0)", "W(2,0)", "B(2,1)", "W(2,1)",
+                          "B(0,0)", "W(0,0)", "B(0,1)", "W(0,1)"));
+  EXPECT_THAT(actions(make_schedule("InterleavedZeroBubble", request(2, 2)), 1),
+              ElementsAre("F(1,0)", "F(1,1)", "F(3,0)", "B(3,0)", "F(3,1)", "B(3,1)", "W(3,0)", "B(1,0)",
+                          "W(3,1)", "B(1,1)", "W(1,0)", "W(1,1)"));
+  for (const int W : {1, 2, 3, 4, 7}) {
+    for (const int chunks : {1, 2, 3}) {
+      for (int B = 1; B <= 4 * W; ++B) {
+        if (B % std::max(1, B / W) != 0) continue;  // rounds of one size only, there
+        ScheduleRequest wanted = request(W, B);
+        wanted.graph = StageGraph::chain(W * chunks);
+        const Schedule zero_bubble = make_schedule("InterleavedZeroBubble", wanted);
+        const Schedule fused = make_schedule("Interleaved1F1B", wanted);
+        for (int w = 0; w < W; ++w) {
+          SCOPED_TRACE(testing::Message() << "W=" << W << " chunks=" << chunks << " B=" << B << " w=" << w);
+          EXPECT_EQ(actions(zero_bubble, w), interleaved_actions(W, chunks, B, w, true));
+          EXPECT_EQ(actions(fused, w), interleaved_actions(W, chunks, B, w, false));
+        }
+      }
+    }
   }
 }
 
@@ -245,6 +335,51 @@ TEST(NamedSchedules, MadeForAnyDurationsFinishWithinTheirMemory) {
       ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
       EXPECT_LE(peak(simulate(schedule, c)), limit);
     }
+  }
+}
+
+// Made for a limit, they keep it whatever the durations and transfers, and have it as theirs.
+TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
+  std::mt19937 rng(9);
+  std::uniform_real_distribution<double> time(0, 4);
+  for (int i = 0; i < 200; ++i) {
+    const int W = 1 + static_cast<int>(rng() % 7);
+    ScheduleRequest wanted = request(W, 1 + static_cast<int>(rng() % 14));
+    wanted.costs->durations.clear();
+    for (int s = 0; s < W; ++s) {
+      wanted.costs->durations.push_back(
+          {time(rng), rng() % 5 == 0 ? 0 : time(rng), rng() % 5 == 0 ? 0 : time(rng)});
+    }
+    if (i % 20 == 0) wanted.costs->durations = {{0, 0, 0}};
+    wanted.costs->alpha = rng() % 3 == 0 ? 0 : time(rng) * (i % 10 == 0 ? 1e6 : 1);
+    wanted.costs->prefetch = rng() % 3 != 0;
+    for (const std::string name : {"1f1b-star", "k-periodic"}) {
+      SCOPED_TRACE(name + " case " + std::to_string(i));
+      wanted.memory_limit.reset();
+      ASSERT_NO_THROW(make_schedule(name, wanted)) << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
+      ASSERT_TRUE(check(make_schedule(name, wanted)).ok());
+      EXPECT_TRUE(make_schedule(name, wanted).memory_limits().empty());
+      wanted.memory_limit = 1 + i % 4;
+      const Schedule schedule = make_schedule(name, wanted);
+      ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
+      EXPECT_THAT(schedule.memory_limits(), testing::Each(*wanted.memory_limit));
+      EXPECT_EQ(schedule.discipline(), Discipline::ordered);
+      EXPECT_LE(peak(simulate(schedule, *wanted.costs)), *wanted.memory_limit);
+    }
+  }
+}
+
+// Transfers are part of the pattern: more is in flight where that hides them.
+TEST(NamedSchedules, PeriodicOnesAreMadeForTransfers) {
+  const auto with = costs({1, 1, 0}, 0.5);
+  for (const std::string name : {"1f1b-star", "k-periodic"}) {
+    const auto growth = [&](const Costs& known) {
+      const Schedule some = make_schedule(name, request(6, 40, known));
+      const Schedule more = make_schedule(name, request(6, 80, known));
+      return (simulate(more, with).makespan - simulate(some, with).makespan) / 40;
+    };
+    EXPECT_NEAR(growth(with), 2, 1e-9) << name << ": no stage waits";
+    EXPECT_GT(growth({}), 2.5) << name;
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,12 +53,12 @@ class Grid {
   enum class Steady : std::uint8_t { kept, moved };
 
   /// Reorders (004, appendix C). Warm-up, which ends with the first backward pass of stage 0: each pass
-  /// moves to the earliest empty cells of its worker after what it waits for, unless more stashes than the
-  /// repeated block holds would be live. Cool-down, which begins with the first of the last micro-batch's
+  /// moves to the earliest empty cells of its worker after what it waits for, unless more than `peak` stashes
+  /// would be live: when absent, those that the repeated block holds. Cool-down, which begins with the first of the last micro-batch's
   /// forward passes: the same, and where the steady phase is kept once more without W, which then takes what
   /// is left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down). Throws InputError when there
   /// are too many cells to keep.
-  void reorder(Steady steady);
+  void reorder(Steady steady, std::optional<int> peak = {});
 
   /// Takes out empty time: each pass starts as soon as it can, in the order it has on its worker.
   void squeeze();

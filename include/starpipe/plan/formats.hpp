@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -16,6 +17,9 @@ struct ImportedSchedule {
   Schedule schedule;
   Costs costs;
 };
+
+/// The graph of so many stages, where a file does not tell; throws InputError for a number that cannot be.
+using GraphOfStages = std::function<StageGraph(int stages)>;
 
 /// A schedule and one run of it as one JSON object, the form of `schedule show --format json`.
 ///
@@ -37,11 +41,13 @@ std::string json_text(const nlohmann::ordered_json& value);
 /// the weights come from another worker. "stages", "microbatches", "workers" follow from it and are
 /// checked where given. A row runs in the order of "start" when all of its ops have one, else as listed.
 /// What a file fixes is an order, so the result has the ordered discipline, whatever made the file; n is
-/// the position in the row. Keys it does not know are ignored. `check` is left to the caller.
+/// the position in the row. Keys it does not know are ignored. O(jobs log jobs).
 ///
 /// Throws InputError, naming `source_name` and the key at fault, unless each (stage, micro-batch) has F
-/// once and either BW or both B and W once.
-ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name);
+/// once and either BW or both B and W once, and naming a job that can never start when the order cannot
+/// finish. Whether memory limits hold is left to `check`.
+ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
+                                    const GraphOfStages& graph = StageGraph::chain);
 
 /// The compute-only CSV of torch.distributed.pipelining: one row a worker, one cell a job, as stage,
 /// action, micro-batch, the action being F, I (our B), W or B (our BW): 0F0, 1I2, 1W2, 0B3. Rows are in
@@ -52,12 +58,31 @@ std::string schedule_csv(const Schedule& schedule, const Timeline& timeline);
 /// (which throws InputError when the schedule cannot finish).
 std::string schedule_csv(const Schedule& schedule);
 
-/// The inverse: the ordered discipline, weights on the worker that computes. Empty cells are idle time
-/// and carry no meaning; blanks around cells and a blank end of the file are ignored.
+/// Reads PyTorch's CSV, compute-only (what `schedule_csv` writes) or with communication: the ordered
+/// discipline, weights on the worker that computes. O(cells log cells).
 ///
-/// Throws InputError, naming `source_name`, row and cell (both counted from 1), under the conditions of
-/// `schedule_from_json`, and for the communication actions that PyTorch's compute+comms form adds.
-Schedule schedule_from_csv(std::string_view text, const std::string& source_name);
+/// Empty cells are idle time and carry no meaning; rows may differ in length; a blank line between rows is a
+/// worker without jobs, at the end of the file it is nothing. Blanks around cells, quotes, CRLF and a byte
+/// order mark are ignored. An overlapped pair, (0F1;3B0)OVERLAP_F_B, becomes its two jobs, one after the
+/// other: their time is the sum, whatever PyTorch gains by running them together.
+///
+/// With communication, 0SEND_F1 sends the activation of 0F1, 1RECV_F1 is there before 1F1, SEND_B and RECV_B
+/// likewise; 0UNSHARD and 0RESHARD bracket the use of a stage's weights, 0REDUCE_GRAD comes after its last
+/// backward pass. Transfers follow from w here, so these cells are proved right, as below, and then dropped.
+/// A worker waits at a RECV until its SEND was reached, as in PyTorch's own simulation; messages between two
+/// workers may overtake each other.
+///
+/// Throws InputError, naming `source_name`, row and cell (counted from 1) and the job: under the conditions
+/// of `schedule_from_json`; for a cell that is no action; with communication, for a job that needs what was
+/// not received before, a RECV without SEND or the reverse, a SEND of what is not there yet, either of them
+/// twice or where nothing changes workers, a deadlock, a stage that is not unsharded when it computes (if its
+/// row unshards it at all), and a gradient reduced twice or too early.
+Schedule schedule_from_csv(std::string_view text, const std::string& source_name,
+                           const GraphOfStages& graph = StageGraph::chain);
+
+/// Either of them, as the name's extension says; else JSON is what starts with a brace.
+ImportedSchedule schedule_from_text(std::string_view text, const std::string& source_name,
+                                    const GraphOfStages& graph = StageGraph::chain);
 
 struct TextOptions {
   bool colour = false;  ///< ANSI colours, one a micro-batch

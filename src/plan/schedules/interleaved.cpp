@@ -69,17 +69,30 @@ class Loops {
   std::vector<std::vector<Job>> rows_;
 };
 
+// Micro-batches that go through all loops together: as many rounds of at least W as there can be, of one size
+// but for the last.
+int round_size(const ScheduleRequest& request) {
+  const int rounds = std::max(1, request.microbatches / request.workers);
+  return (request.microbatches + rounds - 1) / rounds;
+}
+
+struct Alternation {
+  int group;   // micro-batches that go through all loops before the next
+  int ahead;   // passes that a worker starts earlier than the one after it
+  int spread;  // W apart: worker w runs it `spread` * w passes after B; fused: none
+  bool split;
+};
+
 // On each worker some forward passes, then one forward and one backward, then the backward passes left.
-// Every worker starts `ahead` passes earlier than the one after it.
-Schedule alternating(const char* name, const ScheduleRequest& request, int group, int ahead, bool split) {
-  Loops loops(name, request, group);
+Schedule alternating(const char* name, const ScheduleRequest& request, const Alternation& by) {
+  Loops loops(name, request, by.group);
   for (int w = 0; w < request.workers; ++w) {
-    const int warm_up = ahead * (request.workers - 1 - w) + (loops.chunks() - 1) * group;
-    for (int i = -warm_up; i < loops.steps(); ++i) {
+    const int warm_up = by.ahead * (request.workers - 1 - w) + (loops.chunks() - 1) * by.group;
+    const int lag = by.spread * w;
+    for (int i = -warm_up; i < loops.steps() + lag; ++i) {
       if (i + warm_up < loops.steps()) loops.forward(w, i + warm_up);
-      if (i < 0) continue;
-      loops.backward(w, i, split ? Pass::B : Pass::BW);
-      if (split) loops.backward(w, i, Pass::W);
+      if (i >= 0 && i < loops.steps()) loops.backward(w, i, by.split ? Pass::B : Pass::BW);
+      if (by.split && i >= lag) loops.backward(w, i - lag, Pass::W);
     }
   }
   return loops.schedule();
@@ -87,10 +100,11 @@ Schedule alternating(const char* name, const ScheduleRequest& request, int group
 
 // Two passes ahead hide the transfers of one.
 const bool registered = register_schedule(
-    {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in groups of W through all loops",
+    {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in rounds of W through all loops",
      "Megatron-LM, arXiv 2104.04473",
      [](const ScheduleRequest& request) {
-       return alternating("interleaved-1f1b", request, request.workers, 2, false);
+       return alternating("interleaved-1f1b", request,
+                          {.group = round_size(request), .ahead = 2, .spread = 0, .split = false});
      },
      default_chunks, "Interleaved1F1B"});
 
@@ -99,46 +113,70 @@ const bool registered_grouped = register_schedule(
     {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
      "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
      [](const ScheduleRequest& request) {
-       return alternating("grouped-interleaved", request, (request.workers + 1) / 2, 1, true);
+       return alternating("grouped-interleaved", request,
+                          {.group = (request.workers + 1) / 2, .ahead = 1, .spread = 0, .split = true});
      },
      default_chunks});
 
-// One micro-batch a block, each loop `spacing` passes after the one before.
+// ZB-H1 in loops: worker w leaves w passes of W for the end, where it would wait.
+const bool registered_zb = register_schedule(
+    {"interleaved-zb", "ZB-H1 with several chunks a worker: one pass ahead, W later on later workers",
+     "PyTorch, ScheduleInterleavedZeroBubble; arXiv 2401.10241, section 2.1",
+     [](const ScheduleRequest& request) {
+       return alternating("interleaved-zb", request,
+                          {.group = round_size(request), .ahead = 1, .spread = 1, .split = true});
+     },
+     default_chunks, "InterleavedZeroBubble"});
+
+// One micro-batch a block. Passes follow each other from worker to worker; F enters its next loop `spacing`
+// micro-batches later, BW when W micro-batches have left the loop before, as in the grouped order.
 BuildingBlock uniform_block(int workers, int chunks, int spacing) {
   constexpr int cells = 3;  // F and BW of one stage
   BuildingBlock block{
       .workers = workers, .stages = workers * chunks, .interval = cells * chunks, .passes = {}};
-  while (std::gcd(spacing, chunks) != 1) ++spacing;  // no two loops in the same cells
-  const int loop = cells * spacing;
+  const auto apart = [chunks](int passes) {
+    while (std::gcd(passes, chunks) != 1) ++passes;  // no two loops in the same cells
+    return cells * passes;
+  };
+  const int forward = apart(spacing);
+  const int backward = apart(2 * workers - 1);
+  const int loss = (chunks - 1) * forward + workers;
   for (int c = 0; c < chunks; ++c) {
     for (int w = 0; w < workers; ++w) {
-      const int backward = (chunks - 1) * loop + w + 1 + cells * (workers - 1 - w);
-      block.passes.push_back({{c * workers + w, 0, Pass::F}, w, c * loop + w});
-      block.passes.push_back({{c * workers + w, 0, Pass::BW}, w, backward + (chunks - 1 - c) * loop});
+      const int stage = c * workers + w;
+      block.passes.push_back({{stage, 0, Pass::F}, w, c * forward + w});
+      block.passes.push_back(
+          {{stage, 0, Pass::BW}, w, loss + 2 * (workers - 1 - w) + (chunks - 1 - c) * backward});
     }
   }
   return block;
 }
 
-Schedule uniform(const char* name, const ScheduleRequest& request, int spacing) {
+// `peak`: the least number of stashes that a worker may hold.
+Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, int peak) {
   const int chunks = requested_chunks(name, request);
-  Grid grid(uniform_block(request.workers, chunks, spacing), request.microbatches);
-  grid.reorder(Grid::Steady::kept);
+  const BuildingBlock block = uniform_block(request.workers, chunks, spacing);
+  Grid grid(block, request.microbatches);
+  grid.reorder(Grid::Steady::moved, std::max(peak, std::ranges::max(block.peak_memory())));
   return in_order(name, requested_graph(request), request.microbatches, grid.rows());
 }
 
+// In the memory of the grouped order.
 const bool registered_uniform = register_schedule(
     {"interleaved-uniform", "interleaved 1F1B, its building block repeated with one interval",
      "004, appendix G, fig. 15b",
-     [](const ScheduleRequest& request) { return uniform("interleaved-uniform", request, request.workers); },
+     [](const ScheduleRequest& request) {
+       const int chunks = requested_chunks("interleaved-uniform", request);
+       return uniform("interleaved-uniform", request, request.workers, (chunks + 1) * request.workers - 1);
+     },
      default_chunks});
 
-// The loops follow each other as closely as the backward passes can, which take two cells a worker.
+// F's loops closer, in what memory the block then needs.
 const bool registered_low_memory =
-    register_schedule({"interleaved-low-memory", "interleaved 1F1B with its loops as close as they can be",
+    register_schedule({"interleaved-low-memory", "interleaved 1F1B with the loops of F closer to each other",
                        "004, appendix H, fig. 16c",
                        [](const ScheduleRequest& request) {
-                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3);
+                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3, 0);
                        },
                        default_chunks});
 

@@ -41,10 +41,15 @@ Schedule filled(const char* name, const ScheduleRequest& request, std::span<cons
                       [](int stage, int) { return stage; }, limit, costs));
 }
 
+WarmUp warm_up_of(int stages, int per_stage, int extra) {
+  WarmUp warm_up;
+  for (int s = 0; s < stages; ++s) warm_up.push_back(per_stage * (stages - s) + extra);
+  return warm_up;
+}
+
 // The hand-made schedules are for passes of one length.
 Schedule hand_made(const char* name, const ScheduleRequest& request, int per_stage, int extra) {
-  WarmUp warm_up;
-  for (int s = 0; s < request.workers; ++s) warm_up.push_back(per_stage * (request.workers - s) + extra);
+  const WarmUp warm_up = warm_up_of(request.workers, per_stage, extra);
   return filled(name, request, alternating(warm_up, request.microbatches), warm_up.front(), {});
 }
 
@@ -117,8 +122,7 @@ Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
 const bool registered_1p = register_schedule(
     {"zb-1p", "zero bubble with 1F1B's memory; made for the durations",
      "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
-     [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }, 1,
-     "InterleavedZeroBubble"});
+     [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }});
 
 const bool registered_2p = register_schedule(
     {"zb-2p", "zero bubble with twice 1F1B's memory; made for the durations",
@@ -138,17 +142,22 @@ BuildingBlock close_block(int workers) {
   return block;
 }
 
-// The least memory that costs no time, and never more than 1F1B's.
+// The least memory that costs no time: 2 (W / 3) + 2 stashes in the close order. Where 1F1B holds no more
+// than that (W <= 4, W = 6 or few micro-batches), 1F1B's order loses less at the ends.
 Schedule low_memory(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("zb-low-memory", request, 1);
   Grid grid(close_block(request.workers), request.microbatches);
   grid.reorder(Grid::Steady::kept);
   std::vector<Job> passes = grid.jobs();
   std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
-  const auto build = [&](int limit) {
-    return filled("zb-low-memory", request, passes, limit, requested_costs(request));
+  int limit = std::ranges::max(grid.peak_memory());
+  if (const int held = std::min(request.workers, request.microbatches); limit >= held) {
+    passes = alternating(warm_up_of(request.workers, 1, 0), request.microbatches);
+    limit = held;
+  }
+  const auto build = [&](int most) {
+    return filled("zb-low-memory", request, passes, most, requested_costs(request));
   };
-  int limit = std::min(request.workers, std::ranges::max(grid.peak_memory()));
   Schedule best = build(limit);
   const double makespan = simulate(best, requested_costs(request)).makespan;
   while (--limit > 0) {
