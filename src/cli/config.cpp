@@ -86,6 +86,7 @@ constexpr std::array keys = {
 
     Key{"schedule.plugin", [](Value v, Config& c) { c.schedule.plugins = v.words(); }},
     Key{"schedule.name", [](Value v, Config& c) { c.schedule.name = v.word(); }},
+    Key{"schedule.file", [](Value v, Config& c) { c.schedule.file = v.word(); }},
     Key{"schedule.workers", [](Value v, Config& c) { c.schedule.workers = v.whole<int>(1); }},
     Key{"schedule.stages", [](Value v, Config& c) { c.schedule.stages = v.whole<int>(1); }},
     Key{"schedule.groups", [](Value v, Config& c) { c.schedule.groups = v.whole<int>(1); }},
@@ -107,6 +108,10 @@ constexpr std::array keys = {
 
 constexpr std::array<std::string_view, 7> sections = {
     "model", "data", "training", "training.optimizer", "schedule", "runtime", "runtime.emulate"};
+
+/// What a schedule from a file has no use for.
+constexpr std::array<std::string_view, 3> of_named_schedules = {"schedule.name", "schedule.groups",
+                                                                "schedule.placement"};
 
 /// What decides whether other keys apply.
 std::string value_of(const Config& config, std::string_view key) {
@@ -232,7 +237,16 @@ class Given {
       throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(name)));
     }
     if (override) values_.erase(name);
+    // Of a name and a file, the one that comes later counts.
+    if (override && name == "schedule.name") erase("schedule.file");
+    if (override && name == "schedule.file") {
+      for (const std::string_view key : of_named_schedules) erase(key);
+    }
     if (!values_.try_emplace(name, node, label).second) fail_twice(place, name);
+  }
+
+  void erase(std::string_view name) {
+    if (const auto found = values_.find(name); found != values_.end()) values_.erase(found);
   }
 
   [[noreturn]] static void fail_twice(const std::string& place, const std::string& name) {
@@ -280,8 +294,16 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   }
   if (config.data.kind == "text") require("data.path");
   require("training.steps");
-  require("schedule.name");
-  require("schedule.workers");
+  if (has("schedule.file")) {
+    for (const std::string_view key : of_named_schedules) {
+      if (const YamlValue* value = given.find(key)) value->fail("does not apply with schedule.file");
+    }
+    if (!has("schedule.workers")) config.schedule.workers.reset();
+    if (!has("training.microbatches")) config.training.microbatches.reset();
+  } else {
+    require("schedule.name");
+    require("schedule.workers");
+  }
   if (config.runtime.emulate) {
     for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <limits>
+#include <tuple>
 
 #include <fmt/format.h>
 
+#include "starpipe/model/files.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/plugin.hpp"
 #include "starpipe/plan/registry.hpp"
 #include "starpipe/runtime/config.hpp"
@@ -13,20 +16,63 @@
 namespace starpipe::runtime {
 namespace {
 
-plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
-                              const std::optional<plan::Costs>& costs) {
+model::Network network_of(const Config& config, int stages) {
+  return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+}
+
+// What the configuration says besides must be what the file has; the stage graph is the model's.
+plan::Schedule read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
+  const std::string file = wanted.file->string();
+  const auto graph = [&](int stages) {
+    try {
+      return network_of(config, stages).graph;
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {} stages are not the model's: {}", file, stages, error.what()));
+    }
+  };
+  plan::Schedule schedule = plan::schedule_from_text(model::read_file(file), file, graph).schedule;
+  for (const auto& [key, asked, found] :
+       {std::tuple{"schedule.workers", wanted.workers, schedule.workers()},
+        {"schedule.stages", wanted.stages, schedule.stages()},
+        {"training.microbatches", config.training.microbatches, schedule.microbatches()}}) {
+    if (asked && *asked != found)
+      throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
+  }
+  if (schedule.graph() != graph(schedule.stages())) {
+    throw InputError(fmt::format("{}: its stage graph is not the model's", file));
+  }
+  if (schedule.recompute()) {
+    throw InputError(fmt::format("{}: it recomputes activations, which runs do not", file));
+  }
+  return schedule;
+}
+
+void refuse_many_jobs(int stages, int microbatches) {
+  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * microbatches <= most) return;
+  throw InputError(fmt::format(
+      "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
+}
+
+plan::Schedule make_named(const Config& config, const plan::StageGraph& graph,
+                          const std::optional<plan::Costs>& costs) {
   plan::ScheduleRequest request;
-  request.workers = wanted.workers;
-  request.microbatches = config.training.microbatches;
+  request.workers = config.schedule.workers.value();
+  request.microbatches = config.training.microbatches.value();
   request.graph = graph;
-  request.groups = wanted.groups;
-  request.stage_workers = wanted.placement;
+  request.groups = config.schedule.groups;
+  request.stage_workers = config.schedule.placement;
   request.costs = costs;
-  plan::Schedule schedule = plan::make_schedule(wanted.name, request);
+  return plan::make_schedule(config.schedule.name, request);
+}
+
+// As it was asked for besides, and proved to finish.
+plan::Schedule finished(plan::Schedule schedule, const ScheduleConfig& wanted) {
   if (wanted.discipline || wanted.memory_limit) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-    if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
+    if (wanted.memory_limit)
+      limits.assign(static_cast<std::size_t>(schedule.workers()), *wanted.memory_limit);
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
   }
   if (const plan::CheckResult result = plan::check(schedule); !result.ok()) {
@@ -90,20 +136,19 @@ plan::Costs costs_by_flops(const model::Network& network) {
 
 Experiment make_experiment(const Config& config) {
   for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
-  const int stages = config.schedule.stages.value_or(
-      plan::find_schedule(config.schedule.name).stages_per_worker * config.schedule.workers);
-  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
-  if (std::int64_t{stages} * config.training.microbatches > most) {
-    throw InputError(
-        fmt::format("training.microbatches: {} micro-batches of {} stages are too many jobs to run",
-                    config.training.microbatches, stages));
-  }
-  model::Network network =
-      model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+  std::optional<plan::Schedule> listed;
+  if (config.schedule.file) listed = read_schedule(config);
+  const int stages =
+      listed ? listed->stages()
+             : config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
+                                               config.schedule.workers.value());
+  refuse_many_jobs(stages, listed ? listed->microbatches() : config.training.microbatches.value());
+  model::Network network = network_of(config, stages);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
-  plan::Schedule schedule = build_schedule(config, network.graph, emulated);
+  plan::Schedule schedule =
+      finished(listed ? *std::move(listed) : make_named(config, network.graph, emulated), config.schedule);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   const plan::Discipline discipline = schedule.discipline();

@@ -35,12 +35,17 @@ ordered_json to_json(const Config& config) {
   } else {
     optimizer["momentum"] = o.momentum;
   }
-  json["training"] = {{"microbatches", training.microbatches},
-                      {"microbatch_size", training.microbatch_size},
+  json["training"] = {{"microbatch_size", training.microbatch_size},
                       {"steps", training.steps},
                       {"seed", training.seed},
                       {"optimizer", std::move(optimizer)}};
-  json["schedule"] = {{"name", schedule.name}, {"workers", schedule.workers}};
+  if (training.microbatches) json["training"]["microbatches"] = *training.microbatches;
+  if (schedule.file) {
+    json["schedule"]["file"] = schedule.file->string();
+  } else {
+    json["schedule"]["name"] = schedule.name;
+  }
+  if (schedule.workers) json["schedule"]["workers"] = *schedule.workers;
   if (!schedule.plugins.empty()) json["schedule"]["plugin"] = schedule.plugins;
   if (schedule.stages) json["schedule"]["stages"] = *schedule.stages;
   if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
@@ -127,7 +132,9 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
   ordered_json report = report_head(config, mpi);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
+  report["workers"] = experiment.schedule.workers();
   report["stages"] = experiment.schedule.stages();
+  report["microbatches"] = experiment.schedule.microbatches();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated.has_value();
   if (!experiment.emulated) report["losses"] = record.losses;
@@ -137,7 +144,7 @@ ordered_json make_report(const Config& config, const Experiment& experiment, con
   ordered_json offsets = ordered_json::array();
   for (int step = 0; step < std::min(3, config.training.steps); ++step) {
     ordered_json of_step = ordered_json::array();
-    for (int b = 0; b < config.training.microbatches; ++b)
+    for (int b = 0; b < experiment.schedule.microbatches(); ++b)
       of_step.push_back(experiment.data->offsets(step, b));
     offsets.push_back(std::move(of_step));
   }
