@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "cli/yaml.hpp"
@@ -237,16 +238,21 @@ class Given {
       throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(name)));
     }
     if (override) values_.erase(name);
-    // Of a name and a file, the one that comes later counts.
-    if (override && name == "schedule.name") erase("schedule.file");
-    if (override && name == "schedule.file") {
-      for (const std::string_view key : of_named_schedules) erase(key);
-    }
+    if (override) replace_schedule(name);
     if (!values_.try_emplace(name, node, label).second) fail_twice(place, name);
   }
 
-  void erase(std::string_view name) {
-    if (const auto found = values_.find(name); found != values_.end()) values_.erase(found);
+  /// An override that names another schedule: what the file says of its own one no longer means anything.
+  void replace_schedule(const std::string& key) {
+    overridden_.insert(key);
+    const auto erase = [this](std::string_view name) {
+      const auto found = values_.find(name);
+      if (found != values_.end() && !overridden_.contains(found->first)) values_.erase(found);
+    };
+    if (key == "schedule.name") erase("schedule.file");
+    if (key != "schedule.file") return;
+    for (const std::string_view name : of_named_schedules) erase(name);
+    for (const char* name : {"schedule.workers", "schedule.stages"}) erase(name);
   }
 
   [[noreturn]] static void fail_twice(const std::string& place, const std::string& name) {
@@ -255,6 +261,7 @@ class Given {
 
   std::map<std::string, YamlValue, std::less<>> values_;
   std::map<std::string, bool> seen_sections_;
+  std::set<std::string> overridden_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "cli/options.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -21,18 +22,6 @@ struct SimulateOptions {
   CostOptions costs;
   ResultOptions result;
 };
-
-std::string bytes(std::uint64_t count) {
-  if (count < 10'000) return fmt::format("{} B", count);
-  double value = static_cast<double>(count);
-  std::string_view unit;
-  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
-    value /= 1024;
-    unit = next;
-    if (value < 1000) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
 
 using Row = std::vector<std::string>;
 
@@ -74,9 +63,9 @@ std::string summary(const runtime::Experiment& experiment, const plan::Costs& co
   for (int s = 0; s < schedule.stages(); ++s) {
     const plan::Durations& d = costs.duration(s);
     const plan::StageSizes& size = costs.size(s);
-    stages.push_back({std::to_string(s), bytes(size.weights), fmt::format("{:.4g}", d.F),
-                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W), bytes(size.activation),
-                      bytes(size.stash)});
+    stages.push_back({std::to_string(s), plan::bytes_text(size.weights), fmt::format("{:.4g}", d.F),
+                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W),
+                      plan::bytes_text(size.activation), plan::bytes_text(size.stash)});
   }
   text += table(stages) + "\n";
 
@@ -85,7 +74,7 @@ std::string summary(const runtime::Experiment& experiment, const plan::Costs& co
     const auto i = static_cast<std::size_t>(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
                        fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
-                       bytes(timeline.peak_activation_bytes[i])});
+                       plan::bytes_text(timeline.peak_activation_bytes[i])});
   }
   for (const auto& [head, kind] : transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [kind = kind](const plan::Transfers& transfers) {
@@ -95,7 +84,7 @@ std::string summary(const runtime::Experiment& experiment, const plan::Costs& co
     workers.front().emplace_back(head);
     for (std::size_t w = 0; w < timeline.received.size(); ++w) {
       const plan::Received& received = timeline.received[w].*kind;
-      workers[w + 1].push_back(fmt::format("{} ({})", received.count, bytes(received.bytes)));
+      workers[w + 1].push_back(fmt::format("{} ({})", received.count, plan::bytes_text(received.bytes)));
     }
   }
   text += table(workers) + "\n";

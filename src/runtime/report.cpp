@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "hardware.hpp"
+#include "starpipe/plan/formats.hpp"
 #include "versions.hpp"
 
 namespace starpipe::runtime {
@@ -114,18 +115,6 @@ ordered_json report_head(const Config& config, const Mpi& mpi) {
   return report;
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  std::string_view unit;
-  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
-    value /= 1024;
-    unit = next;
-    if (value < 1000) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
-
 ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
                          const TrainRecord& record, const plan::Timeline& predicted,
                          const MeasuredRun& measured, const Measurement& measurement) {
@@ -191,7 +180,8 @@ std::string comparison_table(const plan::Schedule& schedule, const plan::Timelin
                       (seen.bubble_fraction - predicted.bubble_fraction) * 100);
   if (record.rank_bytes_known) {
     text += fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "bytes between ranks",
-                        bytes_text(record.rank_bytes_predicted), bytes_text(record.rank_bytes_measured),
+                        plan::bytes_text(record.rank_bytes_predicted),
+                        plan::bytes_text(record.rank_bytes_measured),
                         record.rank_bytes_predicted == record.rank_bytes_measured ? "equal" : "DIFFERS");
   }
   text += fmt::format("\n{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "", "peak", "peak", "activations",
@@ -208,7 +198,8 @@ std::string comparison_table(const plan::Schedule& schedule, const plan::Timelin
     text += fmt::format(
         "{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", w,
         pair_text(fmt::to_string(predicted.peak_activations[i]), fmt::to_string(worker.peak_activations)),
-        pair_text(bytes_text(predicted.peak_activation_bytes[i]), bytes_text(worker.peak_activation_bytes)),
+        pair_text(plan::bytes_text(predicted.peak_activation_bytes[i]),
+                  plan::bytes_text(worker.peak_activation_bytes)),
         count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
         count(&plan::Transfers::weights));
   }

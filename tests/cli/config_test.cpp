@@ -119,15 +119,16 @@ TEST_F(LoadConfig, AFileStandsForANamedSchedule) {
   EXPECT_FALSE(config.schedule.workers.has_value());
   EXPECT_FALSE(config.training.microbatches.has_value());
   EXPECT_EQ(load(text, {"training.microbatches=6", "schedule.workers=2"}).training.microbatches, 6);
-  // Of the two, what --set says counts.
-  const auto changed = load(minimal_mlp, {"schedule.groups=2", "schedule.file=y.json"});
+  // Of the two, what --set says counts, and the other one's keys with it.
+  const auto changed = load(minimal_mlp, {"schedule.file=y.json"});
   EXPECT_EQ(changed.schedule.file, "y.json");
-  EXPECT_FALSE(changed.schedule.groups.has_value());
+  EXPECT_FALSE(changed.schedule.workers.has_value());
   EXPECT_EQ(changed.text.find("gpipe"), std::string::npos);
   EXPECT_FALSE(load(text, {"schedule.name=1f1b", "schedule.workers=2"}).schedule.file.has_value());
   EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 3}\nschedule: {file: x.csv, name: 1f1b}\n"),
             "c.yaml:3: schedule.name: does not apply with schedule.file");
-  EXPECT_EQ(problem(text, {"schedule.placement=[0]"}),
+  EXPECT_EQ(load(minimal_mlp, {"schedule.workers=3", "schedule.file=y.json"}).schedule.workers, 3);
+  EXPECT_EQ(problem(minimal_mlp, {"schedule.placement=[0]", "schedule.file=y.json"}),
             "--set schedule.placement: does not apply with schedule.file");
 }
 
