@@ -21,9 +21,7 @@ set(STARPIPE_TEST_ENVIRONMENT
   "UBSAN_OPTIONS=print_stacktrace=1")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/starpu-home")
 
-# Builds the tests labelled unit and no more: all that a build with sanitizers needs.
-add_custom_target(unit_tests)
-# The same for the label threads and the thread sanitizer.
+# Builds the tests labelled threads and no more: all that the thread sanitizer needs.
 add_custom_target(threads_tests)
 
 # starpipe_mpi_command(RESULT RANKS COMMAND...): COMMAND started as that many ranks.
@@ -86,11 +84,9 @@ function(starpipe_test name)
     "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin/tests")
 
-  foreach(label unit threads)
-    if(label IN_LIST arg_LABELS)
-      add_dependencies(${label}_tests ${name})
-    endif()
-  endforeach()
+  if("threads" IN_LIST arg_LABELS)
+    add_dependencies(threads_tests ${name})
+  endif()
   set(options LABELS ${arg_LABELS})
   if(arg_TIMEOUT)
     list(APPEND options TIMEOUT ${arg_TIMEOUT})

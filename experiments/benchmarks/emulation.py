@@ -5,8 +5,9 @@
     experiments/benchmarks/emulation.py [--starpipe build/bin/starpipe] [--workers 8,16] [--duration 2ms] [--comm 0us]
 
 Each run trains six steps; the figure is the median of the five after the first. Bounded is with a limit of as many
-stashes as there are workers. A schedule whose definition
-has no answer to a number of workers or micro-batches is listed with what it says.
+stashes as there are workers. A schedule whose definition has no answer to a number of workers or micro-batches is
+listed with what it says. On a machine that does other work too, real-time priority keeps that out of the figures
+(chrt -r 5 experiments/benchmarks/emulation.py ...; needs root, and fits runs of one rank only).
 """
 import argparse
 import json

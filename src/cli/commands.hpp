@@ -17,6 +17,9 @@ void add_simulate(CLI::App& app, Action& action);
 void add_schedule(CLI::App& app, Action& action);
 void add_plugin(CLI::App& app, Action& action);
 void add_search(CLI::App& app, Action& action);
+void add_partition(CLI::App& app, Action& action);
+void add_profile(CLI::App& app, Action& action);
+void add_periodic(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 
 }  // namespace starpipe::cli

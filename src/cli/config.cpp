@@ -11,6 +11,7 @@
 #include <set>
 #include <string_view>
 
+#include "cli/layers.hpp"
 #include "cli/yaml.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -93,8 +94,12 @@ constexpr std::array keys = {
     Key{"schedule.groups", [](Value v, Config& c) { c.schedule.groups = v.whole<int>(1); }},
     Key{"schedule.placement", [](Value v, Config& c) { c.schedule.placement = v.wholes(0); }},
     Key{"schedule.cuts", [](Value v, Config& c) { c.schedule.cuts = v.wholes(1); }},
+    Key{"schedule.partition",
+        [](Value v, Config& c) { c.schedule.partition = v.one_of({"auto"}) == "auto"; }},
+    Key{"schedule.profile", [](Value v, Config& c) { c.schedule.profile_file = v.word(); }},
     Key{"schedule.discipline", read_discipline},
     Key{"schedule.memory_limit", [](Value v, Config& c) { c.schedule.memory_limit = v.whole<int>(1); }},
+    Key{"schedule.dynamic", [](Value v, Config& c) { c.schedule.dynamic = v.boolean(); }},
 
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
     Key{"runtime.precision", read_precision},
@@ -111,8 +116,8 @@ constexpr std::array<std::string_view, 7> sections = {
     "model", "data", "training", "training.optimizer", "schedule", "runtime", "runtime.emulate"};
 
 /// What a schedule from a file has no use for.
-constexpr std::array<std::string_view, 3> of_named_schedules = {"schedule.name", "schedule.groups",
-                                                                "schedule.placement"};
+constexpr std::array<std::string_view, 5> of_named_schedules = {
+    "schedule.name", "schedule.groups", "schedule.placement", "schedule.partition", "schedule.profile"};
 
 /// What decides whether other keys apply.
 std::string value_of(const Config& config, std::string_view key) {
@@ -264,6 +269,15 @@ class Given {
   std::set<std::string> overridden_;
 };
 
+/// What was not given besides `schedule.file` is the file's.
+void leave_to_file(const Given& given, Config& config) {
+  for (const std::string_view key : of_named_schedules) {
+    if (const YamlValue* value = given.find(key)) value->fail("does not apply with schedule.file");
+  }
+  if (given.find("schedule.workers") == nullptr) config.schedule.workers.reset();
+  if (given.find("training.microbatches") == nullptr) config.training.microbatches.reset();
+}
+
 }  // namespace
 
 runtime::Config load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
@@ -302,17 +316,21 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   if (config.data.kind == "text") require("data.path");
   require("training.steps");
   if (has("schedule.file")) {
-    for (const std::string_view key : of_named_schedules) {
-      if (const YamlValue* value = given.find(key)) value->fail("does not apply with schedule.file");
-    }
-    if (!has("schedule.workers")) config.schedule.workers.reset();
-    if (!has("training.microbatches")) config.training.microbatches.reset();
+    leave_to_file(given, config);
   } else {
     require("schedule.name");
     require("schedule.workers");
   }
   if (config.runtime.emulate) {
     for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
+  }
+  if (config.schedule.partition) {
+    for (const char* other : {"schedule.cuts", "runtime.emulate.F"}) {
+      if (has(other)) given.find(other)->fail("does not apply to schedule.partition auto");
+    }
+    if (has("schedule.profile")) config.schedule.profile = read_layers(config.schedule.profile_file);
+  } else if (has("schedule.profile")) {
+    given.find("schedule.profile")->fail("applies to schedule.partition auto only");
   }
   config.text = given.text();
   return config;

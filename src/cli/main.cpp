@@ -71,6 +71,9 @@ int run(int argc, char** argv) {
   starpipe::cli::add_schedule(app, action);
   starpipe::cli::add_plugin(app, action);
   starpipe::cli::add_search(app, action);
+  starpipe::cli::add_partition(app, action);
+  starpipe::cli::add_profile(app, action);
+  starpipe::cli::add_periodic(app, action);
   starpipe::cli::add_info(app, action);
   try {
     app.parse(argc, argv);

@@ -86,8 +86,9 @@ int show(const ShowOptions& options) {
   options.costs.apply(costs, *stages);
   if (request.recompute) costs = plan::with_recomputation(costs);
   request.costs = costs;
+  request.memory_limit = options.memory_limit;
   plan::Schedule schedule = plan::make_schedule(options.name, request);
-  if (options.discipline || options.memory_limit) {
+  if (options.discipline || (options.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (options.memory_limit) limits.assign(static_cast<std::size_t>(request.workers), *options.memory_limit);
     schedule = schedule.with(
@@ -126,8 +127,10 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"greedy", "bounded", "ordered"}));
   command
-      ->add_option("--memory-limit", options->memory_limit,
-                   "Most stashes that a worker may hold; means --discipline bounded unless one is given")
+      ->add_option(
+          "--memory-limit", options->memory_limit,
+          "Most stashes that a worker may hold; means --discipline bounded unless one is given or the "
+          "schedule is made for a limit")
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command->add_flag("--recompute", options->request.recompute,

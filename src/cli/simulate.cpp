@@ -8,9 +8,11 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "cli/tables.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -25,21 +27,6 @@ struct SimulateOptions {
 
 using Row = std::vector<std::string>;
 
-std::string table(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Row& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      text += fmt::format("{}{:>{}}", c == 0 ? "" : "  ", row[c], widths[c]);
-    }
-    text += '\n';
-  }
-  return text;
-}
-
 struct TransferKind {
   std::string_view head;
   plan::Received plan::Transfers::*kind;
@@ -51,13 +38,13 @@ constexpr std::array transfer_kinds = {
     TransferKind{"weights in", &plan::Transfers::weights},
     TransferKind{"weight gradients in", &plan::Transfers::weight_gradients}};
 
-std::string summary(const runtime::Experiment& experiment, const plan::Costs& costs,
-                    const plan::Timeline& timeline) {
+std::string summary(const runtime::Config& config, const runtime::Experiment& experiment,
+                    const plan::Costs& costs, const plan::Timeline& timeline) {
   const plan::Schedule& schedule = experiment.schedule;
-  std::string text =
-      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}; {} parameters\n\n", schedule.name(),
-                  schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  plan::to_string(experiment.discipline), experiment.network.parameter_count());
+  std::string text = fmt::format("{}: {} workers, {} stages, {} micro-batches, {}; {} parameters\n{}\n",
+                                 schedule.name(), schedule.workers(), schedule.stages(),
+                                 schedule.microbatches(), plan::to_string(experiment.discipline),
+                                 experiment.network.parameter_count(), runtime::describe_partition(config));
 
   std::vector<Row> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
@@ -98,13 +85,23 @@ std::string summary(const runtime::Experiment& experiment, const plan::Costs& co
                     100 * timeline.device_bubble_fraction);
 }
 
+/// By the layers' times where cuts were chosen by them.
+plan::Costs default_costs(const runtime::Config& config, const runtime::Experiment& experiment) {
+  plan::Costs costs = runtime::costs_by_flops(experiment.network);
+  if (config.schedule.chosen && experiment.network.graph.is_chain()) {
+    costs.durations = plan::stage_costs(config.schedule.profile, config.schedule.cuts).durations;
+  }
+  return costs;
+}
+
 int simulate(const SimulateOptions& options) {
   options.result.check();
   if (options.timeline) model::require_writable("--timeline", *options.timeline);
   if (options.trace) model::require_writable("--trace", *options.trace);
-  const runtime::Config config = options.config.load();
+  runtime::Config config = options.config.load();
+  if (config.schedule.partition) runtime::choose_partition(config);
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  plan::Costs costs = runtime::costs_by_flops(experiment.network);
+  plan::Costs costs = default_costs(config, experiment);
   options.costs.apply(costs, experiment.schedule.stages());
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   if (options.timeline) {
@@ -113,7 +110,7 @@ int simulate(const SimulateOptions& options) {
   if (options.trace)
     model::write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
   options.result.show(experiment.schedule, costs, timeline,
-                      [&] { return summary(experiment, costs, timeline); });
+                      [&] { return summary(config, experiment, costs, timeline); });
   return 0;
 }
 
@@ -123,7 +120,9 @@ void add_simulate(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("simulate", "Predict what `train` would do");
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
-  options->costs.add_to(*command, "by the FLOPs of each stage where not given, 1 for an average stage");
+  options->costs.add_to(*command,
+                        "by the FLOPs of each stage where not given, 1 for an average stage, or "
+                        "with schedule.partition by the layers' times");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
       ->type_name("FILE.svg");

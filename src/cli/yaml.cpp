@@ -97,6 +97,20 @@ bool YamlValue::boolean() const {
   return value;
 }
 
+std::uint64_t YamlValue::bytes() const {
+  if (!node_.IsScalar()) expected("a number of bytes such as 4096 or 16MiB");
+  std::string text = node_.Scalar();
+  try {
+    static_cast<void>(CLI::AsSizeValue(true)(text));
+  } catch (const CLI::Error&) {
+    expected("a number of bytes such as 4096 or 16MiB");
+  }
+  std::errc error{};
+  const auto value = parse<std::uint64_t>(text, error);
+  if (!value || error != std::errc{}) expected("a number of bytes such as 4096 or 16MiB");
+  return *value;
+}
+
 double YamlValue::time() const {
   if (!node_.IsScalar()) expected("a time such as 2ms");
   static const CLI::AsNumberWithUnit in_seconds(

@@ -32,6 +32,8 @@ class YamlValue {
   /// In [0, 1).
   [[nodiscard]] double fraction() const;
   [[nodiscard]] bool boolean() const;
+  /// A number of bytes, with a unit (16MiB) or without.
+  [[nodiscard]] std::uint64_t bytes() const;
   /// A time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
   /// One such time, or a list of them.

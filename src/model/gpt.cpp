@@ -40,35 +40,38 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   };
 
   std::vector<Unit> units;
-  units.push_back({layer_op({"embedding",
-                             "transformer",
-                             rows,
-                             1,
-                             {{"vocabulary", kVocabulary},
-                              {"context", config.context},
-                              {"outputs", config.hidden},
-                              {"deviation", kDeviation}}})});
+  units.push_back({"embedding",
+                   {layer_op({"embedding",
+                              "transformer",
+                              rows,
+                              1,
+                              {{"vocabulary", kVocabulary},
+                               {"context", config.context},
+                               {"outputs", config.hidden},
+                               {"deviation", kDeviation}}})}});
   for (int n = 0; n < config.layers; ++n) {
     const std::string block = "transformer.h." + std::to_string(n);
-    units.push_back({residual_begin(), norm(block + ".ln_1"),
-                     linear(block + ".attn.c_attn", hidden, 3 * hidden, kDeviation),
-                     layer_op({"attention",
-                               block + ".attn",
-                               rows,
-                               3 * hidden,
-                               {{"heads", config.heads}, {"context", config.context}}}),
-                     linear(block + ".attn.c_proj", hidden, hidden, projection), residual_end(),
-                     residual_begin(), norm(block + ".ln_2"),
-                     linear(block + ".mlp.c_fc", hidden, 4 * hidden, kDeviation),
-                     layer_op({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
-                     linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()});
+    units.push_back(
+        {"block " + std::to_string(n),
+         {residual_begin(), norm(block + ".ln_1"),
+          linear(block + ".attn.c_attn", hidden, 3 * hidden, kDeviation),
+          layer_op({"attention",
+                    block + ".attn",
+                    rows,
+                    3 * hidden,
+                    {{"heads", config.heads}, {"context", config.context}}}),
+          linear(block + ".attn.c_proj", hidden, hidden, projection), residual_end(), residual_begin(),
+          norm(block + ".ln_2"), linear(block + ".mlp.c_fc", hidden, 4 * hidden, kDeviation),
+          layer_op({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
+          linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()}});
   }
-  units.push_back({norm("transformer.ln_f"),
-                   layer_op({"linear",
-                             "lm_head",
-                             rows,
-                             hidden,
-                             {{"outputs", kVocabulary}, {"bias", 0}, {"deviation", kDeviation}}})});
+  units.push_back({"head",
+                   {norm("transformer.ln_f"),
+                    layer_op({"linear",
+                              "lm_head",
+                              rows,
+                              hidden,
+                              {{"outputs", kVocabulary}, {"bias", 0}, {"deviation", kDeviation}}})}});
 
   UnitGraph graph;
   graph.rows = rows;

@@ -40,12 +40,13 @@ UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
     std::vector<Unit> units;
     for (int n = 0; n < config.layers; ++n) {
       const std::string name = prefix + std::to_string(n);
-      units.push_back({linear(name, n == 0 ? graph.leg_inputs : hidden, config.hidden),
-                       layer_op({"gelu", name, rows, hidden, {}})});
+      units.push_back({"layer " + std::to_string(n),
+                       {linear(name, n == 0 ? graph.leg_inputs : hidden, config.hidden),
+                        layer_op({"gelu", name, rows, hidden, {}})}});
     }
     graph.legs.push_back(std::move(units));
   }
-  Unit head = {linear("head", legs * hidden, config.outputs)};
+  Unit head = {"head", {linear("head", legs * hidden, config.outputs)}};
   if (legs > 1) {
     graph.join = std::move(head);
   } else {

@@ -10,6 +10,7 @@
 #include "src/model/networks.hpp"
 #include "src/model/random.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/partition.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -21,59 +22,39 @@ struct NetworkKind {
 
 constexpr std::array kKinds = {NetworkKind{"gpt", gpt_units}, NetworkKind{"mlp", mlp_units}};
 
-/// First unit of each stage, and the number of units at the end.
-using Bounds = std::vector<std::size_t>;
-
-/// Contiguous shares with the smallest largest sum; among those the most even ones (smallest sum of
-/// squares). O(parts * units^2).
-Bounds balanced_bounds(const std::vector<double>& costs, std::size_t parts) {
-  const std::size_t n = costs.size();
-  std::vector<double> before = {0};
-  for (const double cost : costs) before.push_back(before.back() + cost);
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-  // from[p * (n + 1) + i]: where the last of p parts starts when they share the first i units best.
-  std::vector<std::size_t> from((parts + 1) * (n + 1), 0);
-  const auto solve = [&](auto&& combine) {
-    std::vector<double> best = {0};  // with the parts so far, by units
-    best.resize(n + 1, kInfinity);
-    for (std::size_t p = 1; p <= parts; ++p) {
-      std::vector<double> next(n + 1, kInfinity);
-      for (std::size_t i = p; i <= n; ++i) {
-        for (std::size_t j = p - 1; j < i; ++j) {
-          const double cost = combine(best[j], before[i] - before[j]);
-          if (cost >= next[i]) continue;
-          next[i] = cost;
-          from[p * (n + 1) + i] = j;
-        }
-      }
-      best.swap(next);
-    }
-    return best[n];
-  };
-  const double bottleneck = solve([](double sofar, double part) { return std::max(sofar, part); });
-  const double limit = bottleneck * (1 + 1e-9);
-  solve([=](double sofar, double part) { return part <= limit ? sofar + part * part : kInfinity; });
-
-  Bounds bounds(parts + 1, n);
-  for (std::size_t p = parts; p > 0; --p) bounds[p - 1] = from[p * (n + 1) + bounds[p]];
-  return bounds;
+UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
+  const auto kind =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](const NetworkKind& k) { return k.name == config.kind; });
+  if (kind == kKinds.end()) {
+    std::string known;
+    for (const NetworkKind& k : kKinds) known += (known.empty() ? "" : ", ") + std::string(k.name);
+    throw InputError("model.kind: " + config.kind + " is not one of " + known);
+  }
+  require_range("training.microbatch_size", microbatch_size, 1, 1 << 20);
+  return kind->units(config, static_cast<std::size_t>(microbatch_size));
 }
 
 double flops(const Unit& unit) {
   double total = 0;
-  for (const StageOp& op : unit) {
+  for (const StageOp& op : unit.ops) {
     if (op.layer != nullptr) total += op.layer->flops();
   }
   return total;
 }
 
-Bounds make_bounds(const std::vector<Unit>& units, std::size_t parts, const std::vector<int>& cuts) {
-  if (cuts.empty()) {
-    std::vector<double> costs;
-    for (const Unit& unit : units) costs.push_back(flops(unit));
-    return balanced_bounds(costs, parts);
-  }
+/// First unit of each stage, and the number of units at the end.
+using Bounds = std::vector<std::size_t>;
+
+/// Contiguous shares with the smallest largest number of FLOPs.
+std::vector<int> balanced_cuts(const std::vector<Unit>& units, std::size_t parts) {
+  plan::PartitionRequest request{.workers = static_cast<int>(parts), .allocation = plan::Allocation::placed};
+  for (const Unit& unit : units) request.layers.push_back({.time = {.F = flops(unit), .B = 0, .W = 0}});
+  for (int s = 0; s < request.workers; ++s) request.stage_workers.push_back(s);
+  return plan::partition(request).cuts;
+}
+
+Bounds make_bounds(const std::vector<Unit>& units, std::size_t parts, std::vector<int> cuts) {
+  if (cuts.empty()) cuts = balanced_cuts(units, parts);
   if (cuts.size() + 1 != parts) {
     throw InputError("schedule.cuts: " + std::to_string(cuts.size()) + " cuts make " +
                      std::to_string(cuts.size() + 1) + " stages, not " + std::to_string(parts));
@@ -114,6 +95,13 @@ std::vector<std::string> network_kinds() {
   return names;
 }
 
+std::vector<std::string> unit_names(const ModelConfig& config) {
+  const UnitGraph graph = make_units(config, 1);
+  std::vector<std::string> names;
+  for (const Unit& unit : graph.legs.front()) names.push_back(unit.name);
+  return names;
+}
+
 std::vector<plan::StageSizes> Network::sizes() const {
   const auto bytes = [](std::size_t floats) { return std::uint64_t{floats} * sizeof(float); };
   std::vector<plan::StageSizes> result;
@@ -144,15 +132,7 @@ int Network::source_index(int stage) const {
 
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts) {
-  const auto kind =
-      std::find_if(kKinds.begin(), kKinds.end(), [&](const NetworkKind& k) { return k.name == config.kind; });
-  if (kind == kKinds.end()) {
-    std::string known;
-    for (const NetworkKind& k : kKinds) known += (known.empty() ? "" : ", ") + std::string(k.name);
-    throw InputError("model.kind: " + config.kind + " is not one of " + known);
-  }
-  require_range("training.microbatch_size", microbatch_size, 1, 1 << 20);
-  const UnitGraph units = kind->units(config, static_cast<std::size_t>(microbatch_size));
+  const UnitGraph units = make_units(config, microbatch_size);
   // BLAS counts in int, and memory is what limits any real model long before.
   if (units.rows > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     throw InputError("training.microbatch_size: a micro-batch of " + std::to_string(units.rows) +
@@ -184,7 +164,7 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
     for (std::size_t part = 0; part + 1 < bounds.size(); ++part) {
       std::vector<StageOp> ops;
       for (std::size_t u = bounds[part]; u < bounds[part + 1]; ++u) {
-        ops.insert(ops.end(), leg[u].begin(), leg[u].end());
+        ops.insert(ops.end(), leg[u].ops.begin(), leg[u].ops.end());
       }
       const std::size_t after = columns_after(ops, columns);
       const bool last = part + 2 == bounds.size();
@@ -197,7 +177,7 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
     }
     leg_columns.push_back(columns);
   }
-  if (tree) network.stages.emplace_back(units.join, units.rows, leg_columns, units.loss);
+  if (tree) network.stages.emplace_back(units.join.ops, units.rows, leg_columns, units.loss);
   network.graph = plan::StageGraph(stages, std::move(edges));
   return network;
 }

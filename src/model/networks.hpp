@@ -11,7 +11,10 @@
 namespace starpipe::model {
 
 /// Ops that are never separated.
-using Unit = std::vector<StageOp>;
+struct Unit {
+  std::string name;
+  std::vector<StageOp> ops;
+};
 
 /// A network before it is cut: legs that run side by side (one, for a chain), then the tail that joins
 /// them. A chain has its tail as last unit of the leg.

@@ -93,26 +93,6 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, 
   return steps;
 }
 
-Schedule ordered_by_start(const Schedule& schedule, const std::vector<Span>& spans) {
-  // Jobs of no length may start together; then what one waits for goes first.
-  std::vector<JobId> order = topological_order(schedule);
-  std::ranges::stable_sort(order, [&](JobId a, JobId b) { return spans[a].start < spans[b].start; });
-  std::vector<std::int64_t> place(schedule.slots(), 0);
-  for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<std::int64_t>(i);
-  const auto id = [&](const Job& job) { return *schedule.find(job); };
-  ScheduleSpec spec;
-  spec.name = schedule.name();
-  spec.graph = schedule.graph();
-  spec.microbatches = schedule.microbatches();
-  spec.workers = schedule.workers();
-  spec.split_backward = [&](int stage, int microbatch) { return schedule.split_backward(stage, microbatch); };
-  spec.placement = [&](const Job& job) { return schedule.placement(id(job)); };
-  spec.priority = [&](const Job& job) { return place[id(job)]; };
-  spec.memory_limits.assign(schedule.memory_limits().begin(), schedule.memory_limits().end());
-  spec.recompute = schedule.recompute();
-  return Schedule(spec);
-}
-
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans) {
   Timeline timeline;
   const auto workers = static_cast<std::size_t>(schedule.workers());

@@ -82,6 +82,10 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
     throw InputError(fmt::format("schedule '{}': {} workers and {} micro-batches, need at least 1 of each",
                                  name, request.workers, request.microbatches));
   }
+  if (request.memory_limit.value_or(1) < 1) {
+    throw InputError(fmt::format("schedule '{}': a memory limit of {} stashes, need at least 1", name,
+                                 *request.memory_limit));
+  }
   ScheduleRequest complete = request;
   if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
   Schedule schedule = build(entry, complete);

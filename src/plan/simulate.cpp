@@ -64,7 +64,7 @@ class Simulation {
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
   }
 
-  std::vector<Span> run() {
+  void run() {
     for (const JobId id : schedule_.order()) {
       waiting_[id] = schedule_.pred_count(id);
       if (costs_.prefetch && transfers_cost()) ready_at_[id] = weights_arrival(id);
@@ -76,8 +76,11 @@ class Simulation {
       for (const int worker : touched_) start_next(worker, now);
       touched_.clear();
     }
-    return std::move(spans_);
   }
+
+  std::vector<Span> spans() && { return std::move(spans_); }
+  /// The jobs as they started.
+  [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
 
  private:
   struct Event {
@@ -191,6 +194,7 @@ class Simulation {
     const std::optional<JobId> id = queues_[w].pop();
     if (!id) return;
     running_[w] = true;
+    started_.push_back(*id);
     const Job job = schedule_.job(*id);
     const double start = costs_.prefetch || !transfers_cost() ? now : now + fetch_time(*id);
     spans_[*id] = {start, start + costs_.duration(job.stage).of(job.pass)};
@@ -200,6 +204,7 @@ class Simulation {
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<Span> spans_;
+  std::vector<JobId> started_;
   std::vector<int> waiting_;      // inputs that are not there yet, by JobId
   std::vector<double> ready_at_;  // not before this, by JobId
   std::vector<bool> running_;     // by worker
@@ -209,14 +214,39 @@ class Simulation {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
-}  // namespace
-
-Timeline simulate(const Schedule& schedule, const Costs& costs) {
+Simulation simulated(const Schedule& schedule, const Costs& costs) {
   check_costs(schedule, costs);
   if (const CheckResult result = check(schedule); !result.ok()) {
     throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
   }
-  return evaluate(schedule, costs, Simulation(schedule, costs).run());
+  Simulation simulation(schedule, costs);
+  simulation.run();
+  return simulation;
+}
+
+}  // namespace
+
+Timeline simulate(const Schedule& schedule, const Costs& costs) {
+  return evaluate(schedule, costs, simulated(schedule, costs).spans());
+}
+
+Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
+  const Simulation run = simulated(schedule, costs);
+  std::vector<std::int64_t> place(schedule.slots(), 0);
+  for (std::size_t i = 0; i < run.started().size(); ++i)
+    place[run.started()[i]] = static_cast<std::int64_t>(i);
+  const auto id = [&](const Job& job) { return *schedule.find(job); };
+  ScheduleSpec spec;
+  spec.name = schedule.name();
+  spec.graph = schedule.graph();
+  spec.microbatches = schedule.microbatches();
+  spec.workers = schedule.workers();
+  spec.split_backward = [&](int stage, int microbatch) { return schedule.split_backward(stage, microbatch); };
+  spec.placement = [&](const Job& job) { return schedule.placement(id(job)); };
+  spec.priority = [&](const Job& job) { return place[id(job)]; };
+  spec.memory_limits.assign(schedule.memory_limits().begin(), schedule.memory_limits().end());
+  spec.recompute = schedule.recompute();
+  return Schedule(spec);
 }
 
 }  // namespace starpipe::plan

@@ -15,6 +15,7 @@
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -139,7 +140,7 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   const plan::Schedule& schedule = job.experiment.schedule;
   // With the durations of the first policy's jobs, which is ours unless the user asks otherwise.
   const plan::Timeline predicted = plan::simulate(schedule, contenders.front().median_repetition().costs);
-  nlohmann::ordered_json report = report_head(job.config, job.mpi);
+  nlohmann::ordered_json report = report_head(job.config, job.places);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
   report["emulated"] = job.experiment.emulated.has_value();
@@ -152,9 +153,10 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   if (comparison.json) {
     model::print(plan::json_text(report));
   } else {
-    model::print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n\n{}", schedule.name(),
-                             schedule.workers(), job.mpi.ranks(), comparison.repetitions,
-                             job.config.training.steps, table(predicted, contenders)));
+    model::print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}",
+                             schedule.name(), schedule.workers(), job.mpi.ranks(), comparison.repetitions,
+                             job.config.training.steps, describe_partition(job.config),
+                             table(predicted, contenders)));
   }
   if (comparison.output) model::write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;

@@ -3,11 +3,11 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
 
 #include <fmt/format.h>
 
 #include "starpipe/model/weights.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -33,15 +33,38 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
       schedule.name()));
 }
 
+void share(const Mpi& mpi, std::vector<int>& values) {
+  int size = static_cast<int>(values.size());
+  MPI_Bcast(&size, 1, MPI_INT, 0, mpi.comm());
+  values.resize(static_cast<std::size_t>(size));
+  MPI_Bcast(values.data(), size, MPI_INT, 0, mpi.comm());
+}
+
+// Collective. Rank 0 measures and decides, the others sleep meanwhile: they would measure other times, and
+// disturb its.
+void decide_partition(const Mpi& mpi, Config& config) {
+  std::string problem;
+  if (mpi.rank() == 0) {
+    try {
+      choose_partition(config);
+    } catch (const InputError& error) {
+      problem = error.what();
+    }
+  }
+  mpi.barrier();
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  share(mpi, config.schedule.cuts);
+  share(mpi, config.schedule.placement);
+}
+
 }  // namespace
 
 void or_abort(const Mpi& mpi, const std::function<void()>& function) {
   try {
     function();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "starpipe: rank {}: {}\n", mpi.rank(), error.what());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    mpi.abort(error.what());
   }
 }
 
@@ -63,13 +86,16 @@ int run_on_ranks(const std::function<Config()>& configure,
   or_abort(mpi, [&] {
     try {
       Config config = agree(mpi, configure);
+      if (config.schedule.partition) decide_partition(mpi, config);
       Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
       require_same(mpi, experiment.schedule);
       auto parameters =
           agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
       const WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
-      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share});
+      auto places = gather_places(mpi, map, share);
+      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share,
+            std::move(places)});
     } catch (const InputError& error) {
       if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
       status = 2;

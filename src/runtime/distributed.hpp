@@ -41,6 +41,7 @@ struct Assignment {
   std::vector<std::vector<float>> parameters;  ///< start values, by stage
   WorkerMap map;
   CoreShare share;
+  std::vector<RankPlace> places;  ///< by rank
 };
 
 /// The engine for it. `job` and `session` must outlive it.

@@ -5,9 +5,9 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -54,6 +54,20 @@ starpu_data_access_mode mode_of(Access access, bool on_its_worker) {
   return STARPU_RW;
 }
 
+/// Collective. The records of all ranks, by rank, on rank 0; nothing on the others.
+template <class Record>
+std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine) {
+  const int bytes = static_cast<int>(mine.size_bytes());
+  std::vector<int> sizes(static_cast<std::size_t>(mpi.ranks()));
+  MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, mpi.comm());
+  std::vector<int> offsets(sizes.size() + 1, 0);
+  std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
+  std::vector<Record> all(static_cast<std::size_t>(offsets.back()) / sizeof(Record));
+  MPI_Gatherv(mine.data(), bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, 0,
+              mpi.comm());
+  return all;
+}
+
 }  // namespace
 
 Handle::~Handle() {
@@ -84,6 +98,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       expected_(static_cast<std::size_t>(schedule.stages()) * 4, std::numeric_limits<double>::quiet_NaN()),
       next_order_(starpu_worker_get_count(), 1),
       emulated_(emulated) {
+  if (emulated != nullptr) devices_.emplace();
   // Where a policy chooses the worker, nobody knows before where to send.
   const bool placed = session.core() != nullptr || session.choice().binding != Binding::none;
   if (emulated != nullptr && emulated->prefetch && emulated->alpha > 0 && placed)
@@ -203,36 +218,36 @@ void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
 
   const int worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
   const int received = engine.meter_.start(task, worker);
-  double start = clock_seconds();
   if (engine.emulated_ == nullptr) {
+    const double start = clock_seconds();
     run_kernel(engine.context_, task, data, scratch);
-  } else if (task.job) {
-    start = engine.emulate(task, received, start);
+    engine.meter_.end(task, worker, start, clock_seconds());
+  } else {
+    const auto [start, end] = task.job ? engine.emulate(task, received) : EmulatedDevices::Span{};
+    engine.meter_.end(task, worker, start, end);
   }
-  engine.meter_.end(task, worker, start, clock_seconds());
   engine.finished_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Without links that send ahead, the worker first fetches what it has not got, one after the other.
-double Engine::emulate(const Task& task, int received, double now) const {
-  thread_local const bool on_time = (wake_on_time(), true);
-  static_cast<void>(on_time);
-  const double start = links_ ? now : now + received * emulated_->alpha;
-  wait_until(start);
-  wait_until(start + emulated_->duration(task.stage).of(schedule_.job(*task.job).pass));
-  return start;
+// Without links that send ahead, the device first fetches what it has not got, one after the other.
+EmulatedDevices::Span Engine::emulate(const Task& task, int received) {
+  const double fetched = links_ ? 0 : received * emulated_->alpha;
+  const double duration = emulated_->duration(task.stage).of(schedule_.job(*task.job).pass);
+  const auto [start, end] = devices_->run(fetched + duration);
+  return {start + fetched, end};
 }
 
+// Emulated jobs compute nothing, but StarPU remembers who read a datum until it is written: without a write
+// a step, its memory would grow with the steps.
 void Engine::fill_inputs(int step, const model::Dataset& data) {
   for (std::size_t d = 0; d < graph_.data().size(); ++d) {
     const Datum& datum = graph_.data()[d];
     if (memory_[d].empty() || (datum.kind != DataKind::input && datum.kind != DataKind::target)) continue;
     require(starpu_data_acquire(handles_[d].get(), STARPU_W), "acquiring", "the input");
-    if (datum.kind == DataKind::input) {
+    if (emulated_ == nullptr && datum.kind == DataKind::input)
       data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
-    } else {
+    if (emulated_ == nullptr && datum.kind == DataKind::target)
       data.target(step, datum.microbatch, memory_[d]);
-    }
     starpu_data_release(handles_[d].get());
   }
 }
@@ -320,7 +335,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  if (emulated_ == nullptr) fill_inputs(step, data);
+  fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   const double start = clock_seconds();
@@ -358,33 +373,17 @@ void Engine::read_losses(std::vector<float>& losses) {
 }
 
 void Engine::gather(StepResult& result) {
-  const MPI_Comm comm = session_.mpi().comm();
   std::vector<JobRecord> mine = meter_.jobs();
   for (JobRecord& job : mine) {
     job.start += clock_offset_;
     job.end += clock_offset_;
   }
-  const bool root = rank() == 0;
-  const auto gather_bytes = [&](const void* data, std::size_t size) {
-    const int bytes = static_cast<int>(size);
-    std::vector<int> sizes(static_cast<std::size_t>(session_.mpi().ranks()));
-    MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, comm);
-    std::vector<int> offsets(sizes.size() + 1, 0);
-    std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
-    std::vector<std::byte> all(root ? static_cast<std::size_t>(offsets.back()) : 0);
-    MPI_Gatherv(data, bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, 0, comm);
-    return all;
-  };
-  const auto jobs = gather_bytes(mine.data(), mine.size() * sizeof(JobRecord));
-  result.jobs.resize(jobs.size() / sizeof(JobRecord));
-  std::memcpy(result.jobs.data(), jobs.data(), jobs.size());
-
+  result.jobs = gather_on_root(session_.mpi(), std::span<const JobRecord>(mine));
   const WorkerMap& map = session_.map();
-  const WorkerRecord* local = meter_.workers().data() + map.first(rank());
-  const auto workers =
-      gather_bytes(local, static_cast<std::size_t>(map.count(rank())) * sizeof(WorkerRecord));
-  result.workers.resize(workers.size() / sizeof(WorkerRecord));
-  std::memcpy(result.workers.data(), workers.data(), workers.size());
+  const auto local = std::span(meter_.workers())
+                         .subspan(static_cast<std::size_t>(map.first(rank())),
+                                  static_cast<std::size_t>(map.count(rank())));
+  result.workers = gather_on_root(session_.mpi(), local);
 }
 
 std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {
@@ -438,11 +437,9 @@ void Engine::watch(const std::stop_token& stop, double timeout) {
       last_progress = now;
     }
     if (std::chrono::duration<double>(now - last_progress).count() < timeout) continue;
-    fmt::print(
-        stderr,
-        "starpipe: rank {}: no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck\n",
-        rank(), timeout, step_.load());
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    session_.mpi().abort(
+        fmt::format("no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck", timeout,
+                    step_.load()));
   }
 }
 

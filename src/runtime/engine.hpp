@@ -14,6 +14,7 @@
 #include <starpu.h>
 
 #include "delay_line.hpp"
+#include "emulated_devices.hpp"
 #include "kernels.hpp"
 #include "meter.hpp"
 #include "session.hpp"
@@ -114,7 +115,7 @@ class Engine {
   void submit();
   void insert(std::size_t task_number);
   std::vector<starpu_task*> arrivals(const Task& task);
-  double emulate(const Task& task, int received, double now) const;
+  EmulatedDevices::Span emulate(const Task& task, int received);
   void drop(std::size_t datum);
   void read_losses(std::vector<float>& losses);
   void gather(StepResult& result);
@@ -143,6 +144,7 @@ class Engine {
   std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
 
   const plan::Costs* emulated_;
+  std::optional<EmulatedDevices> devices_;                    // emulated
   std::optional<DelayLine> links_;                            // emulated, with prefetch
   std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // by datum and worker, of this step
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "experiment.hpp"
+
 #include <cstdint>
 #include <limits>
 #include <tuple>
@@ -14,6 +16,13 @@
 #include "starpipe/runtime/config.hpp"
 
 namespace starpipe::runtime {
+
+int stage_count(const Config& config) {
+  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+  return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
+                                         config.schedule.workers.value());
+}
+
 namespace {
 
 model::Network network_of(const Config& config, int stages) {
@@ -42,6 +51,7 @@ plan::Schedule read_schedule(const Config& config) {
   if (schedule.graph() != graph(schedule.stages())) {
     throw InputError(fmt::format("{}: its stage graph is not the model's", file));
   }
+  if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
   if (schedule.recompute()) {
     throw InputError(fmt::format("{}: it recomputes activations, which runs do not", file));
   }
@@ -55,24 +65,13 @@ void refuse_many_jobs(int stages, int microbatches) {
       "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
 }
 
-plan::Schedule make_named(const Config& config, const plan::StageGraph& graph,
-                          const std::optional<plan::Costs>& costs) {
-  plan::ScheduleRequest request;
-  request.workers = config.schedule.workers.value();
-  request.microbatches = config.training.microbatches.value();
-  request.graph = graph;
-  request.groups = config.schedule.groups;
-  request.stage_workers = config.schedule.placement;
-  request.costs = costs;
-  return plan::make_schedule(config.schedule.name, request);
-}
-
 // As it was asked for besides, and proved to finish.
 plan::Schedule finished(plan::Schedule schedule, const ScheduleConfig& wanted) {
-  if (wanted.discipline || wanted.memory_limit) {
+  if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-    if (wanted.memory_limit)
+    if (wanted.memory_limit) {
       limits.assign(static_cast<std::size_t>(schedule.workers()), *wanted.memory_limit);
+    }
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
   }
   if (const plan::CheckResult result = plan::check(schedule); !result.ok()) {
@@ -121,6 +120,19 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 
 }  // namespace
 
+plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                              const std::optional<plan::Costs>& costs) {
+  plan::ScheduleRequest request;
+  request.workers = config.schedule.workers.value();
+  request.microbatches = config.training.microbatches.value();
+  request.graph = graph;
+  request.groups = config.schedule.groups;
+  request.stage_workers = config.schedule.placement;
+  request.costs = costs;
+  request.memory_limit = config.schedule.memory_limit;
+  return finished(plan::make_schedule(config.schedule.name, request), config.schedule);
+}
+
 plan::Costs costs_by_flops(const model::Network& network) {
   double total = 0;
   for (const model::Stage& stage : network.stages) total += stage.flops();
@@ -135,26 +147,25 @@ plan::Costs costs_by_flops(const model::Network& network) {
 }
 
 Experiment make_experiment(const Config& config) {
-  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
-  const int stages =
-      listed ? listed->stages()
-             : config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
-                                               config.schedule.workers.value());
+  const int stages = listed ? listed->stages() : stage_count(config);
   refuse_many_jobs(stages, listed ? listed->microbatches() : config.training.microbatches.value());
   model::Network network = network_of(config, stages);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
-  plan::Schedule schedule =
-      finished(listed ? *std::move(listed) : make_named(config, network.graph, emulated), config.schedule);
+  plan::Schedule schedule = listed ? finished(*std::move(listed), config.schedule)
+                                   : build_schedule(config, network.graph, emulated);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   const plan::Discipline discipline = schedule.discipline();
-  if (discipline == plan::Discipline::bounded) {
+  if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
+    throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
+  }
+  if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
-    schedule = plan::ordered_by_start(schedule, plan::simulate(schedule, costs).spans);
+    schedule = plan::ordered_as_simulated(schedule, costs);
   }
   return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }

@@ -4,40 +4,132 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <memory>
+#include <fstream>
+#include <stdexcept>
 
 #include <hwloc.h>
 #include <unistd.h>
 
 namespace starpipe::runtime {
+namespace {
+
+// hwloc's bitmap as a value.
+class PuSet {
+ public:
+  PuSet() : bits_(hwloc_bitmap_alloc(), hwloc_bitmap_free) {}
+  explicit PuSet(const std::string& list) : PuSet() { hwloc_bitmap_list_sscanf(get(), list.c_str()); }
+
+  [[nodiscard]] hwloc_bitmap_t get() const { return bits_.get(); }
+  [[nodiscard]] std::string list() const {
+    char* text = nullptr;
+    if (hwloc_bitmap_list_asprintf(&text, get()) < 0) throw std::bad_alloc();
+    const std::unique_ptr<char, decltype(&std::free)> owner(text, std::free);
+    return text;
+  }
+
+ private:
+  std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bits_;
+};
+
+std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSet& pus) {
+  // Some virtual machines have no cores, only PUs.
+  const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
+  const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  std::vector<hwloc_obj_t> cores;
+  hwloc_obj_t core = nullptr;
+  while ((core = hwloc_get_next_obj_by_type(topology, type, core)) != nullptr) {
+    if (hwloc_bitmap_intersects(core->cpuset, pus.get()) != 0) cores.push_back(core);
+  }
+  return cores;
+}
+
+}  // namespace
+
+Topology::Topology(const std::string& description) {
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0) throw std::runtime_error("hwloc does not start");
+  topology_.reset(topology, hwloc_topology_destroy);
+  if (!description.empty() && hwloc_topology_set_synthetic(topology, description.c_str()) != 0) {
+    throw std::runtime_error("hwloc knows no such topology: " + description);
+  }
+  if (hwloc_topology_load(topology) != 0) throw std::runtime_error("hwloc finds no topology");
+}
+
+const Topology& Topology::host() {
+  static const Topology topology{std::string()};
+  return topology;
+}
+
+int Topology::cores(const std::string& pus) const {
+  return static_cast<int>(cores_with(topology_.get(), PuSet(pus)).size());
+}
+
+std::string Topology::processor() const {
+  const hwloc_obj_t package = hwloc_get_obj_by_type(topology_.get(), HWLOC_OBJ_PACKAGE, 0);
+  const char* const name = package == nullptr ? nullptr : hwloc_obj_get_info_by_name(package, "CPUModel");
+  return name == nullptr ? "" : name;
+}
+
+std::string Topology::binding() const {
+  const PuSet bound;
+  if (hwloc_get_cpubind(topology_.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
+    hwloc_bitmap_copy(bound.get(), hwloc_topology_get_allowed_cpuset(topology_.get()));
+  }
+  return bound.list();
+}
+
+void Topology::bind(const std::string& pus) const {
+  hwloc_set_cpubind(topology_.get(), PuSet(pus).get(),
+                    HWLOC_CPUBIND_PROCESS);  // a system that cannot runs on
+}
+
+CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const {
+  const PuSet mine(ranks[rank].binding);
+  const PuSet all;
+  CoreShare share{.binding = ranks[rank].binding, .cores = 1, .ranks = 0, .workers = 0, .worker_pus = {}};
+  bool divisible = true;
+  std::size_t before = 0;  // cores that ranks before this one must have
+  for (std::size_t other = 0; other < ranks.size(); ++other) {
+    const PuSet theirs(ranks[other].binding);
+    if (hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
+    divisible = divisible && hwloc_bitmap_isequal(theirs.get(), mine.get()) != 0;
+    hwloc_bitmap_or(all.get(), all.get(), theirs.get());
+    ++share.ranks;
+    share.workers += ranks[other].workers;
+    if (other < rank) before += static_cast<std::size_t>(ranks[other].workers) + 1;
+  }
+  const std::vector<hwloc_obj_t> cores = cores_with(topology_.get(), all);
+  share.cores = std::max(1, static_cast<int>(cores.size()));
+  if (!divisible || share.crowded()) return share;
+
+  const auto workers = static_cast<std::size_t>(ranks[rank].workers);
+  const auto needed = static_cast<std::size_t>(share.workers + share.ranks);
+  const PuSet own;
+  for (std::size_t i = cores.size() * before / needed; i < cores.size() * (before + workers + 1) / needed;
+       ++i) {
+    const PuSet pus;
+    hwloc_bitmap_and(pus.get(), cores[i]->cpuset, mine.get());
+    hwloc_bitmap_or(own.get(), own.get(), pus.get());
+    if (share.worker_pus.size() == workers) continue;
+    const auto first = static_cast<unsigned>(hwloc_bitmap_first(pus.get()));
+    share.worker_pus.push_back(hwloc_get_pu_obj_by_os_index(topology_.get(), first)->logical_index);
+  }
+  share.binding = own.list();
+  return share;
+}
 
 Hardware find_hardware() {
-  Hardware hardware;
+  const Topology& topology = Topology::host();
+  Hardware hardware{
+      .machine = {}, .host = {}, .cpu = topology.processor(), .cores = 1, .binding = topology.binding()};
+  hardware.cores = std::max(1, topology.cores(hardware.binding));
   std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) == 0) hardware.machine = name.data();
-
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return hardware;
-  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(raw,
-                                                                                    hwloc_topology_destroy);
-  if (hwloc_topology_load(topology.get()) != 0) return hardware;
-
-  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(),
-                                                                            hwloc_bitmap_free);
-  if (hwloc_get_cpubind(topology.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
-    hwloc_bitmap_copy(bound.get(), hwloc_topology_get_allowed_cpuset(topology.get()));
-  }
-  const int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology.get(), bound.get(), HWLOC_OBJ_CORE);
-  // Bound to one of a core's hardware threads, hwloc counts no core inside.
-  hardware.cores = std::max(1, cores > 0 ? cores : hwloc_bitmap_weight(bound.get()));
-  char* list = nullptr;
-  if (hwloc_bitmap_list_asprintf(&list, bound.get()) >= 0) {
-    hardware.binding = list;
-    std::free(list);
-  }
-  if (const hwloc_obj_t package = hwloc_get_obj_by_type(topology.get(), HWLOC_OBJ_PACKAGE, 0)) {
-    if (const char* model = hwloc_obj_get_info_by_name(package, "CPUModel")) hardware.cpu = model;
-  }
+  if (gethostname(name.data(), name.size() - 1) == 0) hardware.host = name.data();
+  const char* const node = std::getenv("SLURMD_NODENAME");
+  hardware.machine = node != nullptr ? node : hardware.host;
+  // Ranks in containers of one host, or on virtual nodes, share its cores although their names differ.
+  std::string boot;
+  if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) hardware.host = boot;
   return hardware;
 }
 

@@ -1,16 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
+// The cores of this host, and how the ranks on it share them. Sets of processing units (PUs: hardware
+// threads) are hwloc's lists of the system's numbers, such as "0-3,8".
 #pragma once
 
+#include <memory>
+#include <span>
 #include <string>
+#include <vector>
+
+struct hwloc_topology;
 
 namespace starpipe::runtime {
 
-/// The cores this process may use, by hwloc: its binding (mpiexec, srun, taskset) within the machine.
+/// A rank of a host, before cores are shared.
+struct Tenant {
+  std::string binding;  ///< the PUs that the launcher gave it
+  int workers = 1;      ///< logical
+};
+
+/// The cores that a rank shares with those of its host whose binding meets its own.
+struct CoreShare {
+  std::string binding;  ///< the rank's own PUs
+  int cores = 1;        ///< of all these ranks, itself included
+  int ranks = 1;
+  int workers = 1;  ///< logical, of these ranks
+  /// By worker of this rank: the PU of its own, in hwloc's logical numbering; empty when there is not one for
+  /// each.
+  std::vector<unsigned> worker_pus;
+
+  /// Whether workers and the ranks' MPI threads have no core each.
+  [[nodiscard]] bool crowded() const { return workers + ranks > cores; }
+};
+
+/// A host as hwloc sees it.
+class Topology {
+ public:
+  /// This process's. Throws std::runtime_error when hwloc sees nothing.
+  static const Topology& host();
+  /// One by hwloc's synthetic description ("package:2 core:4 pu:2"); by none, this process's.
+  explicit Topology(const std::string& description);
+
+  /// Cores with at least one PU in the set.
+  [[nodiscard]] int cores(const std::string& pus) const;
+  /// The processor's name, when the host tells it.
+  [[nodiscard]] std::string processor() const;
+
+  /// What this process may use: its binding by the launcher (mpiexec, srun, taskset), else all that the
+  /// system allows.
+  [[nodiscard]] std::string binding() const;
+  /// Binds all threads of this process, and those that they will start.
+  void bind(const std::string& pus) const;
+
+  /// What a rank gets. Ranks with one binding (several on an unbound host, or in one Slurm allocation) divide
+  /// its cores into blocks of neighbours, in proportion to their workers and their MPI thread, unless it is
+  /// crowded: then, and when bindings overlap otherwise, all float over what they were given.
+  [[nodiscard]] CoreShare share(std::span<const Tenant> ranks, std::size_t rank) const;
+
+ private:
+  std::shared_ptr<hwloc_topology> topology_;
+};
+
+/// Binds this process for its own lifetime.
+class ProcessBinding {
+ public:
+  explicit ProcessBinding(const std::string& pus) : before_(Topology::host().binding()) {
+    Topology::host().bind(pus);
+  }
+  ~ProcessBinding() { Topology::host().bind(before_); }
+  ProcessBinding(const ProcessBinding&) = delete;
+  ProcessBinding& operator=(const ProcessBinding&) = delete;
+
+ private:
+  std::string before_;
+};
+
+/// Where this process runs.
 struct Hardware {
-  int cores = 1;
-  std::string binding;  ///< hwloc's list of processing units, "0-3"
-  std::string machine;  ///< host name
-  std::string cpu;      ///< the processor's name, when the machine tells it
+  std::string machine;  ///< the name that Slurm has for the node, else the host's
+  std::string host;     ///< tells hosts apart, whatever they are called
+  std::string cpu;      ///< the processor's name, when the host tells it
+  int cores = 1;        ///< within the binding
+  std::string binding;  ///< PUs
 };
 
 Hardware find_hardware();

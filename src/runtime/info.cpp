@@ -79,7 +79,7 @@ std::string describe_runtime(bool json) {
   std::string text;
   for (const auto& [name, value] : info["versions"].items())
     text += fmt::format("{:<12}{}\n", name, value.get<std::string>());
-  text += fmt::format("{:<12}{}, {}, {} cores ({})\n", "machine", hardware.machine,
+  text += fmt::format("{:<12}{}, {}, {} cores (PUs {})\n", "machine", hardware.machine,
                       hardware.cpu.empty() ? "unknown processor" : hardware.cpu, hardware.cores,
                       hardware.binding);
   text += fmt::format("{:<12}up to {} CPU workers a process, CUDA {}, FxT traces {}\n", "StarPU has",

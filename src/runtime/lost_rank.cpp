@@ -22,13 +22,33 @@ namespace {
 
 constexpr int parent_died = SIGUSR1;
 
-// For a signal handler, which may not format.
+// For a signal handler, which may not format or read the environment.
 std::array<char, 96> orphan_line{};
+int slurm_socket = -1;  // PMI's
+
+void write_text(int descriptor, const char* text) {
+  [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
+}
+
+// hydra ends the job when a rank has gone. srun waits for the other ranks unless it is told otherwise, and
+// they wait for the one that was lost; this is what MPI_Abort says to it (PMI-1).
+void abort_job() {
+  if (slurm_socket >= 0) write_text(slurm_socket, "cmd=abort exitcode=1\n");
+}
 
 void end_orphan(int /*signal*/) {
-  [[maybe_unused]] const auto written =
-      write(STDERR_FILENO, orphan_line.data(), std::strlen(orphan_line.data()));
+  write_text(STDERR_FILENO, orphan_line.data());
+  abort_job();
   _exit(1);
+}
+
+std::optional<int> number_in_environment(const char* name) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return std::nullopt;
+  int number = 0;
+  const std::string_view word = text;
+  if (std::from_chars(word.data(), word.data() + word.size(), number).ec != std::errc()) return std::nullopt;
+  return number;
 }
 
 std::string who() {
@@ -51,16 +71,14 @@ void follow_parent(pid_t parent) {
 std::optional<int> launcher_rank() {
   // The launcher's own variable goes first; Slurm's may be that of a daemon around it.
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    const char* const text = std::getenv(name);
-    if (text == nullptr) continue;
-    int rank = 0;
-    const std::string_view word = text;
-    if (std::from_chars(word.data(), word.data() + word.size(), rank).ec == std::errc()) return rank;
+    if (const std::optional<int> rank = number_in_environment(name)) return rank;
   }
   return std::nullopt;
 }
 
 std::optional<int> watch_over_rank() {
+  // Of the launchers that speak PMI, only srun gives a job number.
+  if (std::getenv("PMI_JOBID") != nullptr) slurm_socket = number_in_environment("PMI_FD").value_or(-1);
   const pid_t parent = getpid();
   std::fflush(nullptr);  // what is buffered would be printed twice
   const pid_t child = fork();
@@ -77,6 +95,7 @@ std::optional<int> watch_over_rank() {
   const int signal = WTERMSIG(status);
   fmt::print(stderr, "starpipe: {} was lost: process {} was ended by signal {} ({})\n", who(), child, signal,
              strsignal(signal));
+  abort_job();
   return 1;
 }
 

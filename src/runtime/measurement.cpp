@@ -71,7 +71,8 @@ void Measurement::add(const StepResult& step) {
     for (auto& durations : durations_) durations.clear();
     delays_.clear();
   }
-  if (number <= calibration_steps) {
+  const int calibration = known_ ? 0 : calibration_steps;
+  if (number <= calibration) {
     add_delays(step.jobs);
     for (const JobRecord& record : step.jobs) {
       const plan::Job job = schedule_.job(record.job);
@@ -79,7 +80,7 @@ void Measurement::add(const StepResult& step) {
           record.end - record.start);
     }
   }
-  if (number == 1 || number == calibration_steps + 1) {
+  if (number == 1 || number == calibration + 1) {
     makespans_.clear();
     recent_.clear();
   }

@@ -27,8 +27,8 @@ struct MeasuredRun {
 ///
 /// The first step warms up; the next `calibration_steps` give the costs that the prediction uses: the
 /// mean duration of each stage and pass, and the mean delay of a transfer (from the end of a job to the
-/// start of the job on another worker that was idle for want of it). The rest are measured. Short runs use
-/// what they have for both.
+/// start of the job on another worker that was idle for want of it), unless they are known. The rest are
+/// measured. Short runs use what they have for both.
 class Measurement {
  public:
   static constexpr int calibration_steps = 3;

@@ -52,8 +52,11 @@ ordered_json to_json(const Config& config) {
   if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
   if (!schedule.placement.empty()) json["schedule"]["placement"] = schedule.placement;
   if (!schedule.cuts.empty()) json["schedule"]["cuts"] = schedule.cuts;
+  if (schedule.partition) json["schedule"]["partition"] = "auto";
+  if (!schedule.profile_file.empty()) json["schedule"]["profile"] = schedule.profile_file;
   if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
   if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
+  if (schedule.dynamic) json["schedule"]["dynamic"] = true;
   json["runtime"] = {{"policy", runtime.policy},
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
@@ -64,6 +67,20 @@ ordered_json to_json(const Config& config) {
                                   {"W", runtime.emulate->W},
                                   {"comm", runtime.emulate->comm},
                                   {"prefetch", runtime.emulate->prefetch}};
+  }
+  return json;
+}
+
+// Times of the layers that the choice was made by, and the load that it gives each worker.
+ordered_json to_json(const plan::Partition& chosen, const std::vector<plan::LayerCosts>& profile) {
+  ordered_json json = {{"cuts", chosen.cuts},
+                       {"stage_workers", chosen.stage_workers},
+                       {"bottleneck", chosen.bottleneck},
+                       {"lower_bound", chosen.lower_bound}};
+  for (const plan::WorkerLoad& load : chosen.loads) json["loads"].push_back(load.load());
+  for (const plan::LayerCosts& layer : profile) {
+    json["layers"].push_back(
+        {{"name", layer.name}, {"F", layer.time.F}, {"B", layer.time.B}, {"W", layer.time.W}});
   }
   return json;
 }
@@ -101,24 +118,33 @@ std::string pair_text(const std::string& predicted, const std::string& measured)
 
 }  // namespace
 
-ordered_json report_head(const Config& config, const Mpi& mpi) {
+ordered_json report_head(const Config& config, const std::vector<RankPlace>& places) {
   ordered_json report;
   report["config"] = to_json(config);
   report["config_file"] = config.source;
   report["versions"] = versions();
-  const Hardware hardware = find_hardware();
-  report["machine"] = {{"name", hardware.machine},
-                       {"processor", hardware.cpu},
-                       {"cores", hardware.cores},
-                       {"ranks", mpi.ranks()}};
+  report["machine"] = {{"name", places.front().machine},
+                       {"processor", Topology::host().processor()},
+                       {"cores", places.front().cores},
+                       {"ranks", places.size()}};
+  for (const auto& [machine, binding, cores, workers, bound] : places) {
+    report["ranks"].push_back({{"machine", machine},
+                               {"binding", binding},
+                               {"cores", cores},
+                               {"workers", workers},
+                               {"workers_bound", bound}});
+  }
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  const ScheduleConfig& schedule = config.schedule;
+  if (schedule.chosen) report["partition"] = to_json(*schedule.chosen, schedule.profile);
   return report;
 }
 
-ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
-                         const TrainRecord& record, const plan::Timeline& predicted,
-                         const MeasuredRun& measured, const Measurement& measurement) {
-  ordered_json report = report_head(config, mpi);
+ordered_json make_report(const Config& config, const Experiment& experiment,
+                         const std::vector<RankPlace>& places, const TrainRecord& record,
+                         const plan::Timeline& predicted, const MeasuredRun& measured,
+                         const Measurement& measurement) {
+  ordered_json report = report_head(config, places);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
   report["workers"] = experiment.schedule.workers();

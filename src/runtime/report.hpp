@@ -28,15 +28,16 @@ struct TrainRecord {
   bool rank_bytes_known = false;           ///< whether these were on
 };
 
-/// What every report starts with: configuration, versions, machine, time.
-nlohmann::ordered_json report_head(const Config& config, const Mpi& mpi);
+/// What every report starts with: configuration, versions, machine, where each rank ran, time.
+nlohmann::ordered_json report_head(const Config& config, const std::vector<RankPlace>& places);
 
 /// The report: configuration, versions, machine, losses, times, text offsets of the first three steps, and
 /// for makespan, bubble fraction, peak activations and transfers the predicted beside the measured value.
 /// Times in seconds, arrays by worker.
-nlohmann::ordered_json make_report(const Config& config, const Experiment& experiment, const Mpi& mpi,
-                                   const TrainRecord& record, const plan::Timeline& predicted,
-                                   const MeasuredRun& measured, const Measurement& measurement);
+nlohmann::ordered_json make_report(const Config& config, const Experiment& experiment,
+                                   const std::vector<RankPlace>& places, const TrainRecord& record,
+                                   const plan::Timeline& predicted, const MeasuredRun& measured,
+                                   const Measurement& measurement);
 
 /// Predicted versus measured, for people.
 std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted,

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -16,8 +17,8 @@
 #include <fmt/format.h>
 #include <starpu.h>
 #include <starpu_mpi.h>
+#include <nlohmann/json.hpp>
 
-#include "hardware.hpp"
 #include "mpi_polling.hpp"
 #include "sched/starpu_policy.hpp"
 #include "starpipe/plan/error.hpp"
@@ -30,6 +31,13 @@ void default_environment(const char* name, const char* value) { setenv(name, val
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string() : std::string(value);
+}
+
+// By StarPU's variables.
+bool user_binds_workers() {
+  return std::ranges::any_of(
+      std::array{"STARPU_WORKERS_NOBIND", "STARPU_WORKERS_CPUID", "STARPU_WORKERS_COREID"},
+      [](const char* name) { return !environment(name).empty(); });
 }
 
 // StarPU-MPI prints its statistics to standard error when it shuts down; the report has them already.
@@ -53,19 +61,26 @@ class QuietStandardError {
   int saved_;
 };
 
-// Hides a variable for its own lifetime.
-class WithoutVariable {
+// Sets a variable for its own lifetime, or hides it.
+class WithVariable {
  public:
-  explicit WithoutVariable(const char* name) : name_(name), value_(environment(name)) { unsetenv(name); }
-  ~WithoutVariable() {
-    if (!value_.empty()) setenv(name_, value_.c_str(), /*overwrite=*/1);
+  WithVariable(const char* name, const std::string& value) : name_(name), before_(environment(name)) {
+    set(value);
   }
-  WithoutVariable(const WithoutVariable&) = delete;
-  WithoutVariable& operator=(const WithoutVariable&) = delete;
+  ~WithVariable() { set(before_); }
+  WithVariable(const WithVariable&) = delete;
+  WithVariable& operator=(const WithVariable&) = delete;
 
  private:
+  void set(const std::string& value) {
+    if (value.empty()) {
+      unsetenv(name_);
+    } else {
+      setenv(name_, value.c_str(), /*overwrite=*/1);
+    }
+  }
   const char* name_;
-  std::string value_;
+  std::string before_;
 };
 
 }  // namespace
@@ -95,6 +110,31 @@ void Mpi::barrier() const {
   }
 }
 
+std::vector<std::string> Mpi::gather(const std::string& mine) const {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const int size = static_cast<int>(mine.size());
+  std::vector<int> sizes(ranks);
+  MPI_Allgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_);
+  std::vector<int> starts(ranks);
+  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
+  std::string all(static_cast<std::size_t>(starts.back() + sizes.back()), '\0');
+  MPI_Allgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(sizes[r])));
+  }
+  return texts;
+}
+
+void Mpi::abort(const std::string& message) const {
+  fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
+  std::fflush(stderr);
+  // A launcher that is told to end the job does not always print what it was sent just before.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
 std::string Mpi::first_problem(const std::string& mine) const {
   int candidate = mine.empty() ? ranks_ : rank_;
   int first = ranks_;
@@ -113,20 +153,20 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   }
   const Hardware hardware = find_hardware();
   const int own_workers = map.count(mpi.rank());
-  MPI_Comm node = MPI_COMM_NULL;
-  MPI_Comm_split_type(mpi.comm(), MPI_COMM_TYPE_SHARED, mpi.rank(), MPI_INFO_NULL, &node);
-  int node_ranks = 1;
-  MPI_Comm_size(node, &node_ranks);
-  const std::array<unsigned long, 2> mine = {std::hash<std::string>{}(hardware.binding),
-                                             static_cast<unsigned long>(own_workers)};
-  std::vector<unsigned long> all(2 * static_cast<std::size_t>(node_ranks));
-  MPI_Allgather(mine.data(), 2, MPI_UNSIGNED_LONG, all.data(), 2, MPI_UNSIGNED_LONG, node);
-  MPI_Comm_free(&node);
-  CoreShare share{hardware.cores, 0, 0};
-  for (std::size_t r = 0; r < all.size(); r += 2) {
-    if (all[r] != mine[0]) continue;
-    share.workers += static_cast<int>(all[r + 1]);
-    ++share.ranks;
+  // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
+  const auto everybody = mpi.gather(nlohmann::json{hardware.host, hardware.binding}.dump());
+  std::vector<Tenant> here;
+  std::size_t self = 0;
+  for (int rank = 0; rank < mpi.ranks(); ++rank) {
+    const auto words = nlohmann::json::parse(everybody[static_cast<std::size_t>(rank)]);
+    if (words[0] != hardware.host) continue;
+    if (rank == mpi.rank()) self = here.size();
+    here.push_back({words[1].get<std::string>(), map.count(rank)});
+  }
+  CoreShare share = Topology::host().share(here, self);
+  if (user_binds_workers()) {
+    share.binding = hardware.binding;
+    share.worker_pus.clear();
   }
 
   std::string problem;
@@ -150,20 +190,31 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   return share;
 }
 
+std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share) {
+  const auto everybody =
+      mpi.gather(nlohmann::json{find_hardware().machine, share.binding, Topology::host().cores(share.binding),
+                                !share.worker_pus.empty()}
+                     .dump());
+  std::vector<RankPlace> places;
+  for (int rank = 0; rank < mpi.ranks(); ++rank) {
+    const auto words = nlohmann::json::parse(everybody[static_cast<std::size_t>(rank)]);
+    places.push_back({words[0], words[1], words[2], map.count(rank), words[3]});
+  }
+  return places;
+}
+
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy)
     : mpi_(mpi), map_(map), choice_(std::move(policy)) {
   poll_mpi_gently(share.crowded() && mpi.ranks() > 1);
   default_environment("STARPU_SILENT", "1");
   default_environment("STARPU_MPI_STATS", "1");
   default_environment("STARPU_MPI_NOBIND", "1");
-  // Several ranks would all bind to the first cores; alone on the cores, StarPU may bind.
-  if (share.ranks > 1 || share.crowded()) default_environment("STARPU_WORKERS_NOBIND", "1");
   openblas_set_num_threads(1);
 
   // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
-  const WithoutVariable policy_name("STARPU_SCHED");
-  std::optional<WithoutVariable> library;
-  if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB");
+  const WithVariable policy_name("STARPU_SCHED", "");
+  std::optional<WithVariable> library;
+  if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB", "");
   starpu_conf conf;
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
@@ -171,6 +222,17 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   conf.ncuda = 0;
   conf.nopencl = 0;
   conf.catch_signals = 0;
+  std::optional<WithVariable> unbound;
+  if (share.worker_pus.empty()) {
+    // StarPU by itself would bind the workers of several ranks to the same cores.
+    if (!user_binds_workers()) unbound.emplace("STARPU_WORKERS_NOBIND", "1");
+  } else {
+    binding_.emplace(share.binding);
+    conf.use_explicit_workers_bindid = 1;
+    for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i) {
+      conf.workers_bindid[i] = share.worker_pus[i % share.worker_pus.size()];
+    }
+  }
   starpu_sched_policy ours = sched::starpipe_policy();
   if (choice_.starpu == sched::policy_name) {
     conf.sched_policy = &ours;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <mpi.h>
 
+#include "hardware.hpp"
 #include "policy_choice.hpp"
 #include "starpipe/runtime/config.hpp"
 #include "starpipe/sched/policy_core.hpp"
@@ -32,6 +34,12 @@ class Mpi {
   /// Collective. A barrier that sleeps while it waits: MPI's own spins, and would take a core from a rank
   /// that still works.
   void barrier() const;
+
+  /// Collective. What every rank says, by rank.
+  [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
+
+  /// Ends the job on all ranks, after one line on standard error.
+  [[noreturn]] void abort(const std::string& message) const;
 
   /// Collective. The message of the lowest rank that has one, or an empty string: so that all ranks stop
   /// together when one finds a mistake.
@@ -60,20 +68,25 @@ class WorkerMap {
   int ranks_;
 };
 
-/// The cores that a rank shares with those of its node that are bound to the same ones.
-struct CoreShare {
-  int cores = 1;
-  int ranks = 1;
-  int workers = 1;  ///< logical, of these ranks
-  /// Whether workers and the ranks' MPI threads have no core each.
-  [[nodiscard]] bool crowded() const { return workers + ranks > cores; }
-};
-
-/// Collective, before StarPU starts. Throws InputError on every rank when the cores of some node cannot
-/// carry their logical workers, or there are more ranks than workers.
+/// Collective, before StarPU starts. What Topology::share gives, or no cores of their own to the workers when
+/// the user binds them by StarPU's variables. Throws InputError on every rank when the cores of some host
+/// cannot carry their logical workers, or there are more ranks than workers.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
-/// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank.
+/// Where a rank runs, for the report.
+struct RankPlace {
+  std::string machine;
+  std::string binding;  ///< PUs
+  int cores = 1;        ///< within the binding
+  int workers = 1;      ///< logical
+  bool bound = false;   ///< whether each worker has a core to itself
+};
+
+/// Collective. By rank.
+std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share);
+
+/// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank, bound to its core when the
+/// share has one for each; the process's other threads are then bound to the share.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
@@ -106,6 +119,7 @@ class Session {
  private:
   const Mpi& mpi_;
   WorkerMap map_;
+  std::optional<ProcessBinding> binding_;
   PolicyChoice choice_;
   std::string policy_;
   sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it

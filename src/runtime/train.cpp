@@ -20,6 +20,7 @@
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -91,13 +92,14 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
   record.rank_bytes_known = statistics != nullptr && std::string_view(statistics) != "0";
 }
 
-void write_outputs(const Config& config, const Experiment& experiment, const TrainOutputs& outputs,
-                   const Session& session, const TrainRecord& record, const Measurement& measurement) {
+void write_outputs(const Assignment& job, const TrainOutputs& outputs, const TrainRecord& record,
+                   const Measurement& measurement) {
+  const Experiment& experiment = job.experiment;
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
-  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n\n{}", experiment.schedule.name(),
-             experiment.schedule.workers(), session.mpi().ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(),
+  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
+             experiment.schedule.workers(), job.mpi.ranks(), record.policy, record.units_per_second,
+             experiment.data->unit(), describe_partition(job.config),
              comparison_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
@@ -111,22 +113,23 @@ void write_outputs(const Config& config, const Experiment& experiment, const Tra
   }
   if (outputs.report) {
     const auto report =
-        make_report(config, experiment, session.mpi(), record, predicted, measured, measurement);
+        make_report(job.config, experiment, job.places, record, predicted, measured, measurement);
     model::write_file("--report", *outputs.report, plan::json_text(report));
   }
 }
 
-void run_and_report(const Config& config, const TrainOutputs& outputs, const Experiment& experiment,
-                    const Session& session, Engine& engine) {
+void run_and_report(const Assignment& job, const TrainOutputs& outputs, const Session& session,
+                    Engine& engine) {
+  const Experiment& experiment = job.experiment;
   Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
-  TrainRecord record = run_steps(config, experiment, engine, session, measurement);
+  TrainRecord record = run_steps(job.config, experiment, engine, session, measurement);
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
-  count_rank_bytes(config, engine, session, engine.graph(), record);
+  count_rank_bytes(job.config, engine, session, engine.graph(), record);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
   if (session.mpi().rank() != 0) return;
   if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
-  write_outputs(config, experiment, outputs, session, record, measurement);
+  write_outputs(job, outputs, record, measurement);
 }
 
 }  // namespace
@@ -140,7 +143,7 @@ int train(const std::function<Config()>& configure, const TrainOutputs& outputs)
     const Session session(job.mpi, job.map, job.share, policy);
     or_abort(job.mpi, [&] {
       Engine engine = make_engine(session, job);
-      or_abort(job.mpi, [&] { run_and_report(job.config, outputs, job.experiment, session, engine); });
+      or_abort(job.mpi, [&] { run_and_report(job, outputs, session, engine); });
     });
   });
 }

@@ -2,10 +2,16 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <thread>
 
 #include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::sched {
+namespace {
+
+constexpr std::chrono::microseconds awake{100};
+
+}  // namespace
 
 PolicyCore::PolicyCore(int workers, CanRun can_run) : can_run_(can_run) {
   for (int w = 0; w < workers; ++w) workers_.push_back(std::make_unique<Worker>());
@@ -92,8 +98,13 @@ std::optional<int> PolicyCore::start(int worker_id) {
 
 void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
   Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  // To be woken takes tens of microseconds, on a virtual machine more: longer than most waits between jobs.
+  const auto now = std::chrono::steady_clock::now;
+  for (const auto end = now() + std::min(most, awake); now() < end; std::this_thread::yield()) {
+    if (worker.was_pushed.load(std::memory_order_acquire)) return;
+  }
   std::unique_lock lock(worker.mutex);
-  worker.pushed.wait_for(lock, most, [&worker] { return worker.was_pushed; });
+  worker.pushed.wait_for(lock, most, [&worker] { return worker.was_pushed.load(); });
 }
 
 PolicyCore::Task PolicyCore::pop(int worker_id) {

@@ -30,7 +30,7 @@ class Help(CommandTest):
         for word in ("train", "simulate", "schedule", "info", "Examples:", "starpipe schedule show 1f1b"):
             self.assertIn(word, text)
         for command in (["train"], ["simulate"], ["schedule"], ["schedule", "list"], ["schedule", "show"],
-                        ["schedule", "check"], ["plugin"], ["plugin", "check"], ["search"], ["info"]):
+                        ["schedule", "check"], ["plugin"], ["plugin", "check"], ["search"], ["periodic"], ["info"]):
             self.assertIn("Usage: starpipe " + " ".join(command), self.ok(*command, "--help"))
 
     def test_examples_of_the_help_run(self):

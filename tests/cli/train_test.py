@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as ElementTree
 
 from support import CommandTest, gpt_config, mlp_config
@@ -146,10 +147,63 @@ class Train(CommandTest):
             "schedule.workers=2", *two, "schedule.memory_limit=1", "schedule.discipline=ordered"))
         self.refused_by_all(["mlp.yaml", "--set", "schedule.file=missing.csv"], "missing.csv", files=files)
 
+    def test_greedy_and_dynamic_runs(self):
+        """Greedy is decided once unless it is to be dynamic; then limits hold all the same."""
+        size = ("--set", "schedule.workers=4", "--set", "model.layers=4", "--set", "training.microbatches=8")
+        for launcher in ([], LAUNCHER):
+            for dynamic in ("false", "true"):
+                for name, more in (("1f1b", "schedule.discipline=greedy"), ("gpipe", "schedule.memory_limit=3")):
+                    result = self.run_command("train", "mlp.yaml", "--report", "r.json", *size, "--set", more, "--set",
+                                              f"schedule.dynamic={dynamic}", "--set", f"schedule.name={name}",
+                                              launcher=launcher)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    peaks = json.loads(self.read("r.json"))["peak_activations"]
+                    if dynamic == "false":
+                        self.assertEqual(peaks["predicted"], peaks["measured"])
+                    elif name == "gpipe":
+                        self.assertLessEqual(max(peaks["measured"]), 3)
+        self.refused_by_all(("mlp.yaml", *size, "--set", "schedule.dynamic=true"), "schedule.dynamic", "ordered",
+                            files=("gpt.yaml", "mlp.yaml", "text", "r.json"))
+
     def test_two_ranks(self):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(json.loads(self.read("r.json"))["losses"]), 2)
+
+    def report_of(self, *arguments, **options):
+        result = self.run_command("train", "mlp.yaml", "--report", "r.json", *arguments, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("r.json"))
+
+    def test_where_ranks_run(self):
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        if len(cores) < 2:
+            self.skipTest("one core")
+        # As Slurm does: a core for each rank. Each stays on its own.
+        bind = f'exec taskset -c $((PMI_RANK == 0 ? {cores[0]} : {cores[1]})) "$0" "$@"'
+        report = self.report_of(launcher=[*LAUNCHER, "sh", "-c", bind])
+        self.assertEqual([(r["binding"], r["cores"], r["workers"]) for r in report["ranks"]],
+                         [(str(cores[0]), 1, 1), (str(cores[1]), 1, 1)])
+        self.assertEqual(report["machine"]["ranks"], 2)
+        # Slurm's names of the nodes.
+        report = self.report_of(launcher=[*LAUNCHER, "sh", "-c", 'SLURMD_NODENAME=n$PMI_RANK exec "$0" "$@"'])
+        self.assertEqual([r["machine"] for r in report["ranks"]], ["n0", "n1"])
+
+    def test_workers_are_bound_where_there_is_a_core_for_each(self):
+        one = ["--set", "schedule={name: gpipe, workers: 1}"]
+        self.assertFalse(self.report_of(*one, environment={"STARPU_WORKERS_NOBIND": "1"})["ranks"][0]["workers_bound"])
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("STARPU_WORKERS_NOBIND", None)
+            for cores in 1, 2:
+                if len(os.sched_getaffinity(0)) < cores:
+                    continue
+                some = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores]))
+                rank, = self.report_of(*one, launcher=["taskset", "-c", some])["ranks"]
+                self.assertEqual((rank["cores"], rank["workers_bound"]), (cores, cores == 2))
+            # Two ranks on a host of eight cores, or what hwloc takes for one.
+            report = self.report_of(launcher=LAUNCHER, environment={"HWLOC_SYNTHETIC": "package:2 core:4 pu:1"})
+            self.assertEqual([(r["binding"], r["cores"], r["workers_bound"]) for r in report["ranks"]],
+                             [("0-3", 4, True), ("4-7", 4, True)])
 
     def test_bad_configurations(self):
         self.refused_by_all(["missing.yaml"], "missing.yaml", "No such file")

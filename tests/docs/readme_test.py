@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs what README.md says: its console commands, its YAML, and its C++ examples.
 
-Usage: readme_test.py README.md STARPIPE MPIEXEC COMPILER BUILD_DIR
+Usage: readme_test.py README.md STARPIPE MPIEXEC COMPILER BUILD_DIR SANITIZERS
 """
 
 import os
@@ -16,6 +16,7 @@ starpipe = pathlib.Path(sys.argv[2]).resolve()
 mpiexec = pathlib.Path(sys.argv[3])
 compiler = sys.argv[4]
 build = pathlib.Path(sys.argv[5]).resolve()
+sanitizers = [f"-fsanitize={sys.argv[6]}"] if sys.argv[6] else []
 source = readme.parent
 text = readme.read_text()
 
@@ -99,7 +100,7 @@ def cpp_examples(folder, env):
         main.write_text(MAIN[path.parent.name])
         program = folder / path.stem
         libraries = ["-L", build / "lib", "-lstarpipe_model", "-lstarpipe_plan", f"-Wl,-rpath,{build / 'lib'}"]
-        run([compiler, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", source / "include", example, main,
+        run([compiler, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", source / "include", *sanitizers, example, main,
              *libraries, "-o", program], folder, env)
         run([program], folder, env)
         count += 1

@@ -179,6 +179,13 @@ TEST(Network, AutomaticCutsHaveTheSmallestLargestShare) {
   EXPECT_EQ(even.stages[0].parameters().size(), 2u + 12);
 }
 
+TEST(Network, UnitsHaveNames) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(unit_names(gpt()), Names({"embedding", "block 0", "block 1", "block 2", "head"}));
+  EXPECT_EQ(unit_names(mlp(1)), Names({"layer 0", "layer 1", "layer 2", "head"}));
+  EXPECT_EQ(unit_names(mlp(2)), Names({"layer 0", "layer 1", "layer 2"}));
+}
+
 TEST(Network, SizesAreBytes) {
   const Network network = build_network(gpt(), 2, 2, {1});
   const std::vector<plan::StageSizes> sizes = network.sizes();

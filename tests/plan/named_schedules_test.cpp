@@ -338,6 +338,51 @@ TEST(NamedSchedules, MadeForAnyDurationsFinishWithinTheirMemory) {
   }
 }
 
+// Made for a limit, they keep it whatever the durations and transfers, and have it as theirs.
+TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
+  std::mt19937 rng(9);
+  std::uniform_real_distribution<double> time(0, 4);
+  for (int i = 0; i < 200; ++i) {
+    const int W = 1 + static_cast<int>(rng() % 7);
+    ScheduleRequest wanted = request(W, 1 + static_cast<int>(rng() % 14));
+    wanted.costs->durations.clear();
+    for (int s = 0; s < W; ++s) {
+      wanted.costs->durations.push_back(
+          {time(rng), rng() % 5 == 0 ? 0 : time(rng), rng() % 5 == 0 ? 0 : time(rng)});
+    }
+    if (i % 20 == 0) wanted.costs->durations = {{0, 0, 0}};
+    wanted.costs->alpha = rng() % 3 == 0 ? 0 : time(rng) * (i % 10 == 0 ? 1e6 : 1);
+    wanted.costs->prefetch = rng() % 3 != 0;
+    for (const std::string name : {"1f1b-star", "k-periodic"}) {
+      SCOPED_TRACE(name + " case " + std::to_string(i));
+      wanted.memory_limit.reset();
+      ASSERT_NO_THROW(make_schedule(name, wanted)) << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
+      ASSERT_TRUE(check(make_schedule(name, wanted)).ok());
+      EXPECT_TRUE(make_schedule(name, wanted).memory_limits().empty());
+      wanted.memory_limit = 1 + i % 4;
+      const Schedule schedule = make_schedule(name, wanted);
+      ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
+      EXPECT_THAT(schedule.memory_limits(), testing::Each(*wanted.memory_limit));
+      EXPECT_EQ(schedule.discipline(), Discipline::ordered);
+      EXPECT_LE(peak(simulate(schedule, *wanted.costs)), *wanted.memory_limit);
+    }
+  }
+}
+
+// Transfers are part of the pattern: more is in flight where that hides them.
+TEST(NamedSchedules, PeriodicOnesAreMadeForTransfers) {
+  const auto with = costs({1, 1, 0}, 0.5);
+  for (const std::string name : {"1f1b-star", "k-periodic"}) {
+    const auto growth = [&](const Costs& known) {
+      const Schedule some = make_schedule(name, request(6, 40, known));
+      const Schedule more = make_schedule(name, request(6, 80, known));
+      return (simulate(more, with).makespan - simulate(some, with).makespan) / 40;
+    };
+    EXPECT_NEAR(growth(with), 2, 1e-9) << name << ": no stage waits";
+    EXPECT_GT(growth({}), 2.5) << name;
+  }
+}
+
 // 1F1B-R: every backward pass repeats F, and only the stage being computed has a whole stash.
 TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
   Costs plain = costs({2, 3, 1}, 0);

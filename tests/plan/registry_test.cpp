@@ -109,6 +109,11 @@ TEST(Registry, OneStageAWorkerUnlessPlacedOtherwise) {
   }
 }
 
+TEST(Registry, RefusesMemoryLimitsBelowOne) {
+  EXPECT_THAT(refusal("1f1b-star", {.workers = 2, .memory_limit = 0}), HasSubstr("memory limit of 0"));
+  EXPECT_EQ(refusal("1f1b-star", {.workers = 2, .memory_limit = 1}), "accepted");
+}
+
 TEST(Registry, RefusesCountsBelowOne) {
   for (const auto& name : all) {
     ScheduleRequest request{.workers = 2, .microbatches = 0};

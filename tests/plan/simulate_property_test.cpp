@@ -376,6 +376,27 @@ TEST(SimulateRefuses, ScheduleThatCannotFinish) {
   }
 }
 
+// Jobs of no length included, of which many start at the same time.
+TEST(OrderedAsSimulated, KeepsTheTimesAndTheLimits) {
+  testing::Random random(20);
+  for (int run = 0; run < 3000; ++run) {
+    const Discipline discipline = run % 2 == 0 ? Discipline::bounded : Discipline::greedy;
+    const Case c = random_case(random, discipline);
+    const std::vector<Span> spans = simulate(c.schedule, c.costs).spans;
+    const Schedule decided = ordered_as_simulated(c.schedule, c.costs);
+    SCOPED_TRACE(::testing::Message() << "run " << run << "\n" << describe(c, spans));
+    ASSERT_EQ(decided.discipline(), Discipline::ordered);
+    ASSERT_EQ(check(decided).problem, "");
+    const std::vector<Span> again = simulate(decided, c.costs).spans;
+    for (const JobId id : c.schedule.order()) {
+      ASSERT_EQ(decided.placement(id).compute, c.schedule.placement(id).compute);
+      ASSERT_EQ(decided.placement(id).weights, c.schedule.placement(id).weights);
+      ASSERT_EQ(again[id].start, spans[id].start) << to_string(c.schedule.job(id));
+      ASSERT_EQ(again[id].end, spans[id].end) << to_string(c.schedule.job(id));
+    }
+  }
+}
+
 TEST(SimulateByHand, TwoStagesWithTransfers) {
   // 0: F 0..1; activation travels 1 + 2 * 3 = 7; 1: F 8..9, BW 9..11; gradient 1 + 2 * 2 = 5; 0: BW 16..18.
   ScheduleSpec spec;

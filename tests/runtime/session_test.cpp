@@ -91,6 +91,12 @@ TEST(Ranks, TheFirstProblemIsEverybodys) {
   EXPECT_GE(cut.size(), 1000U);
 }
 
+TEST(Ranks, GatherWhatEachSays) {
+  const auto said = mpi->gather(std::string(static_cast<std::size_t>(3 * mpi->rank()), 'x'));
+  ASSERT_EQ(said.size(), static_cast<std::size_t>(mpi->ranks()));
+  for (std::size_t rank = 0; rank < said.size(); ++rank) EXPECT_EQ(said[rank], std::string(3 * rank, 'x'));
+}
+
 std::string check(int workers, int workers_per_core) {
   RuntimeConfig config;
   config.workers_per_core = workers_per_core;

@@ -7,16 +7,17 @@
 #include <array>
 #include <atomic>
 #include <numeric>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
-#include "sched/starpu_policy.hpp"
+#include "sched/starpu.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/registry.hpp"
 
 namespace starpipe::sched {
 namespace {
+
+using testing::StarPU;
 
 constexpr int workers = 3;
 
@@ -52,25 +53,6 @@ starpu_task* task_for(Ran& ran) {
   task->cl_arg = &ran;
   return task;
 }
-
-// StarPU with our policy on that many CPU workers.
-class StarPU {
- public:
-  explicit StarPU(int cpus) {
-    starpu_conf conf;
-    starpu_conf_init(&conf);
-    conf.precedence_over_environment_variables = 1;
-    conf.ncpus = cpus;
-    conf.ncuda = 0;
-    conf.nopencl = 0;
-    starpu_sched_policy policy = starpipe_policy();
-    conf.sched_policy = &policy;
-    if (starpu_init(&conf) != 0 || active_policy_core() == nullptr) throw std::runtime_error("no StarPU");
-  }
-  ~StarPU() { starpu_shutdown(); }
-  StarPU(const StarPU&) = delete;
-  StarPU& operator=(const StarPU&) = delete;
-};
 
 class Mixed : public ::testing::TestWithParam<plan::Discipline> {
  protected:

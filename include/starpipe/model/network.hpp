@@ -54,6 +54,10 @@ struct Network {
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts = {});
 
+/// The units that `cuts` counts, in order. With legs > 1 those of one leg.
+/// Throws InputError as `build_network` does.
+std::vector<std::string> unit_names(const ModelConfig& config);
+
 /// Kinds that `build_network` knows.
 std::vector<std::string> network_kinds();
 

@@ -21,10 +21,13 @@ struct ScheduleRequest {
   std::optional<StageGraph> graph = {};
   /// Any schedule with recomputation (`Schedule::recompute`).
   bool recompute = false;
-  /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb); other schedules
-  /// are the same for all costs. As `simulate` takes them: with recomputation B's have F's in them.
-  /// Unit costs when absent.
+  /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb, 1f1b-star, ...);
+  /// other schedules are the same for all costs. As `simulate` takes them: with recomputation B's have F's in
+  /// them. Unit costs when absent.
   std::optional<Costs> costs = {};
+  /// Stashes a worker may hold, for schedules that are made for a limit (1f1b-star, k-periodic) and have it
+  /// as their memory limits then; others ignore it.
+  std::optional<int> memory_limit = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};
   /// Worker of each stage, one entry a stage, for schedules that place by stage; stage s on worker s

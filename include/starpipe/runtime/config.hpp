@@ -11,6 +11,7 @@
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/partition.hpp"
 #include "starpipe/plan/schedule.hpp"
 #include "starpipe/plan/simulate.hpp"
 
@@ -36,8 +37,15 @@ struct ScheduleConfig {
   std::optional<int> groups;                   ///< of lpp and fslpp
   std::vector<int> placement;                  ///< worker of each stage
   std::vector<int> cuts;                       ///< first unit of each stage but the first
+  bool partition = false;                      ///< `auto`: cuts, and placement, by times (choose_partition)
+  std::string profile_file;                    ///< of `profile`; empty: `choose_partition` measures
+  std::vector<plan::LayerCosts> profile;       ///< of each unit
+  std::optional<plan::Partition> chosen;       ///< by `choose_partition`
   std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
   std::optional<int> memory_limit;             ///< stashes a worker may hold; alone it means bounded
+  /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
+  /// follows.
+  bool dynamic = false;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
@@ -77,8 +85,9 @@ struct Config {
 /// The parts that `plan` and the engine need, built and checked from a configuration.
 struct Experiment {
   model::Network network;
-  /// As it runs. A bounded schedule is decided here, by `simulate` with the emulated times or the FLOPs, and
-  /// runs as an ordered one, so that what workers hold does not depend on timing.
+  /// As it runs. Unless it is to be dynamic, a greedy or bounded schedule is decided here, by `simulate` with
+  /// the emulated times or the FLOPs, and runs as an ordered one, so that times and what workers hold do not
+  /// depend on microseconds.
   plan::Schedule schedule;
   plan::Discipline discipline;  ///< that was asked for
   std::unique_ptr<model::Dataset> data;

@@ -11,7 +11,8 @@ std::optional<int> launcher_rank();
 
 /// Splits the process in two: a child that goes on to work, and a parent that only waits for it. When a rank
 /// dies, MPI launchers kill the others at once, and none of them can say what happened; the parent of the
-/// lost one can, in one line on standard error.
+/// lost one can, in one line on standard error. A launcher that would wait for the others (srun) is then
+/// asked to end the job.
 ///
 /// Returns nothing in the child. In the parent, returns when the child has ended: its exit status, or 1
 /// after naming the rank when a signal ended it. The child does not outlive its parent. Call it before MPI,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -72,8 +73,9 @@ class PolicyCore {
   /// `worker` starts a task, which it has from `pop` or from elsewhere (StarPU gives a worker tasks that
   /// name it without asking us). Returns the worker to wake, or none.
   [[nodiscard]] std::optional<int> start(int worker);
-  /// Sleeps until something is pushed that `worker` may run, at most `most`. On the worker's own thread, in
-  /// a state in which others may push to it (starpu_worker_relax_on).
+  /// Waits until something is pushed that `worker` may run, at most `most`: at first awake, yielding the core
+  /// to whoever wants it, then asleep. On the worker's own thread, in a state in which others may push to it
+  /// (starpu_worker_relax_on).
   void wait(int worker, std::chrono::microseconds most);
   /// A job that `pop(worker)` returned has ended on that worker.
   void finish(int worker, plan::JobId job);
@@ -82,9 +84,9 @@ class PolicyCore {
   struct Worker {
     std::mutex mutex;
     std::condition_variable pushed;
-    bool was_pushed = false;   // since the last pop
-    bool was_idle = false;     // since the last start; its own thread's
-    std::vector<Task> pinned;  // in order of arrival, from `next_pinned`
+    std::atomic<bool> was_pushed = false;  // since the last pop
+    bool was_idle = false;                 // since the last start; its own thread's
+    std::vector<Task> pinned;              // in order of arrival, from `next_pinned`
     std::size_t next_pinned = 0;
     std::optional<plan::WorkerQueue> queue;
     std::vector<Task> task_of;  // by the job's position in the worker's order

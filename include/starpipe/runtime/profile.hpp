@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "starpipe/plan/partition.hpp"
+#include "starpipe/runtime/config.hpp"
+
+namespace starpipe::runtime {
+
+/// A layer's costs as measured, and how much they varied.
+struct MeasuredLayer {
+  plan::LayerCosts costs;  ///< medians in seconds, sizes in bytes
+  plan::Durations spread;  ///< interquartile ranges, in seconds
+};
+
+/// Measures F, B and W of each unit of the model (what `schedule.cuts` counts; with legs > 1 those of the
+/// first leg) on this machine: real micro-batches run through the units, one thread, `repetitions` times
+/// after one that warms up. Needs no StarPU. Throws InputError as `make_experiment` does for model and data.
+std::vector<MeasuredLayer> measure_layers(const Config& config, int repetitions = 9);
+
+/// `schedule.partition: auto`: sets `schedule.cuts` for the stages that the schedule has, and
+/// `schedule.placement` where the schedule lets one choose and none is given, by the times of
+/// `schedule.profile`, which it measures where there are none. Notes its choice in `schedule.chosen`.
+///
+/// The load of each worker counts all of its stages; a stage that several workers compute is balanced as if
+/// it had a worker of its own. Of several placements (general, contiguous, loop, V) the one whose run is
+/// predicted to be the shortest is taken. Throws InputError for a profile that is not of this model, and as
+/// `make_experiment`.
+void choose_partition(Config& config);
+
+/// What was chosen, one line for people, ending in a newline; empty when nothing was.
+std::string describe_partition(const Config& config);
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/partition.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.hpp"
+#include "cli/layers.hpp"
+#include "cli/tables.hpp"
+#include "starpipe/model/files.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
+#include "starpipe/plan/registry.hpp"
+#include "starpipe/plan/search.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int most_workers = 1 << 10;
+constexpr int most_chunks = 64;
+constexpr std::int64_t most_jobs = 2'000'000;
+
+struct PartitionOptions {
+  std::string file;
+  plan::PartitionRequest request;
+  std::string schedule = "1f1b";
+  std::optional<int> microbatches;
+  std::optional<int> chunks;
+  std::optional<std::string> layout;
+  std::optional<std::uint64_t> memory_limit;
+  bool general = false;
+  bool json = false;
+  std::optional<std::string> output;
+};
+
+/// What the schedule is once there are stages.
+plan::Schedule make(const PartitionOptions& options, int stages, const std::vector<int>& stage_workers) {
+  return plan::make_schedule(options.schedule, {.workers = options.request.workers,
+                                                .microbatches = *options.microbatches,
+                                                .graph = plan::StageGraph::chain(stages),
+                                                .stage_workers = stage_workers});
+}
+
+bool takes_placement(const PartitionOptions& options) {
+  try {
+    make(options, 1, {0});
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+/// Stages on each worker: as asked, else as the schedule has them.
+int chunks_of(const PartitionOptions& options) {
+  return options.chunks.value_or(plan::find_schedule(options.schedule).stages_per_worker);
+}
+
+/// Sets the allocation and what the schedule holds.
+void follow_schedule(PartitionOptions& options) {
+  plan::PartitionRequest& request = options.request;
+  const int layers = static_cast<int>(request.layers.size());
+  const int chunks = chunks_of(options);
+  const bool free = takes_placement(options);
+  if (options.general && !free) {
+    throw InputError(
+        fmt::format("--general: {} has a placement of its own (1f1b takes any)", options.schedule));
+  }
+  if (options.general && options.chunks) throw InputError("--chunks: does not apply to --general");
+  if (options.layout && (options.general || chunks == 1)) {
+    throw InputError("--layout: applies to --chunks of 2 or more");
+  }
+  const int stages = options.general || (free && chunks == 1)
+                         ? std::min(layers, options.general ? layers : request.workers)
+                         : request.workers * chunks;
+  if (std::int64_t{stages} * *options.microbatches > most_jobs) {
+    throw InputError(
+        fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs to simulate",
+                    *options.microbatches, stages));
+  }
+  if (stages > layers) {
+    throw InputError(fmt::format("{}: {} layers do not make {} stages, {} on each of {} workers",
+                                 options.file, layers, stages, chunks, request.workers));
+  }
+  const plan::Layout layout = options.layout ? plan::parse_layout(*options.layout) : plan::Layout::loop;
+  std::vector<int> workers;
+  if (free && chunks > 1) workers = plan::layout_workers(layout, request.workers, chunks);
+  if (free && chunks == 1) {
+    for (int s = 0; s < stages; ++s) workers.push_back(s % request.workers);
+  }
+  const plan::Schedule schedule = make(options, stages, workers);
+  request.stashes = plan::stashes_held(schedule);
+  request.allocation = options.general       ? plan::Allocation::general
+                       : free && chunks == 1 ? plan::Allocation::contiguous
+                                             : plan::Allocation::placed;
+  if (schedule.split_backward()) {  // B keeps its part until W
+    for (plan::LayerCosts& layer : request.layers) layer.sizes.stash += layer.sizes.gradient_stash;
+  }
+  if (request.allocation != plan::Allocation::placed) return;
+  const auto placed = plan::stage_workers_of(schedule);
+  if (!placed) {
+    throw InputError(fmt::format(
+        "--schedule: {} computes a stage on several workers, there is nothing to place", options.schedule));
+  }
+  if (options.layout && *placed != plan::layout_workers(layout, request.workers, chunks)) {
+    throw InputError(fmt::format("--layout: {} has a layout of its own, which is not {}", options.schedule,
+                                 *options.layout));
+  }
+  request.stage_workers = *placed;
+}
+
+/// A run with these stages, transfers overlapping compute.
+plan::Timeline predict(const PartitionOptions& options, const plan::Partition& found, plan::Costs& costs) {
+  costs = plan::stage_costs(options.request.layers, found.cuts);
+  costs.alpha = options.request.alpha;
+  costs.beta = options.request.beta;
+  const bool placed = options.request.allocation != plan::Allocation::placed || takes_placement(options);
+  const int stages = static_cast<int>(found.stage_workers.size());
+  return plan::simulate(make(options, stages, placed ? found.stage_workers : std::vector<int>{}), costs);
+}
+
+std::string_view allocation_name(const plan::PartitionRequest& request) {
+  switch (request.allocation) {
+    case plan::Allocation::contiguous:
+      return "contiguous";
+    case plan::Allocation::general:
+      return "general";
+    case plan::Allocation::placed:
+      break;
+  }
+  return "placed";
+}
+
+struct LayersOf {
+  std::size_t first;
+  std::size_t last;
+};
+
+LayersOf layers_of(const plan::Partition& found, std::size_t stage, std::size_t layers) {
+  return {stage == 0 ? 0 : static_cast<std::size_t>(found.cuts[stage - 1]),
+          (stage == found.cuts.size() ? layers : static_cast<std::size_t>(found.cuts[stage])) - 1};
+}
+
+nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Partition& found) {
+  const plan::PartitionRequest& request = options.request;
+  plan::Costs costs;
+  const plan::Timeline timeline = predict(options, found, costs);
+  nlohmann::ordered_json json = {{"workers", request.workers},
+                                 {"layers", request.layers.size()},
+                                 {"allocation", allocation_name(request)},
+                                 {"bottleneck", found.bottleneck},
+                                 {"lower_bound", found.lower_bound},
+                                 {"optimal", found.optimal()},
+                                 {"cuts", found.cuts},
+                                 {"placement", found.stage_workers}};
+  if (options.memory_limit) json["memory_limit"] = *options.memory_limit;
+  for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
+    std::vector<std::size_t> layers;
+    std::vector<std::string> names;
+    const auto [first, last] = layers_of(found, s, request.layers.size());
+    for (std::size_t l = first; l <= last; ++l) {
+      layers.push_back(l);
+      names.push_back(request.layers[l].name);
+    }
+    const plan::Durations& time = costs.durations[s];
+    json["stages"].push_back({{"worker", found.stage_workers[s]},
+                              {"layers", layers},
+                              {"names", names},
+                              {"F", time.F},
+                              {"B", time.B},
+                              {"W", time.W}});
+  }
+  for (const plan::WorkerLoad& load : found.loads) {
+    json["loads"].push_back(
+        {{"time", load.time}, {"transfers", load.transfers}, {"load", load.load()}, {"memory", load.memory}});
+  }
+  json["predicted"] = {{"schedule", options.schedule},
+                       {"microbatches", *options.microbatches},
+                       {"makespan", timeline.makespan},
+                       {"bubble_fraction", timeline.bubble_fraction},
+                       {"device_span", timeline.device_span},
+                       {"device_bubble_fraction", timeline.device_bubble_fraction},
+                       {"peak_activations", timeline.peak_activations},
+                       {"peak_activation_bytes", timeline.peak_activation_bytes}};
+  return json;
+}
+
+std::string number(double value) { return fmt::format("{:.6g}", value); }
+
+std::string stage_table(const PartitionOptions& options, const plan::Partition& found,
+                        const plan::Costs& costs) {
+  const auto& layers = options.request.layers;
+  std::vector<std::vector<std::string>> rows = {
+      {"stage", "worker", "layers", "F", "B", "W", "weights", "stash"}};
+  const bool named = std::ranges::any_of(layers, [](const auto& layer) { return !layer.name.empty(); });
+  if (named) rows.front().emplace_back("first");
+  for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
+    const auto [first, last] = layers_of(found, s, layers.size());
+    const plan::Durations& time = costs.durations[s];
+    rows.push_back({std::to_string(s), std::to_string(found.stage_workers[s]),
+                    first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), number(time.F),
+                    number(time.B), number(time.W), plan::bytes_text(costs.sizes[s].weights),
+                    plan::bytes_text(costs.sizes[s].stash)});
+    if (named) rows.back().push_back(layers[first].name);
+  }
+  return table(rows);
+}
+
+/// Loads as bars: compute and, lighter, transfers.
+std::string bars(const plan::Partition& found) {
+  constexpr double columns = 50;
+  std::string text;
+  const auto width = [&](double load) {
+    return found.bottleneck > 0 ? static_cast<std::size_t>(std::lround(load / found.bottleneck * columns))
+                                : 0;
+  };
+  const std::size_t gutter = fmt::formatted_size("worker {}", found.loads.size() - 1);
+  for (std::size_t w = 0; w < found.loads.size(); ++w) {
+    const plan::WorkerLoad& load = found.loads[w];
+    const std::size_t compute = width(load.time);
+    text += fmt::format(
+        "{:<{}}  {:<50}  {}{}\n", fmt::format("worker {}", w), gutter,
+        std::string(compute, '#') + std::string(width(load.load()) - compute, '~'), number(load.load()),
+        load.memory > 0 ? ", " + plan::bytes_text(static_cast<std::uint64_t>(load.memory)) : "");
+  }
+  return text;
+}
+
+std::string to_text(const PartitionOptions& options, const plan::Partition& found) {
+  const plan::PartitionRequest& request = options.request;
+  const int stages = static_cast<int>(found.stage_workers.size());
+  plan::Costs costs;
+  const plan::Timeline timeline = predict(options, found, costs);
+  double sum = 0;
+  for (const plan::WorkerLoad& load : found.loads) sum += load.load();
+  const bool several = request.allocation == plan::Allocation::placed;
+  std::string text = fmt::format(
+      "{} layers on {} workers: {} stage{}, {}\n\n", request.layers.size(), request.workers, stages,
+      stages == 1 ? "" : "s",
+      several ? fmt::format("{} on each", stages / request.workers) : std::string(allocation_name(request)));
+  text += stage_table(options, found, costs) + "\n" + bars(found);
+  text += fmt::format(
+      "\nbottleneck            {}{}\n"
+      "mean load             {}\n",
+      number(found.bottleneck),
+      found.optimal() ? ", optimal" : fmt::format(", none is below {}", number(found.lower_bound)),
+      number(sum / request.workers));
+  const int equal = std::min(request.workers, static_cast<int>(request.layers.size()));
+  std::vector<int> workers;
+  for (int s = 0; s < equal; ++s) workers.push_back(s);
+  const auto naive = plan::evaluate_partition(
+      request, plan::equal_cuts(static_cast<int>(request.layers.size()), equal), workers);
+  text += fmt::format("equal layer counts    {}\n", number(naive.bottleneck));
+  text += fmt::format(
+      "\n{}, {} micro-batches: makespan {}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span\n",
+      options.schedule, *options.microbatches, number(timeline.makespan), 100 * timeline.bubble_fraction,
+      100 * timeline.device_bubble_fraction);
+  return text + fmt::format("cuts [{}], placement [{}]\n", fmt::join(found.cuts, ", "),
+                            fmt::join(found.stage_workers, ", "));
+}
+
+int partition(PartitionOptions options) {
+  if (options.output) model::require_writable("-o", *options.output);
+  options.request.layers = read_layers(options.file);
+  if (!options.microbatches) options.microbatches = 4 * options.request.workers;
+  if (options.memory_limit) options.request.memory_limit = static_cast<double>(*options.memory_limit);
+  follow_schedule(options);
+  const plan::Partition found = plan::partition(options.request);
+  const bool json =
+      options.json || (options.output && std::filesystem::path(*options.output).extension() == ".json");
+  const std::string text = json ? plan::json_text(to_json(options, found)) : to_text(options, found);
+  if (options.output) {
+    model::write_file("-o", *options.output, text);
+  } else {
+    model::print(text);
+  }
+  return 0;
+}
+
+void add_cost_options(CLI::App& command, PartitionOptions& options) {
+  const auto amount = CLI::Range(0.0, 1e100);
+  command
+      .add_option("--comm", options.request.alpha,
+                  "Time of a transfer between two workers, in the unit of the layers' times (default 0)")
+      ->type_name("T")
+      ->check(amount);
+  command
+      .add_option("--comm-per-byte", options.request.beta,
+                  "What a byte of an activation or gradient adds to it (default 0)")
+      ->type_name("T")
+      ->check(amount);
+  command
+      .add_option("--memory-limit", options.memory_limit,
+                  "Bytes, such as 12GiB, that a worker may hold: weights, gradients, optimizer, stashes")
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--optimizer-states", options.request.optimizer_states,
+                  "Sizes of the weights that the optimizer keeps: 2 AdamW (default), 1 momentum, 0 SGD")
+      ->type_name("N")
+      ->check(CLI::Range(0.0, 100.0));
+}
+
+void add_schedule_options(CLI::App& command, PartitionOptions& options) {
+  command
+      .add_option("--chunks", options.chunks,
+                  "Stages on each worker (default: as the schedule has them, 1 for 1f1b)")
+      ->type_name("C")
+      ->check(CLI::Range(1, most_chunks));
+  command
+      .add_option("--layout", options.layout,
+                  "Where several chunks are: loop (stage s on worker s mod W, default) or v (there and back)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"loop", "v"}));
+  command.add_flag("--general", options.general, "Any worker may have any layers, neighbours or not");
+  command
+      .add_option("--schedule", options.schedule,
+                  "Whose stashes a worker holds, and whose run is predicted (default 1f1b)")
+      ->type_name("NAME");
+  command.add_option("--microbatches", options.microbatches, "Micro-batches of a step (default 4 a worker)")
+      ->type_name("B")
+      ->check(CLI::Range(1, 1 << 20));
+}
+
+}  // namespace
+
+void add_partition(CLI::App& app, Action& action) {
+  CLI::App* const command =
+      app.add_subcommand("partition", "Cut a chain of layers into stages and give them to workers");
+  const auto options = std::make_shared<PartitionOptions>();
+  command->add_option("file", options->file, "Layers with their times and sizes, such as `profile` writes")
+      ->required()
+      ->type_name("FILE.yaml");
+  command->add_option("--workers", options->request.workers, "Number of workers")
+      ->required()
+      ->type_name("W")
+      ->check(CLI::Range(1, most_workers));
+  add_schedule_options(*command, *options);
+  add_cost_options(*command, *options);
+  command->add_flag("--json", options->json, "As JSON");
+  command->add_option("-o,--output", options->output, "Write to a file (JSON if it is named so)")
+      ->type_name("FILE");
+  command->footer(
+      "Example:\n"
+      "  starpipe partition experiments/layers.yaml --workers 4 --general");
+  command->callback([options, &action] { action = [options] { return partition(*options); }; });
+}
+
+}  // namespace starpipe::cli

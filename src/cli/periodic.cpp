@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/periodic.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/commands.hpp"
+#include "cli/options.hpp"
+#include "cli/yaml.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int most_stages = 1 << 12;
+constexpr int most_repetitions = 16;
+constexpr std::int64_t most_cells = 2'000'000;
+
+struct PeriodicOptions {
+  std::string file;
+  int microbatches = 0;
+  std::optional<double> memory;
+  std::optional<double> period;
+  std::optional<int> repeat;
+  ResultOptions result;
+};
+
+struct ChainFile {
+  std::vector<plan::ChainStage> stages;
+  std::vector<int> workers;  ///< of the stages; empty: one each
+};
+
+/// A map of F, B, weights, activation and worker; what it leaves out stays as it is.
+void read_stage(const YAML::Node& map, const std::string& place, ChainFile& chain) {
+  if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B, weights, activation and worker");
+  plan::ChainStage stage;
+  std::set<std::string> seen;
+  for (const auto& pair : map) {
+    const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    const YamlValue value(pair.second, fmt::format("{}: {}", place, key));
+    if (!seen.insert(key).second) throw InputError(fmt::format("{}: {} is given twice", place, key));
+    if (key == "worker") {
+      chain.workers.push_back(value.whole(0, most_stages - 1));
+      continue;
+    }
+    double* const number = key == "F"            ? &stage.forward
+                           : key == "B"          ? &stage.backward
+                           : key == "weights"    ? &stage.weights
+                           : key == "activation" ? &stage.activation
+                                                 : nullptr;
+    if (number == nullptr) {
+      throw InputError(fmt::format("{}: expected F, B, weights, activation or worker, got {}", place,
+                                   described(pair.first)));
+    }
+    *number = value.not_negative();
+  }
+  chain.stages.push_back(stage);
+  if (!chain.workers.empty() && chain.workers.size() != chain.stages.size()) {
+    throw InputError(fmt::format("{}: worker is for all stages or for none", place));
+  }
+}
+
+ChainFile read_chain(const std::string& file) {
+  const YAML::Node root = load_yaml(file);
+  if (!root.IsSequence()) YamlValue(root, file).expected("a list of one map a stage");
+  if (root.size() < 1 || root.size() > most_stages) {
+    throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_stages));
+  }
+  ChainFile chain;
+  for (const YAML::Node& stage : root) read_stage(stage, place_of(file, stage), chain);
+  return chain;
+}
+
+struct Result {
+  plan::PeriodicPattern pattern;
+  double bound;  ///< no schedule of the placement within the memory takes less time for a micro-batch
+  /// No pattern of the placement within the memory, of so many micro-batches or fewer, has a shorter period.
+  int best_of = 0;
+};
+
+void require_memory(const PeriodicOptions& options, const std::vector<double>& held) {
+  for (std::size_t w = 0; w < held.size(); ++w) {
+    if (held[w] <= options.memory.value_or(held[w]) * (1 + 1e-9)) continue;
+    throw InputError(fmt::format("--memory {}: worker {} would hold {}", *options.memory, w, held[w]));
+  }
+}
+
+Result solve(const PeriodicOptions& options, const ChainFile& chain) {
+  if (!chain.workers.empty()) {
+    if (options.period || options.repeat) {
+      throw InputError(
+          fmt::format("{}: --period and --repeat are for chains with one stage a worker", options.file));
+    }
+    const plan::PeriodicPattern pattern = plan::busiest_worker_pattern(chain.stages, chain.workers);
+    return {.pattern = pattern, .bound = pattern.period, .best_of = 1};
+  }
+  std::vector<int> limits(chain.stages.size(), std::numeric_limits<int>::max());
+  if (options.memory) limits = plan::stash_limits(chain.stages, *options.memory);
+  const double bound = plan::period_bound(chain.stages, limits);
+  if (options.period) {
+    return {.pattern = plan::one_forward_one_backward_star(chain.stages, *options.period), .bound = bound};
+  }
+  const int most = options.repeat.value_or(1);
+  plan::PeriodicSearch best = plan::best_pattern(chain.stages, limits, most);
+  return {.pattern = std::move(best.pattern), .bound = bound, .best_of = best.optimal ? most : 0};
+}
+
+nlohmann::ordered_json described(const Result& result, const ChainFile& chain) {
+  nlohmann::ordered_json operations = nlohmann::ordered_json::array();
+  for (const plan::PeriodicOperation& op : result.pattern.operations) {
+    operations.push_back({{"op", plan::to_string(op.pass)},
+                          {"stage", op.stage},
+                          {"worker", op.worker},
+                          {"start", op.start},
+                          {"shift", op.shift}});
+  }
+  return {{"pattern",
+           {{"period", result.pattern.period},
+            {"microbatches", result.pattern.microbatches},
+            {"normalized_period", result.pattern.normalized_period()},
+            {"lower_bound", result.bound},
+            {"optimal", result.best_of > 0},
+            {"concurrent_activations", plan::concurrent_activations(result.pattern, chain.stages)},
+            {"memory", plan::pattern_memory(result.pattern, chain.stages)},
+            {"operations", std::move(operations)}}}};
+}
+
+/// "0 +2, 4 +3": when the pass starts in the period, and its shift.
+std::string starts(const plan::PeriodicPattern& pattern, int stage, plan::Pass pass) {
+  std::vector<std::pair<double, int>> found;
+  for (const plan::PeriodicOperation& op : pattern.operations) {
+    if (op.stage == stage && op.pass == pass) found.emplace_back(op.start, op.shift);
+  }
+  std::ranges::sort(found);
+  std::vector<std::string> words;
+  words.reserve(found.size());
+  for (const auto& [start, shift] : found) words.push_back(fmt::format("{:.6g} {:+}", start, shift));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string table(const Result& result, const ChainFile& chain) {
+  const plan::PeriodicPattern& pattern = result.pattern;
+  const std::vector<int> live = plan::concurrent_activations(pattern, chain.stages);
+  std::vector<std::array<std::string, 5>> rows = {
+      {"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
+  for (int s = 0; s < static_cast<int>(chain.stages.size()); ++s) {
+    const int worker = chain.workers.empty() ? s : chain.workers[static_cast<std::size_t>(s)];
+    rows.push_back({std::to_string(s), std::to_string(worker), starts(pattern, s, plan::Pass::F),
+                    starts(pattern, s, plan::Pass::BW), std::to_string(live[static_cast<std::size_t>(s)])});
+  }
+  std::array<std::size_t, 5> widths{};
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text =
+      fmt::format("period {:.6g} for {} micro-batch{}: {:.6g} each\n", pattern.period, pattern.microbatches,
+                  pattern.microbatches == 1 ? "" : "es", pattern.normalized_period());
+  if (result.best_of > 0) text += fmt::format("no pattern of up to {} is shorter; ", result.best_of);
+  text += fmt::format("no schedule of this placement takes less than {:.6g}\n\n", result.bound);
+  for (const auto& row : rows) {
+    text += fmt::format("{:>{}}  {:>{}}  {:<{}}  {:<{}}  {:>{}}\n", row[0], widths[0], row[1], widths[1],
+                        row[2], widths[2], row[3], widths[3], row[4], widths[4]);
+  }
+  text += "\nworker  memory\n";
+  const std::vector<double> memory = plan::pattern_memory(pattern, chain.stages);
+  for (std::size_t w = 0; w < memory.size(); ++w) text += fmt::format("{:>6}  {:>6.6g}\n", w, memory[w]);
+  return text + "\n";
+}
+
+int periodic(const PeriodicOptions& options) {
+  options.result.check();
+  const ChainFile chain = read_chain(options.file);
+  const int microbatches = options.microbatches;
+  if (static_cast<std::int64_t>(chain.stages.size()) * microbatches > most_cells) {
+    throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
+                                 microbatches, chain.stages.size()));
+  }
+  const Result result = solve(options, chain);
+  require_memory(options, plan::pattern_memory(result.pattern, chain.stages));
+  const plan::Schedule schedule = plan::unrolled("periodic", result.pattern, chain.stages, microbatches);
+  plan::Costs costs;
+  costs.durations.clear();
+  for (const plan::ChainStage& stage : chain.stages)
+    costs.durations.push_back({stage.forward, stage.backward, 0});
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  options.result.show(
+      schedule, costs, timeline, [&] { return table(result, chain) + drawn(schedule, timeline); },
+      described(result, chain));
+  return 0;
+}
+
+}  // namespace
+
+void add_periodic(CLI::App& app, Action& action) {
+  CLI::App* const command =
+      app.add_subcommand("periodic", "The shortest period of a chain of stages within a memory limit");
+  const auto options = std::make_shared<PeriodicOptions>();
+  command
+      ->add_option(
+          "file", options->file,
+          "A list of one map a stage: times F and B (1 each where not given), memory of its weights (0) and "
+          "of a stash, activation (1), and its worker (one each)")
+      ->required()
+      ->type_name("CHAIN.yaml");
+  command
+      ->add_option("--microbatches", options->microbatches,
+                   "Micro-batches of the schedule to show (default 16)")
+      ->type_name("B")
+      ->default_val(16)
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      ->add_option("--memory", options->memory,
+                   "What a worker may hold, weights and stashes (default: no limit)")
+      ->type_name("M")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--repeat", options->repeat,
+                   "Look for patterns of up to K micro-batches (default 1: 1F1B* with the least period)")
+      ->type_name("K")
+      ->check(CLI::Range(1, most_repetitions));
+  command->add_option("--period", options->period, "1F1B* with this period instead")
+      ->type_name("T")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--repeat");
+  options->result.add_to(*command);
+  command->footer(
+      "The schedule is the pattern repeated, each pass as soon as its worker's order allows.\n"
+      "Example:\n"
+      "  starpipe periodic chain.yaml --memory 12 --repeat 3");
+  command->callback([options, &action] { action = [options] { return periodic(*options); }; });
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/profile.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.hpp"
+#include "cli/layers.hpp"
+#include "cli/options.hpp"
+#include "cli/tables.hpp"
+#include "starpipe/model/files.hpp"
+#include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+struct ProfileOptions {
+  ConfigOptions config;
+  std::optional<std::string> file;
+  int repetitions = 9;
+  bool json = false;
+  bool replace = false;
+};
+
+/// A profile takes time and others may rely on it: it is not lost to a second run.
+void check_output(const ProfileOptions& options) {
+  if (!options.file) return;
+  model::require_writable("-o", *options.file);
+  if (!options.replace && std::filesystem::is_regular_file(*options.file)) {
+    throw InputError(fmt::format("-o: {} exists already (--replace overwrites it)", *options.file));
+  }
+}
+
+std::string summary(const std::vector<runtime::MeasuredLayer>& layers) {
+  std::vector<std::vector<std::string>> rows = {
+      {"layer", "F", "B", "W", "weights", "activation", "stash", "name"}};
+  const auto time = [](double median, double spread) {
+    return fmt::format("{:.3f} ms +- {:.3f}", median * 1e3, spread * 1e3);
+  };
+  for (const auto& [costs, spread] : layers) {
+    rows.push_back({std::to_string(rows.size() - 1), time(costs.time.F, spread.F),
+                    time(costs.time.B, spread.B), time(costs.time.W, spread.W),
+                    plan::bytes_text(costs.sizes.weights), plan::bytes_text(costs.sizes.activation),
+                    plan::bytes_text(costs.sizes.stash), costs.name});
+  }
+  return table(rows) + "Medians and interquartile ranges of one micro-batch.\n";
+}
+
+int profile(const ProfileOptions& options) {
+  check_output(options);
+  const runtime::Config config = options.config.load();
+  if (options.file &&
+      std::filesystem::weakly_canonical(*options.file) == std::filesystem::weakly_canonical(config.source)) {
+    throw InputError(fmt::format("-o: {} is the configuration", *options.file));
+  }
+  const auto layers = runtime::measure_layers(config, options.repetitions);
+  const bool json =
+      options.json || (options.file && std::filesystem::path(*options.file).extension() == ".json");
+  const std::string text = json ? plan::json_text(layers_json(layers)) : layers_yaml(layers);
+  if (!options.file) {
+    model::print(text);
+    return 0;
+  }
+  model::write_file("-o", *options.file, text);
+  model::print(summary(layers));
+  return 0;
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Action& action) {
+  CLI::App* const command =
+      app.add_subcommand("profile", "Measure what each layer of a model costs here, for `partition`");
+  const auto options = std::make_shared<ProfileOptions>();
+  options->config.add_to(*command);
+  command->add_option("--repetitions", options->repetitions, "Micro-batches to measure, after one to warm up")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->file, "Write to a file instead of standard output")
+      ->type_name("FILE.yaml");
+  command->add_flag("--replace", options->replace, "Write to a file that exists");
+  command->add_flag("--json", options->json, "JSON, which is YAML too");
+  command->footer(
+      "Example:\n"
+      "  starpipe profile experiments/quickstart.yaml -o layers.yaml\n"
+      "  starpipe partition layers.yaml --workers 2");
+  command->callback([options, &action] { action = [options] { return profile(*options); }; });
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers are decided from the last to the first, since what a stage holds follows from how many come after
+// it. docs/partition.md has the bounds.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "plan/partition/local_search.hpp"
+#include "plan/partition/problem.hpp"
+
+namespace starpipe::plan::detail {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+/// The steps that are left, and the best value that is known: a branch goes on while it may become better.
+class Budget {
+ public:
+  Budget(std::int64_t steps, double best, double lower_bound)
+      : steps_(steps), best_(best), lower_bound_(lower_bound) {}
+
+  /// False once there is no step left, or nothing better can be found.
+  bool take_step() { return !done() && steps_-- > 0; }
+  [[nodiscard]] bool done() const { return steps_ <= 0 || best_ <= lower_bound_ * (1 + 1e-9); }
+  [[nodiscard]] bool ended_early() const { return steps_ <= 0; }
+  [[nodiscard]] bool improves(double value) const { return value < best_ * (1 - 1e-9); }
+  [[nodiscard]] double best() const { return best_; }
+  void found(double value) { best_ = value; }
+
+ private:
+  std::int64_t steps_;
+  double best_;
+  double lower_bound_;
+};
+
+/// Where neither transfers nor memory matter, the order of the layers does not: scheduling on parallel
+/// machines. The longest layer first, on the worker with the smallest load first.
+class Packing {
+ public:
+  Packing(const PartitionProblem& problem, Budget& budget)
+      : problem_(problem),
+        budget_(budget),
+        loads_(index(problem.workers()), 0),
+        owner_(index(problem.layers())) {
+    order_.resize(index(problem.layers()));
+    std::iota(order_.begin(), order_.end(), 0);
+    std::ranges::stable_sort(order_, std::greater<>(), [&](int l) { return time(l); });
+    left_.assign(order_.size() + 1, 0);
+    for (std::size_t i = order_.size(); i-- > 0;) left_[i] = left_[i + 1] + time(order_[i]);
+  }
+
+  std::optional<std::vector<int>> run() {
+    place(0, 0);
+    return best_;
+  }
+
+ private:
+  [[nodiscard]] double time(int layer) const { return problem_.time({layer, layer + 1}); }
+
+  /// What is left must fit below the best; room that is too small for the shortest layer is lost.
+  [[nodiscard]] bool has_room(std::size_t position) const {
+    const double shortest = time(order_.back());
+    double room = 0;
+    for (const double load : loads_) {
+      if (budget_.best() - load >= shortest) room += budget_.best() - load;
+    }
+    return room >= left_[position];
+  }
+
+  void place(std::size_t position, double largest) {
+    if (position == order_.size()) {
+      budget_.found(largest);
+      best_ = owner_;
+      return;
+    }
+    if (!budget_.take_step() || !has_room(position)) return;
+    const int layer = order_[position];
+    std::vector<int> workers(loads_.size());
+    std::iota(workers.begin(), workers.end(), 0);
+    std::ranges::stable_sort(workers, {}, [&](int w) { return loads_[index(w)]; });
+    double before = -1;
+    for (const int w : workers) {
+      double& load = loads_[index(w)];
+      if (load == before) continue;  // as good as the worker before
+      before = load;
+      const double with = load + time(layer);
+      if (!budget_.improves(with)) break;
+      const double without = std::exchange(load, with);
+      owner_[index(layer)] = w;
+      place(position + 1, std::max(largest, with));
+      load = without;
+      if (budget_.done()) return;
+    }
+  }
+
+  const PartitionProblem& problem_;
+  Budget& budget_;
+  std::vector<int> order_;    // layers, longest first
+  std::vector<double> left_;  // time of the layers from each position on
+  std::vector<double> loads_;
+  std::vector<int> owner_;
+  std::optional<std::vector<int>> best_;
+};
+
+/// In the order of the chain: each layer joins the stage of the layer after it, or ends a new stage before
+/// it.
+class ChainSearch {
+ public:
+  ChainSearch(const PartitionProblem& problem, Goal goal, Budget& budget)
+      : problem_(problem),
+        goal_(goal),
+        budget_(budget),
+        sequence_(problem.request().stage_workers),
+        most_stages_(placed() ? static_cast<int>(sequence_.size())
+                              : problem.request().most_stages.value_or(problem.layers())),
+        workers_(index(problem.workers())) {
+    // Workers that have a stage among the first ones of the placement.
+    open_.resize(sequence_.size() + 1);
+    std::vector<bool> seen(workers_.size(), false);
+    for (std::size_t s = 0; s < sequence_.size(); ++s) {
+      open_[s + 1] = open_[s];
+      if (!seen[index(sequence_[s])]) open_[s + 1].push_back(sequence_[s]);
+      seen[index(sequence_[s])] = true;
+    }
+    all_.resize(workers_.size());
+    std::iota(all_.begin(), all_.end(), 0);
+  }
+
+  std::optional<Stages> run() {
+    open_stage(problem_.layers() - 1, 0, 0);
+    return best_;
+  }
+
+ private:
+  struct Worker {
+    double value = 0;   ///< what the goal makes small
+    double memory = 0;  ///< bytes
+    int stages = 0;
+  };
+
+  [[nodiscard]] bool placed() const { return problem_.request().allocation == Allocation::placed; }
+
+  /// What the layers before `end` add to the values at least.
+  [[nodiscard]] double rest(int end) const {
+    return goal_ == Goal::bottleneck ? problem_.time({0, end}) : problem_.least_memory({0, end});
+  }
+
+  /// Whether the layers before `end` may fit on the workers that can still get some; `stage` is the number of
+  /// the stage that `end` starts or is in, counted from the last one.
+  [[nodiscard]] bool has_room(int end, int stage) const {
+    const std::vector<int>& open = placed() ? open_[sequence_.size() - index(stage)] : all_;
+    double room = 0;
+    for (const int w : open) room += std::max(0.0, budget_.best() - workers_[index(w)].value);
+    return room >= rest(end);
+  }
+
+  /// `layer` goes to `worker` as part of the stage with `following` stages after it; then the layers before
+  /// it.
+  void place(int layer, int worker, int following, double largest, double activation) {
+    Worker& w = workers_[index(worker)];
+    const Worker before = w;
+    const LayerRange range{layer, layer + 1};
+    const double memory = problem_.memory(range, following);
+    w.memory += memory;
+    w.value += goal_ == Goal::bottleneck ? problem_.time(range) + activation : memory;
+    const double largest_now = std::max(largest, w.value);
+    if (budget_.improves(w.value) && (goal_ == Goal::memory || problem_.fits(w.memory))) {
+      go_on(layer, worker, following, largest_now);
+    }
+    w = before;
+  }
+
+  void go_on(int layer, int worker, int following, double largest) {
+    if (layer == 0) {
+      if (!placed() || following + 1 == most_stages_) keep(worker, largest);
+      return;
+    }
+    if (!budget_.take_step() || !has_room(layer, following)) return;
+    const int stages_left = most_stages_ - 1 - following;
+    const bool may_stay = !placed() || layer > stages_left;
+    if (may_stay) place(layer - 1, worker, following, largest, 0);
+    if (stages_left == 0 || budget_.done()) return;
+    starts_.push_back({layer, worker});
+    open_stage(layer - 1, following + 1, largest);
+    starts_.pop_back();
+  }
+
+  /// The stage that ends with `layer`, on each worker that may have it.
+  void open_stage(int layer, int following, double largest) {
+    if (placed()) {
+      enter(layer, sequence_[sequence_.size() - 1 - index(following)], following, largest);
+      return;
+    }
+    std::vector<int> candidates = all_;
+    std::ranges::stable_sort(candidates, {}, [&](int w) { return workers_[index(w)].value; });
+    bool tried_empty = false;
+    for (const int w : candidates) {
+      if (!starts_.empty() && starts_.back().worker == w) continue;  // it would be the same stage
+      const bool empty = workers_[index(w)].stages == 0;
+      if (empty && std::exchange(tried_empty, true)) continue;  // all empty workers are alike
+      enter(layer, w, following, largest);
+      if (budget_.done()) return;
+    }
+  }
+
+  /// What crosses the boundary to the stage after it costs both their workers.
+  void enter(int layer, int worker, int following, double largest) {
+    const bool crosses = !starts_.empty() && starts_.back().worker != worker && goal_ == Goal::bottleneck;
+    const double gradient = crosses ? problem_.gradient_transfer(layer + 1) : 0;
+    const double activation = crosses ? problem_.activation_transfer(layer + 1) : 0;
+    double after = 0;
+    if (crosses) {
+      double& value = workers_[index(starts_.back().worker)].value;
+      after = value;
+      value += activation;
+      largest = std::max(largest, value);
+    }
+    if (budget_.improves(largest)) {
+      ++workers_[index(worker)].stages;
+      place(layer, worker, following, largest, gradient);
+      --workers_[index(worker)].stages;
+    }
+    if (crosses) workers_[index(starts_.back().worker)].value = after;
+  }
+
+  void keep(int first_worker, double largest) {
+    budget_.found(largest);
+    best_.emplace();
+    best_->workers.push_back(first_worker);
+    for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
+      best_->cuts.push_back(start->layer);
+      best_->workers.push_back(start->worker);
+    }
+  }
+
+  struct Start {
+    int layer;
+    int worker;
+  };
+
+  const PartitionProblem& problem_;
+  Goal goal_;
+  Budget& budget_;
+  std::vector<int> sequence_;
+  int most_stages_;
+  std::vector<std::vector<int>> open_;
+  std::vector<int> all_;
+  std::vector<Worker> workers_;
+  std::vector<Start> starts_;  // of the stages that are complete, last one first
+  std::optional<Stages> best_;
+};
+
+}  // namespace
+
+Found branch_and_bound(const PartitionProblem& problem, Goal goal) {
+  const PartitionRequest& request = problem.request();
+  Found result{.stages = local_search(problem, goal), .proven = false};
+  const double start = result.stages ? value_of(problem, goal, *result.stages) : infinity;
+  Budget budget(request.steps, start, problem.lower_bound(goal));
+  const bool free_order = request.allocation == Allocation::general && !problem.has_transfers() &&
+                          goal == Goal::bottleneck && !request.most_stages &&
+                          request.memory_limit == infinity;
+  if (free_order) {
+    if (const auto owner = Packing(problem, budget).run()) result.stages = stages_of(*owner);
+  } else if (auto stages = ChainSearch(problem, goal, budget).run()) {
+    result.stages = std::move(*stages);
+  }
+  result.proven = !budget.ended_early();
+  return result;
+}
+
+}  // namespace starpipe::plan::detail

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/partition/local_search.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace starpipe::plan::detail {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+/// Smaller is better, the first difference decides: what is beyond the memory limit, the value, its spread.
+using Score = std::tuple<double, double, double>;
+
+class LocalSearch {
+ public:
+  LocalSearch(const PartitionProblem& problem, Goal goal) : problem_(problem), goal_(goal) {}
+
+  [[nodiscard]] Score score(const Stages& stages) const {
+    double excess = 0;
+    double largest = 0;
+    double squares = 0;
+    for (const WorkerLoad& load : problem_.loads(stages)) {
+      const double value = goal_ == Goal::bottleneck ? load.load() : load.memory;
+      largest = std::max(largest, value);
+      squares += value * value;
+      if (goal_ == Goal::bottleneck && !problem_.fits(load.memory)) {
+        excess += load.memory - problem_.request().memory_limit;
+      }
+    }
+    return {excess, largest, squares};
+  }
+
+  /// Keeps the best of the starts that were improved.
+  void improve(Stages start) {
+    if (!allowed(start)) return;
+    Score best = score(start);
+    if (problem_.request().allocation == Allocation::placed) {
+      while (move_cuts(start, best)) {
+      }
+    } else {
+      std::vector<int> owner = owners(start);
+      while (move_a_layer(owner, best) || swap_layers(owner, best)) {
+      }
+      start = stages_of(owner);
+    }
+    if (best_ && score(*best_) <= best) return;
+    best_ = std::move(start);
+  }
+
+  [[nodiscard]] std::optional<Stages> best() const {
+    if (!best_ || std::get<0>(score(*best_)) > 0) return std::nullopt;
+    return best_;
+  }
+
+ private:
+  [[nodiscard]] std::vector<int> owners(const Stages& stages) const {
+    std::vector<int> owner(index(problem_.layers()));
+    for (int s = 0; s < stages.size(); ++s) {
+      const LayerRange range = problem_.range(stages, s);
+      std::fill(owner.begin() + range.begin, owner.begin() + range.end, stages.workers[index(s)]);
+    }
+    return owner;
+  }
+
+  [[nodiscard]] bool allowed(const Stages& stages) const {
+    return stages.size() <= problem_.request().most_stages.value_or(problem_.layers());
+  }
+
+  /// Whether this is better than `best`, which it then replaces.
+  bool accept(const Stages& stages, Score& best) {
+    left_ -= problem_.layers() + problem_.workers();
+    if (!allowed(stages)) return false;
+    const Score now = score(stages);
+    const double tolerance = 1e-12 * std::get<2>(best);  // rounding must not let it go round in circles
+    const bool better =
+        std::tie(std::get<0>(now), std::get<1>(now)) < std::tie(std::get<0>(best), std::get<1>(best)) ||
+        (std::get<0>(now) == std::get<0>(best) && std::get<1>(now) == std::get<1>(best) &&
+         std::get<2>(now) < std::get<2>(best) - tolerance);
+    if (better) best = now;
+    return better;
+  }
+
+  /// One cut anywhere, or neighbouring cuts together by one layer.
+  bool move_cuts(Stages& stages, Score& best) {
+    std::vector<int>& cuts = stages.cuts;
+    const auto bound = [&](std::size_t c) { return c == cuts.size() ? problem_.layers() : cuts[c]; };
+    for (std::size_t c = 0; c < cuts.size(); ++c) {
+      const int old = cuts[c];
+      for (int cut = c == 0 ? 1 : cuts[c - 1] + 1; cut < bound(c + 1) && left_ > 0; ++cut) {
+        cuts[c] = cut;
+        if (cut != old && accept(stages, best)) return true;
+      }
+      cuts[c] = old;
+    }
+    for (std::size_t first = 0; first < cuts.size(); ++first) {
+      for (std::size_t last = first + 1; last < cuts.size() && left_ > 0; ++last) {
+        for (const int by : {-1, 1}) {
+          const int before = first == 0 ? 0 : cuts[first - 1];
+          if (cuts[first] + by <= before || cuts[last] + by >= bound(last + 1)) continue;
+          for (std::size_t c = first; c <= last; ++c) cuts[c] += by;
+          if (accept(stages, best)) return true;
+          for (std::size_t c = first; c <= last; ++c) cuts[c] -= by;
+        }
+      }
+    }
+    return false;
+  }
+
+  bool move_a_layer(std::vector<int>& owner, Score& best) {
+    for (int& worker : owner) {
+      const int old = worker;
+      for (int w = 0; w < problem_.workers() && left_ > 0; ++w) {
+        worker = w;
+        if (w != old && accept(stages_of(owner), best)) return true;
+      }
+      worker = old;
+    }
+    return false;
+  }
+
+  bool swap_layers(std::vector<int>& owner, Score& best) {
+    for (std::size_t a = 0; a < owner.size(); ++a) {
+      for (std::size_t b = a + 1; b < owner.size() && left_ > 0; ++b) {
+        if (owner[a] == owner[b]) continue;
+        std::swap(owner[a], owner[b]);
+        if (accept(stages_of(owner), best)) return true;
+        std::swap(owner[a], owner[b]);
+      }
+    }
+    return false;
+  }
+
+  const PartitionProblem& problem_;
+  Goal goal_;
+  std::int64_t left_ = 100'000'000;  // layers to look at
+  std::optional<Stages> best_;
+};
+
+/// The longest layer first, on the worker with the smallest load so far.
+Stages greedy(const PartitionProblem& problem) {
+  const auto time = [&](int layer) { return problem.time({layer, layer + 1}); };
+  std::vector<int> order(index(problem.layers()));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), time);
+  std::vector<double> loads(index(problem.workers()), 0);
+  std::vector<int> owner(order.size());
+  for (const int layer : order) {
+    const auto least = std::ranges::min_element(loads);
+    *least += time(layer);
+    owner[index(layer)] = static_cast<int>(least - loads.begin());
+  }
+  return stages_of(owner);
+}
+
+}  // namespace
+
+double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages) {
+  return std::get<1>(LocalSearch(problem, goal).score(stages));
+}
+
+Stages stages_of(const std::vector<int>& owner) {
+  Stages stages;
+  for (std::size_t l = 0; l < owner.size(); ++l) {
+    if (l > 0 && owner[l] == owner[l - 1]) continue;
+    if (l > 0) stages.cuts.push_back(static_cast<int>(l));
+    stages.workers.push_back(owner[l]);
+  }
+  return stages;
+}
+
+std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
+  const PartitionRequest& request = problem.request();
+  LocalSearch search(problem, goal);
+  const bool placed = request.allocation == Allocation::placed;
+  const int most =
+      std::min({problem.workers(), problem.layers(), request.most_stages.value_or(problem.layers())});
+  const int stages = placed ? static_cast<int>(request.stage_workers.size()) : most;
+  // The first within the limit; the other one may fit after it was improved.
+  for (const Goal start : {goal, Goal::memory}) {
+    auto cuts = contiguous_cuts(problem, stages, !placed, start);
+    if (!cuts) continue;
+    Stages found{std::move(*cuts), request.stage_workers};
+    for (std::size_t s = 0; !placed && s <= found.cuts.size(); ++s)
+      found.workers.push_back(static_cast<int>(s));
+    search.improve(std::move(found));
+  }
+  if (!placed) search.improve(greedy(problem));
+  return search.best();
+}
+
+}  // namespace starpipe::plan::detail

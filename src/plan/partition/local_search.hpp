@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plan/partition/problem.hpp"
+
+namespace starpipe::plan::detail {
+
+/// The largest load or memory of a worker.
+double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages);
+
+/// Stages from the worker of each layer: neighbours on one worker are a stage.
+Stages stages_of(const std::vector<int>& owner);
+
+/// A good partition: the contiguous one and a greedy one, improved as long as moving a layer, swapping two
+/// (general allocations) or moving cuts (placed stages) helps. Nothing when none is within the limit.
+/// Bounded: it looks at 10^8 layers at most.
+std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal);
+
+}  // namespace starpipe::plan::detail

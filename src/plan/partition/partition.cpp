@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/partition.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "plan/partition/problem.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+namespace detail {
+namespace {
+
+void require(bool good, std::string_view what) {
+  if (!good) throw InputError(fmt::format("partition: {}", what));
+}
+
+bool is_amount(double value) { return value >= 0 && value < 1e100; }
+
+void check(const PartitionRequest& request) {
+  require(!request.layers.empty(), "there is no layer");
+  require(request.workers >= 1, fmt::format("{} workers, need at least 1", request.workers));
+  for (std::size_t l = 0; l < request.layers.size(); ++l) {
+    const auto& [name, time, sizes] = request.layers[l];
+    require(is_amount(time.F) && is_amount(time.B) && is_amount(time.W),
+            fmt::format("layer {} ({}): times must be finite and not negative (F={}, B={}, W={})", l, name,
+                        time.F, time.B, time.W));
+  }
+  require(is_amount(request.alpha) && is_amount(request.beta),
+          fmt::format("communication costs must be finite and not negative, not {} and {} a byte",
+                      request.alpha, request.beta));
+  require(request.memory_limit > 0,
+          fmt::format("the memory limit must be positive, not {}", request.memory_limit));
+  require(is_amount(request.optimizer_states),
+          fmt::format("{} states of the optimizer", request.optimizer_states));
+  require(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0,
+          "the numbers of stashes must be there and not negative");
+  require(!request.most_stages || *request.most_stages >= 1, "at least 1 stage is needed");
+  const bool placed = request.allocation == Allocation::placed;
+  require(placed != request.stage_workers.empty(),
+          placed ? "a placement is missing" : "there is a placement");
+  require(
+      request.stage_workers.size() <= request.layers.size(),
+      fmt::format("{} layers do not make {} stages", request.layers.size(), request.stage_workers.size()));
+  for (const int worker : request.stage_workers) {
+    require(worker >= 0 && worker < request.workers, fmt::format("worker {} does not exist", worker));
+  }
+}
+
+void add_to(std::vector<double>& before, double amount) { before.push_back(before.back() + amount); }
+
+}  // namespace
+
+PartitionProblem::PartitionProblem(const PartitionRequest& request)
+    : request_(request),
+      has_transfers_(request.alpha > 0 || request.beta > 0),
+      least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
+  check(request);
+  const auto transfer = [&](std::uint64_t bytes) {
+    return request.alpha + request.beta * static_cast<double>(bytes);
+  };
+  for (const LayerCosts& layer : request.layers) {
+    add_to(time_, layer.time.F + layer.time.B + layer.time.W);
+    add_to(weights_, (2 + request.optimizer_states) * static_cast<double>(layer.sizes.weights));
+    add_to(stash_, static_cast<double>(layer.sizes.stash));
+    activation_.push_back(transfer(layer.sizes.activation));
+    gradient_.push_back(transfer(layer.sizes.gradient));
+  }
+  activation_.back() = 0;
+  gradient_.back() = 0;
+}
+
+double PartitionProblem::held(int following) const {
+  return request_.stashes[std::min(index(following), request_.stashes.size() - 1)];
+}
+
+double PartitionProblem::lower_bound(Goal goal) const {
+  const auto amount = [&](LayerRange range) {
+    return goal == Goal::bottleneck ? time(range) : least_memory(range);
+  };
+  double bound = amount({0, layers()}) / workers();
+  for (int l = 0; l < layers(); ++l) bound = std::max(bound, amount({l, l + 1}));
+  return bound;
+}
+
+LayerRange PartitionProblem::range(const Stages& stages, int stage) const {
+  return {stage == 0 ? 0 : stages.cuts[index(stage - 1)],
+          stage + 1 == stages.size() ? layers() : stages.cuts[index(stage)]};
+}
+
+std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
+  std::vector<WorkerLoad> loads(index(workers()));
+  for (int s = 0; s < stages.size(); ++s) {
+    const LayerRange layers = range(stages, s);
+    const int worker = stages.workers[index(s)];
+    WorkerLoad& load = loads[index(worker)];
+    load.time += time(layers);
+    load.memory += memory(layers, stages.size() - 1 - s);
+    if (s == 0 || stages.workers[index(s - 1)] == worker) continue;
+    load.transfers += activation_transfer(layers.begin);
+    loads[index(stages.workers[index(s - 1)])].transfers += gradient_transfer(layers.begin);
+  }
+  return loads;
+}
+
+}  // namespace detail
+
+namespace {
+
+using detail::Goal;
+using detail::PartitionProblem;
+using detail::Stages;
+
+Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven) {
+  Partition result;
+  result.loads = problem.loads(stages);
+  for (const WorkerLoad& load : result.loads) result.bottleneck = std::max(result.bottleneck, load.load());
+  result.lower_bound = proven ? result.bottleneck : problem.lower_bound(Goal::bottleneck);
+  result.cuts = std::move(stages.cuts);
+  result.stage_workers = std::move(stages.workers);
+  return result;
+}
+
+/// Cuts of a partition with one stage a worker, and the workers.
+detail::Found one_stage_each(const PartitionProblem& problem, Goal goal) {
+  const PartitionRequest& request = problem.request();
+  const bool placed = request.allocation == Allocation::placed;
+  const int stages =
+      placed ? static_cast<int>(request.stage_workers.size()) : std::min(problem.workers(), problem.layers());
+  auto cuts = detail::contiguous_cuts(problem, stages, !placed, goal);
+  if (!cuts) return {.stages = std::nullopt, .proven = true};
+  Stages found{std::move(*cuts), request.stage_workers};
+  for (std::size_t s = 0; !placed && s <= found.cuts.size(); ++s)
+    found.workers.push_back(static_cast<int>(s));
+  return {.stages = std::move(found), .proven = true};
+}
+
+double most_memory(const PartitionProblem& problem, const Stages& stages) {
+  double most = 0;
+  for (const WorkerLoad& load : problem.loads(stages)) most = std::max(most, load.memory);
+  return most;
+}
+
+[[noreturn]] void fail_for_memory(const PartitionProblem& problem, double least, bool proven) {
+  const double limit = problem.request().memory_limit;
+  if (proven) {
+    throw InputError(
+        fmt::format("partition: the memory limit of {:.0f} bytes is too small for every partition, the least "
+                    "that one fits is {:.0f}",
+                    limit, std::ceil(least)));
+  }
+  throw InputError(
+      fmt::format("partition: no partition was found within the memory limit of {:.0f} bytes; the least that "
+                  "one was found for is {:.0f}, and none fits below {:.0f}",
+                  limit, std::ceil(least), std::ceil(problem.lower_bound(Goal::memory))));
+}
+
+}  // namespace
+
+Partition partition(const PartitionRequest& request) {
+  const PartitionProblem problem(request);
+  const std::set<int> distinct(request.stage_workers.begin(), request.stage_workers.end());
+  const bool one_each =
+      request.allocation != Allocation::general && distinct.size() == request.stage_workers.size();
+  const auto search = [&](Goal goal) {
+    return one_each ? one_stage_each(problem, goal) : detail::branch_and_bound(problem, goal);
+  };
+  detail::Found found = search(Goal::bottleneck);
+  if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
+  detail::Found smallest = search(Goal::memory);
+  const double least = most_memory(problem, *smallest.stages);
+  if (problem.fits(least)) return with_loads(problem, std::move(*smallest.stages), false);
+  fail_for_memory(problem, least, smallest.proven);
+}
+
+Partition evaluate_partition(const PartitionRequest& request, std::vector<int> cuts,
+                             std::vector<int> stage_workers) {
+  PartitionRequest placed = request;
+  placed.allocation = Allocation::placed;
+  placed.stage_workers = stage_workers;
+  const PartitionProblem problem(placed);
+  if (cuts.size() + 1 != stage_workers.size()) {
+    throw InputError(fmt::format("partition: {} cuts make {} stages, not {}", cuts.size(), cuts.size() + 1,
+                                 stage_workers.size()));
+  }
+  int before = 0;
+  for (const int cut : cuts) {
+    if (cut <= before || cut >= problem.layers()) {
+      throw InputError(fmt::format("partition: cut {} is not ascending within the layers 1 to {}", cut,
+                                   problem.layers() - 1));
+    }
+    before = cut;
+  }
+  return with_loads(problem, {std::move(cuts), std::move(stage_workers)}, false);
+}
+
+std::vector<int> equal_cuts(int layers, int stages) {
+  std::vector<int> cuts;
+  for (int s = 1; s < stages; ++s) cuts.push_back(static_cast<int>(std::int64_t{layers} * s / stages));
+  return cuts;
+}
+
+Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts) {
+  Costs costs;
+  costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
+  costs.sizes.assign(cuts.size() + 1, StageSizes{});
+  std::size_t stage = 0;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) ++stage;
+    const auto& [name, time, sizes] = layers[l];
+    costs.durations[stage].F += time.F;
+    costs.durations[stage].B += time.B;
+    costs.durations[stage].W += time.W;
+    StageSizes& sum = costs.sizes[stage];
+    sum.activation = sizes.activation;
+    sum.gradient = sizes.gradient;
+    sum.stash += sizes.stash;
+    sum.gradient_stash += sizes.gradient_stash;
+    sum.weights += sizes.weights;
+  }
+  return costs;
+}
+
+std::vector<int> stashes_held(const Schedule& schedule) {
+  const std::vector<Span> spans = simulate(schedule).spans;
+  std::vector<int> held;
+  for (int s = schedule.stages() - 1; s >= 0; --s) {
+    std::vector<std::pair<double, int>> steps;  // an end sorts before a start at the same time
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      steps.emplace_back(spans[schedule.forward(s, b)].start, 1);
+      steps.emplace_back(
+          std::max(spans[schedule.backward(s, b)].end, spans[schedule.weight_gradient(s, b)].end), -1);
+    }
+    std::ranges::sort(steps);
+    int live = 0;
+    int most = 0;
+    for (const auto& step : steps) most = std::max(most, live += step.second);
+    held.push_back(most);
+  }
+  return held;
+}
+
+std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule) {
+  std::vector<int> workers(static_cast<std::size_t>(schedule.stages()), -1);
+  for (const JobId id : schedule.order()) {
+    int& worker = workers[static_cast<std::size_t>(schedule.job(id).stage)];
+    if (worker >= 0 && worker != schedule.compute(id)) return std::nullopt;
+    worker = schedule.compute(id);
+  }
+  return workers;
+}
+
+}  // namespace starpipe::plan

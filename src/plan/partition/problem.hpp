@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A partition request, tabulated; private to plan.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/plan/partition.hpp"
+
+namespace starpipe::plan::detail {
+
+/// Layers [begin, end) of the chain as a stage.
+struct LayerRange {
+  int begin;
+  int end;
+};
+
+/// Cuts and the worker of each stage.
+struct Stages {
+  std::vector<int> cuts;
+  std::vector<int> workers;
+  [[nodiscard]] int size() const { return static_cast<int>(workers.size()); }
+};
+
+/// What the search for stages makes small.
+enum class Goal : std::uint8_t {
+  bottleneck,  ///< the largest load, within the memory limit
+  memory,      ///< the largest memory, whatever the loads
+};
+
+/// The costs of any stage in O(1).
+class PartitionProblem {
+ public:
+  /// Throws InputError for a request that makes no sense.
+  explicit PartitionProblem(const PartitionRequest& request);
+
+  [[nodiscard]] const PartitionRequest& request() const { return request_; }
+  [[nodiscard]] int layers() const { return static_cast<int>(request_.layers.size()); }
+  [[nodiscard]] int workers() const { return request_.workers; }
+  [[nodiscard]] bool has_transfers() const { return has_transfers_; }
+
+  /// F + B + W.
+  [[nodiscard]] double time(LayerRange range) const { return difference(time_, range); }
+  /// Of the activation that layer `boundary` reads, or of the gradient that the layer before it does.
+  [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
+  [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
+  /// Bytes that a stage holds when `following` stages come after it.
+  [[nodiscard]] double memory(LayerRange range, int following) const {
+    return difference(weights_, range) + held(following) * difference(stash_, range);
+  }
+  [[nodiscard]] double held(int following) const;
+  /// The least bytes that the layers hold in any partition.
+  [[nodiscard]] double least_memory(LayerRange range) const {
+    return difference(weights_, range) + least_held_ * difference(stash_, range);
+  }
+  [[nodiscard]] bool fits(double memory) const { return memory <= request_.memory_limit * (1 + 1e-12); }
+
+  /// No partition has a smaller largest load (or memory): the mean over the workers, the largest layer.
+  [[nodiscard]] double lower_bound(Goal goal) const;
+
+  [[nodiscard]] LayerRange range(const Stages& stages, int stage) const;
+  /// By worker.
+  [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
+
+ private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  static double difference(const std::vector<double>& before, LayerRange range) {
+    return before[index(range.end)] - before[index(range.begin)];
+  }
+
+  const PartitionRequest& request_;
+  bool has_transfers_;
+  double least_held_;
+  // Sums over the layers before.
+  std::vector<double> time_ = {0};
+  std::vector<double> weights_ = {0};
+  std::vector<double> stash_ = {0};
+  // By boundary, the one before layer i being i; nothing moves at the ends of the chain.
+  std::vector<double> activation_ = {0};
+  std::vector<double> gradient_ = {0};
+};
+
+/// The best stages s = 0, 1, ... on a worker each; as many as `stages`, or with `fewer` at most. Nothing when
+/// none is within the limit. Among equal ones those with the smallest sum of squares.
+std::optional<std::vector<int>> contiguous_cuts(const PartitionProblem& problem, int stages, bool fewer,
+                                                Goal goal);
+
+struct Found {
+  std::optional<Stages> stages;  ///< none within the limit was found
+  bool proven = false;           ///< none is better (or none is within the limit)
+};
+
+/// The same where workers may have several stages: as `stage_workers` of the request says, or freely.
+Found branch_and_bound(const PartitionProblem& problem, Goal goal);
+
+}  // namespace starpipe::plan::detail

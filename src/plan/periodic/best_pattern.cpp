@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "plan/periodic/pattern.hpp"
+#include "starpipe/plan/error.hpp"
+
+// A stage that takes micro-batches one after the other has an order when it is known, for each micro-batch i,
+// how many it holds when BW of i starts: its `Counts` c(i mod k), so that F of i + c - 1 comes before BW of
+// i, and F of i + c after it. Two such orders in a row can finish if c does not grow along the chain. The
+// orders of all stages make a graph of operations that wait for each other, i in another period where i
+// passes a multiple of k, and the shortest period is the largest ratio of time to periods of its cycles.
+namespace starpipe::plan {
+namespace {
+
+using detail::longest_stage;
+using detail::round_trip;
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+constexpr double tolerance = 1e-9;  // of a period, for it to be another one
+constexpr double rounding = 1e-11;  // of a period, in a time
+
+using Counts = std::vector<int>;  // by micro-batch mod k
+
+/// The graph of operations of the stages from some on to the last, and the shortest period it allows.
+class OrderGraph {
+ public:
+  OrderGraph(std::span<const ChainStage> chain, std::span<const int> limits, int k)
+      : chain_(chain), limits_(limits), k_(k) {
+    for (const ChainStage& stage : chain) {
+      length_.insert(length_.end(), index(k), stage.forward);
+      length_.insert(length_.end(), index(k), stage.backward);
+    }
+  }
+
+  /// Adds the stage before those that are there.
+  void push(int stage, const Counts& counts) {
+    sizes_.push_back(edges_.size());
+    const int last = static_cast<int>(chain_.size()) - 1;
+    for (int i = 0; i < k_; ++i) {
+      const int count = counts[index(i)];
+      add({stage, i, Pass::F}, {stage, i + 1, Pass::F});
+      if (stage < last) add({stage, i, Pass::F}, {stage + 1, i, Pass::F});
+      if (stage < last) add({stage + 1, i, Pass::BW}, {stage, i, Pass::BW});
+      add({stage, i + count - 1, Pass::F}, {stage, i, Pass::BW});
+      add({stage, i, Pass::BW}, {stage, i + count, Pass::F});
+      add({stage, i, Pass::BW}, {stage, i + 1, Pass::BW});
+    }
+    // Whatever the orders of the stages before: from BW here up to one of them, and back with its F of as
+    // many micro-batches later as it may hold.
+    double round_trip = 0;
+    for (int before = stage; before-- > 0;) {
+      round_trip += chain_[index(before)].time();
+      const int most = limits_[index(before)];
+      if (before > 0 && limits_[index(before - 1)] == most) continue;  // that one says more
+      for (int i = 0; i < k_; ++i) add({stage, i, Pass::BW}, {stage, i + most, Pass::F}, round_trip);
+    }
+  }
+  void pop() {
+    edges_.resize(sizes_.back());
+    sizes_.pop_back();
+  }
+
+  /// The shortest period of at least `from`; nothing when it is not below `limit`.
+  std::optional<double> period(double from, double limit) {
+    double period = from;
+    while (period < limit) {
+      const auto longer = longest_starts(period);
+      if (!longer) return period;
+      if (*longer <= period) return period;  // but for rounding
+      period = *longer;
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] PeriodicPattern pattern(double period) {
+    longest_starts(period);
+    detail::PatternBuilder builder(period, k_);
+    for (int s = 0; s < static_cast<int>(chain_.size()); ++s) {
+      for (const Pass pass : {Pass::F, Pass::BW}) {
+        for (int i = 0; i < k_; ++i) builder.add(s, pass, s, start_[node({s, i, pass})], i);
+      }
+    }
+    return builder.pattern();
+  }
+
+  [[nodiscard]] std::int64_t work() const { return work_; }
+
+ private:
+  struct Edge {
+    std::size_t from;
+    std::size_t to;
+    int periods;  ///< `to` is that many periods after `from`
+    double time;  ///< from the start of `from` to that of `to`, at least
+  };
+
+  [[nodiscard]] std::size_t node(const Job& job) const {
+    return index((2 * job.stage + (job.pass == Pass::F ? 0 : 1)) * k_ + job.microbatch % k_);
+  }
+  void add(const Job& from, const Job& to, double between = 0) {
+    edges_.push_back(
+        {node(from), node(to), to.microbatch / k_ - from.microbatch / k_, length_[node(from)] + between});
+  }
+
+  /// Earliest starts from 0 on. The time per period of a cycle that takes longer, where there is one.
+  std::optional<double> longest_starts(double period) {
+    start_.assign(length_.size(), 0.0);
+    before_.assign(length_.size(), nullptr);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const Edge& edge : edges_) {
+        const double start = start_[edge.from] + edge.time - edge.periods * period;
+        if (start <= start_[edge.to] + rounding * period) continue;
+        start_[edge.to] = start;
+        before_[edge.to] = &edge;
+        changed = true;
+      }
+      work_ += static_cast<std::int64_t>(edges_.size());
+      if (changed) {
+        if (const auto ratio = cycle()) return ratio;
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Time over periods of a cycle of operations that wait for each other.
+  [[nodiscard]] std::optional<double> cycle() {
+    round_.assign(length_.size(), 0);
+    for (std::size_t first = 0; first < length_.size(); ++first) {
+      std::size_t at = first;
+      while (round_[at] == 0 && before_[at] != nullptr) {
+        round_[at] = first + 1;
+        at = before_[at]->from;
+      }
+      if (before_[at] == nullptr || round_[at] != first + 1) continue;
+      double time = 0;
+      int periods = 0;
+      const std::size_t end = at;
+      do {
+        time += before_[at]->time;
+        periods += before_[at]->periods;
+        at = before_[at]->from;
+      } while (at != end);
+      return periods > 0 ? time / periods : std::numeric_limits<double>::infinity();
+    }
+    return std::nullopt;
+  }
+
+  std::span<const ChainStage> chain_;
+  std::span<const int> limits_;
+  int k_;
+  std::vector<double> length_;  // by node
+  std::vector<Edge> edges_;
+  std::vector<std::size_t> sizes_;  // of edges_, before each push
+  std::vector<double> start_;
+  std::vector<const Edge*> before_;
+  std::vector<std::size_t> round_;
+  std::int64_t work_ = 0;
+};
+
+/// The orders of k micro-batches, stage by stage from the last one on.
+class Branches {
+ public:
+  Branches(std::span<const ChainStage> chain, std::vector<int> limits, int k, std::int64_t work)
+      : chain_(chain), limits_(std::move(limits)), k_(k), work_(work), graph_(chain, limits_, k) {}
+
+  /// Improves on `best`, down to `bound`; both normalized. False when the work ended it.
+  bool improve(PeriodicPattern& best, double bound) {
+    best_ = &best;
+    bound_ = bound * (1 + tolerance) * k_;
+    const int last = static_cast<int>(chain_.size()) - 1;
+    // The last stage gains nothing by another F before a BW that can run: no other stage waits for it.
+    const Counts ones(index(k_), 1);
+    graph_.push(last, ones);
+    if (const auto period = graph_.period(k_ * longest_stage(chain_), limit())) {
+      // First the orders in which a stage holds at most one stash more than the stage after it.
+      for (const int wider : {1, std::numeric_limits<int>::max()}) {
+        wider_ = wider;
+        branch(last, ones, *period);
+      }
+    }
+    graph_.pop();
+    return spent() < work_;
+  }
+
+ private:
+  struct Branch {
+    double period;
+    int sum;
+    Counts counts;
+  };
+
+  /// What is worth finding.
+  [[nodiscard]] double limit() const { return best_->normalized_period() * k_ * (1 - tolerance); }
+  [[nodiscard]] std::int64_t spent() const { return graph_.work() + tried_; }
+  [[nodiscard]] bool over() const { return spent() >= work_ || limit() <= bound_; }
+
+  void branch(int after, const Counts& counts, double period) {
+    if (after == 0) {
+      *best_ = graph_.pattern(period);
+      return;
+    }
+    const int stage = after - 1;
+    std::vector<Branch> branches;
+    Counts next = counts;
+    // Before a stage in which all micro-batches are alike, any of them may be the first.
+    const bool alike = std::ranges::adjacent_find(counts, std::ranges::not_equal_to{}) == counts.end();
+    do {
+      if (over()) return;
+      ++tried_;
+      if (!is_order(next) || (alike && !is_first_rotation(next))) continue;
+      graph_.push(stage, next);
+      const auto longer = graph_.period(period, limit());
+      graph_.pop();
+      if (longer) branches.push_back({*longer, std::accumulate(next.begin(), next.end(), 0), next});
+    } while (advance(next, counts, limits_[index(stage)]));
+    std::ranges::stable_sort(branches, [](const Branch& a, const Branch& b) {
+      return std::pair(a.period, a.sum) < std::pair(b.period, b.sum);
+    });
+    for (const Branch& one : branches) {
+      if (over() || one.period >= limit()) return;
+      graph_.push(stage, one.counts);
+      branch(stage, one.counts, one.period);
+      graph_.pop();
+    }
+  }
+
+  /// BW of i + 1 comes after that of i.
+  static bool is_order(const Counts& counts) {
+    int before = counts.back();
+    for (const int count : counts) {
+      if (count < before - 1) return false;
+      before = count;
+    }
+    return true;
+  }
+
+  static bool is_first_rotation(const Counts& counts) {
+    Counts other = counts;
+    for (std::size_t i = 1; i < counts.size(); ++i) {
+      std::ranges::rotate(other, other.begin() + 1);
+      if (other < counts) return false;
+    }
+    return true;
+  }
+
+  /// The next counts between `least` and `most`, like a number's next; false after the last.
+  bool advance(Counts& counts, const Counts& least, int most) const {
+    for (std::size_t i = counts.size(); i-- > 0;) {
+      if (++counts[i] <= most && counts[i] - least[i] <= wider_) return true;
+      counts[i] = least[i];
+    }
+    return false;
+  }
+
+  std::span<const ChainStage> chain_;
+  std::vector<int> limits_;
+  int k_;
+  std::int64_t work_;
+  OrderGraph graph_;
+  PeriodicPattern* best_ = nullptr;
+  double bound_ = 0;
+  std::int64_t tried_ = 0;
+  int wider_ = 1;
+};
+
+/// Theorem 4's patterns within the limits: the shortest period of 1F1B* for what thinning leaves of NCA.
+PeriodicPattern thinned_star(std::span<const ChainStage> chain, std::span<const int> limits, int k) {
+  std::vector<int> before;
+  for (const int limit : limits) {
+    before.push_back(limit / k < std::numeric_limits<int>::max() - limit ? limit + limit / k : limit);
+  }
+  return thinned(one_forward_one_backward_star(chain, least_period(chain, before)), k);
+}
+
+}  // namespace
+
+double period_bound(std::span<const ChainStage> chain, std::span<const int> limits) {
+  detail::require_limits(chain, limits);
+  double bound = longest_stage(chain);
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    bound = std::max(bound, round_trip(chain, static_cast<int>(s)) / limits[s]);
+  }
+  return bound;
+}
+
+PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int most,
+                            std::int64_t work) {
+  const double bound = period_bound(chain, limits);
+  if (most < 1) throw InputError(fmt::format("patterns of up to {} micro-batches", most));
+  PeriodicSearch best{one_forward_one_backward_star(chain, least_period(chain, limits)), true};
+  const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + tolerance); };
+  const auto improves = [&](const PeriodicPattern& other) {
+    return other.normalized_period() < best.pattern.normalized_period() * (1 - tolerance);
+  };
+  // No stage can hold more than the one before it.
+  std::vector<int> usable(limits.begin(), limits.end());
+  int least = 2 * static_cast<int>(chain.size());
+  for (int& limit : usable) limit = least = std::min(limit, least);
+  // One group for all: theorem 3 has the best of k = 1.
+  for (int k = 2; k <= most && !reached(); ++k) {
+    if (PeriodicPattern simple = thinned_star(chain, limits, k); improves(simple))
+      best.pattern = std::move(simple);
+    Branches branches(chain, usable, k, work / std::max(1, most - 1));
+    if (!reached()) best.optimal = branches.improve(best.pattern, bound) && best.optimal;
+  }
+  best.optimal = best.optimal || reached();
+  return best;
+}
+
+}  // namespace starpipe::plan

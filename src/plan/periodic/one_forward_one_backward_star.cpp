@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "plan/periodic/pattern.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+/// The groups of 1F1B*(T), and the periods for which they are the same: T in [shortest, next).
+struct Groups {
+  std::vector<int> of_stage;
+  double shortest = 0;  ///< what the longest group takes
+  double next = std::numeric_limits<double>::infinity();
+};
+
+Groups groups_of(std::span<const ChainStage> chain, double period) {
+  Groups groups{.of_stage = std::vector<int>(chain.size())};
+  int group = 1;
+  double time = 0;
+  for (std::size_t s = chain.size(); s-- > 0;) {
+    const double longer = time + chain[s].time();
+    if (longer > period) {
+      groups.next = std::min(groups.next, longer);
+      ++group;
+      time = chain[s].time();
+    } else {
+      time = longer;
+    }
+    groups.shortest = std::max(groups.shortest, time);
+    groups.of_stage[s] = group;
+  }
+  return groups;
+}
+
+bool within(std::span<const int> values, std::span<const int> limits) {
+  return std::ranges::equal(values, limits, std::ranges::less_equal{});
+}
+
+}  // namespace
+
+std::vector<int> stage_groups(std::span<const ChainStage> chain, double period) {
+  detail::require_chain(chain);
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    if (chain[s].time() <= period) continue;
+    throw InputError(
+        fmt::format("stage {} takes {}, more than the period of {}", s, chain[s].time(), period));
+  }
+  return groups_of(chain, period).of_stage;
+}
+
+// Phases 2 and 3 at once: F follows F without idle time through all groups, and BW of group g starts g - 1
+// periods after its last F. `PatternBuilder` lowers starts beyond T, and the shifts with them.
+PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain, double period) {
+  const std::vector<int> groups = stage_groups(chain, period);
+  detail::PatternBuilder builder(period, 1);
+  const int stages = static_cast<int>(chain.size());
+  std::vector<double> forward_end;
+  double time = 0;
+  for (int s = 0; s < stages; ++s) {
+    builder.add(s, Pass::F, s, time, 0);
+    time += chain[index(s)].forward;
+    forward_end.push_back(time);
+  }
+  for (int s = stages - 1; s >= 0; --s) {
+    const int group = groups[index(s)];
+    const bool last_of_group = s == stages - 1 || groups[index(s + 1)] != group;
+    if (last_of_group) time = forward_end[index(s)] + (group - 1) * period;
+    builder.add(s, Pass::BW, s, time, 0);
+    time += chain[index(s)].backward;
+  }
+  return builder.pattern();
+}
+
+std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory) {
+  detail::require_chain(chain);
+  constexpr double most = std::numeric_limits<int>::max();
+  std::vector<int> limits;
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    const double left = memory - chain[s].weights;
+    const double stashes = chain[s].activation > 0 ? left / chain[s].activation * (1 + 1e-12)
+                           : left < 0              ? 0
+                                                   : most;
+    if (!(stashes >= 1)) {
+      throw InputError(
+          fmt::format("stage {} needs {} for its weights and one stash, more than the memory of {}", s,
+                      chain[s].weights + chain[s].activation, memory));
+    }
+    limits.push_back(static_cast<int>(std::min(stashes, most)));
+  }
+  return limits;
+}
+
+double least_period(std::span<const ChainStage> chain, std::span<const int> limits) {
+  detail::require_limits(chain, limits);
+  // A longer period makes no group number larger, and one group of all stages fits any limit. The answer is
+  // in [low, high], and high fits.
+  double low = detail::longest_stage(chain);
+  double high = groups_of(chain, std::numeric_limits<double>::infinity()).shortest;
+  for (double period = low; low < high; period = low + (high - low) / 2) {
+    const Groups groups = groups_of(chain, period);
+    if (within(groups.of_stage, limits)) {
+      high = groups.shortest;
+    } else {
+      low = groups.next;
+    }
+  }
+  return high;
+}
+
+PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
+  if (k < 1 || pattern.microbatches != 1) {
+    throw InputError(
+        fmt::format("every {}-th micro-batch of a {}-periodic pattern: expected a 1-periodic one and "
+                    "at least every second",
+                    k + 1, pattern.microbatches));
+  }
+  detail::PatternBuilder builder((k + 1) * pattern.period, k);
+  for (const PeriodicOperation& op : pattern.operations) {
+    for (int b = 0; b < k; ++b) {
+      builder.add(op.stage, op.pass, op.worker, op.start + (b - op.shift) * pattern.period, b);
+    }
+  }
+  return builder.pattern();
+}
+
+PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers) {
+  detail::require_chain(chain);
+  if (workers.size() != chain.size()) {
+    throw InputError(fmt::format("workers of {} stages, but there are {}", workers.size(), chain.size()));
+  }
+  const int stages = static_cast<int>(chain.size());
+  std::vector<double> load;
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    if (workers[s] < 0) throw InputError(fmt::format("stage {} is on worker {}", s, workers[s]));
+    load.resize(std::max(load.size(), index(workers[s] + 1)), 0.0);
+    load[index(workers[s])] += chain[s].time();
+  }
+  const double period = std::ranges::max(load);
+  // Each worker runs its operations one after the other from 0 on; a micro-batch takes the next time that
+  // each of them starts.
+  detail::PatternBuilder builder(period, 1);
+  std::vector<double> next(load.size(), 0.0);
+  double ready = 0;
+  const auto add = [&](int s, Pass pass, double length) {
+    const int worker = workers[index(s)];
+    double& start = next[index(worker)];
+    const double periods = std::ceil((ready - start) / period - 1e-9);
+    const double time = start + periods * period;
+    builder.add(s, pass, worker, time, 0);
+    start += length;
+    ready = time + length;
+  };
+  for (int s = 0; s < stages; ++s) add(s, Pass::F, chain[index(s)].forward);
+  for (int s = stages - 1; s >= 0; --s) add(s, Pass::BW, chain[index(s)].backward);
+  return builder.pattern();
+}
+
+}  // namespace starpipe::plan

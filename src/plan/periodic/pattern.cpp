@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/periodic/pattern.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+// Parts of the period: how far times of a pattern may be off, and how close two are to be one.
+constexpr double tolerance = 1e-9;
+constexpr double same = 1e-10;
+
+/// What is one time but for rounding becomes one, so that stages without time stay in their place.
+void unite_starts(PeriodicPattern& pattern) {
+  std::vector<PeriodicOperation*> order;
+  order.reserve(pattern.operations.size());
+  for (PeriodicOperation& op : pattern.operations) order.push_back(&op);
+  std::ranges::sort(order, {}, [](const auto* op) { return op->start; });
+  double start = 0;
+  for (PeriodicOperation* const op : order) {
+    if (op->start > start + same * pattern.period) start = op->start;
+    op->start = start;
+  }
+}
+
+double length(const ChainStage& stage, Pass pass) { return pass == Pass::F ? stage.forward : stage.backward; }
+
+/// A pattern as a table: what runs a pass of a stage for micro-batches i with i mod k = r.
+class Table {
+ public:
+  Table(const PeriodicPattern& pattern, std::span<const ChainStage> chain)
+      : pattern_(pattern), chain_(chain), cells_(chain.size() * 2 * index(pattern.microbatches), nullptr) {
+    problem_ = fill();
+    if (problem_.empty()) problem_ = overlap();
+    if (problem_.empty()) problem_ = dependency();
+  }
+
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+  void require() const {
+    if (!problem_.empty()) throw InputError(problem_);
+  }
+
+  [[nodiscard]] int stages() const { return static_cast<int>(chain_.size()); }
+  /// Steps of a micro-batch in the order in which they wait for each other: F of all stages, then BW.
+  [[nodiscard]] int steps() const { return 2 * stages(); }
+  [[nodiscard]] Pass pass(int step) const { return step < stages() ? Pass::F : Pass::BW; }
+  [[nodiscard]] int stage(int step) const { return step < stages() ? step : steps() - 1 - step; }
+  [[nodiscard]] double length(int step) const { return plan::length(chain_[index(stage(step))], pass(step)); }
+  [[nodiscard]] int worker(int stage) const { return at(stage, 0).worker; }
+
+  [[nodiscard]] const PeriodicOperation& at(int step, int microbatch) const {
+    return *cells_[index(step * pattern_.microbatches + microbatch % pattern_.microbatches)];
+  }
+  [[nodiscard]] double start(int step, int microbatch) const {
+    const PeriodicOperation& op = at(step, microbatch);
+    return op.start + (microbatch - op.shift) / pattern_.microbatches * pattern_.period;
+  }
+
+  /// In the order of a worker: what takes no time comes before what starts at the same time.
+  [[nodiscard]] auto key(const PeriodicOperation& op) const {
+    const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
+    return std::tuple(op.start, op.start + length(step), op.shift, step);
+  }
+
+ private:
+  [[nodiscard]] std::string name(const PeriodicOperation& op) const {
+    return fmt::format("{} of stage {} with shift {}", to_string(op.pass), op.stage, op.shift);
+  }
+  [[nodiscard]] std::string fill();
+  [[nodiscard]] std::string overlap() const;
+  [[nodiscard]] std::string dependency() const;
+
+  const PeriodicPattern& pattern_;
+  std::span<const ChainStage> chain_;
+  std::vector<const PeriodicOperation*> cells_;  // by step, micro-batch mod k
+  std::string problem_;
+};
+
+std::string Table::fill() {
+  const int k = pattern_.microbatches;
+  if (k < 1 || !(pattern_.period > 0) || !std::isfinite(pattern_.period)) {
+    return fmt::format("a period of {} for {} micro-batches", pattern_.period, k);
+  }
+  for (const PeriodicOperation& op : pattern_.operations) {
+    if (op.stage < 0 || op.stage >= stages() || op.worker < 0 ||
+        (op.pass != Pass::F && op.pass != Pass::BW)) {
+      return fmt::format("{} on worker {}: no such operation of {} stages", name(op), op.worker, stages());
+    }
+    if (!(op.start >= 0 && op.start < pattern_.period)) {
+      return fmt::format("{} starts at {}, not within the period of {}", name(op), op.start, pattern_.period);
+    }
+    const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
+    const PeriodicOperation*& cell = cells_[index(step * k + (op.shift % k + k) % k)];
+    if (cell != nullptr) {
+      return fmt::format("{} and the one with shift {} run the same micro-batches", name(op), cell->shift);
+    }
+    cell = &op;
+  }
+  for (int step = 0; step < steps(); ++step) {
+    for (int r = 0; r < k; ++r) {
+      const PeriodicOperation* const op = cells_[index(step * k + r)];
+      if (op == nullptr) {
+        return fmt::format("no {} of stage {} for micro-batches {} + {} j", to_string(pass(step)),
+                           stage(step), r, k);
+      }
+      const int worker = cells_[index(stage(step) * k)]->worker;
+      if (op->worker != worker) {
+        return fmt::format("stage {} is on worker {} and on worker {}", op->stage, worker, op->worker);
+      }
+    }
+  }
+  return {};
+}
+
+std::string Table::overlap() const {
+  std::vector<const PeriodicOperation*> order;
+  order.reserve(pattern_.operations.size());
+  for (const PeriodicOperation& op : pattern_.operations) order.push_back(&op);
+  std::ranges::sort(order, {},
+                    [this](const auto* op) { return std::tuple_cat(std::tuple(op->worker), key(*op)); });
+  const auto end = [this](const PeriodicOperation& op) {
+    return op.start + plan::length(chain_[index(op.stage)], op.pass);
+  };
+  for (auto first = order.begin(); first != order.end();) {
+    const auto last =
+        std::find_if(first, order.end(), [&](auto* op) { return op->worker != (*first)->worker; });
+    for (auto at = first; at != last; ++at) {
+      const bool wraps = std::next(at) == last;
+      const PeriodicOperation& next = wraps ? **first : **std::next(at);
+      if (end(**at) > next.start + (wraps ? pattern_.period : 0) + tolerance * pattern_.period) {
+        return fmt::format("worker {}: {} ends at {}, after {} has started at {}", next.worker, name(**at),
+                           end(**at), name(next), next.start + (wraps ? pattern_.period : 0));
+      }
+    }
+    first = last;
+  }
+  return {};
+}
+
+std::string Table::dependency() const {
+  for (int r = 0; r < pattern_.microbatches; ++r) {
+    for (int step = 1; step < steps(); ++step) {
+      const double ready = start(step - 1, r) + length(step - 1);
+      if (start(step, r) >= ready - tolerance * pattern_.period) continue;
+      return fmt::format("{} starts {} before the {} it waits for has ended", name(at(step, r)),
+                         ready - start(step, r), name(at(step - 1, r)));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+namespace detail {
+
+void require_chain(std::span<const ChainStage> chain) {
+  if (chain.empty()) throw InputError("a chain needs at least one stage");
+  double total = 0;
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    for (const double value : {chain[s].forward, chain[s].backward, chain[s].weights, chain[s].activation}) {
+      if (value >= 0 && std::isfinite(value)) continue;
+      throw InputError(fmt::format("stage {}: {} is no time or size", s, value));
+    }
+    total += chain[s].time();
+  }
+  if (!(total > 0)) throw InputError("a chain that takes no time has no period");
+}
+
+void require_limits(std::span<const ChainStage> chain, std::span<const int> limits) {
+  require_chain(chain);
+  if (limits.size() != chain.size()) {
+    throw InputError(fmt::format("{} limits for {} stages", limits.size(), chain.size()));
+  }
+  for (std::size_t s = 0; s < limits.size(); ++s) {
+    if (limits[s] < 1) throw InputError(fmt::format("stage {}: a limit of {} stashes", s, limits[s]));
+  }
+}
+
+double longest_stage(std::span<const ChainStage> chain) {
+  return std::ranges::max_element(chain, {}, &ChainStage::time)->time();
+}
+
+double round_trip(std::span<const ChainStage> chain, int stage) {
+  const auto rest = chain.subspan(index(stage));
+  return std::accumulate(rest.begin(), rest.end(), 0.0,
+                         [](double sum, const ChainStage& s) { return sum + s.time(); });
+}
+
+void PatternBuilder::add(int stage, Pass pass, int worker, double time, int microbatch) {
+  const double T = pattern_.period;
+  double periods = std::floor(time / T);
+  double start = time - periods * T;
+  if (start >= T * (1 - same)) {  // it is the next period's 0
+    start = 0;
+    ++periods;
+  }
+  pattern_.operations.push_back({.stage = stage,
+                                 .pass = pass,
+                                 .worker = worker,
+                                 .start = start,
+                                 .shift = microbatch - pattern_.microbatches * static_cast<int>(periods)});
+}
+
+PeriodicPattern PatternBuilder::pattern() const {
+  PeriodicPattern pattern = pattern_;
+  unite_starts(pattern);
+  const PeriodicOperation* first = nullptr;
+  for (const PeriodicOperation& op : pattern.operations) {
+    if (op.stage != 0 || op.pass != Pass::BW) continue;
+    if (first == nullptr || op.start < first->start) first = &op;
+  }
+  const int shift = first->shift;
+  for (PeriodicOperation& op : pattern.operations) op.shift -= shift;
+  return pattern;
+}
+
+}  // namespace detail
+
+std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
+  detail::require_chain(chain);
+  return Table(pattern, chain).problem();
+}
+
+std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
+  const Table table(pattern, chain);
+  table.require();
+  const int k = pattern.microbatches;
+  std::vector<int> most(chain.size(), 0);
+  for (int s = 0; s < table.stages(); ++s) {
+    const int backward_step = table.steps() - 1 - s;
+    for (int r = 0; r < k; ++r) {
+      // Live after this F: of the micro-batches c + k j, those up to what F has had, less what BW has had.
+      const auto now = table.key(table.at(s, r));
+      int live = 0;
+      for (int c = 0; c < k; ++c) {
+        const PeriodicOperation& forward = table.at(s, c);
+        const PeriodicOperation& backward = table.at(backward_step, c);
+        live += (forward.shift - backward.shift) / k + static_cast<int>(table.key(forward) <= now) -
+                static_cast<int>(table.key(backward) < now);
+      }
+      most[index(s)] = std::max(most[index(s)], live);
+    }
+  }
+  return most;
+}
+
+std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
+  const std::vector<int> live = concurrent_activations(pattern, chain);
+  std::vector<double> memory;
+  for (const PeriodicOperation& op : pattern.operations) {
+    memory.resize(std::max(memory.size(), index(op.worker + 1)), 0.0);
+  }
+  const Table table(pattern, chain);
+  for (int s = 0; s < table.stages(); ++s) {
+    memory[index(table.worker(s))] += chain[index(s)].weights + live[index(s)] * chain[index(s)].activation;
+  }
+  return memory;
+}
+
+Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
+                  int microbatches) {
+  const Table table(pattern, chain);
+  table.require();
+  if (microbatches < 1) throw InputError(fmt::format("{} micro-batches", microbatches));
+  struct Run {
+    double start;
+    double end;
+    int step;
+    int microbatch;
+  };
+  std::vector<Run> runs;
+  runs.reserve(index(microbatches) * index(table.steps()));
+  for (int b = 0; b < microbatches; ++b) {
+    double ready = -std::numeric_limits<double>::infinity();
+    for (int step = 0; step < table.steps(); ++step) {
+      // Rounded times must not put a pass before one that it waits for.
+      const double start = std::max(table.start(step, b), ready);
+      ready = start + table.length(step);
+      runs.push_back({start, ready, step, b});
+    }
+  }
+  std::ranges::sort(runs, {}, [](const Run& r) { return std::tuple(r.start, r.end, r.microbatch, r.step); });
+  int workers = 0;
+  for (int s = 0; s < table.stages(); ++s) workers = std::max(workers, table.worker(s) + 1);
+  std::vector<std::vector<Job>> rows(index(workers));
+  for (const Run& run : runs) {
+    const int stage = table.stage(run.step);
+    rows[index(table.worker(stage))].push_back({stage, run.microbatch, table.pass(run.step)});
+  }
+  return in_order(std::string(name), StageGraph::chain(table.stages()), microbatches, rows);
+}
+
+}  // namespace starpipe::plan

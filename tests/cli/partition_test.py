@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`starpipe partition`, `starpipe profile` and schedule.partition. Usage: partition_test.py BINARY LAUNCHER..."""
+
+import json
+import os
+import sys
+import unittest
+
+from support import CommandTest, gpt_config, mlp_config
+
+launcher = []
+
+EXERCISE = "layers: [{F: 10, count: 4}, {F: 20, count: 4}]\n"  # of source 001
+
+
+class PartitionTest(CommandTest):
+    def partition(self, text, *arguments):
+        """Its JSON; the loads follow from the stages that it lists."""
+        file = self.write("layers.yaml", text)
+        result = json.loads(self.ok("partition", file, "--json", *arguments))
+        times = [0] * result["workers"]
+        layers = []
+        for stage in result["stages"]:
+            times[stage["worker"]] += stage["F"] + stage["B"] + stage["W"]
+            layers += stage["layers"]
+        self.assertEqual(layers, list(range(result["layers"])))
+        self.assertEqual(result["cuts"], [stage["layers"][0] for stage in result["stages"][1:]])
+        self.assertEqual(result["placement"], [stage["worker"] for stage in result["stages"]])
+        for worker, time in enumerate(times):
+            self.assertAlmostEqual(result["loads"][worker]["time"], time)
+        self.assertAlmostEqual(result["bottleneck"], max(load["load"] for load in result["loads"]))
+        self.assertLessEqual(result["lower_bound"], result["bottleneck"] * (1 + 1e-9))
+        return result
+
+    def test_exercise_of_source_001(self):
+        contiguous = self.partition(EXERCISE, "--workers", 4)
+        self.assertEqual((contiguous["bottleneck"], contiguous["optimal"]), (40, True))
+        general = self.partition(EXERCISE, "--workers", 4, "--general")
+        self.assertEqual((general["bottleneck"], general["optimal"]), (30, True))
+        for layout in ("loop", "v"):
+            chunks = self.partition(EXERCISE, "--workers", 4, "--chunks", 2, "--layout", layout)
+            self.assertEqual((chunks["bottleneck"], chunks["optimal"]), (30, True))
+        self.assertEqual(chunks["placement"], [0, 1, 2, 3, 3, 2, 1, 0])
+        text = self.ok("partition", "layers.yaml", "--workers", 4)
+        self.assertRegex(text, r"bottleneck +40, optimal\n")
+        self.assertRegex(text, r"equal layer counts +40\n")
+
+    def test_transfers_cost_both_workers(self):
+        text = "layers: [{F: 4, activation: 2, gradient: 6}, {B: 4, activation: 8}]\n"
+        result = self.partition(text, "--workers", 2, "--comm", 0.5, "--comm-per-byte", 0.25)
+        self.assertEqual([load["transfers"] for load in result["loads"]], [2, 1])
+        self.assertEqual(result["bottleneck"], 6)
+        self.assertEqual(self.partition(text, "--workers", 2, "--comm", 5)["placement"], [0])
+
+    def test_memory_follows_the_schedule(self):
+        text = "layers: [{F: 1, weights: 10, stash: 100, gradient_stash: 7, count: 4}]\n"
+        for schedule, memory in [("1f1b", [2 * 240, 280]), ("gpipe", [2 * 440, 880]), ("zb-h1", [2 * 254, 508])]:
+            result = self.partition(text, "--workers", 2, "--schedule", schedule, "--microbatches", 4)
+            self.assertEqual([load["memory"] for load in result["loads"]], memory, schedule)
+        self.assertEqual(self.partition(text, "--workers", 2, "--optimizer-states", 0)["loads"][0]["memory"], 440)
+        tight = self.partition(text, "--workers", 2, "--memory-limit", 479)
+        self.assertEqual((tight["cuts"], tight["bottleneck"]), ([1], 3))
+        self.refused(["partition", "layers.yaml", "--workers", 2, "--memory-limit", 419], "419 bytes", "is 420")
+        self.refused(["partition", "layers.yaml", "--workers", 2, "--schedule", "gpipe", "--memory-limit", "0.5KiB"],
+                     "--memory-limit")
+
+    def test_predicts_the_schedule(self):
+        text = "layers: [{F: 1, B: 1, W: 1, stash: 5, count: 4}]\n"
+        predicted = self.partition(text, "--workers", 4, "--microbatches", 8)["predicted"]
+        self.assertEqual((predicted["makespan"], predicted["peak_activation_bytes"]), (33, [20, 15, 10, 5]))
+        loop = self.partition(text, "--workers", 2, "--schedule", "interleaved-1f1b", "--microbatches", 4)
+        self.assertEqual(loop["placement"], [0, 1, 0, 1])
+        self.assertEqual(self.partition(text, "--workers", 2, "--schedule", "v-half")["placement"], [0, 1, 1, 0])
+
+    def test_output_file(self):
+        self.write("layers.yaml", EXERCISE)
+        self.assertEqual(self.ok("partition", "layers.yaml", "--workers", 2, "-o", "p.json"), "")
+        self.assertEqual(json.loads(self.read("p.json"))["bottleneck"], 60)
+        self.ok("partition", "layers.yaml", "--workers", 2, "-o", "p.txt")
+        self.assertIn("bottleneck", self.read("p.txt"))
+
+    def test_bad_files(self):
+        for text, *culprits in [
+                ("", "layers.yaml", "map with layers"), ("[1]", "layers.yaml", "map with layers"),
+                ("layers: 3", "layers.yaml: layers", "'3'"), ("layers: []", "layers"),
+                ("layer: []", "layers.yaml:1", "'layer'"), ("layers: [1]", "layers[0]", "'1'"),
+                ("layers:\n- {F: 1}\n- {F: -1}", "layers.yaml:3: layers[1].F", "-1"),
+                ("layers: [{F: .nan}]", "layers[0].F"), ("layers: [{F: x}]", "layers[0].F", "'x'"),
+                ("layers: [{Q: 1}]", "layers[0]", "'Q'"), ("layers: [{F: 1, F: 2}]", "F is given twice"),
+                ("layers: [{name: a}]", "a time is missing"), ("layers: [{F: 1, count: 0}]", "layers[0].count", "0"),
+                ("layers: [{F: 1, count: 4096}, {F: 1}]", "more than 4096 layers"),
+                ("layers: [{F: 1, stash: -1}]", "layers[0].stash", "-1"),
+                ("layers: [{F: 1, weights: 1.5}]", "layers[0].weights", "'1.5'"),
+                ("layers: [{F: 1, spread: 2}]", "layers[0].spread"), ("layers: {", "layers.yaml:1", "not YAML"),
+                ("layers: [{F: 1}]\nlayers: [{F: 1}]", "layers.yaml:2", "twice")]:
+            self.refused(["partition", self.write("layers.yaml", text), "--workers", 1], *culprits)
+        self.refused(["partition", "none.yaml", "--workers", 1], "none.yaml")
+
+    def test_wrong_use(self):
+        self.write("layers.yaml", EXERCISE)
+        for arguments, *culprits in [
+                ([], "--workers"), (["--workers", 0], "--workers"),
+                (["--workers", 5, "--chunks", 2], "8 layers do not make 10 stages"),
+                (["--workers", 2, "--layout", "v"], "--layout"),
+                (["--workers", 2, "--layout", "loop", "--schedule", "v-half"], "--layout", "v-half"),
+                (["--workers", 2, "--general", "--chunks", 2], "--chunks"),
+                (["--workers", 2, "--general", "--schedule", "zb-1p"], "--general", "zb-1p"),
+                (["--workers", 2, "--schedule", "ddp"], "--schedule", "ddp"),
+                (["--workers", 2, "--schedule", "nothing"], "nothing"), (["--workers", 2, "--comm", -1], "--comm"),
+                (["--workers", 2, "--memory-limit", "much"], "--memory-limit", "much"),
+                (["--workers", 2, "-o", "no/where.json"], "-o", "no/where.json"),
+                (["--workers", 8, "--microbatches", 1000000], "--microbatches")]:
+            self.refused(["partition", "layers.yaml", *arguments], *culprits)
+
+    def test_profile_is_what_partition_reads(self):
+        text = self.write("text", "x" * 300)
+        self.write("c.yaml", gpt_config(text))
+        self.assertIn("block 1", self.ok("profile", "c.yaml", "--repetitions", 2, "-o", "layers.yaml"))
+        profile = self.read("layers.yaml")
+        self.assertIn("embedding", profile)
+        result = self.partition(profile, "--workers", 2)
+        self.assertEqual(result["stages"][0]["names"][0], "embedding")
+        self.assertEqual(result["stages"][1]["names"][-1], "head")
+        self.assertEqual(result["layers"], 4)
+        rows = json.loads(self.ok("profile", "c.yaml", "--repetitions", 1, "--json"))["layers"]
+        for row in rows:
+            self.assertGreater(row["F"] + row["B"] + row["W"], 0)
+        self.assertEqual(rows[1]["weights"], 4 * (12 * 16 * 16 + 13 * 16))  # of a GPT-2 block with hidden 16
+        self.assertEqual(rows[1]["activation"], 4 * 16 * 16)
+        self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
+
+    def test_profile_overwrites_nothing_unasked(self):
+        self.write("c.yaml", mlp_config())
+        self.write("layers.yaml", "mine")
+        self.refused(["profile", "c.yaml", "-o", "layers.yaml"], "-o", "layers.yaml exists already")
+        self.assertEqual(self.read("layers.yaml"), "mine")
+        self.ok("profile", "c.yaml", "-o", "layers.yaml", "--replace")
+        self.assertIn("layers:", self.read("layers.yaml"))
+        self.refused(["profile", "c.yaml", "-o", "c.yaml", "--replace"], "-o", "c.yaml")
+        self.refused(["profile", "c.yaml", "-o", "no/where.yaml"], "-o", "no/where.yaml")
+        self.refused(["profile", "none.yaml"], "none.yaml")
+
+
+LAYERS = "layers: [{F: 1}, {F: 1}, {F: 1}, {F: 9}, {F: 1}]\n"
+
+
+class AutoTest(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("layers.yaml", LAYERS)
+        self.write("c.yaml", mlp_config(schedule="name: 1f1b, workers: 2, partition: auto, profile: layers.yaml")
+                   .replace("layers: 2", "layers: 4"))
+
+    def test_simulate_says_what_was_chosen(self):
+        text = self.ok("simulate", "c.yaml")
+        self.assertIn("cuts [3] by layers.yaml", text)
+        found = json.loads(self.ok("simulate", "c.yaml", "--json"))
+        self.assertEqual([d["F"] for d in found["durations"]], [3, 10])
+
+    def test_every_stage_of_a_worker_counts(self):
+        # Worker 0 has the first and the last stage of the V. Stages alone could all be at most 4 with cuts
+        # [1, 2, 3] as well, which leave 8 of the 12 to it.
+        self.write("layers.yaml", "layers: [{F: 4}, {F: 3}, {F: 1}, {F: 3}, {F: 1}]")
+        text = self.ok("simulate", "c.yaml", "--set", "schedule.name=v-half")
+        self.assertRegex(text, r"cuts \[1, [23], 4\] by layers.yaml: the busiest worker has 1.17 times")
+
+    def test_a_placement_is_chosen_where_none_is_given(self):
+        text = self.ok("simulate", "c.yaml", "--set", "schedule.stages=3")
+        self.assertRegex(text, r"cuts \[\d, \d\], placement \[\d, \d, \d\], by")
+        text = self.ok("simulate", "c.yaml", "--set", "schedule.stages=3", "--set", "schedule.placement=[1, 0, 1]")
+        self.assertIn("cuts [3, 4], placement [1, 0, 1], by", text)
+
+    def test_replicas_are_cut_as_if_apart(self):
+        text = self.ok("simulate", "c.yaml", "--set", "schedule.name=chimera", "--set", "schedule.stages=2")
+        self.assertIn("cuts [3] by", text)
+
+    def test_legs_are_cut_alike(self):
+        self.write("leg.yaml", "layers: [{F: 1}, {F: 1}, {F: 1}, {F: 9}]\n")
+        text = self.ok("simulate", "c.yaml", "--set", "model.legs=2", "--set", "schedule.stages=5", "--set",
+                       "schedule.workers=5", "--set", "schedule.profile=leg.yaml")
+        self.assertIn("cuts [3] by leg.yaml", text)
+
+    def test_train_on_ranks(self):
+        for command in ([], launcher):
+            result = self.run_command("train", "c.yaml", "--report", "r.json", launcher=command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("cuts [3] by layers.yaml", result.stdout)
+            report = json.loads(self.read("r.json"))
+            self.assertEqual(report["config"]["schedule"]["cuts"], [3])
+            self.assertEqual(report["partition"]["loads"], [3, 10])
+            # The same as with those cuts: they, and nothing else, were decided.
+            self.write("cuts.yaml", self.read("c.yaml").replace("partition: auto, profile: layers.yaml", "cuts: [3]"))
+            self.run_command("train", "cuts.yaml", "--report", "same.json", launcher=command)
+            self.assertEqual(json.loads(self.read("same.json"))["losses"], report["losses"])
+
+    def test_train_measures(self):
+        self.write("c.yaml", self.read("c.yaml").replace(", profile: layers.yaml", ""))
+        for command in ([], launcher):
+            result = self.run_command("train", "c.yaml", "--report", "r.json", launcher=command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stdout, r"cuts \[[1-4]\] by measured times")
+            layers = json.loads(self.read("r.json"))["partition"]["layers"]
+            self.assertEqual([layer["name"] for layer in layers], [f"layer {n}" for n in range(4)] + ["head"])
+            self.assertTrue(all(layer["F"] > 0 for layer in layers))
+
+    def test_compare(self):
+        result = self.run_command("compare", "c.yaml", "--policies", "starpipe", "--repetitions", 1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("cuts [3] by layers.yaml", result.stdout)
+
+    def test_bad_configurations(self):
+        self.write("short.yaml", "layers: [{F: 1}]\n")
+        self.write("other.yaml", "layers: [{F: 1, stash: 1, count: 5}]\n")
+        for key, *culprits in [
+                ("schedule.partition=best", "schedule.partition", "'best'"),
+                ("schedule.cuts=[1]", "schedule.cuts", "schedule.partition auto"),
+                ("schedule.profile=none.yaml", "none.yaml"),
+                ("schedule.profile=short.yaml", "schedule.profile", "short.yaml has 1 layers, the model has 5"),
+                ("schedule.profile=other.yaml", "schedule.profile", "other.yaml", "activation of layer 0"),
+                ("schedule.stages=6", "schedule.stages", "6"),
+                ("runtime.emulate={F: 1ms, B: 1ms, W: 1ms}", "runtime.emulate.F", "schedule.partition auto")]:
+            self.refused(["simulate", "c.yaml", "--set", key], *culprits)
+            self.refused(["train", "c.yaml", "--set", key], *culprits, launcher=launcher)
+        self.refused(["simulate", "c.yaml", "--set", "schedule.name=zb-1p", "--set", "schedule.stages=3"], "zb-1p")
+        self.write("c.yaml", self.read("c.yaml").replace("partition: auto, ", ""))
+        self.refused(["simulate", "c.yaml"], "schedule.profile", "schedule.partition auto")
+
+
+if __name__ == "__main__":
+    CommandTest.binary = os.path.abspath(sys.argv[1])
+    launcher = sys.argv[2:]
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The scripts of experiments/slurm, and what README.md says of Slurm, on a cluster of two nodes.
+
+usage: cluster.py slurm_test.py SOURCE_DIR STARPIPE
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE, STARPIPE = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+TRAIN, COMPARE = "experiments/slurm/train.sbatch", "experiments/slurm/compare.sbatch"
+
+
+def readme_commands(name):
+    """Those of the section on Slurm that call sbatch or srun, without comments."""
+    section = re.search(r"^#+ Run under Slurm$(.*?)^#+ ", (SOURCE / "README.md").read_text(), re.M | re.S)[1]
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S) for line in block.splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [command for command in words if command and command[0] == name]
+
+
+def processes_of(job, rank):
+    """{pid: its parent} of starpipe's."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if (entry / "exe").samefile(STARPIPE) and {b"SLURM_JOB_ID=%d" % job,
+                                                       b"SLURM_PROCID=%d" % rank} <= set(variables):
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+class Slurm(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        # As in a clone that is built, but what jobs write stays out of it.
+        (self.folder / "experiments").symlink_to(SOURCE / "experiments")
+        (self.folder / "build" / "bin").mkdir(parents=True)
+        (self.folder / "build" / "bin" / "starpipe").symlink_to(STARPIPE)
+
+    def run_command(self, *command, **variables):
+        return subprocess.run(command, cwd=self.folder, env={**os.environ, **variables}, capture_output=True,
+                              text=True, timeout=240, check=False)
+
+    def submit(self, *command, **variables):
+        """The number of the job."""
+        submitted = self.run_command(*command, **variables)
+        self.assertRegex(submitted.stdout, r"^Submitted batch job \d+$", submitted.stderr)
+        return int(submitted.stdout.split()[-1])
+
+    def output(self, job):
+        file = self.folder / f"slurm-{job}.out"
+        return file.read_text() if file.exists() else ""
+
+    def wait(self, job, seconds=240):
+        """The exit status of the batch script."""
+        give_up = time.monotonic() + seconds
+        while time.monotonic() < give_up:
+            state = self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
+            if re.search(r" JobState=(COMPLETED|FAILED) ", state):
+                return int(re.search(r" ExitCode=(\d+):0 ", state)[1])
+            time.sleep(0.2)
+        self.run_command("scancel", str(job))
+        self.fail(f"job {job} did not end in {seconds} s: {state}\n{self.output(job)}")
+
+    def results(self, job):
+        """Its folder, named in the first line of its output."""
+        folder = re.match(r"results: (.+)\n", self.output(job))[1]
+        self.assertRegex(folder, rf"^results/\w+-{job}-\d+T\d+Z$")
+        return self.folder / folder
+
+    def check_places(self, report):
+        self.assertEqual([rank["machine"] for rank in report["ranks"]], ["n1", "n2"])
+
+    def check_training(self, job):
+        output, results = self.output(job), self.results(job)
+        self.assertEqual(sorted(file.name for file in results.iterdir()),
+                         ["prediction.txt", "report.json", "table.txt", "timeline.svg", "trace.json",
+                          "weights.safetensors"])
+        report = json.loads((results / "report.json").read_text())
+        self.check_places(report)
+        for figure in report["makespan"]["predicted"], report["makespan"]["measured"]:
+            self.assertGreater(figure, 0)
+        self.assertGreater(report["bytes_between_ranks"]["measured"], 0)
+        # Rank 0 alone prints: one table, and no step twice.
+        table = (results / "table.txt").read_text()
+        self.assertRegex(table, r"(?m)^1f1b on 2 workers, 2 ranks, ")
+        steps = re.findall(r"^step +(\d+)/", output, re.M)
+        self.assertEqual(len(steps), len(set(steps)))
+        self.assertGreater(len(steps), 1)
+        rest = re.sub(r"(?m)^(results: .*|step .*)\n", "", output)
+        self.assertEqual(rest, table, "that is all")
+
+    def check_comparison(self, job):
+        output, results = self.output(job), self.results(job)
+        self.assertEqual(sorted(file.name for file in results.iterdir()),
+                         ["compare.json", "prediction.txt", "table.txt", "timeline.svg"])
+        report = json.loads((results / "compare.json").read_text())
+        self.check_places(report)
+        self.assertGreater(report["predicted"]["makespan"], 0)
+        for policy in report["policies"]:
+            self.assertGreater(policy["makespan"], 0)
+        self.assertEqual(output, f"results: {results.relative_to(self.folder)}\n" + (results / "table.txt").read_text())
+
+    def test_the_readme(self):
+        jobs = [(command, self.submit(*command, REPETITIONS="1")) for command in readme_commands("sbatch")]
+        for command, job in jobs:
+            self.assertEqual(self.wait(job), 0, self.output(job))
+            (self.check_training if TRAIN in command else self.check_comparison)(job)
+        self.assertTrue(any(TRAIN in command for command, _ in jobs))
+        self.assertTrue(any(COMPARE in command for command, _ in jobs))
+        commands = readme_commands("srun")
+        self.assertTrue(commands)
+        for command in commands:
+            result = self.run_command(*command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_results_are_kept(self):
+        script = [TRAIN, "--set", "training.steps=2"]
+        jobs = [self.submit("sbatch", *script, CONFIG="experiments/mlp.yaml") for _ in range(2)]
+        self.assertEqual([self.wait(job) for job in jobs], [0, 0])
+        self.assertEqual(len({self.results(job) for job in jobs}), 2)
+
+    def test_bad_configurations(self):
+        for script in TRAIN, COMPARE:
+            job = self.submit("sbatch", script, "--set", "training.stops=1")
+            self.assertEqual(self.wait(job), 2)
+            self.assertRegex(self.output(job), r"^starpipe: .*training\.stops.*\n$")
+        for arguments in ["train", "nosuch.yaml"], ["compare", "experiments/mlp.yaml", "--policies", "nosuch"]:
+            result = self.run_command("srun", "--mpi=pmi2", "-N", "2", str(STARPIPE), *arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(re.findall(r"^starpipe: .*nosuch", result.stderr, re.M)), 1, result.stderr)
+
+    def test_a_lost_rank_ends_the_job(self):
+        job = self.submit("sbatch", TRAIN, "--set", "training.steps=1000000", CONFIG="experiments/mlp.yaml")
+        give_up = time.monotonic() + 120
+        while not re.search(r"^step .*1/", self.output(job), re.M) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        family = processes_of(job, rank=1)
+        self.assertEqual(len(family), 2, self.output(job))
+        worker = next(pid for pid in family if pid not in family.values())
+        os.kill(worker, signal.SIGKILL)
+        self.assertNotEqual(self.wait(job, 30), 0)
+        self.assertRegex(self.output(job), rf"(?m)^starpipe: rank 1 was lost: process {worker} was ended by signal 9 ")
+        self.assertEqual(sorted(file.name for file in self.results(job).iterdir()), ["prediction.txt", "table.txt"])
+        self.assertEqual([processes_of(job, rank) for rank in range(2)], [{}, {}], "left running")
+
+    def test_ranks_stay_where_slurm_binds_them(self):
+        if os.cpu_count() < 2:
+            self.skipTest("one core")
+        train = ["--mpi=pmi2", "-N", "1", "-n", "2", str(STARPIPE), "train", "experiments/mlp.yaml", "--set",
+                 "training.steps=2", "--report", "r.json"]
+        for bind, together in ("cores", 0), ("none", os.cpu_count()):
+            result = self.run_command("srun", f"--cpu-bind={bind}", *train)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            first, second = json.loads((self.folder / "r.json").read_text())["ranks"]
+            self.assertEqual(first["machine"], second["machine"])
+            if bind == "cores":
+                self.assertNotEqual(first["binding"], second["binding"])
+                self.assertEqual((first["cores"], second["cores"]), (1, 1))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
