@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs what README.md says: its console commands, its YAML, and its C++ examples.
 
-Usage: readme_test.py README.md STARPIPE MPIEXEC COMPILER BUILD_DIR SANITIZERS
+Usage: readme_test.py README.md STARPIPE MPIEXEC COMPILER BUILD_DIR [SANITIZERS]
 """
 
 import os
@@ -16,7 +16,7 @@ starpipe = pathlib.Path(sys.argv[2]).resolve()
 mpiexec = pathlib.Path(sys.argv[3])
 compiler = sys.argv[4]
 build = pathlib.Path(sys.argv[5]).resolve()
-sanitizers = [f"-fsanitize={sys.argv[6]}"] if sys.argv[6] else []
+sanitizers = [f"-fsanitize={names}" for names in sys.argv[6:]]
 source = readme.parent
 text = readme.read_text()
 
