@@ -29,7 +29,9 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   request.graph = graph;
   request.groups = wanted.groups;
   request.stage_workers = wanted.placement;
+  request.recompute = wanted.recompute;
   request.costs = costs;
+  if (costs && wanted.recompute) request.costs = plan::with_recomputation(*costs);
   request.memory_limit = wanted.memory_limit;
   plan::Schedule schedule = plan::make_schedule(wanted.name, request);
   if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
@@ -118,10 +120,12 @@ Experiment make_experiment(const Config& config) {
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
+  plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+  if (schedule.recompute()) costs = plan::with_recomputation(std::move(costs));
   if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
-    const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
+  if (emulated) emulated = std::move(costs);
   return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }
 
