@@ -100,6 +100,7 @@ constexpr std::array keys = {
     Key{"schedule.discipline", read_discipline},
     Key{"schedule.memory_limit", [](Value v, Config& c) { c.schedule.memory_limit = v.whole<int>(1); }},
     Key{"schedule.dynamic", [](Value v, Config& c) { c.schedule.dynamic = v.boolean(); }},
+    Key{"schedule.recompute", [](Value v, Config& c) { c.schedule.recompute = v.boolean(); }},
 
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
     Key{"runtime.precision", read_precision},

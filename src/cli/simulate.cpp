@@ -41,10 +41,11 @@ constexpr std::array transfer_kinds = {
 std::string summary(const runtime::Config& config, const runtime::Experiment& experiment,
                     const plan::Costs& costs, const plan::Timeline& timeline) {
   const plan::Schedule& schedule = experiment.schedule;
-  std::string text = fmt::format("{}: {} workers, {} stages, {} micro-batches, {}; {} parameters\n{}\n",
-                                 schedule.name(), schedule.workers(), schedule.stages(),
-                                 schedule.microbatches(), plan::to_string(experiment.discipline),
-                                 experiment.network.parameter_count(), runtime::describe_partition(config));
+  std::string text =
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}\n", schedule.name(),
+                  schedule.workers(), schedule.stages(), schedule.microbatches(),
+                  plan::to_string(experiment.discipline), schedule.recompute() ? ", with recomputation" : "",
+                  experiment.network.parameter_count(), runtime::describe_partition(config));
 
   std::vector<Row> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
@@ -103,6 +104,7 @@ int simulate(const SimulateOptions& options) {
   const runtime::Experiment experiment = runtime::make_experiment(config);
   plan::Costs costs = default_costs(config, experiment);
   options.costs.apply(costs, experiment.schedule.stages());
+  if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   if (options.timeline) {
     model::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));

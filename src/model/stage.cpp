@@ -79,6 +79,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
         place.stash_size = layer.stash_size();
         parameter_size_ += place.parameter_size;
         stash_size_ += place.stash_size;
+        largest_stash_ = std::max(largest_stash_, place.stash_size);
         layer_scratch = std::max(layer_scratch, layer.scratch_size());
         if (place.parameter_size > 0) {
           gradient_stash_size_ += rows_ * columns;
@@ -105,6 +106,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   if (loss_ != nullptr) {
     require(loss_->rows() == rows_ && loss_->input_columns() == columns, "loss does not fit the last layer");
     stash_size_ += loss_->stash_size();
+    largest_stash_ = std::max(largest_stash_, loss_->stash_size());
   }
   buffer_size_ = rows_ * widest;
   residual_size_ = rows_ * most_open_columns;
@@ -143,6 +145,9 @@ void Stage::forward(std::span<const float> parameters, std::span<const std::span
   std::span<float> residuals = scratch.subspan(2 * buffer_size_, residual_size_);
   const std::span<float> layer_scratch = scratch.subspan(2 * buffer_size_ + residual_size_);
   std::size_t open = 0;  // floats of open residual connections
+  const auto stash_at = [&](std::size_t at, std::size_t size) noexcept {
+    return stash.empty() && size > 0 ? scratch.subspan(scratch_size_, size) : stash.subspan(at, size);
+  };
 
   std::span<const float> x = inputs[0].first(rows_ * input_columns_[0]);
   if (inputs.size() > 1) {
@@ -158,21 +163,22 @@ void Stage::forward(std::span<const float> parameters, std::span<const std::span
       open += size;
       continue;
     }
-    const bool last = i + 1 == ops_.size() && !is_sink();
+    const bool last = i + 1 == ops_.size() && !is_sink() && !output.empty();
     const std::span<float> y = (last ? output : buffers[x.data() == buffers[0].data() ? 1 : 0]).first(size);
     if (ops_[i].kind == StageOp::Kind::residual_end) {
       open -= size;
       add(x, residuals.subspan(open, size), y);
     } else {
       ops_[i].layer->forward(parameters.subspan(place.parameters, place.parameter_size), x, y,
-                             stash.subspan(place.stash, place.stash_size), layer_scratch);
+                             stash_at(place.stash, place.stash_size), layer_scratch);
     }
     x = y;
   }
   if (is_sink()) {
-    output[0] =
-        loss_->forward(x, target, stash.subspan(stash_size_ - loss_->stash_size(), loss_->stash_size()));
-  } else {
+    const std::size_t size = loss_->stash_size();
+    const float loss = loss_->forward(x, target, stash_at(stash_size_ - size, size));
+    if (!output.empty()) output[0] = loss;
+  } else if (!output.empty()) {
     copy(x, output.first(x.size()));  // only when there was no op
   }
 }

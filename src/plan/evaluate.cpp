@@ -18,7 +18,8 @@ struct Change {
 
 using Changes = std::vector<std::vector<Change>>;  // by worker
 
-// What one (stage, micro-batch) adds: the stash, and B's part for W.
+// What one (stage, micro-batch) adds: the stash, B's part for W, and with recomputation its output where it
+// is an input that is kept.
 void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
                 Changes& changes) {
   const Job job = schedule.job(forward);
@@ -30,13 +31,11 @@ void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<
   };
   detail::for_each_stash(schedule, spans, forward,
                          [&](const detail::Kept& kept) { hold(kept, 1, size.stash); });
-  if (schedule.recompute()) {
-    const std::uint64_t inputs = detail::kept_bytes(schedule, costs, job.stage);
-    detail::for_each_kept(schedule, spans, forward, [&](const detail::Kept& kept) { hold(kept, 0, inputs); });
-  }
+  detail::for_each_input_kept(schedule, spans, forward,
+                              [&](const detail::Kept& kept) { hold(kept, 0, size.activation); });
   if (schedule.split_backward(job.stage, job.microbatch)) {
-    detail::for_each_kept_by_backward(schedule, spans, forward,
-                                      [&](const detail::Kept& kept) { hold(kept, 0, size.gradient_stash); });
+    detail::for_each_gradient_stash(schedule, spans, forward,
+                                    [&](const detail::Kept& kept) { hold(kept, 0, size.gradient_stash); });
   }
 }
 

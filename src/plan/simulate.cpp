@@ -107,13 +107,13 @@ class Simulation {
     const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
       if (schedule_.compute(producer) != at.compute) f(Fetch{kind, producer, job.stage, bytes});
     };
-    if (job.pass == Pass::F) {
+    const JobId stash_maker = detail::stash_maker(schedule_, schedule_.forward(job.stage, job.microbatch));
+    if (job.pass == Pass::F || id == stash_maker) {
       for (const int p : schedule_.graph().pred(job.stage)) {
         from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);
       }
     } else {
-      from(schedule_.forward(job.stage, job.microbatch), Fetch::Kind::stash,
-           detail::kept_bytes(schedule_, costs_, job.stage));
+      from(stash_maker, Fetch::Kind::stash, size.stash);
     }
     if (job.pass == Pass::B || job.pass == Pass::BW) {
       for (const int s : schedule_.graph().succ(job.stage)) {

@@ -5,21 +5,30 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <vector>
 
 #include "starpipe/plan/simulate.hpp"
 
 namespace starpipe::plan::detail {
 
-/// Bytes that F leaves for the backward pass: the stash, or with recomputation the stage's inputs (those of
-/// a first stage are the data, which are there anyway).
-inline std::uint64_t kept_bytes(const Schedule& schedule, const Costs& costs, int stage) {
-  if (!schedule.recompute()) return costs.size(stage).stash;
-  std::uint64_t bytes = 0;
-  for (const int s : schedule.graph().pred(stage)) bytes += costs.size(s).activation;
-  return bytes;
+/// The job that makes the stash of what `forward` computes: itself, or with recomputation B.
+inline JobId stash_maker(const Schedule& schedule, JobId forward) {
+  const Job job = schedule.job(forward);
+  return schedule.recompute() ? schedule.backward(job.stage, job.microbatch) : forward;
 }
 
-/// A time in which a worker keeps something for B or W.
+/// Calls f(JobId) for each job that reads the output of `forward`: F of the succeeding stages, and with
+/// recomputation their B.
+template <class Function>
+void for_each_output_reader(const Schedule& schedule, JobId forward, Function&& f) {
+  const Job job = schedule.job(forward);
+  for (const int next : schedule.graph().succ(job.stage)) {
+    f(schedule.forward(next, job.microbatch));
+    if (schedule.recompute()) f(schedule.backward(next, job.microbatch));
+  }
+}
+
+/// A time in which a worker keeps something for a backward pass.
 struct Kept {
   int worker;
   double from;
@@ -28,8 +37,8 @@ struct Kept {
 
 /// Calls f(Kept) once for each worker that computes any of `jobs`: from the start of the first of these to
 /// the end of the last.
-template <std::size_t N, class Function>
-void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, const std::array<JobId, N>& jobs,
+template <class Function>
+void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, std::span<const JobId> jobs,
                      Function&& f) {
   for (auto job = jobs.begin(); job != jobs.end(); ++job) {
     const auto is_here = [&, worker = schedule.compute(*job)](JobId id) {
@@ -46,20 +55,10 @@ void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, cons
   }
 }
 
-/// Calls f(Kept) for each worker that keeps what `forward` leaves for B and W.
+/// Calls f(Kept) for each worker that keeps B's part for W.
 template <class Function>
-void for_each_kept(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
-  const Job job = schedule.job(forward);
-  for_each_keeper(schedule, spans,
-                  std::array{forward, schedule.backward(job.stage, job.microbatch),
-                             schedule.weight_gradient(job.stage, job.microbatch)},
-                  f);
-}
-
-/// Calls f(Kept) for each worker that keeps what B leaves for W, or recomputes for itself and W.
-template <class Function>
-void for_each_kept_by_backward(const Schedule& schedule, std::span<const Span> spans, JobId forward,
-                               Function&& f) {
+void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward,
+                             Function&& f) {
   const Job job = schedule.job(forward);
   for_each_keeper(schedule, spans,
                   std::array{schedule.backward(job.stage, job.microbatch),
@@ -67,15 +66,23 @@ void for_each_kept_by_backward(const Schedule& schedule, std::span<const Span> s
                   f);
 }
 
-/// Calls f(Kept) for each worker and time in which a stash is live: from F on, or with recomputation from B
-/// on.
+/// Calls f(Kept) for each worker that keeps the stash: from F on, or with recomputation from B on.
 template <class Function>
 void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
-  if (schedule.recompute()) {
-    for_each_kept_by_backward(schedule, spans, forward, f);
-  } else {
-    for_each_kept(schedule, spans, forward, f);
-  }
+  const Job job = schedule.job(forward);
+  for_each_keeper(schedule, spans,
+                  std::array{stash_maker(schedule, forward), schedule.backward(job.stage, job.microbatch),
+                             schedule.weight_gradient(job.stage, job.microbatch)},
+                  f);
+}
+
+/// Calls f(Kept) for each worker that keeps the output of `forward` to recompute from it.
+template <class Function>
+void for_each_input_kept(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
+  if (!schedule.recompute()) return;
+  std::vector<JobId> readers;
+  for_each_output_reader(schedule, forward, [&](JobId id) { readers.push_back(id); });
+  for_each_keeper(schedule, spans, readers, f);
 }
 
 }  // namespace starpipe::plan::detail

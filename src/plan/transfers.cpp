@@ -85,16 +85,16 @@ std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& co
     if (job.pass == Pass::F) {
       seen.clear();
       seen.insert(worker);
-      for (const int next : schedule.graph().succ(job.stage)) {
-        const int reader = schedule.compute(schedule.forward(next, job.microbatch));
+      detail::for_each_output_reader(schedule, id, [&](JobId reader_id) {
+        const int reader = schedule.compute(reader_id);
         if (seen.insert(reader)) add(at(reader).activations, costs.size(job.stage).activation);
-      }
+      });
       seen.clear();
-      seen.insert(worker);
+      seen.insert(schedule.compute(detail::stash_maker(schedule, id)));
       for (const JobId reader_id : {schedule.backward(job.stage, job.microbatch),
                                     schedule.weight_gradient(job.stage, job.microbatch)}) {
         const int reader = schedule.compute(reader_id);
-        if (seen.insert(reader)) add(at(reader).stashes, detail::kept_bytes(schedule, costs, job.stage));
+        if (seen.insert(reader)) add(at(reader).stashes, costs.size(job.stage).stash);
       }
     }
     if (job.pass == Pass::B || job.pass == Pass::BW) {

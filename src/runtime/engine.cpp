@@ -154,9 +154,9 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
   }
   for (const model::Stage& stage : network_.stages) {
     starpu_data_handle_t handle = nullptr;
-    starpu_vector_data_register(&handle, -1, 0,
-                                static_cast<std::uint32_t>(std::max<std::size_t>(1, stage.scratch_size())),
-                                sizeof(float));
+    starpu_vector_data_register(
+        &handle, -1, 0, static_cast<std::uint32_t>(std::max<std::size_t>(1, scratch_size(schedule_, stage))),
+        sizeof(float));
     scratch_.emplace_back(handle, false);
   }
 }
@@ -260,6 +260,7 @@ std::vector<starpu_task*> Engine::arrivals(const Task& task) {
   for (const DataAccess& access : task.data) {
     const Datum& datum = graph_.data()[access.datum];
     if (access.access != Access::read || datum.worker == task.worker) continue;
+    if (datum.kind == DataKind::loss) continue;  // it is only waited for
     const starpu_data_handle_t handle = handles_[access.datum].get();
     const int reader = session_.map().rank_of(task.worker);
     if (rank_of(datum) != reader) {
@@ -380,9 +381,9 @@ void Engine::gather(StepResult& result) {
   }
   result.jobs = gather_on_root(session_.mpi(), std::span<const JobRecord>(mine));
   const WorkerMap& map = session_.map();
-  const auto local = std::span(meter_.workers())
-                         .subspan(static_cast<std::size_t>(map.first(rank())),
-                                  static_cast<std::size_t>(map.count(rank())));
+  const auto local =
+      std::span(meter_.workers())
+          .subspan(static_cast<std::size_t>(map.first(rank())), static_cast<std::size_t>(map.count(rank())));
   result.workers = gather_on_root(session_.mpi(), local);
 }
 

@@ -52,9 +52,7 @@ plan::Schedule read_schedule(const Config& config) {
     throw InputError(fmt::format("{}: its stage graph is not the model's", file));
   }
   if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
-  if (schedule.recompute()) {
-    throw InputError(fmt::format("{}: it recomputes activations, which runs do not", file));
-  }
+  if (wanted.recompute) schedule = schedule.with_recomputation();
   return schedule;
 }
 
@@ -128,7 +126,9 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   request.graph = graph;
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
+  request.recompute = config.schedule.recompute;
   request.costs = costs;
+  if (costs && request.recompute) request.costs = plan::with_recomputation(*costs);
   request.memory_limit = config.schedule.memory_limit;
   return finished(plan::make_schedule(config.schedule.name, request), config.schedule);
 }
@@ -163,10 +163,12 @@ Experiment make_experiment(const Config& config) {
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
+  plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+  if (schedule.recompute()) costs = plan::with_recomputation(std::move(costs));
   if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
-    const plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
+  if (emulated) emulated = std::move(costs);
   return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
 }
 

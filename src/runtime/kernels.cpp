@@ -46,7 +46,7 @@ struct JobData {
           target = data[i];
           break;
         case DataKind::loss:
-          output = data[i];
+          if (!reads) output = data[i];
           break;
         case DataKind::stash:
           stash = data[i];
@@ -76,6 +76,9 @@ void run_job(const KernelContext& context, const Task& task, std::span<const std
   thread_local JobData job;
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[static_cast<std::size_t>(task.stage)];
+  if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
+    stage.forward(job.weights, job.inputs, job.target, {}, job.stash, scratch);
+  }
   switch (task.kind) {
     case TaskKind::F:
       stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch);
@@ -95,6 +98,10 @@ void run_job(const KernelContext& context, const Task& task, std::span<const std
 }
 
 }  // namespace
+
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage) {
+  return schedule.recompute() ? stage.scratch_size_without_stash() : stage.scratch_size();
+}
 
 void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
                 std::span<float> scratch) noexcept {

@@ -19,8 +19,11 @@ struct KernelContext {
   int step = 0;          ///< from 0
 };
 
-/// Runs `task`. `data`: memory of `task.data`, in the same order; `scratch`: at least the stage's
-/// scratch_size(). Thread-safe for tasks that write different data.
+/// Floats of working memory that the tasks of `stage` need.
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage);
+
+/// Runs `task`. `data`: memory of `task.data`, in the same order; `scratch`: scratch_size() floats.
+/// Thread-safe for tasks that write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
                 std::span<float> scratch) noexcept;
 

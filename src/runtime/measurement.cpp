@@ -135,7 +135,8 @@ MeasuredRun Measurement::measured() const {
                                return plan::Placement{.weights = schedule_.placement(id(job)).weights,
                                                       .compute = worker[id(job)]};
                              },
-                         .priority = [&](const plan::Job& job) { return order[id(job)]; }});
+                         .priority = [&](const plan::Job& job) { return order[id(job)]; },
+                         .recompute = schedule_.recompute()});
   plan::Costs costs;
   costs.sizes = sizes_;
   plan::Timeline timeline = plan::evaluate(as_run, costs, std::move(spans));

@@ -6,7 +6,20 @@
 namespace starpipe::runtime {
 namespace {
 
-bool is_stash(DataKind kind) { return kind == DataKind::stash || kind == DataKind::gradient_stash; }
+// By datum, whether it is kept for backward passes: stashes, and the activations that they recompute from.
+std::vector<bool> kept(const TaskGraph& graph) {
+  std::vector<bool> result(graph.data().size());
+  for (const Task& task : graph.tasks()) {
+    for (const DataAccess& access : task.data) {
+      const DataKind kind = graph.data()[access.datum].kind;
+      if (kind == DataKind::stash || kind == DataKind::gradient_stash ||
+          (kind == DataKind::activation && task.kind != TaskKind::F)) {
+        result[access.datum] = true;
+      }
+    }
+  }
+  return result;
+}
 
 plan::Received* received(plan::Transfers& transfers, DataKind kind) {
   switch (kind) {
@@ -35,10 +48,11 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
       live_bytes_(workers_.size()),
       on_(graph.data().size()),
       copies_(graph.data().size()) {
+  const std::vector<bool> is_kept = kept(graph);
   for (const Task& task : graph.tasks()) {
     if (!local[static_cast<std::size_t>(task.worker)]) continue;
     for (const DataAccess& access : task.data) {
-      if (!is_stash(graph.data()[access.datum].kind)) continue;
+      if (!is_kept[access.datum] || !keeps(access)) continue;
       auto& copies = copies_[access.datum];
       auto copy = std::ranges::find(copies, task.worker, &Copy::worker);
       if (copy == copies.end()) copy = copies.insert(copy, Copy{task.worker, 0, 0});
@@ -62,6 +76,11 @@ void Meter::reset() {
       copy.held = false;
     }
   }
+}
+
+// An activation is kept by the jobs that read it; the one that writes it does not need it.
+bool Meter::keeps(const DataAccess& access) const {
+  return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
 }
 
 void Meter::hold(std::size_t datum, Copy& copy) {
@@ -98,6 +117,7 @@ int Meter::start(const Task& task, int worker) {
   int count = 0;
   for (const DataAccess& access : task.data) {
     if (receive(access, worker)) ++count;
+    if (!keeps(access)) continue;
     for (Copy& copy : copies_[access.datum]) {
       if (copy.worker == task.worker && !copy.held) hold(access.datum, copy);
     }

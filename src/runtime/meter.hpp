@@ -46,7 +46,7 @@ class Meter {
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
 
  private:
-  // A copy of a stash or gradient stash on one worker.
+  // A copy on one worker of what is kept for backward passes.
   struct Copy {
     int worker;
     int readers;  // tasks here that read it
@@ -54,6 +54,7 @@ class Meter {
     bool held = false;
   };
 
+  [[nodiscard]] bool keeps(const DataAccess& access) const;
   bool receive(const DataAccess& access, int worker);
   void hold(std::size_t datum, Copy& copy);
   void release(std::size_t datum, Copy& copy);
@@ -68,7 +69,7 @@ class Meter {
   std::vector<int> live_;                  // stashes, by worker
   std::vector<std::uint64_t> live_bytes_;  // by worker
   std::vector<std::vector<int>> on_;       // by datum: workers that have it, its writer first
-  std::vector<std::vector<Copy>> copies_;  // by datum; only stashes and gradient stashes, local workers
+  std::vector<std::vector<Copy>> copies_;  // by datum; only what is kept, on local workers
 };
 
 }  // namespace starpipe::runtime

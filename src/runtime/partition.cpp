@@ -115,11 +115,12 @@ std::vector<plan::PartitionRequest> choices(const Config& config, const plan::St
 }
 
 /// The schedule's makespan with these stages.
-double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition) {
+double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
+                 const std::vector<plan::LayerCosts>& layers) {
   Config placed = config;
   placed.schedule.placement = partition.stage_workers;
   return plan::simulate(build_schedule(placed, graph, std::nullopt),
-                        plan::stage_costs(config.schedule.profile, partition.cuts))
+                        plan::stage_costs(layers, partition.cuts))
       .makespan;
 }
 
@@ -136,13 +137,17 @@ void choose_partition(Config& config) {
   } else {
     require_profile_of(config);
   }
+  std::vector<plan::LayerCosts> layers = wanted.profile;
+  if (wanted.recompute) {
+    for (plan::LayerCosts& layer : layers) layer.time.B += layer.time.F;
+  }
   double shortest = std::numeric_limits<double>::infinity();
   for (plan::PartitionRequest& request : requests) {
-    request.layers = wanted.profile;
+    request.layers = layers;
     plan::Partition found = plan::partition(request);
     if (requests.size() > 1) {
       split_until(found, stages, static_cast<int>(request.layers.size()));
-      const double makespan = predicted(config, graph, found);
+      const double makespan = predicted(config, graph, found, layers);
       if (makespan >= shortest) continue;
       shortest = makespan;
       wanted.placement = found.stage_workers;

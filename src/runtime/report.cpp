@@ -57,6 +57,7 @@ ordered_json to_json(const Config& config) {
   if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
   if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
   if (schedule.dynamic) json["schedule"]["dynamic"] = true;
+  if (schedule.recompute) json["schedule"]["recompute"] = true;
   json["runtime"] = {{"policy", runtime.policy},
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},

@@ -121,34 +121,53 @@ class TaskGraph::Builder {
       task.data.push_back({at->second, Access::read});
   }
 
+  // What the host fills before the step, on each worker that reads it.
+  void read_from_host(Task& task, DataKind kind, int s, int b, std::size_t size) {
+    const Key key = {kind, s, b, task.worker};
+    const auto at = numbers_.find(key);
+    task.data.push_back(
+        {at != numbers_.end() ? at->second : add(key, {kind, s, b, task.worker, size}), Access::read});
+  }
+
+  // What F is computed from, the weights apart.
+  void read_inputs(const plan::Job& j, Task& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    const auto preds = schedule_.graph().pred(s);
+    if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.rows() * st.input_columns().front());
+    for (const int p : preds) task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
+    if (st.is_sink()) read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
+  }
+
+  void write_stash(const plan::Job& j, Task& task) {
+    const auto& [s, b, pass] = j;
+    write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
+  }
+
   void forward(const plan::Job& j, Task& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
     const int w = task.worker;
-    if (schedule_.graph().pred(s).empty()) {
-      const std::size_t size = st.rows() * st.input_columns().front();
-      const auto datum = add({DataKind::input, s, b, 0}, {DataKind::input, s, b, w, size});
-      task.data.push_back({datum, Access::read});
-    }
-    for (const int p : schedule_.graph().pred(s)) {
-      task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
-    }
+    read_inputs(j, task);
     if (st.is_sink()) {
-      const auto target =
-          add({DataKind::target, s, b, 0}, {DataKind::target, s, b, w, st.rows() * st.target_columns()});
-      task.data.push_back({target, Access::read});
-      task.data.push_back({add({DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1}), Access::write});
+      write(task, {DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1});
     } else {
       write(task, {DataKind::activation, s, b, 0},
             {DataKind::activation, s, b, w, st.rows() * st.output_columns()});
     }
-    write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, w, st.stash_size()});
+    if (!schedule_.recompute()) write_stash(j, task);
   }
 
   void backward(const plan::Job& j, Task& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
-    read(task, {DataKind::stash, s, b, 0});
+    if (schedule_.recompute()) {
+      read_inputs(j, task);
+      read(task, {DataKind::loss, s, b, 0});  // of the sink: else nothing would make its B wait for its F
+      write_stash(j, task);
+    } else {
+      read(task, {DataKind::stash, s, b, 0});
+    }
     for (const int next : schedule_.graph().succ(s)) read(task, {DataKind::gradient, s, b, next});
     const auto preds = schedule_.graph().pred(s);
     for (std::size_t i = 0; i < preds.size(); ++i) {

@@ -19,8 +19,8 @@ enum class DataKind : std::uint8_t {
   weights,          // one a holder; lives across steps
   optimizer_state,  // one a holder; lives across steps
   weight_gradient,  // accumulator, one a worker that runs W or BW, and one a holder; lives across steps
-  input,            // of a source; filled by the host before the step
-  target,           // of the sink; filled by the host before the step
+  input,            // of a source, one a worker that reads it; filled by the host before the step
+  target,           // of the sink, likewise
   loss,             // read by the host after the step
   activation,       // the rest is written once a step and dropped after its last reader
   stash,
@@ -70,6 +70,8 @@ struct Task {
 /// obeys every worker's order, as StarPU's implicit dependencies need it: accumulators are zeroed first;
 /// jobs follow in topological order; then accumulators are closed, gradients are reduced and the holders'
 /// optimizers run.
+///
+/// With recomputation it is B, or BW, that writes the stash: it reads what F read and computes F again first.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.

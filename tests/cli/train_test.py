@@ -165,6 +165,36 @@ class Train(CommandTest):
         self.refused_by_all(("mlp.yaml", *size, "--set", "schedule.dynamic=true"), "schedule.dynamic", "ordered",
                             files=("gpt.yaml", "mlp.yaml", "text", "r.json"))
 
+    def test_recomputation(self):
+        """Less to hold, as predicted to the byte, and the same losses, alone and as two ranks."""
+        size = ("--set", "schedule.name=1f1b", "--set", "schedule.workers=4", "--set", "model.layers=4", "--set",
+                "training.microbatches=8", "--set", "runtime.workers_per_core=16")
+        for launcher in ([], LAUNCHER):
+            kept = self.report_of(*size, launcher=launcher)
+            report = self.report_of(*size, "--set", "schedule.recompute=true", launcher=launcher)
+            self.assertTrue(report["config"]["schedule"]["recompute"])
+            self.assertEqual(report["losses"], kept["losses"])
+            self.assertEqual(report["peak_activations"], {"predicted": [1] * 4, "measured": [1] * 4})
+            figures = report["peak_activation_bytes"]
+            self.assertEqual(figures["predicted"], figures["measured"])
+            for less, more in list(zip(figures["measured"], kept["peak_activation_bytes"]["measured"]))[:2]:
+                self.assertLess(less, more)
+            for kind in ("activations", "stashes", "gradients"):
+                for figures in report["received"][kind].values():
+                    self.assertEqual(figures["predicted"], figures["measured"])
+                self.assertEqual(report["received"][kind], kept["received"][kind])
+
+    def test_recomputation_puts_f_into_b(self):
+        arguments = ("--set", "schedule={name: 1f1b, workers: 4, recompute: true}", "--set", "model.layers=4", "--set",
+                     "training.microbatches=8", "--set", "runtime.workers_per_core=16")
+        report = self.report_of(*arguments, "--set", "runtime.emulate={F: 2ms, B: 3ms, W: 1ms}")
+        self.assertEqual(report["durations"], [{"F": 0.002, "B": 0.005, "W": 0.001}] * 4)
+        self.assertAlmostEqual(report["makespan"]["predicted"], (8 + 4 - 1) * 8e-3)
+        self.assertGreater(report["makespan"]["measured"], 0.99 * report["makespan"]["predicted"])
+        self.assertEqual(report["peak_activations"]["measured"], [1] * 4)
+        result = json.loads(self.ok("simulate", "mlp.yaml", *arguments, "--durations", "F=2,B=3,W=1", "--json"))
+        self.assertEqual(result["makespan"], (8 + 4 - 1) * 8)
+
     def test_two_ranks(self):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -225,6 +225,24 @@ TEST_P(Stages, SplitAndFusedBackwardAreEqualToTheBit) {
   EXPECT_EQ(fused.input_gradients, split.input_gradients);
 }
 
+// Recomputation: F first keeps nothing, then gives nothing but the stash.
+TEST_P(Stages, OutputAndStashComeAloneToTheBit) {
+  Floats stash(stage_->stash_size(), kNaN);
+  const Floats output = forward(parameters_, inputs_, stash);
+  const std::vector<std::span<const float>> in(inputs_.begin(), inputs_.end());
+  Guarded output_alone(output.size());
+  Guarded scratch(stage_->scratch_size_without_stash());
+  stage_->forward(parameters_, in, target_, output_alone, {}, scratch);
+  output_alone.expect_whole("output");
+  scratch.expect_guards("scratch");
+  EXPECT_TRUE(std::ranges::equal(output_alone.span(), output));
+  Guarded stash_alone(stash.size());
+  stage_->forward(parameters_, in, target_, {}, stash_alone, scratch);
+  stash_alone.expect_whole("stash");
+  scratch.expect_guards("scratch");
+  EXPECT_TRUE(std::ranges::equal(stash_alone.span(), stash));
+}
+
 TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
   Floats stash(stage_->stash_size());
   Floats scratch(stage_->scratch_size());

@@ -42,6 +42,7 @@ Case random_case(testing::Random& random, Discipline discipline) {
       schedule = schedule.with(discipline);
     }
     if (!check(schedule).ok()) continue;
+    if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
     const int stages = schedule.stages();
     return {std::move(schedule), testing::random_costs(random, stages)};
   }
@@ -51,7 +52,8 @@ std::string describe(const Case& c, const std::vector<Span>& spans) {
   std::ostringstream out;
   out << to_string(c.schedule.discipline()) << " S=" << c.schedule.stages()
       << " B=" << c.schedule.microbatches() << " W=" << c.schedule.workers() << " alpha=" << c.costs.alpha
-      << " beta=" << c.costs.beta << " prefetch=" << c.costs.prefetch << "\n";
+      << " beta=" << c.costs.beta << " prefetch=" << c.costs.prefetch
+      << " recompute=" << c.schedule.recompute() << "\n";
   for (const JobId id : c.schedule.order()) {
     out << to_string(c.schedule.job(id)) << " on " << c.schedule.compute(id) << ": " << spans[id].start
         << ".." << spans[id].end << "\n";

@@ -35,21 +35,23 @@ inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, J
   };
   const auto at = [&](JobId other) { return schedule.compute(other); };
   std::vector<Input> result;
-  const JobId f = schedule.forward(j.stage, j.microbatch);
-  if (j.pass == Pass::F) {
+  const bool backward = j.pass == Pass::B || j.pass == Pass::BW;
+  if (j.pass == Pass::F || (backward && schedule.recompute())) {
     for (const int s : schedule.graph().pred(j.stage)) {
       const JobId maker = schedule.forward(s, j.microbatch);
       result.push_back({Input::activation, at(maker), {s, j.microbatch, 0}, size(s).activation, maker});
     }
   } else {
-    result.push_back({Input::stash, at(f), {j.stage, j.microbatch, 0}, size(j.stage).stash, f});
+    const JobId maker = schedule.recompute() ? schedule.backward(j.stage, j.microbatch)
+                                             : schedule.forward(j.stage, j.microbatch);
+    result.push_back({Input::stash, at(maker), {j.stage, j.microbatch, 0}, size(j.stage).stash, maker});
   }
   if (j.pass == Pass::W) {
     const JobId maker = schedule.backward(j.stage, j.microbatch);
     result.push_back(
         {Input::gradient_stash, at(maker), {j.stage, j.microbatch, 0}, size(j.stage).gradient_stash, maker});
   }
-  if (j.pass == Pass::B || j.pass == Pass::BW) {
+  if (backward) {
     for (const int s : schedule.graph().succ(j.stage)) {
       const JobId maker = schedule.backward(s, j.microbatch);
       result.push_back(
@@ -273,11 +275,22 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
         if (with_f && f_here) from = spans[f].start, to = b_here || w_here ? to : spans[f].end;
         return from <= time && time < to;
       };
-      if (live(true)) {
+      if (live(!schedule.recompute())) {
         ++result.stashes;
         result.bytes += size.stash;
       }
       if (schedule.split_backward(s, b) && live(false)) result.bytes += size.gradient_stash;
+      // The output, where it is kept as the input of jobs that run here.
+      double from = std::numeric_limits<double>::infinity();
+      double to = -from;
+      for (const int next : schedule.graph().succ(s)) {
+        for (const JobId reader : {schedule.forward(next, b), schedule.backward(next, b)}) {
+          if (schedule.compute(reader) != worker) continue;
+          from = std::min(from, spans[reader].start);
+          to = std::max(to, spans[reader].end);
+        }
+      }
+      if (schedule.recompute() && from <= time && time < to) result.bytes += size.activation;
     }
   }
   return result;

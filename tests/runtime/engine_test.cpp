@@ -178,6 +178,40 @@ TEST(Engine, NamedSchedulesOrdered) {
   }
 }
 
+// The same bits as without, and less to hold.
+TEST(Engine, Recomputation) {
+  for (const NamedCase& c : named_cases(workers(), 6)) {
+    const Schedule schedule = c.schedule.with_recomputation();
+    SCOPED_TRACE(schedule.name());
+    const Outcome run = expect_sound(schedule, c.network, 2);
+    if (!our_policy()) continue;
+    expect_peaks(run, schedule, c.network);
+    expect_same_bits(run, c.schedule, c.network, sgd, *data_for(c.network));
+    const plan::Timeline kept = plan::simulate(c.schedule, costs_of(c.network));
+    for (std::size_t w = 0; w < run.workers.size(); ++w) {
+      const int peak = kept.peak_activations[w];
+      EXPECT_LE(run.workers[w].peak_activations, peak);
+      if (run.workers[w].peak_activations < peak) {
+        EXPECT_LT(run.workers[w].peak_activation_bytes, kept.peak_activation_bytes[w]);
+      }
+    }
+  }
+}
+
+TEST(Engine, RecomputationElsewhere) {
+  const model::Network tree = tiny_mlp(5, 2);
+  const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
+  for (const model::Network* network : {&tree, &dag}) {
+    for (const bool is_split : {false, true}) {
+      const Schedule schedule = scattered(network->graph, workers(), 5, is_split).with_recomputation();
+      SCOPED_TRACE(network->config.kind + (is_split ? " split" : " fused"));
+      const Outcome run = expect_sound(schedule, *network, 2);
+      if (our_policy()) expect_peaks(run, schedule, *network);
+      expect_sound(schedule.with(Discipline::greedy), *network, 2);
+    }
+  }
+}
+
 TEST(Engine, NamedSchedulesGreedy) {
   if (!our_policy()) GTEST_SKIP() << "disciplines are our policy's";
   for (const NamedCase& c : named_cases(workers(), 5)) {
@@ -317,13 +351,15 @@ TEST(Engine, NothingIsLeftInMemory) {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
   const std::size_t before = starpu_memory_get_used(STARPU_MAIN_RAM);
-  std::size_t scratch = 0;
-  for (const model::Stage& stage : network.stages) scratch += stage.scratch_size() * sizeof(float);
-  scratch *= static_cast<std::size_t>(session->map().count(session->mpi().rank()));
   for (const char* name : {"1f1b", "fsdp"}) {
     SCOPED_TRACE(name);
-    {
-      const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
+    for (const bool recompute : {false, true}) {
+      const Schedule schedule =
+          plan::make_schedule(name, {.workers = workers(), .microbatches = 4, .recompute = recompute});
+      std::size_t scratch = 0;
+      for (const model::Stage& stage : network.stages)
+        scratch += scratch_size(schedule, stage) * sizeof(float);
+      scratch *= static_cast<std::size_t>(session->map().count(session->mpi().rank()));
       Engine engine(*session, schedule, network, sgd, start_values(network), no_timeout);
       for (int step = 0; step < 20; ++step) {
         engine.run_step(step, *data);

@@ -80,7 +80,8 @@ TEST(Meter, CountsWhatThePlanCounts) {
   int moving = 0;
   for (int run = 0; run < 300; ++run) {
     const Schedule drawn(plan::testing::random_spec(random, {.sound_priority = 1}));
-    const Schedule schedule = run % 2 == 0 ? drawn : drawn.with(plan::Discipline::greedy);
+    Schedule schedule = run % 2 == 0 ? drawn : drawn.with(plan::Discipline::greedy);
+    if (run % 3 == 0) schedule = schedule.with_recomputation();
     if (!plan::check(schedule).ok()) continue;
     SCOPED_TRACE(::testing::Message() << "run " << run);
     const model::Network network = dag_network(schedule.graph());

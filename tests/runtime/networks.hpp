@@ -289,7 +289,7 @@ class SequentialRun {
     for (const Task& task : graph_.tasks()) {
       std::vector<std::span<float>> spans;
       for (const DataAccess& access : task.data) spans.emplace_back(memory_[access.datum]);
-      Floats scratch(network_.stages[static_cast<std::size_t>(task.stage)].scratch_size());
+      Floats scratch(scratch_size(schedule_, network_.stages[static_cast<std::size_t>(task.stage)]));
       run_kernel(context_, task, spans, scratch);
     }
     Floats losses(static_cast<std::size_t>(schedule_.microbatches()));

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
@@ -37,6 +38,7 @@ void for_each_case(const std::function<void(const Case&)>& check) {
       cases.push_back({named.name + ", split", named.network, split(named.schedule)});
       cases.push_back(
           {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
+      cases.push_back({named.name + ", recompute", named.network, named.schedule.with_recomputation()});
     }
   }
   const model::Network chain = tiny_mlp(4);
@@ -47,18 +49,22 @@ void for_each_case(const std::function<void(const Case&)>& check) {
     for (const auto& [label, network] : {std::pair{"chain", &chain}, std::pair{"tree", &tree},
                                          std::pair{"dag", &dag}, std::pair{"bare", &bare}}) {
       for (const int workers : {1, 2, 4}) {
+        const Schedule schedule = scattered(network->graph, workers, 5, is_split);
+        cases.push_back({std::string("scattered ") + label, *network, schedule});
         cases.push_back(
-            {std::string("scattered ") + label, *network, scattered(network->graph, workers, 5, is_split)});
+            {std::string("scattered ") + label + ", recompute", *network, schedule.with_recomputation()});
       }
       Schedule replicas =
           plan::make_schedule("ddp", {.workers = 3, .microbatches = 4, .graph = network->graph});
       cases.push_back({std::string("ddp ") + label, *network, is_split ? split(replicas) : replicas});
     }
   }
+  const std::size_t named_count = cases.size();
   std::mt19937_64 random(7);
-  while (cases.size() < 250) {
-    const Schedule schedule(plan::testing::random_spec(random, {.sound_priority = 1}));
+  while (cases.size() < named_count + 100) {
+    Schedule schedule(plan::testing::random_spec(random, {.sound_priority = 1}));
     if (!plan::check(schedule).ok()) continue;
+    if (cases.size() % 2 == 0) schedule = schedule.with_recomputation();
     cases.push_back({"random " + std::to_string(cases.size()), dag_network(schedule.graph()), schedule});
   }
   for (const Case& one : cases) {
@@ -136,6 +142,8 @@ TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
     for (std::size_t d = 0; d < graph.data().size(); ++d) {
       if (!is_temporary(graph.data()[d].kind)) continue;
       EXPECT_EQ(written[d], 1);
+      // BW that recomputes uses the stash itself.
+      if (graph.data()[d].kind == DataKind::stash && c.schedule.recompute()) continue;
       EXPECT_GE(read[d], 1) << "a datum that nobody reads: kind " << static_cast<int>(graph.data()[d].kind);
     }
   });
@@ -241,7 +249,8 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
     for (const Task& task : graph.tasks()) {
       for (const DataAccess& access : task.data) {
         const Datum& datum = graph.data()[access.datum];
-        if (datum.worker == task.worker || !seen.emplace(access.datum, task.worker).second) continue;
+        if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
+        if (!seen.emplace(access.datum, task.worker).second) continue;
         plan::Received& count = received(counted[static_cast<std::size_t>(task.worker)], datum.kind);
         ++count.count;
         count.bytes += datum.size * sizeof(float);
@@ -287,6 +296,61 @@ TEST(TaskGraph, TasksInOrderTrain) {
     expect_close(run.parameters(), reference.parameters, 1e-5, "parameters");
     run.expect_equal_replicas();
   });
+}
+
+// The same kernels on the same inputs: nothing but where the stash comes from is different.
+TEST(TaskGraph, RecomputationChangesNoBit) {
+  openblas_set_num_threads(1);
+  for_each_case([](const Case& c) {
+    if (!c.schedule.recompute()) return;
+    const Schedule plain(plan::ScheduleSpec{
+        .name = "plain",
+        .graph = c.schedule.graph(),
+        .microbatches = c.schedule.microbatches(),
+        .workers = c.schedule.workers(),
+        .split_backward = [&](int s, int b) { return c.schedule.split_backward(s, b); },
+        .placement = [&](const plan::Job& job) { return c.schedule.placement(*c.schedule.find(job)); },
+        .priority =
+            [&](const plan::Job& job) { return std::int64_t{c.schedule.rank(*c.schedule.find(job))}; },
+        .discipline = c.schedule.discipline()});
+    std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
+    if (c.network.config.kind != "dag") data = data_for(c.network);
+    SequentialRun with(c.schedule, c.network, sgd, start_values(c.network));
+    SequentialRun without(plain, c.network, sgd, start_values(c.network));
+    for (int step = 0; step < 2; ++step) EXPECT_EQ(with.step(step, *data), without.step(step, *data));
+    EXPECT_TRUE(with.gradients() == without.gradients());
+    EXPECT_TRUE(with.parameters() == without.parameters());
+  });
+}
+
+// F makes no stash; B, or BW, makes it, of what F read.
+TEST(TaskGraph, RecomputationMovesTheStashToB) {
+  int recomputing = 0;
+  for_each_case([&](const Case& c) {
+    if (!c.schedule.recompute()) return;
+    ++recomputing;
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    std::map<plan::JobId, std::multiset<std::tuple<DataKind, int, int>>> inputs;
+    for (const Task& task : graph.tasks()) {
+      if (!task.job) continue;
+      const plan::Job job = c.schedule.job(*task.job);
+      const bool is_backward = job.pass == plan::Pass::B || job.pass == plan::Pass::BW;
+      for (const DataAccess& access : task.data) {
+        const auto& [kind, stage, microbatch, worker, size] = graph.data()[access.datum];
+        if (kind == DataKind::stash) {
+          EXPECT_EQ(access.access, is_backward ? Access::write : Access::read);
+          EXPECT_NE(job.pass, plan::Pass::F);
+        }
+        const bool is_input =
+            kind == DataKind::input || kind == DataKind::activation || kind == DataKind::target;
+        if (is_input && access.access == Access::read) inputs[*task.job].emplace(kind, stage, microbatch);
+      }
+      if (is_backward) {
+        EXPECT_EQ(inputs[*task.job], inputs[c.schedule.forward(job.stage, job.microbatch)]);
+      }
+    }
+  });
+  EXPECT_GT(recomputing, 50);
 }
 
 TEST(TaskGraph, RefusesAnotherStageGraph) {

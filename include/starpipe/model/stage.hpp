@@ -46,6 +46,8 @@ class Stage {
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
   /// Working memory of any pass.
   [[nodiscard]] std::size_t scratch_size() const { return scratch_size_; }
+  /// Working memory of any pass where F keeps nothing: one layer's stash at a time is part of it.
+  [[nodiscard]] std::size_t scratch_size_without_stash() const { return scratch_size_ + largest_stash_; }
 
   /// All parameters in the order in which they lie in the stage's parameter span.
   [[nodiscard]] std::vector<Parameter> parameters() const;
@@ -56,7 +58,8 @@ class Stage {
   [[nodiscard]] const std::shared_ptr<const Loss>& loss() const { return loss_; }
 
   /// F. `output`: rows x output_columns, or for a sink one float, the micro-batch's mean loss. `target` is
-  /// empty unless a sink.
+  /// empty unless a sink. `output` may be empty, when only the stash is wanted, and so may `stash`, which is
+  /// then not kept; `scratch` must have scratch_size_without_stash() floats for that.
   void forward(std::span<const float> parameters, std::span<const std::span<const float>> inputs,
                std::span<const float> target, std::span<float> output, std::span<float> stash,
                std::span<float> scratch) const noexcept;
@@ -103,6 +106,7 @@ class Stage {
   std::size_t stash_size_ = 0;
   std::size_t gradient_stash_size_ = 0;
   std::size_t scratch_size_ = 0;
+  std::size_t largest_stash_ = 0;  // of one layer or the loss
   // The scratch: two activations of this size in turn, the open residual connections, the layers' own.
   std::size_t buffer_size_ = 0;
   std::size_t residual_size_ = 0;

@@ -67,7 +67,7 @@ class Schedule {
   [[nodiscard]] bool split_backward() const { return stride_ == 3; }
   [[nodiscard]] bool split_backward(int stage, int microbatch) const;
 
-  /// Whether B and BW compute F again from the stage's input. A stash is then live from B on.
+  /// Whether B and BW compute F again from the stage's inputs. A stash is then live from B on.
   [[nodiscard]] bool recompute() const { return recompute_; }
   /// The same jobs, w and n with recomputation.
   [[nodiscard]] Schedule with_recomputation() const;

@@ -65,8 +65,8 @@ struct Received {
 /// an activation that two of its jobs read, the weights of a stage from one holder for all micro-batches of
 /// the step (they are dropped after their last use).
 struct Transfers {
-  Received activations;       ///< outputs of preceding stages, for F
-  Received stashes;           ///< what F kept, where B or W runs on another worker; B's part for W
+  Received activations;       ///< outputs of preceding stages, for F, and for B that recomputes
+  Received stashes;           ///< where B or W runs on another worker than what made it; B's part for W
   Received gradients;         ///< gradients of succeeding stages, for B
   Received weights;           ///< parameters from their holder, for F and B
   Received weight_gradients;  ///< contributions reduced here, and sums sent to further holders
@@ -113,7 +113,7 @@ struct Timeline {
   // Per worker:
   std::vector<double> busy;                          ///< time spent computing
   std::vector<int> peak_activations;                 ///< most live stashes
-  std::vector<std::uint64_t> peak_activation_bytes;  ///< most live bytes of stashes (B's part included)
+  std::vector<std::uint64_t> peak_activation_bytes;  ///< most bytes of what MemoryStep counts
   std::vector<Transfers> received;
 };
 
@@ -121,7 +121,7 @@ struct Timeline {
 struct MemoryStep {
   double time = 0;
   int stashes = 0;
-  std::uint64_t bytes = 0;  ///< of stashes and of B's parts for W
+  std::uint64_t bytes = 0;  ///< of stashes, of B's parts for W, of inputs kept to recompute
 };
 
 /// Per worker, what it holds over time, ascending; times are those of `spans` (by JobId).
@@ -130,9 +130,10 @@ struct MemoryStep {
 /// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
 /// from the start of the first of B and W there to the end of the last: so what a worker holds follows from
 /// the order of its own jobs, and what is on its way, or waits unread, is the transfer's. B's part for W
-/// likewise, from the start of B. With recomputation that time is the inputs', and a stash is live only
-/// from the start of B. Intervals are half-open: what ends when another starts does not add to
-/// it. O(jobs log jobs).
+/// likewise, from the start of B. With recomputation it is B that makes the stash; until B ends a worker
+/// keeps the stage's inputs, each from the start of the first F or B there that reads it to the end of the
+/// last. (The data that sources read are there anyway.) Intervals are half-open: what ends when another
+/// starts does not add to it. O(jobs log jobs).
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
                                                       const std::vector<Span>& spans);
 

@@ -46,10 +46,13 @@ struct ScheduleConfig {
   /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
   /// follows.
   bool dynamic = false;
+  bool recompute =
+      false;  ///< F keeps the stage's inputs only, B computes it again (plan::Schedule::recompute)
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
-/// workers runs on a small machine. Seconds; one value a stage, or one for all. BW lasts B + W.
+/// workers runs on a small machine. Seconds; one value a stage, or one for all. BW lasts B + W; with
+/// recomputation both last F more.
 struct EmulationConfig {
   std::vector<double> F;
   std::vector<double> B;
@@ -91,7 +94,7 @@ struct Experiment {
   plan::Schedule schedule;
   plan::Discipline discipline;  ///< that was asked for
   std::unique_ptr<model::Dataset> data;
-  /// What emulated jobs and transfers take; nothing when kernels run.
+  /// What emulated jobs (with recomputation, F is in B) and transfers take; nothing when kernels run.
   std::optional<plan::Costs> emulated;
 };
 
