@@ -380,9 +380,9 @@ void Engine::gather(StepResult& result) {
   }
   result.jobs = gather_on_root(session_.mpi(), std::span<const JobRecord>(mine));
   const WorkerMap& map = session_.map();
-  const auto local = std::span(meter_.workers())
-                         .subspan(static_cast<std::size_t>(map.first(rank())),
-                                  static_cast<std::size_t>(map.count(rank())));
+  const auto local =
+      std::span(meter_.workers())
+          .subspan(static_cast<std::size_t>(map.first(rank())), static_cast<std::size_t>(map.count(rank())));
   result.workers = gather_on_root(session_.mpi(), local);
 }
 
