@@ -15,6 +15,7 @@ set(STARPIPE_TEST_ENVIRONMENT
   STARPU_MPI_NOBIND=1
   STARPU_SILENT=1
   "STARPU_HOME=${PROJECT_BINARY_DIR}/starpu-home"
+  "STARPIPE_SANITIZE=${STARPIPE_SANITIZE}" # for tests that know a machine's speed
   "ASAN_OPTIONS=detect_stack_use_after_return=0"
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp,print_suppressions=0"
   "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp,ignore_noninstrumented_modules=1"

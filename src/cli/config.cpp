@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "cli/layers.hpp"
@@ -87,6 +88,7 @@ constexpr std::array keys = {
 
     Key{"schedule.plugin", [](Value v, Config& c) { c.schedule.plugins = v.words(); }},
     Key{"schedule.name", [](Value v, Config& c) { c.schedule.name = v.word(); }},
+    Key{"schedule.file", [](Value v, Config& c) { c.schedule.file = v.word(); }},
     Key{"schedule.workers", [](Value v, Config& c) { c.schedule.workers = v.whole<int>(1); }},
     Key{"schedule.stages", [](Value v, Config& c) { c.schedule.stages = v.whole<int>(1); }},
     Key{"schedule.groups", [](Value v, Config& c) { c.schedule.groups = v.whole<int>(1); }},
@@ -113,6 +115,10 @@ constexpr std::array keys = {
 
 constexpr std::array<std::string_view, 7> sections = {
     "model", "data", "training", "training.optimizer", "schedule", "runtime", "runtime.emulate"};
+
+/// What a schedule from a file has no use for.
+constexpr std::array<std::string_view, 5> of_named_schedules = {
+    "schedule.name", "schedule.groups", "schedule.placement", "schedule.partition", "schedule.profile"};
 
 /// What decides whether other keys apply.
 std::string value_of(const Config& config, std::string_view key) {
@@ -238,7 +244,21 @@ class Given {
       throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(name)));
     }
     if (override) values_.erase(name);
+    if (override) replace_schedule(name);
     if (!values_.try_emplace(name, node, label).second) fail_twice(place, name);
+  }
+
+  /// An override that names another schedule: what the file says of its own one no longer means anything.
+  void replace_schedule(const std::string& key) {
+    overridden_.insert(key);
+    const auto erase = [this](std::string_view name) {
+      const auto found = values_.find(name);
+      if (found != values_.end() && !overridden_.contains(found->first)) values_.erase(found);
+    };
+    if (key == "schedule.name") erase("schedule.file");
+    if (key != "schedule.file") return;
+    for (const std::string_view name : of_named_schedules) erase(name);
+    for (const char* name : {"schedule.workers", "schedule.stages"}) erase(name);
   }
 
   [[noreturn]] static void fail_twice(const std::string& place, const std::string& name) {
@@ -247,7 +267,17 @@ class Given {
 
   std::map<std::string, YamlValue, std::less<>> values_;
   std::map<std::string, bool> seen_sections_;
+  std::set<std::string> overridden_;
 };
+
+/// What was not given besides `schedule.file` is the file's.
+void leave_to_file(const Given& given, Config& config) {
+  for (const std::string_view key : of_named_schedules) {
+    if (const YamlValue* value = given.find(key)) value->fail("does not apply with schedule.file");
+  }
+  if (given.find("schedule.workers") == nullptr) config.schedule.workers.reset();
+  if (given.find("training.microbatches") == nullptr) config.training.microbatches.reset();
+}
 
 }  // namespace
 
@@ -286,8 +316,12 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   }
   if (config.data.kind == "text") require("data.path");
   require("training.steps");
-  require("schedule.name");
-  require("schedule.workers");
+  if (has("schedule.file")) {
+    leave_to_file(given, config);
+  } else {
+    require("schedule.name");
+    require("schedule.workers");
+  }
   if (config.runtime.emulate) {
     for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
   }

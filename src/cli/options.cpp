@@ -118,6 +118,18 @@ void load_plugins(const std::vector<std::string>& files) {
   for (const std::string& file : files) plan::load_plugin(file);
 }
 
+void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
+                      int most_microbatches) {
+  command.add_option("--workers", workers, "Number of workers")
+      ->required()
+      ->type_name("W")
+      ->check(CLI::Range(1, most_workers));
+  command.add_option("--microbatches", microbatches, "Micro-batches of a step")
+      ->required()
+      ->type_name("B")
+      ->check(CLI::Range(1, most_microbatches));
+}
+
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {
   command
       .add_option("--durations", durations_,

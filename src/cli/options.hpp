@@ -34,6 +34,10 @@ void add_plugin_option(CLI::App& command, std::vector<std::string>& files);
 /// Adds what they have to the registry. Throws InputError naming the file that is none.
 void load_plugins(const std::vector<std::string>& files);
 
+/// --workers and --microbatches, both required, and the most that there may be of each.
+void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
+                      int most_microbatches);
+
 /// What things cost: --durations, --comm, --no-prefetch.
 class CostOptions {
  public:

@@ -45,8 +45,8 @@ std::string summary(const std::vector<runtime::MeasuredLayer>& layers) {
   for (const auto& [costs, spread] : layers) {
     rows.push_back({std::to_string(rows.size() - 1), time(costs.time.F, spread.F),
                     time(costs.time.B, spread.B), time(costs.time.W, spread.W),
-                    bytes_text(costs.sizes.weights), bytes_text(costs.sizes.activation),
-                    bytes_text(costs.sizes.stash), costs.name});
+                    plan::bytes_text(costs.sizes.weights), plan::bytes_text(costs.sizes.activation),
+                    plan::bytes_text(costs.sizes.stash), costs.name});
   }
   return table(rows) + "Medians and interquartile ranges of one micro-batch.\n";
 }

@@ -76,7 +76,6 @@ int show(const ShowOptions& options) {
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
-  load_plugins(options.plugins);
   if (!stages) stages = plan::find_schedule(options.name).stages_per_worker * request.workers;
   if (std::int64_t{*stages} * request.microbatches > most_cells) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
@@ -108,14 +107,8 @@ void add_show(CLI::App& schedule, Action& action) {
       ->required()
       ->type_name("NAME");
   add_plugin_option(*command, options->plugins);
-  command->add_option("--workers", options->request.workers, "Number of workers")
-      ->required()
-      ->type_name("W")
-      ->check(CLI::Range(1, most_workers));
-  command->add_option("--microbatches", options->request.microbatches, "Micro-batches of a step")
-      ->required()
-      ->type_name("B")
-      ->check(CLI::Range(1, most_microbatches));
+  add_size_options(*command, options->request.workers, most_workers, options->request.microbatches,
+                   most_microbatches);
   command
       ->add_option("--stages", options->stages,
                    "Stages of the model (default: what the schedule has a worker)")

@@ -22,6 +22,7 @@ constexpr int most_chunks = 64;
 constexpr std::int64_t most_cells = 2'000'000;
 
 struct SearchOptions {
+  std::vector<std::string> plugins;
   plan::SearchRequest request;
   plan::SearchOptions search;
   std::string layout = "any";
@@ -116,6 +117,7 @@ std::string drawn_result(const plan::SearchResult& result) {
 
 int search(const SearchOptions& options) {
   options.result.check();
+  load_plugins(options.plugins);  // their schedules are among those that the search starts from
   ProgressLine line(options.quiet);
   plan::SearchOptions search = options.search;
   plan::SearchProgress last;
@@ -156,14 +158,9 @@ void add_search(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "search", "Find a schedule for given costs and a memory limit, and bound all others");
   const auto options = std::make_shared<SearchOptions>();
-  command->add_option("--workers", options->request.workers, "Number of workers")
-      ->required()
-      ->type_name("W")
-      ->check(CLI::Range(1, most_workers));
-  command->add_option("--microbatches", options->request.microbatches, "Micro-batches of a step")
-      ->required()
-      ->type_name("B")
-      ->check(CLI::Range(1, most_microbatches));
+  add_plugin_option(*command, options->plugins);
+  add_size_options(*command, options->request.workers, most_workers, options->request.microbatches,
+                   most_microbatches);
   command
       ->add_option(
           "--chunks", options->request.chunks,

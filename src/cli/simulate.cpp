@@ -11,6 +11,7 @@
 #include "cli/tables.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
 #include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::cli {
@@ -50,9 +51,9 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
   for (int s = 0; s < schedule.stages(); ++s) {
     const plan::Durations& d = costs.duration(s);
     const plan::StageSizes& size = costs.size(s);
-    stages.push_back({std::to_string(s), bytes_text(size.weights), fmt::format("{:.4g}", d.F),
-                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W), bytes_text(size.activation),
-                      bytes_text(size.stash)});
+    stages.push_back({std::to_string(s), plan::bytes_text(size.weights), fmt::format("{:.4g}", d.F),
+                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W),
+                      plan::bytes_text(size.activation), plan::bytes_text(size.stash)});
   }
   text += table(stages) + "\n";
 
@@ -61,7 +62,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
     const auto i = static_cast<std::size_t>(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
                        fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
-                       bytes_text(timeline.peak_activation_bytes[i])});
+                       plan::bytes_text(timeline.peak_activation_bytes[i])});
   }
   for (const auto& [head, kind] : transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [kind = kind](const plan::Transfers& transfers) {
@@ -71,7 +72,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
     workers.front().emplace_back(head);
     for (std::size_t w = 0; w < timeline.received.size(); ++w) {
       const plan::Received& received = timeline.received[w].*kind;
-      workers[w + 1].push_back(fmt::format("{} ({})", received.count, bytes_text(received.bytes)));
+      workers[w + 1].push_back(fmt::format("{} ({})", received.count, plan::bytes_text(received.bytes)));
     }
   }
   text += table(workers) + "\n";

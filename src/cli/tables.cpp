@@ -2,23 +2,10 @@
 #include "cli/tables.hpp"
 
 #include <algorithm>
-#include <string_view>
 
 #include <fmt/format.h>
 
 namespace starpipe::cli {
-
-std::string bytes_text(std::uint64_t count) {
-  if (count < 10'000) return fmt::format("{} B", count);
-  double value = static_cast<double>(count);
-  std::string_view unit;
-  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
-    value /= 1024;
-    unit = next;
-    if (value < 1000) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size(), 0);

@@ -84,7 +84,7 @@ json prepare(const std::string& plugin, const std::string& name, const std::stri
           const auto run =
               model::train_reference(experiment.network, *experiment.data, config.training.optimizer,
                                      model::start_parameters(experiment.network, config.training.seed),
-                                     config.training.microbatches, config.training.steps);
+                                     experiment.schedule.microbatches(), config.training.steps);
           return {{"losses", run.losses}, {"what", fmt::format("W={} B=4 S={}", workers, stages)}};
         } catch (const InputError& error) {
           if (refusal.empty()) refusal = error.what();

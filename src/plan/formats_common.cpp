@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "starpipe/plan/check.hpp"
+#include "starpipe/plan/formats.hpp"
 #include "stashes.hpp"
 
 namespace starpipe::plan::detail {
@@ -52,3 +53,19 @@ std::string number_text(double value) {
 }
 
 }  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::string_view unit;
+  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
+    value /= 1024;
+    unit = next;
+    if (value < 1000) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+}  // namespace starpipe::plan

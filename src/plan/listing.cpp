@@ -140,14 +140,14 @@ class Completeness {
     return nullptr;
   }
 
-  /// Names `waiting`, if there is one, else the place of another pass of its stage and micro-batch, if any.
+  /// At `waiting`, if there is one, else at `there`, another pass of the stage and micro-batch, if any, else
+  /// at the last micro-batch, which makes this one due.
   [[noreturn]] void fail_missing(const std::string& what, const Entry* waiting, const Entry* there) const {
     const std::string note = fmt::format("{} is missing ({}, {})", what, stages_note_, microbatches_note_);
     if (waiting != nullptr) {
       fail(*waiting, fmt::format("{} can never start: {}", to_string(waiting->job()), note));
     }
-    if (there != nullptr) fail(*there, note);
-    throw InputError(fmt::format("{}: {}", listing_.source_name, note));
+    fail(there != nullptr ? *there : entries_.back(), note);
   }
 
   const Listing& listing_;

@@ -122,7 +122,7 @@ std::string table(const plan::Timeline& predicted, const std::vector<Contender>&
                         const plan::Timeline& timeline, const std::string& ran) {
     text += fmt::format(fmt::runtime(row), name, fmt::format("{:.2f} ms", makespan * 1e3), spread,
                         fmt::format("{:.1f} %", timeline.bubble_fraction * 100), most_stashes(timeline),
-                        bytes_text(most_bytes(timeline)), bytes_text(bytes_moved(timeline)), ran);
+                        plan::bytes_text(most_bytes(timeline)), plan::bytes_text(bytes_moved(timeline)), ran);
   };
   line("(prediction)", "", predicted.makespan, predicted, "");
   for (const Contender& contender : contenders) {

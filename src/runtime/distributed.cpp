@@ -91,7 +91,7 @@ int run_on_ranks(const std::function<Config()>& configure,
       require_same(mpi, experiment.schedule);
       auto parameters =
           agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
-      const WorkerMap map(config.schedule.workers, mpi.ranks());
+      const WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
       auto places = gather_places(mpi, map, share);
       work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share,

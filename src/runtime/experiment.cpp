@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <tuple>
 
 #include <fmt/format.h>
 
+#include "starpipe/model/files.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/plugin.hpp"
 #include "starpipe/plan/registry.hpp"
 #include "starpipe/runtime/config.hpp"
@@ -17,26 +20,55 @@ namespace starpipe::runtime {
 int stage_count(const Config& config) {
   for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
   return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
-                                         config.schedule.workers);
+                                         config.schedule.workers.value());
 }
 
-plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
-                              const std::optional<plan::Costs>& costs) {
+namespace {
+
+model::Network network_of(const Config& config, int stages) {
+  return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+}
+
+// What the configuration says besides must be what the file has; the stage graph is the model's.
+plan::Schedule read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
-  plan::ScheduleRequest request;
-  request.workers = wanted.workers;
-  request.microbatches = config.training.microbatches;
-  request.graph = graph;
-  request.groups = wanted.groups;
-  request.stage_workers = wanted.placement;
-  request.recompute = wanted.recompute;
-  request.costs = costs;
-  if (costs && wanted.recompute) request.costs = plan::with_recomputation(*costs);
-  request.memory_limit = wanted.memory_limit;
-  plan::Schedule schedule = plan::make_schedule(wanted.name, request);
+  const std::string file = wanted.file->string();
+  const auto graph = [&](int stages) {
+    try {
+      return network_of(config, stages).graph;
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {} stages are not the model's: {}", file, stages, error.what()));
+    }
+  };
+  plan::Schedule schedule = plan::schedule_from_text(model::read_file(file), file, graph).schedule;
+  for (const auto& [key, asked, found] :
+       {std::tuple{"schedule.workers", wanted.workers, schedule.workers()},
+        {"schedule.stages", wanted.stages, schedule.stages()},
+        {"training.microbatches", config.training.microbatches, schedule.microbatches()}}) {
+    if (asked && *asked != found)
+      throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
+  }
+  if (schedule.graph() != graph(schedule.stages())) {
+    throw InputError(fmt::format("{}: its stage graph is not the model's", file));
+  }
+  if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
+  return wanted.recompute ? schedule.with_recomputation() : schedule;
+}
+
+void refuse_many_jobs(int stages, int microbatches) {
+  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * microbatches <= most) return;
+  throw InputError(fmt::format(
+      "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
+}
+
+// As it was asked for besides, and proved to finish.
+plan::Schedule finished(plan::Schedule schedule, const ScheduleConfig& wanted) {
   if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-    if (wanted.memory_limit) limits.assign(static_cast<std::size_t>(wanted.workers), *wanted.memory_limit);
+    if (wanted.memory_limit) {
+      limits.assign(static_cast<std::size_t>(schedule.workers()), *wanted.memory_limit);
+    }
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
   }
   if (const plan::CheckResult result = plan::check(schedule); !result.ok()) {
@@ -44,8 +76,6 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   }
   return schedule;
 }
-
-namespace {
 
 // StarPU's vectors and MPI's messages count elements in 31 bits.
 void refuse_large_stages(const model::Network& network) {
@@ -87,6 +117,21 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 
 }  // namespace
 
+plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                              const std::optional<plan::Costs>& costs) {
+  plan::ScheduleRequest request;
+  request.workers = config.schedule.workers.value();
+  request.microbatches = config.training.microbatches.value();
+  request.graph = graph;
+  request.groups = config.schedule.groups;
+  request.stage_workers = config.schedule.placement;
+  request.recompute = config.schedule.recompute;
+  request.costs = costs;
+  if (costs && request.recompute) request.costs = plan::with_recomputation(*costs);
+  request.memory_limit = config.schedule.memory_limit;
+  return finished(plan::make_schedule(config.schedule.name, request), config.schedule);
+}
+
 plan::Costs costs_by_flops(const model::Network& network) {
   double total = 0;
   for (const model::Stage& stage : network.stages) total += stage.flops();
@@ -101,19 +146,16 @@ plan::Costs costs_by_flops(const model::Network& network) {
 }
 
 Experiment make_experiment(const Config& config) {
-  const int stages = stage_count(config);
-  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
-  if (std::int64_t{stages} * config.training.microbatches > most) {
-    throw InputError(
-        fmt::format("training.microbatches: {} micro-batches of {} stages are too many jobs to run",
-                    config.training.microbatches, stages));
-  }
-  model::Network network =
-      model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+  std::optional<plan::Schedule> listed;
+  if (config.schedule.file) listed = read_schedule(config);
+  const int stages = listed ? listed->stages() : stage_count(config);
+  refuse_many_jobs(stages, listed ? listed->microbatches() : config.training.microbatches.value());
+  model::Network network = network_of(config, stages);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
-  plan::Schedule schedule = build_schedule(config, network.graph, emulated);
+  plan::Schedule schedule = listed ? finished(*std::move(listed), config.schedule)
+                                   : build_schedule(config, network.graph, emulated);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   const plan::Discipline discipline = schedule.discipline();

@@ -79,38 +79,44 @@ std::string Topology::binding() const {
 }
 
 void Topology::bind(const std::string& pus) const {
-  hwloc_set_cpubind(topology_.get(), PuSet(pus).get(),
-                    HWLOC_CPUBIND_PROCESS);  // a system that cannot runs on
+  // A system that cannot do it is one to run on all the same.
+  hwloc_set_cpubind(topology_.get(), PuSet(pus).get(), HWLOC_CPUBIND_PROCESS);
 }
 
 CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const {
   const PuSet mine(ranks[rank].binding);
-  const PuSet all;
-  CoreShare share{.binding = ranks[rank].binding, .cores = 1, .ranks = 0, .workers = 0, .worker_pus = {}};
+  const PuSet all(ranks[rank].binding);
+  CoreShare share{.binding = ranks[rank].binding,
+                  .cores = 1,
+                  .ranks = 1,
+                  .workers = ranks[rank].workers,
+                  .worker_pus = {}};
   bool divisible = true;
-  std::size_t before = 0;  // cores that ranks before this one must have
+  int before = 0;  // cores that ranks before this one must have
   for (std::size_t other = 0; other < ranks.size(); ++other) {
     const PuSet theirs(ranks[other].binding);
-    if (hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
+    if (other == rank || hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
     divisible = divisible && hwloc_bitmap_isequal(theirs.get(), mine.get()) != 0;
     hwloc_bitmap_or(all.get(), all.get(), theirs.get());
     ++share.ranks;
     share.workers += ranks[other].workers;
-    if (other < rank) before += static_cast<std::size_t>(ranks[other].workers) + 1;
+    if (other < rank) before += ranks[other].workers + 1;
   }
   const std::vector<hwloc_obj_t> cores = cores_with(topology_.get(), all);
   share.cores = std::max(1, static_cast<int>(cores.size()));
   if (!divisible || share.crowded()) return share;
 
-  const auto workers = static_cast<std::size_t>(ranks[rank].workers);
-  const auto needed = static_cast<std::size_t>(share.workers + share.ranks);
+  const int workers = ranks[rank].workers;
+  const auto boundary = [&](int needed) {
+    return cores.size() * static_cast<std::size_t>(needed) /
+           static_cast<std::size_t>(share.workers + share.ranks);
+  };
   const PuSet own;
-  for (std::size_t i = cores.size() * before / needed; i < cores.size() * (before + workers + 1) / needed;
-       ++i) {
+  for (std::size_t i = boundary(before); i < boundary(before + workers + 1); ++i) {
     const PuSet pus;
     hwloc_bitmap_and(pus.get(), cores[i]->cpuset, mine.get());
     hwloc_bitmap_or(own.get(), own.get(), pus.get());
-    if (share.worker_pus.size() == workers) continue;
+    if (std::ssize(share.worker_pus) == workers) continue;
     const auto first = static_cast<unsigned>(hwloc_bitmap_first(pus.get()));
     share.worker_pus.push_back(hwloc_get_pu_obj_by_os_index(topology_.get(), first)->logical_index);
   }

@@ -75,7 +75,8 @@ bool can_be_built(const Config& config, const plan::StageGraph& graph) {
 bool leaves_placement_open(const Config& config, const plan::StageGraph& graph) {
   if (!config.schedule.placement.empty() || !graph.is_chain() || can_be_built(config, graph)) return false;
   Config placed = config;
-  for (int s = 0; s < graph.size(); ++s) placed.schedule.placement.push_back(s % config.schedule.workers);
+  for (int s = 0; s < graph.size(); ++s)
+    placed.schedule.placement.push_back(s % config.schedule.workers.value());
   return can_be_built(placed, graph);
 }
 
@@ -88,7 +89,7 @@ std::vector<int> one_worker_each(int stages) {
 /// What there is to choose from: cuts alone where the schedule says where its stages are, else placements
 /// too, since the smallest bottleneck need not be the shortest run.
 std::vector<plan::PartitionRequest> choices(const Config& config, const plan::StageGraph& graph) {
-  const int workers = config.schedule.workers;
+  const int workers = config.schedule.workers.value();
   const int stages = graph.size();
   const auto placed = [](std::vector<int> stage_workers, int of) {
     return plan::PartitionRequest{

@@ -54,7 +54,7 @@ class Run {
   Run(const Config& config, const model::Network& network, std::size_t units)
       : data_(model::make_dataset(config.data, config.model, config.training.microbatch_size,
                                   config.training.seed)),
-        loss_scale_(1.0F / static_cast<float>(config.training.microbatches)) {
+        loss_scale_(1.0F / static_cast<float>(config.training.microbatches.value_or(1))) {
     for (std::size_t u = 0; u < units; ++u) units_.emplace_back(network.stages[u], config.training.seed);
     const model::Stage& first = *units_.front().stage;
     const model::Stage& last = *units_.back().stage;
@@ -118,7 +118,7 @@ std::vector<MeasuredLayer> measure_layers(const Config& config, int repetitions)
   Run run(config, network, names.size());
   std::vector<Samples> samples(names.size());
   for (int r = 0; r <= repetitions; ++r) {
-    const auto times = run.repeat(r % config.training.microbatches);
+    const auto times = run.repeat(r % config.training.microbatches.value_or(1));
     for (std::size_t u = 0; r > 0 && u < names.size(); ++u) {
       for (std::size_t pass = 0; pass < 3; ++pass) samples[u][pass].push_back(times[u][pass]);
     }

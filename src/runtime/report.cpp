@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "hardware.hpp"
+#include "starpipe/plan/formats.hpp"
 #include "versions.hpp"
 
 namespace starpipe::runtime {
@@ -35,12 +36,17 @@ ordered_json to_json(const Config& config) {
   } else {
     optimizer["momentum"] = o.momentum;
   }
-  json["training"] = {{"microbatches", training.microbatches},
-                      {"microbatch_size", training.microbatch_size},
+  json["training"] = {{"microbatch_size", training.microbatch_size},
                       {"steps", training.steps},
                       {"seed", training.seed},
                       {"optimizer", std::move(optimizer)}};
-  json["schedule"] = {{"name", schedule.name}, {"workers", schedule.workers}};
+  if (training.microbatches) json["training"]["microbatches"] = *training.microbatches;
+  if (schedule.file) {
+    json["schedule"]["file"] = schedule.file->string();
+  } else {
+    json["schedule"]["name"] = schedule.name;
+  }
+  if (schedule.workers) json["schedule"]["workers"] = *schedule.workers;
   if (!schedule.plugins.empty()) json["schedule"]["plugin"] = schedule.plugins;
   if (schedule.stages) json["schedule"]["stages"] = *schedule.stages;
   if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
@@ -135,18 +141,6 @@ ordered_json report_head(const Config& config, const std::vector<RankPlace>& pla
   return report;
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  std::string_view unit;
-  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
-    value /= 1024;
-    unit = next;
-    if (value < 1000) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
-
 ordered_json make_report(const Config& config, const Experiment& experiment,
                          const std::vector<RankPlace>& places, const TrainRecord& record,
                          const plan::Timeline& predicted, const MeasuredRun& measured,
@@ -154,7 +148,9 @@ ordered_json make_report(const Config& config, const Experiment& experiment,
   ordered_json report = report_head(config, places);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
+  report["workers"] = experiment.schedule.workers();
   report["stages"] = experiment.schedule.stages();
+  report["microbatches"] = experiment.schedule.microbatches();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated.has_value();
   if (!experiment.emulated) report["losses"] = record.losses;
@@ -164,7 +160,7 @@ ordered_json make_report(const Config& config, const Experiment& experiment,
   ordered_json offsets = ordered_json::array();
   for (int step = 0; step < std::min(3, config.training.steps); ++step) {
     ordered_json of_step = ordered_json::array();
-    for (int b = 0; b < config.training.microbatches; ++b)
+    for (int b = 0; b < experiment.schedule.microbatches(); ++b)
       of_step.push_back(experiment.data->offsets(step, b));
     offsets.push_back(std::move(of_step));
   }
@@ -211,7 +207,8 @@ std::string comparison_table(const plan::Schedule& schedule, const plan::Timelin
                       (seen.bubble_fraction - predicted.bubble_fraction) * 100);
   if (record.rank_bytes_known) {
     text += fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "bytes between ranks",
-                        bytes_text(record.rank_bytes_predicted), bytes_text(record.rank_bytes_measured),
+                        plan::bytes_text(record.rank_bytes_predicted),
+                        plan::bytes_text(record.rank_bytes_measured),
                         record.rank_bytes_predicted == record.rank_bytes_measured ? "equal" : "DIFFERS");
   }
   text += fmt::format("\n{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "", "peak", "peak", "activations",
@@ -228,7 +225,8 @@ std::string comparison_table(const plan::Schedule& schedule, const plan::Timelin
     text += fmt::format(
         "{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", w,
         pair_text(fmt::to_string(predicted.peak_activations[i]), fmt::to_string(worker.peak_activations)),
-        pair_text(bytes_text(predicted.peak_activation_bytes[i]), bytes_text(worker.peak_activation_bytes)),
+        pair_text(plan::bytes_text(predicted.peak_activation_bytes[i]),
+                  plan::bytes_text(worker.peak_activation_bytes)),
         count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
         count(&plan::Transfers::weights));
   }

@@ -31,9 +31,6 @@ struct TrainRecord {
 /// What every report starts with: configuration, versions, machine, where each rank ran, time.
 nlohmann::ordered_json report_head(const Config& config, const std::vector<RankPlace>& places);
 
-/// For people: "512 B", "1.5 MiB".
-std::string bytes_text(std::uint64_t bytes);
-
 /// The report: configuration, versions, machine, losses, times, text offsets of the first three steps, and
 /// for makespan, bubble fraction, peak activations and transfers the predicted beside the measured value.
 /// Times in seconds, arrays by worker.

@@ -60,7 +60,7 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
   TrainRecord record;
   const bool root = session.mpi().rank() == 0;
   const auto units =
-      static_cast<double>(experiment.data->units_per_microbatch()) * config.training.microbatches;
+      static_cast<double>(experiment.data->units_per_microbatch()) * experiment.schedule.microbatches();
   const Progress progress(config.training.steps, experiment.data->unit());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);

@@ -27,10 +27,35 @@ void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logi
     }
     worker.queue.reset();
     worker.task_of.clear();
+    worker.fetched.clear();
     if (w >= logical.size() || logical[w] < 0 || schedule.order(logical[w]).empty()) continue;
     worker.queue.emplace(schedule, logical[w]);
     worker.task_of.assign(schedule.order(logical[w]).size(), nullptr);
+    worker.fetched.assign(worker.task_of.size(), false);
   }
+}
+
+bool PolicyCore::fetch_before_push(int worker_id, std::optional<plan::JobId> job) {
+  if (!job) return true;
+  Worker& worker = *workers_.at(static_cast<std::size_t>(worker_id));
+  const std::scoped_lock lock(worker.mutex);
+  if (!worker.queue->is_near(*job, fetched_ahead)) return false;
+  worker.fetched[schedule_->position(*job)] = true;
+  return true;
+}
+
+std::vector<PolicyCore::Task> PolicyCore::to_fetch(int worker_id) {
+  std::vector<Task> tasks;
+  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  const std::scoped_lock lock(worker.mutex);
+  if (!worker.queue) return tasks;
+  for (const plan::JobId job : worker.queue->ready_and_near(fetched_ahead)) {
+    const std::size_t position = schedule_->position(job);
+    if (worker.fetched[position]) continue;
+    worker.fetched[position] = true;
+    tasks.push_back(worker.task_of[position]);
+  }
+  return tasks;
 }
 
 void PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {

@@ -58,6 +58,11 @@ void deinit_sched(unsigned context) {
   starpu_sched_ctx_set_policy_data(context, nullptr);
 }
 
+bool has_own_memory(int worker) {
+  const unsigned node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+  return starpu_node_get_kind(node) != STARPU_CPU_RAM;
+}
+
 void wake(std::optional<int> worker) {
   if (worker) starpu_wake_worker_relax_light(*worker);
 }
@@ -70,6 +75,9 @@ int push_task(starpu_task* task) {
     STARPU_ABORT_MSG("worker %d cannot run task %s", data->worker, starpu_task_get_name(task));
   }
   const int priority = task->priority;
+  if (data && has_own_memory(data->worker) && core.fetch_before_push(data->worker, data->job)) {
+    starpu_prefetch_task_input_for(task, static_cast<unsigned>(data->worker));
+  }
   // Before the task is visible to its worker: after that it is not ours to touch.
   starpu_push_task_end(task);
   if (data) {
@@ -97,6 +105,13 @@ starpu_task* pop_task(unsigned context) {
     task = core.pop(worker);
   }
   if (task != nullptr) wake(core.start(worker));
+  if (has_own_memory(worker)) {
+    starpu_worker_relax_on();
+    for (const PolicyCore::Task next : core.to_fetch(worker)) {
+      starpu_prefetch_task_input_for(static_cast<starpu_task*>(next), static_cast<unsigned>(worker));
+    }
+    starpu_worker_relax_off();
+  }
   return static_cast<starpu_task*>(task);
 }
 

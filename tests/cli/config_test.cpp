@@ -113,6 +113,26 @@ runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5}
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
 }
 
+TEST_F(LoadConfig, AFileStandsForANamedSchedule) {
+  const std::string text = "model: {kind: mlp}\ntraining: {steps: 3}\nschedule: {file: x.csv}\n";
+  const runtime::Config config = load(text);
+  EXPECT_EQ(config.schedule.file, "x.csv");
+  EXPECT_FALSE(config.schedule.workers.has_value());
+  EXPECT_FALSE(config.training.microbatches.has_value());
+  EXPECT_EQ(load(text, {"training.microbatches=6", "schedule.workers=2"}).training.microbatches, 6);
+  // Of the two, what --set says counts, and the other one's keys with it.
+  const auto changed = load(minimal_mlp, {"schedule.file=y.json"});
+  EXPECT_EQ(changed.schedule.file, "y.json");
+  EXPECT_FALSE(changed.schedule.workers.has_value());
+  EXPECT_EQ(changed.text.find("gpipe"), std::string::npos);
+  EXPECT_FALSE(load(text, {"schedule.name=1f1b", "schedule.workers=2"}).schedule.file.has_value());
+  EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 3}\nschedule: {file: x.csv, name: 1f1b}\n"),
+            "c.yaml:3: schedule.name: does not apply with schedule.file");
+  EXPECT_EQ(load(minimal_mlp, {"schedule.workers=3", "schedule.file=y.json"}).schedule.workers, 3);
+  EXPECT_EQ(problem(minimal_mlp, {"schedule.placement=[0]", "schedule.file=y.json"}),
+            "--set schedule.placement: does not apply with schedule.file");
+}
+
 TEST_F(LoadConfig, SgdDecaysNothingUnlessAsked) {
   EXPECT_EQ(load(minimal_mlp, {"training.optimizer.kind=sgd"}).training.optimizer.weight_decay, 0);
   const auto asked = load(

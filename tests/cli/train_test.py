@@ -74,6 +74,79 @@ class Train(CommandTest):
                 losses.append(report["losses"])
             self.assertTrue(losses[0] == losses[1] == losses[2], losses)
 
+    def test_schedules_of_files_train_as_the_named_ones(self):
+        """Compute-only CSV and JSON, alone and on two ranks: the same losses and weights, to the bit."""
+        self.write("mlp.yaml", mlp_config().replace("layers: 2", "layers: 3").replace("batches: 4", "batches: 6"))
+        for name, stages in (("1f1b", 2), ("v-zb", 4), ("interleaved-zb", 4), ("chimera", 2)):
+            show = ["schedule", "show", name, "--workers", 2, "--microbatches", 6]
+            self.ok(*show, "-o", "s.csv")
+            self.ok(*show, "-o", "s.json")
+            runs = []
+            named = f"schedule={{name: {name}, workers: 2, stages: {stages}}}"
+            for schedule, launcher in ((named, []), ("schedule.file=s.csv", []), ("schedule.file=s.csv", LAUNCHER),
+                                       ("schedule.file=s.json", [])):
+                result = self.run_command("train", "mlp.yaml", "--set", schedule, "--report", "r.json",
+                                          "--save-weights", "w", launcher=launcher)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                report = json.loads(self.read("r.json"))
+                with open(self.path("w"), "rb") as weights:
+                    runs.append((report["losses"], report["peak_activations"]["measured"], weights.read()))
+            with self.subTest(name=name):
+                for run in runs[1:]:
+                    self.assertEqual(run, runs[0])
+
+    def test_a_file_says_how_many_workers_and_microbatches(self):
+        self.write("x.csv", "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n"
+                   "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1\n")
+        self.write("c.yaml", "model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2}\n"
+                   "training: {steps: 2}\nschedule: {file: x.csv}\n")
+        result = self.run_command("train", "c.yaml", "--report", "r.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(self.read("r.json"))
+        self.assertEqual([report[key] for key in ("workers", "stages", "microbatches")], [2, 2, 2])
+        self.assertEqual(report["config"]["schedule"], {"file": "x.csv"})
+        simulated = json.loads(self.ok("simulate", "c.yaml", "--json"))
+        self.assertEqual((simulated["schedule"], simulated["microbatches"], len(simulated["ops"])), ("x", 2, 2))
+        result = self.run_command("compare", "c.yaml", "--policies", "starpipe,lws", "--repetitions", 1, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(json.loads(result.stdout)["policies"]), 2)
+
+    def test_a_tree_of_stages_from_a_file(self):
+        self.write("towers.yaml", "model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, legs: 2}\n"
+                   "training: {steps: 2, microbatches: 4}\nschedule: {name: 1f1b, workers: 3}\n")
+        self.ok("simulate", "towers.yaml", "-o", "t.csv")
+        losses = []
+        for override in ("schedule.name=1f1b", "schedule.file=t.csv"):
+            result = self.run_command("train", "towers.yaml", "--set", override, "--report", "r.json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            losses.append(json.loads(self.read("r.json"))["losses"])
+        self.assertEqual(*losses)
+
+    def test_bad_schedule_files(self):
+        files = ("bad.csv", "bad.json", "gpt.yaml", "mlp.yaml", "text")
+        good = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+        def refused(text, *culprits, name="bad.csv", overrides=()):
+            self.write("bad.csv", "")
+            self.write("bad.json", "")
+            self.write(name, text)
+            sets = [word for o in (f"schedule={{file: {name}}}", *overrides) for word in ("--set", o)]
+            self.refused_by_all(["mlp.yaml", *sets, "--report", "r.json"], *culprits, files=files)
+
+        two = ("training.microbatches=2",)
+        refused("0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n1F9", "bad.csv: row 3, cell 1", overrides=two)
+        refused("0F0,0B0\n1B0,1F0\n", "bad.csv: row 2, cell 1", "BW(1,0) can never start")
+        refused("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "bad.csv: row 1, cell 3", "BW(0,0)")
+        refused("nonsense", "bad.csv: row 1, cell 1")
+        refused("{", "bad.json", name="bad.json")
+        refused(good, "training.microbatches: 4, but bad.csv has 2")
+        refused(good, "schedule.workers: 3, but bad.csv has 2", overrides=(*two, "schedule.workers=3"))
+        refused(good, "schedule.stages: 3, but bad.csv has 2", overrides=("schedule.workers=2", *two, "schedule.stages=3"))
+        refused(good, "bad.csv: 2 stages", "legs", overrides=("schedule.workers=2", *two, "model.legs=2"))
+        refused(good, "worker 0", "limit of 1", overrides=(
+            "schedule.workers=2", *two, "schedule.memory_limit=1", "schedule.discipline=ordered"))
+        self.refused_by_all(["mlp.yaml", "--set", "schedule.file=missing.csv"], "missing.csv", files=files)
+
     def test_greedy_and_dynamic_runs(self):
         """Greedy is decided once unless it is to be dynamic; then limits hold all the same."""
         size = ("--set", "schedule.workers=4", "--set", "model.layers=4", "--set", "training.microbatches=8")

@@ -14,6 +14,7 @@ run("${CMAKE_COMMAND}" -S example -B build -G "${GENERATOR}" "-DCMAKE_PREFIX_PAT
   "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Werror")
 run("${CMAKE_COMMAND}" --build build)
 run("${starpipe}" schedule show folded --workers 3 --microbatches 4 --plugin "${plugin}")
+run("${starpipe}" search --workers 3 --microbatches 4 --budget 0.2 --quiet --plugin "${plugin}")
 run("${starpipe}" plugin check "${plugin}")
 set(settings --plugin "${plugin}" --set schedule.name=folded --set training.steps=2)
 run("${starpipe}" train "${CONFIG}" ${settings})

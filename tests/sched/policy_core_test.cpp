@@ -2,6 +2,7 @@
 // The policy without StarPU: what each discipline gives, in what order, and under many threads at once.
 #include "starpipe/sched/policy_core.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -105,6 +106,38 @@ TEST(PolicyCore, BoundedRefusesUntilAStashIsGivenBack) {
   core.finish(0, schedule.backward(0, 0));
   EXPECT_EQ(core.pop(0), tasks[schedule.forward(0, 2)]);
   EXPECT_EQ(core.pop(0), nullptr);
+}
+
+TEST(PolicyCore, InputsOfTheNextJobsInLineAreFetchedOnce) {
+  const Schedule schedule = one_f_one_b(1, 4);
+  const auto order = schedule.order(0);
+  Tasks tasks(schedule.slots());
+  PolicyCore core(1, always);
+  core.begin(schedule, std::array{0});
+  EXPECT_TRUE(core.fetch_before_push(0, std::nullopt)) << "pinned tasks run next";
+  EXPECT_TRUE(core.fetch_before_push(0, order[0]));
+  EXPECT_FALSE(core.fetch_before_push(0, order[2]));
+  core.push(0, tasks[order[0]], order[0]);
+  core.push(0, tasks[order[2]], order[2]);
+  EXPECT_THAT(core.to_fetch(0), ::testing::IsEmpty()) << "the first is fetched, the third is not near";
+  EXPECT_EQ(core.pop(0), tasks[order[0]]);
+  EXPECT_THAT(core.to_fetch(0), ::testing::ElementsAre(tasks[order[2]])) << "now it is the second in line";
+  EXPECT_THAT(core.to_fetch(0), ::testing::IsEmpty());
+}
+
+TEST(PolicyCore, GreedyFetchesWhatItWouldPick) {
+  const Schedule schedule = one_f_one_b(2, 4).with(Discipline::greedy);
+  const auto order = schedule.order(0);
+  Tasks tasks(schedule.slots());
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  for (const std::size_t i : {3, 1, 2, 0}) {
+    EXPECT_EQ(core.fetch_before_push(0, order[i]), i == 3 || i == 1) << "two were ready then";
+    core.push(0, tasks[order[i]], order[i]);
+  }
+  EXPECT_THAT(core.to_fetch(0), ::testing::ElementsAre(tasks[order[0]]));
+  EXPECT_EQ(core.pop(0), tasks[order[0]]);
+  EXPECT_THAT(core.to_fetch(0), ::testing::IsEmpty()) << "the next was fetched when it was pushed";
 }
 
 TEST(PolicyCore, PinnedThenJobsThenFree) {

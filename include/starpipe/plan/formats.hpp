@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
@@ -88,6 +89,9 @@ struct TextOptions {
   bool colour = false;  ///< ANSI colours, one a micro-batch
   int columns = 100;    ///< of the terminal
 };
+
+/// For people: "512 B", "1.5 MiB".
+std::string bytes_text(std::uint64_t bytes);
 
 /// A drawing for the terminal, one row a worker with time to the right, and below it a table of makespan,
 /// bubble fractions, peak activations and what each worker receives. A drawing wider than the terminal is

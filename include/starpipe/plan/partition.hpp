@@ -89,7 +89,7 @@ struct Partition {
 /// needs.
 Partition partition(const PartitionRequest& request);
 
-/// What given stages cost; `lower_bound` is that of any partition whatever its memory: the mean load and the
+/// What given stages cost; `lower_bound` is that of any cuts for the same workers: the mean load and the
 /// longest layer. Throws InputError as `partition` does, but for a limit that is passed.
 Partition evaluate_partition(const PartitionRequest& request, std::vector<int> cuts,
                              std::vector<int> stage_workers);

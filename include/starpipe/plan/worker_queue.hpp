@@ -35,6 +35,13 @@ class WorkerQueue {
   /// A popped job ended. May lift a refusal, so pop again after it.
   void finish(JobId id);
 
+  /// Whether `id`, were it pushed now, would be among the next `most` jobs to start: those of the worker's
+  /// order, or where the discipline picks, one of at most `most` that are ready.
+  [[nodiscard]] bool is_near(JobId id, std::size_t most) const;
+  /// Of the jobs that are near, those that are ready; where the discipline picks, those that it would pick
+  /// first. O(most).
+  [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t most) const;
+
   /// Pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
   /// Jobs of this worker that have not ended.

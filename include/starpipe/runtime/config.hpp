@@ -19,8 +19,8 @@ namespace starpipe::runtime {
 
 /// `training:` of the configuration.
 struct TrainingConfig {
-  int microbatches = 8;     ///< B, per step
-  int microbatch_size = 1;  ///< sequences (gpt) or samples (mlp)
+  std::optional<int> microbatches = 8;  ///< B, per step; those of `schedule.file` when absent
+  int microbatch_size = 1;              ///< sequences (gpt) or samples (mlp)
   int steps = 10;
   std::uint64_t seed = 1;
   model::OptimizerConfig optimizer;
@@ -30,8 +30,10 @@ struct TrainingConfig {
 struct ScheduleConfig {
   std::vector<std::string> plugins;  ///< shared objects that add schedules (starpipe/plan/plugin.hpp)
   std::string name = "1f1b";
-  int workers = 1;
-  std::optional<int> stages;                   ///< one a worker when absent
+  /// An order from a file, CSV or JSON (plan::schedule_from_text), instead of a named schedule.
+  std::optional<std::filesystem::path> file;
+  std::optional<int> workers = 1;              ///< those of `file` when absent
+  std::optional<int> stages;                   ///< what the schedule has a worker, or the file, when absent
   std::optional<int> groups;                   ///< of lpp and fslpp
   std::vector<int> placement;                  ///< worker of each stage
   std::vector<int> cuts;                       ///< first unit of each stage but the first
@@ -44,8 +46,8 @@ struct ScheduleConfig {
   /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
   /// follows.
   bool dynamic = false;
-  bool recompute =
-      false;  ///< F keeps the stage's inputs only, B computes it again (plan::Schedule::recompute)
+  /// F keeps the stage's inputs only, B computes it again (plan::Schedule::recompute).
+  bool recompute = false;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical

@@ -65,6 +65,15 @@ class PolicyCore {
   /// none. Throws std::logic_error when jobs of the previous run have not finished.
   void begin(const plan::Schedule& schedule, std::span<const int> logical);
 
+  /// Tasks whose inputs `worker`, which has a memory of its own, should fetch now: those of the next
+  /// `fetched_ahead` jobs in line, weights included (the second thread of source 000's appendix), and pinned
+  /// tasks. `fetch_before_push`: whether a task that is about to be pushed is one; afterwards it is not the
+  /// caller's to look at. `to_fetch`, on the worker's own thread after `pop`: those that came into line
+  /// since. Each job is named once.
+  [[nodiscard]] bool fetch_before_push(int worker, std::optional<plan::JobId> job);
+  [[nodiscard]] std::vector<Task> to_fetch(int worker);
+  static constexpr std::size_t fetched_ahead = 2;
+
   void push(int worker, Task task, std::optional<plan::JobId> job);
   /// Larger priorities first, as StarPU's. Returns the worker to wake, or none.
   [[nodiscard]] std::optional<int> push_free(Task task, int priority);
@@ -90,6 +99,7 @@ class PolicyCore {
     std::size_t next_pinned = 0;
     std::optional<plan::WorkerQueue> queue;
     std::vector<Task> task_of;  // by the job's position in the worker's order
+    std::vector<bool> fetched;  // likewise: named to be fetched ahead
   };
 
   std::optional<int> take_idle(Task task);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <ranges>
 
 #include "plan/partition/local_search.hpp"
 #include "plan/partition/problem.hpp"
@@ -229,9 +230,9 @@ class ChainSearch {
     budget_.found(largest);
     best_.emplace();
     best_->workers.push_back(first_worker);
-    for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
-      best_->cuts.push_back(start->layer);
-      best_->workers.push_back(start->worker);
+    for (const Start& start : std::views::reverse(starts_)) {
+      best_->cuts.push_back(start.layer);
+      best_->workers.push_back(start.worker);
     }
   }
 
@@ -268,6 +269,7 @@ Found branch_and_bound(const PartitionProblem& problem, Goal goal) {
     result.stages = std::move(*stages);
   }
   result.proven = !budget.ended_early();
+  if (!result.proven) result.stages = iterated_local_search(problem, goal, std::move(result.stages));
   return result;
 }
 

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "plan/search/random.hpp"
+
 namespace starpipe::plan::detail {
 namespace {
 
@@ -32,6 +34,16 @@ class LocalSearch {
     return {excess, largest, squares};
   }
 
+  /// From the best so far, until the bound or the end of what it may do.
+  void iterate() {
+    const double bound = problem_.lower_bound(goal_) * (1 + 1e-9);
+    Random random(1);
+    while (best_ && left_ > 0 && std::get<1>(score(*best_)) > bound) {
+      left_ -= problem_.layers();
+      improve(shaken(*best_, random));
+    }
+  }
+
   /// Keeps the best of the starts that were improved.
   void improve(Stages start) {
     if (!allowed(start)) return;
@@ -55,6 +67,25 @@ class LocalSearch {
   }
 
  private:
+  /// With some cuts, or some layers, elsewhere.
+  [[nodiscard]] Stages shaken(Stages stages, Random& random) const {
+    constexpr int changes = 4;
+    if (problem_.request().allocation != Allocation::placed) {
+      std::vector<int> owner = owners(stages);
+      for (int i = 0; i < changes; ++i) {
+        owner[random.below(owner.size())] = random.between(0, problem_.workers() - 1);
+      }
+      return stages_of(owner);
+    }
+    std::vector<int>& cuts = stages.cuts;
+    for (int i = 0; i < changes && !cuts.empty(); ++i) {
+      const std::size_t c = random.below(cuts.size());
+      cuts[c] = random.between(c == 0 ? 1 : cuts[c - 1] + 1,
+                               (c + 1 == cuts.size() ? problem_.layers() : cuts[c + 1]) - 1);
+    }
+    return stages;
+  }
+
   [[nodiscard]] std::vector<int> owners(const Stages& stages) const {
     std::vector<int> owner(index(problem_.layers()));
     for (int s = 0; s < stages.size(); ++s) {
@@ -70,7 +101,8 @@ class LocalSearch {
 
   /// Whether this is better than `best`, which it then replaces.
   bool accept(const Stages& stages, Score& best) {
-    left_ -= problem_.layers() + problem_.workers();
+    const bool placed = problem_.request().allocation == Allocation::placed;
+    left_ -= problem_.workers() + (placed ? stages.size() : problem_.layers());
     if (!allowed(stages)) return false;
     const Score now = score(stages);
     const double tolerance = 1e-12 * std::get<2>(best);  // rounding must not let it go round in circles
@@ -134,7 +166,7 @@ class LocalSearch {
 
   const PartitionProblem& problem_;
   Goal goal_;
-  std::int64_t left_ = 100'000'000;  // layers to look at
+  std::int64_t left_ = 50'000'000;  // layers, or stages, and workers to look at
   std::optional<Stages> best_;
 };
 
@@ -187,6 +219,15 @@ std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
     search.improve(std::move(found));
   }
   if (!placed) search.improve(greedy(problem));
+  return search.best();
+}
+
+std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goal goal,
+                                            std::optional<Stages> start) {
+  if (!start) return std::nullopt;
+  LocalSearch search(problem, goal);
+  search.improve(std::move(*start));
+  search.iterate();
   return search.best();
 }
 

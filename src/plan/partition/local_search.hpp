@@ -14,9 +14,13 @@ double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages
 /// Stages from the worker of each layer: neighbours on one worker are a stage.
 Stages stages_of(const std::vector<int>& owner);
 
-/// A good partition: the contiguous one and a greedy one, improved as long as moving a layer, swapping two
-/// (general allocations) or moving cuts (placed stages) helps. Nothing when none is within the limit.
-/// Bounded: it looks at 10^8 layers at most.
+/// A good partition to start from: the contiguous one and a greedy one, improved as long as moving a layer,
+/// swapping two (general allocations) or moving cuts (placed stages) helps. Nothing when none is within the
+/// limit. Bounded.
 std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal);
+
+/// Shakes and improves `start`, if there is one, again and again; at least as good. Bounded, deterministic.
+std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goal goal,
+                                            std::optional<Stages> start);
 
 }  // namespace starpipe::plan::detail

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
@@ -81,9 +82,30 @@ double PartitionProblem::lower_bound(Goal goal) const {
   const auto amount = [&](LayerRange range) {
     return goal == Goal::bottleneck ? time(range) : least_memory(range);
   };
-  double bound = amount({0, layers()}) / workers();
-  for (int l = 0; l < layers(); ++l) bound = std::max(bound, amount({l, l + 1}));
-  return bound;
+  double longest = 0;
+  for (int l = 0; l < layers(); ++l) longest = std::max(longest, amount({l, l + 1}));
+  // What the cheapest boundaries cost when so many are crossed.
+  std::vector<double> boundaries;
+  for (int l = 1; l < layers(); ++l) {
+    boundaries.push_back(goal == Goal::bottleneck ? activation_transfer(l) + gradient_transfer(l) : 0);
+  }
+  std::ranges::sort(boundaries);
+  boundaries.insert(boundaries.begin(), 0);
+  std::partial_sum(boundaries.begin(), boundaries.end(), boundaries.begin());
+  const auto mean = [&](std::size_t used, std::size_t crossed) {
+    return (amount({0, layers()}) + boundaries[crossed]) / static_cast<double>(used);
+  };
+  if (request_.allocation == Allocation::placed) {
+    const std::vector<int>& of = request_.stage_workers;
+    std::size_t crossed = 0;
+    for (std::size_t s = 1; s < of.size(); ++s) crossed += of[s] != of[s - 1] ? 1U : 0U;
+    return std::max(longest, mean(std::set<int>(of.begin(), of.end()).size(), crossed));
+  }
+  double least = mean(1, 0);
+  for (std::size_t used = 2; used <= std::min(index(workers()), request_.layers.size()); ++used) {
+    least = std::min(least, mean(used, used - 1));
+  }
+  return std::max(longest, least);
 }
 
 LayerRange PartitionProblem::range(const Stages& stages, int stage) const {

@@ -57,7 +57,8 @@ class PartitionProblem {
   }
   [[nodiscard]] bool fits(double memory) const { return memory <= request_.memory_limit * (1 + 1e-12); }
 
-  /// No partition has a smaller largest load (or memory): the mean over the workers, the largest layer.
+  /// No partition has a smaller largest load (or memory): the largest layer, and the mean over the workers,
+  /// with the transfers that so many workers need.
   [[nodiscard]] double lower_bound(Goal goal) const;
 
   [[nodiscard]] LayerRange range(const Stages& stages, int stage) const;

@@ -176,7 +176,7 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
     for (const bool placed : {false, true}) {
       if (placed) request.stage_workers = problem.stage_workers;
       try {
-        const auto orders = from_schedule(instance, entry.build(request), problem.costs);
+        const auto orders = from_schedule(instance, make_schedule(entry.name, request), problem.costs);
         if (!orders) continue;
         found.push_back({OrderSearch(instance, *orders).makespan(), *orders});
         break;
