@@ -52,8 +52,7 @@ plan::Schedule read_schedule(const Config& config) {
     throw InputError(fmt::format("{}: its stage graph is not the model's", file));
   }
   if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
-  if (wanted.recompute) schedule = schedule.with_recomputation();
-  return schedule;
+  return wanted.recompute ? schedule.with_recomputation() : schedule;
 }
 
 void refuse_many_jobs(int stages, int microbatches) {

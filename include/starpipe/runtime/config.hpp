@@ -46,8 +46,8 @@ struct ScheduleConfig {
   /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
   /// follows.
   bool dynamic = false;
-  bool recompute =
-      false;  ///< F keeps the stage's inputs only, B computes it again (plan::Schedule::recompute)
+  /// F keeps the stage's inputs only, B computes it again (plan::Schedule::recompute).
+  bool recompute = false;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
