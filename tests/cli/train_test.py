@@ -184,6 +184,18 @@ class Train(CommandTest):
                     self.assertEqual(figures["predicted"], figures["measured"])
                 self.assertEqual(report["received"][kind], kept["received"][kind])
 
+    def test_recomputation_of_a_file(self):
+        """Whether the file says so or the configuration."""
+        config = mlp_config(schedule="file: s.json").replace("layers: 2", "layers: 4")
+        self.write("mlp.yaml", config)
+        reports = []
+        for shown, wanted in (("--recompute",), ()), ((), ("--set", "schedule.recompute=true")):
+            self.ok("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 4, *shown, "-o", "s.json")
+            reports.append(self.report_of("--set", "runtime.workers_per_core=16", *wanted))
+            self.assertEqual(reports[-1]["peak_activations"], {"predicted": [1] * 4, "measured": [1] * 4})
+        for key in ("losses", "peak_activation_bytes"):
+            self.assertEqual(reports[0][key], reports[1][key])
+
     def test_recomputation_puts_f_into_b(self):
         arguments = ("--set", "schedule={name: 1f1b, workers: 4, recompute: true}", "--set", "model.layers=4", "--set",
                      "training.microbatches=8", "--set", "runtime.workers_per_core=16")
