@@ -62,7 +62,10 @@ void DelayLine::deliver(const std::stop_token& stop) {
     }
     due_.pop();
     lock.unlock();
-    starpu_task_end_dep_release(task);  // starts what waited for it
+    {
+      const auto held = hold();
+      starpu_task_end_dep_release(task);  // starts what waited for it
+    }
     lock.lock();
   }
 }

@@ -30,6 +30,10 @@ class DelayLine {
   /// would be inserted. The task stays the line's.
   starpu_task* send(starpu_data_handle_t handle);
 
+  /// While held, no arrival ends. Hold it where a task is made to depend on arrivals: when one ended at that
+  /// very moment, tasks were seen never to start (StarPU 1.4.10).
+  [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(ending_); }
+
   /// Frees the arrivals. Call it when all tasks have ended.
   void clear();
 
@@ -47,6 +51,7 @@ class DelayLine {
 
   double delay_;
   std::deque<Arrival> arrivals_;  // StarPU holds their addresses
+  std::mutex ending_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::priority_queue<std::pair<Time, starpu_task*>, std::vector<std::pair<Time, starpu_task*>>,

@@ -300,6 +300,8 @@ void Engine::insert(std::size_t task_number) {
     if (task.job && binding == Binding::order) order = next_order_[static_cast<std::size_t>(worker)]++;
   }
   std::vector<starpu_task*> awaited = arrivals(task);
+  std::unique_lock<std::mutex> held;
+  if (!awaited.empty()) held = links_->hold();
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &codelet(task.kind), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
