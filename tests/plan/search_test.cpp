@@ -50,23 +50,29 @@ TEST(Layout, PlacesTheStages) {
   EXPECT_THROW(parse_layout("w"), InputError);
 }
 
+/// Up to these sizes; stages and stashes differ, no limit is felt. `pick(low, high)`: a random number.
+template <typename Pick>
+SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks, int most_microbatches) {
+  const int workers = pick(1, most_workers);
+  const int chunks = pick(1, most_chunks);
+  const Layout layout = pick(0, 1) == 0 ? Layout::v : Layout::loop;
+  SearchRequest r = request(workers, pick(1, most_microbatches), chunks, layout, {}, 0, 1e9);
+  r.costs.alpha = pick(0, 2) * 0.3;
+  r.costs.durations.clear();
+  r.stash.clear();
+  for (int s = 0; s < workers * chunks; ++s) {
+    r.costs.durations.push_back({0.5 * pick(0, 6), 0.5 * pick(1, 6), 0.5 * pick(0, 6)});
+    r.stash.push_back(pick(1, 3));
+  }
+  return r;
+}
+
 // What a result promises, on problems of all kinds.
 TEST(Search, ResultsKeepTheLimitAndTheBound) {
   std::mt19937 random(7);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
   for (int round = 0; round < 60; ++round) {
-    const int workers = pick(1, 5);
-    const int chunks = pick(1, 3);
-    SearchRequest r =
-        request(workers, pick(1, 9), chunks, pick(0, 1) == 0 ? Layout::v : Layout::loop, {}, 0, 0);
-    r.costs.alpha = pick(0, 2) * 0.3;
-    r.costs.durations.clear();
-    r.stash.clear();
-    for (int s = 0; s < workers * chunks; ++s) {
-      r.costs.durations.push_back({0.5 * pick(0, 6), 0.5 * pick(1, 6), 0.5 * pick(0, 6)});
-      r.stash.push_back(pick(1, 3));
-    }
-    r.memory_limit = 1e9;
+    SearchRequest r = uneven_request(pick, 5, 3, 9);
     const double least = least_memory_limit(problem_of(r));
     r.memory_limit = least * (1 + 0.25 * pick(0, 6));
     const SearchResult result = search(r, work(0.01));
@@ -236,17 +242,7 @@ TEST(LowerBound, IsBelowTheOptimum) {
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
   int reached = 0;
   for (int round = 0; round < 60; ++round) {
-    const int workers = pick(1, 3);
-    const int chunks = pick(1, 2);
-    SearchRequest r =
-        request(workers, pick(1, 3), chunks, pick(0, 1) == 0 ? Layout::v : Layout::loop, {}, 0, 1e9);
-    r.costs.alpha = pick(0, 2) * 0.3;
-    r.costs.durations.clear();
-    r.stash.clear();
-    for (int s = 0; s < workers * chunks; ++s) {
-      r.costs.durations.push_back({0.5 * pick(0, 6), 0.5 * pick(1, 6), 0.5 * pick(0, 6)});
-      r.stash.push_back(pick(1, 3));
-    }
+    SearchRequest r = uneven_request(pick, 3, 2, 3);
     r.memory_limit = least_memory_limit(problem_of(r)) * (1 + 0.25 * pick(0, 4));
     const SearchProblem problem = problem_of(r);
     const double optimum = exact::BranchAndBound(problem).run(search(r, work(0.05)).timeline.makespan);

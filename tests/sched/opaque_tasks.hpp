@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "starpipe/sched/policy_core.hpp"
+
+namespace starpipe::sched::testing {
+
+/// Tasks are opaque, so any addresses do. What is there: the workers that cannot run it, a bit each.
+class Tasks {
+ public:
+  explicit Tasks(std::size_t count) : cells_(count) {}
+  PolicyCore::Task operator[](std::size_t i) { return &cells_[i]; }
+  void forbid(std::size_t i, unsigned workers) { cells_[i] = static_cast<char>(workers); }
+  static bool allowed(PolicyCore::Task task, int worker) {
+    return ((static_cast<unsigned>(*static_cast<char*>(task)) >> worker) & 1U) == 0;
+  }
+  std::size_t number(PolicyCore::Task task) const {
+    return static_cast<std::size_t>(static_cast<char*>(task) - cells_.data());
+  }
+
+ private:
+  std::vector<char> cells_;
+};
+
+}  // namespace starpipe::sched::testing
