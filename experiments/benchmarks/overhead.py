@@ -4,8 +4,12 @@
 
     experiments/benchmarks/overhead.py [--starpipe build/bin/starpipe] [--workers 1,2,4,8] [--repetitions 5]
 
-One `starpipe compare` of empty jobs (1F1B) for each number of workers, and one on two ranks. Execution: makespan
+One `starpipe compare` of empty jobs for each schedule and number of workers, and one on two ranks. Execution: makespan
 over jobs. Submission: the time in which rank 0 inserts its tasks, over jobs; the two overlap.
+
+GPipe shows what a task costs: its order holds no job back. 1F1B shows what a hand-over costs as well: from the
+warm-up on each worker waits for its neighbour's answer, two messages a micro-batch on two ranks. Only starpipe and
+worker-order keep that order; the others run jobs as they come, with as many stashes as there are micro-batches.
 """
 import argparse
 import json
@@ -18,17 +22,18 @@ CONFIG = """
 model:    {{kind: mlp, layers: {workers}, hidden: 4, inputs: 4, outputs: 2}}
 data:     {{kind: synthetic}}
 training: {{microbatches: {microbatches}, microbatch_size: 1, steps: 8}}
-schedule: {{name: 1f1b, workers: {workers}}}
+schedule: {{name: {schedule}, workers: {workers}}}
 runtime:  {{emulate: {{F: 0us, B: 0us, W: 0us}}}}
 """
 MICROBATCHES = 200
+SCHEDULES = ["gpipe", "1f1b"]
 POLICIES = "starpipe,on-worker,worker-order,eager,lws,prio,dmdas"
 
 
-def compare(arguments, workers, launcher):
+def compare(arguments, schedule, workers, launcher):
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "empty.yaml"
-        config.write_text(CONFIG.format(workers=workers, microbatches=MICROBATCHES))
+        config.write_text(CONFIG.format(schedule=schedule, workers=workers, microbatches=MICROBATCHES))
         run = subprocess.run([*launcher, arguments.starpipe, "compare", config, "--policies", POLICIES, "--repetitions",
                               str(arguments.repetitions), "--json"], check=True, capture_output=True, text=True)
         return json.loads(run.stdout)["policies"]
@@ -42,12 +47,16 @@ def main():
     parser.add_argument("--mpiexec", default="mpiexec.mpich")
     arguments = parser.parse_args()
     runs = [(int(w), 1, []) for w in arguments.workers.split(",")] + [(2, 2, [arguments.mpiexec, "-n", "2"])]
-    print(f"{'workers':>7}{'ranks':>6}" + "".join(f"{name:>18}" for name in POLICIES.split(",")))
-    for workers, ranks, launcher in runs:
-        jobs = 2 * MICROBATCHES * workers
-        cells = [f"{p['makespan'] / jobs * 1e6:.1f} ({p['submission'] / jobs * 1e6:.1f})"
-                 for p in compare(arguments, workers, launcher)]
-        print(f"{workers:>7}{ranks:>6}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
+    names = POLICIES.split(",")
+    for schedule in SCHEDULES:
+        print(f"{schedule:<7}workers ranks" + "".join(f"{name:>16}" for name in names) + "  starpipe/prio")
+        for workers, ranks, launcher in runs:
+            jobs = 2 * MICROBATCHES * workers
+            policies = compare(arguments, schedule, workers, launcher)
+            cells = [f"{p['makespan'] / jobs * 1e6:.1f} ({p['submission'] / jobs * 1e6:.1f})" for p in policies]
+            makespans = dict(zip(names, (p["makespan"] for p in policies)))
+            print(f"{workers:>14}{ranks:>6}" + "".join(f"{cell:>16}" for cell in cells) +
+                  f"{makespans['starpipe'] / makespans['prio']:>15.2f}", flush=True)
     print("microseconds a job: execution (submission)")
 
 
