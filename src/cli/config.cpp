@@ -105,6 +105,7 @@ constexpr std::array keys = {
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
     Key{"runtime.precision", read_precision},
     Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
+    Key{"runtime.window", [](Value v, Config& c) { c.runtime.window = v.whole<int>(1); }},
     Key{"runtime.timeout", [](Value v, Config& c) { c.runtime.timeout = v.positive(); }},
     Key{"runtime.emulate.F", [](Value v, Config& c) { emulation(c).F = v.times(); }},
     Key{"runtime.emulate.B", [](Value v, Config& c) { emulation(c).B = v.times(); }},

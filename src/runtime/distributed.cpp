@@ -75,7 +75,7 @@ Engine make_engine(const Session& session, const Assignment& job) {
           e.network,
           job.config.training.optimizer,
           job.parameters,
-          job.config.runtime.timeout,
+          job.config.runtime,
           e.emulated ? &*e.emulated : nullptr};
 }
 

@@ -81,7 +81,7 @@ Handle::~Handle() {
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-               double timeout, const plan::Costs* emulated)
+               const RuntimeConfig& config, const plan::Costs* emulated)
     : session_(session),
       schedule_(schedule),
       network_(network),
@@ -98,6 +98,9 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       expected_(static_cast<std::size_t>(schedule.stages()) * 4, std::numeric_limits<double>::quiet_NaN()),
       next_order_(starpu_worker_get_count(), 1),
       emulated_(emulated) {
+  const bool keeps_order = session.core() != nullptr || session.choice().binding == Binding::order;
+  if (keeps_order && schedule.discipline() == plan::Discipline::ordered)
+    window_ = static_cast<unsigned>(config.window);
   if (emulated != nullptr) devices_.emplace();
   // Where a policy chooses the worker, nobody knows before where to send.
   const bool placed = session.core() != nullptr || session.choice().binding != Binding::none;
@@ -109,7 +112,8 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
   }
   choose_local_tasks();
   register_data(parameters);
-  watchdog_ = std::jthread([this, timeout](const std::stop_token& stop) { watch(stop, timeout); });
+  watchdog_ =
+      std::jthread([this, timeout = config.timeout](const std::stop_token& stop) { watch(stop, timeout); });
 }
 
 Engine::~Engine() { starpu_task_wait_for_all(); }
@@ -321,9 +325,18 @@ void Engine::drop(std::size_t datum) {
   if (rank_of(what) == rank() && is_temporary(what.kind)) starpu_data_invalidate_submit(handle);
 }
 
+// Tasks are inserted in an order in which they could run one after the other, on all ranks the same, and a
+// worker keeps to it. So the first task that has not finished anywhere waits for none that is still to be
+// inserted, and there is always one less.
+void Engine::wait_for_room() const {
+  if (window_ == 0 || static_cast<unsigned>(starpu_task_nsubmitted()) < window_) return;
+  require(starpu_task_wait_for_n_submitted(window_ / 2), "waiting", "the submission window");
+}
+
 void Engine::submit() {
   for (std::size_t i = 0; i < local_tasks_.size(); ++i) {
     const std::size_t t = local_tasks_[i];
+    wait_for_room();
     insert(t);
     for (const DataAccess& access : graph_.tasks()[t].data) {
       if (last_use_[access.datum] == i) drop(access.datum);

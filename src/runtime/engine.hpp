@@ -69,12 +69,12 @@ struct StepResult {
 /// in the step (activations and fetched weights alike).
 class Engine {
  public:
-  /// `parameters`: start values of each stage, on every rank. `timeout`: seconds without a finished task
-  /// after which the job is aborted. `emulated`: waits of these lengths instead of kernels and transfers;
-  /// nothing is computed then. References and `emulated` must outlive the engine.
+  /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
+  /// waits of these lengths instead of kernels and transfers; nothing is computed then. References and
+  /// `emulated` must outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-         double timeout, const plan::Costs* emulated = nullptr);
+         const RuntimeConfig& config, const plan::Costs* emulated = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -113,6 +113,7 @@ class Engine {
   void register_data(const std::vector<std::vector<float>>& parameters);
   void fill_inputs(int step, const model::Dataset& data);
   void submit();
+  void wait_for_room() const;
   void insert(std::size_t task_number);
   std::vector<starpu_task*> arrivals(const Task& task);
   EmulatedDevices::Span emulate(const Task& task, int received);
@@ -141,6 +142,7 @@ class Engine {
   std::vector<Handle> scratch_;             // by stage
 
   std::vector<double> expected_;      // microseconds of each stage and pass; NaN before the first
+  unsigned window_ = 0;               // most tasks in flight, unless 0
   std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
 
   const plan::Costs* emulated_;

@@ -9,7 +9,8 @@
 
 #include <mpi.h>
 #include <pthread.h>
-#include <sys/prctl.h>
+
+#include "clock.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -36,9 +37,8 @@ void rest() {
   constexpr int polls_of_a_round = 64;
   if (++in_vain < polls_of_a_transfer) return;
   in_vain -= polls_of_a_round;
-  // Linux may end a sleep 50 microseconds late unless the thread says otherwise.
-  thread_local const int exact = prctl(PR_SET_TIMERSLACK, 1000UL);
-  static_cast<void>(exact);
+  thread_local const bool on_time = (wake_on_time(), true);
+  static_cast<void>(on_time);
   std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 

@@ -58,8 +58,9 @@ std::vector<PolicyCore::Task> PolicyCore::to_fetch(int worker_id) {
   return tasks;
 }
 
-void PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {
+bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {
   Worker& worker = *workers_.at(static_cast<std::size_t>(worker_id));
+  bool waits = false;
   {
     const std::scoped_lock lock(worker.mutex);
     if (job) {
@@ -69,8 +70,10 @@ void PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) 
       worker.pinned.push_back(task);
     }
     worker.was_pushed = true;
+    waits = worker.waits;
   }
-  worker.pushed.notify_one();
+  if (waits) worker.pushed.notify_one();
+  return !waits;
 }
 
 // One that can run the task, the last one that became idle first. Under the lock of the free tasks.
@@ -123,6 +126,11 @@ std::optional<int> PolicyCore::start(int worker_id) {
 
 void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
   Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  const struct Waits {
+    explicit Waits(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+    ~Waits() { flag_ = false; }
+    std::atomic<bool>& flag_;
+  } waits(worker.waits);
   // To be woken takes tens of microseconds, on a virtual machine more: longer than most waits between jobs.
   const auto now = std::chrono::steady_clock::now;
   for (const auto end = now() + std::min(most, awake); now() < end; std::this_thread::yield()) {

@@ -81,8 +81,7 @@ int push_task(starpu_task* task) {
   // Before the task is visible to its worker: after that it is not ours to touch.
   starpu_push_task_end(task);
   if (data) {
-    core.push(data->worker, task, data->job);
-    starpu_wake_worker_relax_light(data->worker);
+    if (core.push(data->worker, task, data->job)) starpu_wake_worker_relax_light(data->worker);
     return 0;
   }
   wake(core.push_free(task, priority));

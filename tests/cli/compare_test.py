@@ -113,6 +113,20 @@ class Compare(CommandTest):
                     self.assertGreaterEqual(min(policy["makespans"]), 0.999 * comparison["predicted"]["makespan"])
             ElementTree.fromstring(self.read("compare.svg"))
 
+    def test_submission_overlaps_execution_within_its_window(self):
+        for launcher in ([], LAUNCHER):
+            for schedule in ("1f1b", "fsdp"):
+                self.write("job.yaml", emulated("F: 5ms, B: 5ms, W: 5ms, comm: 100us", f"name: {schedule}, workers: 4"))
+                for window, shares in ((1, (0.8, 1.1)), (10000, (0, 0.5))):
+                    result = self.run_command("compare", "job.yaml", "--policies", "starpipe", "--repetitions", 1,
+                                              "--set", f"runtime.window={window}", "--json", launcher=launcher)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    comparison = json.loads(result.stdout)
+                    [run] = comparison["policies"]
+                    self.assertEqual(run["peak_activations"], comparison["predicted"]["peak_activations"])
+                    share = run["submission"] / run["makespan"]
+                    self.assertTrue(shares[0] <= share <= shares[1], f"{schedule}, window {window}: {share}")
+
     def test_real(self):
         self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
         self.write("gpt.yaml", gpt_config("text"))

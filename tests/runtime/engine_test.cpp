@@ -33,7 +33,7 @@ bool our_policy() { return session->core() != nullptr; }
 
 const model::OptimizerConfig sgd = {
     .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
-constexpr double no_timeout = 1000;
+const RuntimeConfig patient = {.timeout = 1000};
 
 /// What a run gave; all but the losses and bytes on rank 0 only.
 struct Outcome {
@@ -47,9 +47,10 @@ struct Outcome {
 };
 
 Outcome train(const Schedule& schedule, const model::Network& network,
-              const model::OptimizerConfig& optimizer, const model::Dataset& data, int steps) {
+              const model::OptimizerConfig& optimizer, const model::Dataset& data, int steps,
+              const RuntimeConfig& config = patient) {
   Outcome run;
-  Engine engine(*session, schedule, network, optimizer, start_values(network), no_timeout);
+  Engine engine(*session, schedule, network, optimizer, start_values(network), config);
   const std::uint64_t before = engine.bytes_sent_by_starpu();
   for (int step = 0; step < steps; ++step) {
     StepResult result = engine.run_step(step, data);
@@ -364,13 +365,32 @@ TEST(Engine, NothingIsLeftInMemory) {
       for (const model::Stage& stage : network.stages)
         scratch += scratch_size(schedule, stage) * sizeof(float);
       scratch *= static_cast<std::size_t>(session->map().count(session->mpi().rank()));
-      Engine engine(*session, schedule, network, sgd, start_values(network), no_timeout);
+      Engine engine(*session, schedule, network, sgd, start_values(network), patient);
       for (int step = 0; step < 20; ++step) {
         engine.run_step(step, *data);
         EXPECT_LE(starpu_memory_get_used(STARPU_MAIN_RAM), before + scratch) << "after step " << step;
       }
     }
     EXPECT_EQ(starpu_memory_get_used(STARPU_MAIN_RAM), before) << "after the engine";
+  }
+}
+
+// Not even where only one task is in flight, on all ranks together.
+TEST(Engine, TheSubmissionWindowChangesNothing) {
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  for (const char* name : {"1f1b", "zb-h1", "ddp", "fsdp"}) {
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
+    for (const int window : {1, 7}) {
+      SCOPED_TRACE(::testing::Message() << name << ", window " << window);
+      const Outcome run =
+          train(schedule, network, sgd, *data, 2, {.timeout = patient.timeout, .window = window});
+      expect_all_jobs(run, schedule);
+      if (!our_policy()) continue;
+      expect_same_bits(run, schedule, network, sgd, *data);
+      expect_order(run, schedule);
+      expect_peaks(run, schedule, network);
+    }
   }
 }
 
@@ -384,7 +404,7 @@ int stall() {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
   const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers(), .microbatches = 2});
-  Engine engine(*session, schedule, network, sgd, start_values(network), /*timeout=*/2);
+  Engine engine(*session, schedule, network, sgd, start_values(network), {.timeout = 2});
   engine.run_step(0, *data);
   if (session->mpi().rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(2));
   engine.run_step(1, *data);

@@ -33,7 +33,7 @@ const Mpi* mpi = nullptr;
 bool is_root() { return mpi->rank() == 0; }
 
 const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.01};
-constexpr double timeout = 100;
+const RuntimeConfig patient = {.timeout = 100};
 
 /// StarPU with that many logical workers over all ranks, whatever the machine's cores.
 Session start(int workers) {
@@ -92,7 +92,7 @@ void expect_smaller_limits_refused(const Schedule& schedule, Random& random) {
 
 std::vector<WorkerRecord> run_once(const Session& session, const Schedule& schedule) {
   const model::Network network = dag_network(schedule.graph());
-  Engine engine(session, schedule, network, sgd, start_values(network), timeout);
+  Engine engine(session, schedule, network, sgd, start_values(network), patient);
   return engine.run_step(0, Noise()).workers;
 }
 
@@ -161,7 +161,7 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         const plan::Costs costs = experiment.emulated.value_or(costs_by_flops(experiment.network));
         const plan::Timeline predicted = plan::simulate(experiment.schedule, costs);
         Engine engine(session, experiment.schedule, experiment.network, sgd, start_values(experiment.network),
-                      timeout, experiment.emulated ? &*experiment.emulated : nullptr);
+                      patient, experiment.emulated ? &*experiment.emulated : nullptr);
         const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
         for (std::size_t w = 0; w < measured.size(); ++w) {
           EXPECT_LE(measured[w].peak_activations, limit) << "worker " << w;
@@ -206,7 +206,7 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   for (const auto& [name, emulated] : {std::pair{"1f1b", false}, {"fsdp", false}, {"1f1b", true}}) {
     SCOPED_TRACE(std::string(name) + (emulated ? ", emulated" : ""));
     const Schedule schedule = plan::make_schedule(name, {.workers = workers, .microbatches = 3});
-    Engine engine(session, schedule, network, sgd, start_values(network), timeout,
+    Engine engine(session, schedule, network, sgd, start_values(network), patient,
                   emulated ? &links : nullptr);
     Memory early;
     for (int step = 0; step < 1000; ++step) {

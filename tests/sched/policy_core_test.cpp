@@ -161,6 +161,17 @@ TEST(PolicyCore, PinnedAndFreeTasksNeedNoSchedule) {
   EXPECT_EQ(core.pop(0), tasks[1]);
 }
 
+TEST(PolicyCore, APushAsksForAWakeUpUnlessTheWorkerWaits) {
+  Tasks tasks(2);
+  PolicyCore core(1, always);
+  EXPECT_TRUE(core.push(0, tasks[0], std::nullopt)) << "asleep or at work, for all the policy knows";
+  EXPECT_EQ(core.pop(0), tasks[0]);
+  EXPECT_EQ(core.pop(0), nullptr);
+  std::jthread worker([&core] { core.wait(0, std::chrono::minutes(1)); });
+  while (core.push(0, tasks[1], std::nullopt)) {  // until it waits
+  }
+}
+
 TEST(PolicyCore, ARefusedJobDoesNotHoldBackFreeTasks) {
   const Schedule schedule = one_f_one_b(2, 2);
   Tasks tasks(schedule.slots() + 1);

@@ -71,7 +71,11 @@ struct RuntimeConfig {
   int workers_per_core = 4;
   /// Seconds without a finished job after which the run is ended: a rank is lost or stuck.
   double timeout = 300;
-  std::optional<EmulationConfig> emulate;
+  /// Most tasks of a rank that are submitted and not finished, where the order of jobs is fixed: what is
+  /// submitted later cannot come before then. Other runs submit the whole step, since what a policy chooses
+  /// from is the choice.
+  int window = 10'000;
+  std::optional<EmulationConfig> emulate = std::nullopt;
 };
 
 /// A whole configuration file.

@@ -38,8 +38,8 @@ namespace starpipe::sched {
 /// of StarPU is called and nothing else is locked while one is held, and each is held for O(log jobs).
 /// So they may be taken from any StarPU callback without relaxing the worker first.
 ///
-/// Progress. After a `push` returns, the caller must wake that worker, and after `push_free` and `start` the
-/// one they name: StarPU loses no wake-up that follows the publication of a task. A free task wakes one
+/// Progress. After a `push` that returns true, the caller must wake that worker, and after `push_free` and
+/// `start` the one they name: StarPU loses no wake-up that follows the publication of a task. A free task wakes one
 /// worker, of those that asked in vain and can run it. No task is forgotten by that: a worker that is not
 /// idle asks again when it has ended its task, and an idle one that starts something else before it came to
 /// the free task wakes another in its place (`start`). `pop` may return nothing though tasks are
@@ -48,7 +48,8 @@ namespace starpipe::sched {
 /// because of a refusal. That some worker can always go on is proved before the run by `plan::check`.
 /// A worker that got nothing may `wait` for the next push instead of asking again: StarPU never lets the
 /// last awake worker of a process sleep, blocking drivers or not, and with one worker a rank that one would
-/// spin on a core that another rank needs.
+/// spin on a core that another rank needs. `push` wakes a worker that waits, which needs no wake-up by StarPU:
+/// two of StarPU's locks a task.
 ///
 /// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
 /// the schedule, which must outlive the last `finish` before the next `begin`.
@@ -74,7 +75,8 @@ class PolicyCore {
   [[nodiscard]] std::vector<Task> to_fetch(int worker);
   static constexpr std::size_t fetched_ahead = 2;
 
-  void push(int worker, Task task, std::optional<plan::JobId> job);
+  /// Returns whether the caller must wake the worker.
+  bool push(int worker, Task task, std::optional<plan::JobId> job);
   /// Larger priorities first, as StarPU's. Returns the worker to wake, or none.
   [[nodiscard]] std::optional<int> push_free(Task task, int priority);
   /// The task that `worker` starts now, or null: then it is idle until the next `start`.
@@ -94,6 +96,7 @@ class PolicyCore {
     std::mutex mutex;
     std::condition_variable pushed;
     std::atomic<bool> was_pushed = false;  // since the last pop
+    std::atomic<bool> waits = false;       // is in `wait`
     bool was_idle = false;                 // since the last start; its own thread's
     std::vector<Task> pinned;              // in order of arrival, from `next_pinned`
     std::size_t next_pinned = 0;
