@@ -15,7 +15,7 @@
 namespace starpipe::runtime {
 namespace {
 
-std::atomic<bool> gentle = false;
+std::atomic<Polling> polling = Polling::eager;
 
 bool polls() {
   thread_local const bool is_starpu_mpi_thread = [] {
@@ -32,10 +32,13 @@ thread_local int in_vain = 0;
 
 void note_activity() { in_vain = 0; }
 
-void rest() {
-  constexpr int polls_of_a_transfer = 300;
-  constexpr int polls_of_a_round = 64;
-  if (++in_vain < polls_of_a_transfer) return;
+void rest(bool yields) {
+  const int polls_of_a_transfer = yields ? 100 : 300;
+  const int polls_of_a_round = yields ? 16 : 64;
+  if (++in_vain < polls_of_a_transfer) {
+    if (yields) std::this_thread::yield();
+    return;
+  }
   in_vain -= polls_of_a_round;
   thread_local const bool on_time = (wake_on_time(), true);
   static_cast<void>(on_time);
@@ -44,7 +47,7 @@ void rest() {
 
 }  // namespace
 
-void poll_mpi_gently(bool gently) { gentle = gently; }
+void poll_mpi(Polling chosen) { polling = chosen; }
 
 }  // namespace starpipe::runtime
 
@@ -52,11 +55,12 @@ void poll_mpi_gently(bool gently) { gentle = gently; }
 extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   using namespace starpipe::runtime;
   const int result = PMPI_Test(request, flag, status);
-  if (result == MPI_SUCCESS && gentle.load(std::memory_order_relaxed) && polls()) {
+  const Polling chosen = polling.load(std::memory_order_relaxed);
+  if (result == MPI_SUCCESS && chosen != Polling::eager && polls()) {
     if (*flag != 0) {
       note_activity();
     } else {
-      rest();
+      rest(chosen == Polling::yielding);
     }
   }
   return result;

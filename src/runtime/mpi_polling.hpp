@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 namespace starpipe::runtime {
 
-/// Whether StarPU-MPI's thread sleeps a moment between polls that find nothing, from now on. For ranks that
-/// share their cores with workers: the thread polls as long as it expects a message, and would take half of
-/// a worker's core, and whole time slices from another rank's thread. Costs a message some 50 microseconds.
-void poll_mpi_gently(bool gently);
+/// What StarPU-MPI's thread does between polls that find nothing: it polls as long as it expects a message,
+/// and where ranks share their cores with workers it would take half of a worker's core, and whole time
+/// slices from another rank's thread.
+enum class Polling : std::uint8_t {
+  eager,     ///< nothing: it has a core of its own
+  napping,   ///< it sleeps a moment now and then
+  yielding,  ///< it also yields its core after each; where idle workers spin without doing so (StarPU's
+             ///< policies) they would keep it for a time slice
+};
+void poll_mpi(Polling polling);
 
 }  // namespace starpipe::runtime

@@ -205,7 +205,11 @@ std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const
 
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy)
     : mpi_(mpi), map_(map), choice_(std::move(policy)) {
-  poll_mpi_gently(share.crowded() && mpi.ranks() > 1);
+  if (share.crowded() && mpi.ranks() > 1) {
+    poll_mpi(choice_.starpu == sched::policy_name ? Polling::yielding : Polling::napping);
+  } else {
+    poll_mpi(Polling::eager);
+  }
   default_environment("STARPU_SILENT", "1");
   default_environment("STARPU_MPI_STATS", "1");
   default_environment("STARPU_MPI_NOBIND", "1");
