@@ -5,6 +5,7 @@ Usage: policies_test.py BINARY SCRIPT
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -29,7 +30,7 @@ class Policies(unittest.TestCase):
         return subprocess.run(
             [sys.executable, SCRIPT, "--starpipe", BINARY, "--small", "--repetitions", "1", "--any-speed", "--output",
              self.folder / "out", "--docs", self.page, *more],
-            capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+            capture_output=True, text=True, timeout=1100 if os.environ.get("STARPIPE_SANITIZE") else 250, check=False)  # fmt: skip
 
     def test_small(self):
         run = self.studies()
