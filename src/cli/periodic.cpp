@@ -11,6 +11,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "cli/tables.hpp"
 #include "cli/yaml.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -143,33 +144,27 @@ std::string starts(const plan::PeriodicPattern& pattern, int stage, plan::Pass p
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::string table(const Result& result, const ChainFile& chain) {
+std::string summary(const Result& result, const ChainFile& chain) {
   const plan::PeriodicPattern& pattern = result.pattern;
-  const std::vector<int> live = plan::concurrent_activations(pattern, chain.stages);
-  std::vector<std::array<std::string, 5>> rows = {
-      {"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
-  for (int s = 0; s < static_cast<int>(chain.stages.size()); ++s) {
-    const int worker = chain.workers.empty() ? s : chain.workers[static_cast<std::size_t>(s)];
-    rows.push_back({std::to_string(s), std::to_string(worker), starts(pattern, s, plan::Pass::F),
-                    starts(pattern, s, plan::Pass::BW), std::to_string(live[static_cast<std::size_t>(s)])});
-  }
-  std::array<std::size_t, 5> widths{};
-  for (const auto& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
   std::string text =
       fmt::format("period {:.6g} for {} micro-batch{}: {:.6g} each\n", pattern.period, pattern.microbatches,
                   pattern.microbatches == 1 ? "" : "es", pattern.normalized_period());
   if (result.best_of > 0) text += fmt::format("no pattern of up to {} is shorter; ", result.best_of);
   text += fmt::format("no schedule of this placement takes less than {:.6g}\n\n", result.bound);
-  for (const auto& row : rows) {
-    text += fmt::format("{:>{}}  {:>{}}  {:<{}}  {:<{}}  {:>{}}\n", row[0], widths[0], row[1], widths[1],
-                        row[2], widths[2], row[3], widths[3], row[4], widths[4]);
+
+  const std::vector<int> live = plan::concurrent_activations(pattern, chain.stages);
+  std::vector<std::vector<std::string>> stages = {
+      {"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
+  for (int s = 0; s < static_cast<int>(chain.stages.size()); ++s) {
+    const int worker = chain.workers.empty() ? s : chain.workers[static_cast<std::size_t>(s)];
+    stages.push_back({std::to_string(s), std::to_string(worker), starts(pattern, s, plan::Pass::F),
+                      starts(pattern, s, plan::Pass::BW), std::to_string(live[static_cast<std::size_t>(s)])});
   }
-  text += "\nworker  memory\n";
-  const std::vector<double> memory = plan::pattern_memory(pattern, chain.stages);
-  for (std::size_t w = 0; w < memory.size(); ++w) text += fmt::format("{:>6}  {:>6.6g}\n", w, memory[w]);
-  return text + "\n";
+  std::vector<std::vector<std::string>> workers = {{"worker", "memory"}};
+  for (const double memory : plan::pattern_memory(pattern, chain.stages)) {
+    workers.push_back({std::to_string(workers.size() - 1), fmt::format("{:.6g}", memory)});
+  }
+  return text + table(stages) + "\n" + table(workers) + "\n";
 }
 
 int periodic(const PeriodicOptions& options) {
@@ -189,7 +184,7 @@ int periodic(const PeriodicOptions& options) {
     costs.durations.push_back({stage.forward, stage.backward, 0});
   const plan::Timeline timeline = plan::simulate(schedule, costs);
   options.result.show(
-      schedule, costs, timeline, [&] { return table(result, chain) + drawn(schedule, timeline); },
+      schedule, costs, timeline, [&] { return summary(result, chain) + drawn(schedule, timeline); },
       described(result, chain));
   return 0;
 }
