@@ -143,7 +143,7 @@ std::string YamlValue::word() const {
 }
 
 std::string YamlValue::one_of(const std::vector<std::string>& words) const {
-  const std::string value = word();
+  std::string value = word();
   if (std::ranges::find(words, value) != words.end()) return value;
   fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
 }

@@ -54,10 +54,10 @@ class Grid {
 
   /// Reorders (004, appendix C). Warm-up, which ends with the first backward pass of stage 0: each pass
   /// moves to the earliest empty cells of its worker after what it waits for, unless more than `peak` stashes
-  /// would be live: when absent, those that the repeated block holds. Cool-down, which begins with the first of the last micro-batch's
-  /// forward passes: the same, and where the steady phase is kept once more without W, which then takes what
-  /// is left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down). Throws InputError when there
-  /// are too many cells to keep.
+  /// would be live: when absent, those that the repeated block holds. Cool-down, which begins with the first
+  /// of the last micro-batch's forward passes: the same, and where the steady phase is kept once more without
+  /// W, which then takes what is left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down).
+  /// Throws InputError when there are too many cells to keep.
   void reorder(Steady steady, std::optional<int> peak = {});
 
   /// Takes out empty time: each pass starts as soon as it can, in the order it has on its worker.
@@ -69,7 +69,8 @@ class Grid {
   [[nodiscard]] std::vector<std::vector<Job>> rows() const;
 
   [[nodiscard]] int worker(int stage, int microbatch) const {
-    return workers_of_[static_cast<std::size_t>(microbatch % period_ * stages_ + stage)];
+    return workers_of_[static_cast<std::size_t>(microbatch % period_) * static_cast<std::size_t>(stages_) +
+                       static_cast<std::size_t>(stage)];
   }
   /// Per worker, the most stashes live at once.
   [[nodiscard]] std::vector<int> peak_memory() const;

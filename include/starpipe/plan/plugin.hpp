@@ -20,6 +20,7 @@
 ///
 /// The text beside it is what `load_plugin` looks for in the file before anything in it runs: a plug-in fits
 /// the starpipe of the same major and minor version, as the C++ interfaces it was compiled against do.
+// NOLINTBEGIN(bugprone-macro-parentheses): the argument is the name of a parameter
 #define STARPIPE_PLUGIN(schedules)                                                           \
   extern "C" {                                                                               \
   __attribute__((visibility("default"))) extern const char starpipe_plugin_interface[];      \
@@ -28,6 +29,7 @@
       std::vector<starpipe::plan::ScheduleEntry>& schedules);                                \
   }                                                                                          \
   void starpipe_plugin(std::vector<starpipe::plan::ScheduleEntry>& schedules)
+// NOLINTEND(bugprone-macro-parentheses)
 
 namespace starpipe::plan {
 

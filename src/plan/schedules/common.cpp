@@ -16,7 +16,7 @@ StageGraph requested_chain(std::string_view name, const ScheduleRequest& request
   if (!request.stage_workers.empty()) {
     throw InputError(fmt::format("{} has a placement of its own: schedule.placement does not apply", name));
   }
-  const StageGraph graph = request.graph ? *request.graph : StageGraph::chain(chunks * request.workers);
+  StageGraph graph = request.graph ? *request.graph : StageGraph::chain(chunks * request.workers);
   if (!graph.is_chain()) throw InputError(fmt::format("{} is defined for a chain of stages only", name));
   if (graph.size() != chunks * request.workers) {
     throw InputError(fmt::format("{} has {} {} a worker: {} workers need {} stages, not {}", name, chunks,
