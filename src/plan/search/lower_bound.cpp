@@ -137,8 +137,8 @@ Excess excess_of(const Instance& instance, const Chain& chain, const Load& load,
                                 load.least_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
   const double weights = std::min(W[lower], W[upper]);
   Excess after{.always = (backward_gap + B[lower]) * stash[upper]};
-  after.mostly = after.always + (weights + std::min(load.least_forward, weights)) *
-                                    std::min(stash[lower], stash[upper]);
+  after.mostly =
+      after.always + (weights + std::min(load.least_forward, weights)) * std::min(stash[lower], stash[upper]);
   const double between_forward =
       std::min(std::max(0.0, load.least_weights - forward_gap) * below, F[lower] * stash[upper]);
   return {.always = std::min(before.always, after.always),
