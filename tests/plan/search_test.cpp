@@ -271,6 +271,46 @@ TEST(LowerBound, KnowsMemory) {
   EXPECT_DOUBLE_EQ(lower_bound(problem), 5 * 9);
 }
 
+// Worker 1 of 2 has both stages at the turn of a V and room for one micro-batch. In one's way are W of the
+// upper stage and B of the lower one; and memory is free while a F between the two W, or without one the
+// second W, runs, and during the first of the two F. Stashes take 12 of a micro-batch alone and 3 more, 1 of
+// the first and the last two; filling and emptying leave 1 each, 2 times start and end on worker 0.
+TEST(LowerBound, KnowsTheTurnOfAV) {
+  SearchProblem problem{.workers = 2, .microbatches = 4, .stage_workers = {0, 1, 1, 0}};
+  problem.memory_limit = 2;
+  const double bound = lower_bound(problem);
+  EXPECT_DOUBLE_EQ(bound, 2 + (4 * 12 + 2 * 3 + 2 * 1 + 2) / 2.0);
+  EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
+}
+
+// As above for all optima, where the area of memory decides: any placement, little memory.
+TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
+  std::mt19937 random(5);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  for (int round = 0; round < 100; ++round) {
+    const bool even = pick(0, 1) == 0;
+    SearchRequest r = uneven_request(pick, 2, 2, 5);
+    if (even) r.costs.durations.resize(1), r.stash.resize(1);
+    SearchProblem problem = problem_of(r);
+    if (pick(0, 3) == 0) std::ranges::reverse(problem.stage_workers);
+    problem.memory_limit = least_memory_limit(problem) * (1 + 0.25 * pick(0, 2));
+    EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9) * (1 + 1e-9)) << round;
+  }
+}
+
+// Source: docs/search.md. 6 units of memory on 16 workers, 64 micro-batches: more than a fifth is idle with
+// one to four chunks, in a V or a loop.
+TEST(LowerBound, LeavesMoreThanAFifthIdleAtSixUnits) {
+  constexpr double work = 64 * (12.96 + 13.22 + 9.76);
+  for (const int chunks : {1, 2, 3, 4}) {
+    for (const Layout layout : {Layout::v, Layout::loop}) {
+      const Durations stage{12.96 / chunks, 13.22 / chunks, 9.76 / chunks};
+      const SearchRequest r = request(16, 64, chunks, layout, stage, 0.67, 6 * chunks);
+      EXPECT_LT(work / lower_bound(problem_of(r)), 0.785) << chunks << to_string(layout);
+    }
+  }
+}
+
 // Source: docs/search.md. 9 units of memory on 16 workers in a V, 64 micro-batches.
 TEST(LowerBound, IsNearlyReachedBySixteenWorkers) {
   const SearchRequest r = request(16, 64, 2, Layout::v, {6.48, 6.61, 4.88}, 0.67, 18);

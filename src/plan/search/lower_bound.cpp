@@ -115,17 +115,40 @@ double work_bound(const Load& load, double microbatches) {
   return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
 }
 
+/// Memory over time that stashes of neighbouring stages of one worker need beyond their lives in the chain.
+struct Excess {
+  double always = 0;  ///< of each micro-batch
+  double mostly = 0;  ///< of a micro-batch that passes neither while memory fills nor while it empties
+};
+
+/// `upper` is the next stage of the worker after `lower`, and `below` the memory of `lower` and those before
+/// it.
+Excess excess_of(const Instance& instance, const Chain& chain, const Load& load, std::size_t lower,
+                 std::size_t upper, double below) {
+  const auto& [F, B, W] = instance.time;
+  const auto& stash = instance.stash;
+  const double forward_gap = chain.forward_start[upper] - chain.forward_start[lower] - F[lower];
+  const double backward_gap = chain.backward_start[lower] - chain.backward_start[upper] - B[upper];
+  const auto wait = [&](double time) { return std::max(0.0, time - backward_gap); };
+  // W of the upper stage before B of the lower one, or after.
+  Excess before{.always = wait(W[upper]) * below};
+  before.mostly =
+      before.always + std::min({(wait(W[upper] + load.least_forward) - wait(W[upper])) * below,
+                                load.least_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
+  const double weights = std::min(W[lower], W[upper]);
+  Excess after{.always = (backward_gap + B[lower]) * stash[upper]};
+  after.mostly =
+      after.always + (weights + std::min(load.least_forward, weights)) * std::min(stash[lower], stash[upper]);
+  const double between_forward =
+      std::min(std::max(0.0, load.least_weights - forward_gap) * below, F[lower] * stash[upper]);
+  return {.always = std::min(before.always, after.always),
+          .mostly = between_forward + std::min(before.mostly, after.mostly)};
+}
+
 /// The area of memory over time that the stashes need at least. `known`: a proven bound.
 double memory_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
                     double known) {
   if (load.limit == infinity || load.most_stash == 0) return 0;
-  double area = 0;
-  for (const int stage : instance.stages_of[index(worker)]) {
-    const std::size_t s = index(stage);
-    const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
-    area += instance.microbatches * instance.stash[s] * (life + load.least_weights);
-  }
-  const double fixed = load.head + load.after_backward - load.least_weights;
   // The first stashes start one F after the other, the last ones end one B after the other.
   double unfilled = 0;
   double steps = 0;
@@ -133,10 +156,36 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     unfilled += load.limit - live;
     ++steps;
   }
-  const double up = unfilled * load.least_forward;
-  const double down = unfilled * load.least_backward;
-  const bool apart = known - fixed >= steps * (load.least_forward + load.least_backward);
-  return fixed + (area + (apart ? up + down : std::max(up, down))) / load.limit;
+  const double fixed = load.head + load.after_backward - load.least_weights;
+  const double up = steps * load.least_forward;
+  const double down = steps * load.least_backward;
+  const bool apart = known - fixed >= up + down;
+  const bool pure = apart && load.first_backward - load.head >= up &&
+                    load.after_forward - load.most_forward >=
+                        load.after_backward - load.least_weights + down;  // no F while memory empties
+
+  double area = 0;
+  double below = 0;
+  int used = -1;
+  const auto& stages = instance.stages_of[index(worker)];
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const std::size_t s = index(stages[i]);
+    const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
+    area += instance.microbatches * instance.stash[s] * (life + load.least_weights);
+    below += instance.stash[s];
+    if (i + 1 == stages.size() || used == stages[i]) continue;
+    const std::size_t next = index(stages[i + 1]);
+    const Excess excess = excess_of(instance, chain, load, s, next, below);
+    if (excess.mostly == 0) continue;
+    used = stages[i + 1];
+    const double least = std::min(instance.stash[s], instance.stash[next]);
+    const double most_live = least > 0 ? std::floor(load.limit / least * (1 + 1e-9)) : infinity;
+    const double free = pure ? std::max(0.0, instance.microbatches - most_live) : 0;
+    area += free * excess.mostly + (instance.microbatches - free) * excess.always;
+  }
+  const double ramps = unfilled * (apart ? load.least_forward + load.least_backward
+                                         : std::max(load.least_forward, load.least_backward));
+  return fixed + (area + ramps) / load.limit;
 }
 
 double bound_of(const Instance& instance) {
