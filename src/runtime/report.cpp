@@ -62,6 +62,7 @@ ordered_json to_json(const Config& config) {
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
+  if (runtime.memory_limit) json["runtime"]["memory_limit"] = *runtime.memory_limit;
   if (runtime.emulate) {
     json["runtime"]["emulate"] = {{"F", runtime.emulate->F},
                                   {"B", runtime.emulate->B},

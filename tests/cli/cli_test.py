@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import stat
 import subprocess
 import sys
@@ -373,8 +374,29 @@ class Simulate(CommandTest):
             stashes = [d["stash"] for d in data["sizes"]]
             self.assertEqual(data["peak_activation_bytes"],
                              [p * stashes[w] for w, p in enumerate(data["peak_activations"])])
+            self.assertEqual([m["stashes"] for m in data["memory"]], data["peak_activation_bytes"])
         self.assertEqual(self.ok("simulate", "mlp.yaml", "-o", "p.json"), "")
         self.assertEqual(json.loads(self.read("p.json")), json.loads(self.ok("simulate", "mlp.yaml", "--json")))
+
+    def test_memory_limit(self):
+        wide = ("--set", "training.microbatch_size=64", "--set", "schedule.name=gpipe")
+        need, need_recomputing = (
+            max(sum(parts.values()) for parts in json.loads(self.ok("simulate", "gpt.yaml", *wide, *more, "--json"))["memory"])
+            for more in ((), ("--set", "schedule.recompute=true")))
+        self.ok("simulate", "gpt.yaml", *wide, "--set", f"runtime.memory_limit={need}")
+        limit = ("--set", f"runtime.memory_limit={need_recomputing}")
+        message = self.refused(["simulate", "gpt.yaml", *wide, *limit], "runtime.memory_limit: under gpipe, worker ",
+                               " needs ", "stashes", "more than", "it fits with schedule.recompute: true")
+        self.ok("simulate", "gpt.yaml", *wide, *limit, "--set", "schedule.recompute=true")
+        # What it says is the fastest that fits does.
+        fastest = re.search(r"the fastest that fits is ([^(]*) \(", message).group(1)
+        self.ok("simulate", "gpt.yaml", *wide, *limit,
+                *(f for part in fastest.split(", ") for f in ("--set", ("" if part.startswith("schedule.") else "schedule.")
+                                                              + part.replace(": ", "="))))
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=2KiB"], "no named schedule fits")
+        # Stashes and bytes are not mixed up.
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=4"], "schedule.memory_limit counts stashes")
+        self.refused(["simulate", "gpt.yaml", "--set", "schedule.memory_limit=8GiB"], "runtime.memory_limit is in bytes")
 
     def test_sizes_of_an_mlp(self):
         # Two layers, four inputs, two samples: 4 -> 8 | 8 -> 8 -> 2, or the first two together.

@@ -301,6 +301,14 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
 
+    def test_memory_limit(self):
+        self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "runtime.memory_limit=64KiB"],
+                            "runtime.memory_limit: under 1f1b, worker 1 needs ", "more than 64.0 KiB")
+        self.refused(["compare", "mlp.yaml", "--set", "runtime.memory_limit=1KiB"], "runtime.memory_limit")
+        result = self.run_command("train", "mlp.yaml", "--report", "r.json", "--set", "runtime.memory_limit=1GiB")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(self.read("r.json"))["config"]["runtime"]["memory_limit"], 2**30)
+
     def test_bad_outputs(self):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):
             self.refused_by_all(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")

@@ -42,7 +42,9 @@ struct ScheduleConfig {
   std::vector<plan::LayerCosts> profile;       ///< of each unit
   std::optional<plan::Partition> chosen;       ///< by `choose_partition`
   std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
-  std::optional<int> memory_limit;             ///< stashes a worker may hold; alone it means bounded
+  /// Stashes a worker may hold, a number that the bounded discipline keeps to as it runs; alone it means
+  /// bounded. Bytes are RuntimeConfig's.
+  std::optional<int> memory_limit;
   /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
   /// follows.
   bool dynamic = false;
@@ -71,6 +73,8 @@ struct RuntimeConfig {
   int workers_per_core = 4;
   /// Seconds without a finished job after which the run is ended: a rank is lost or stuck.
   double timeout = 300;
+  /// Bytes that a worker may need (memory.hpp); one that would need more is refused before the run.
+  std::optional<std::uint64_t> memory_limit;
   std::optional<EmulationConfig> emulate;
 };
 
@@ -103,7 +107,7 @@ struct Experiment {
 plan::Costs costs_by_flops(const model::Network& network);
 
 /// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule
-/// that cannot finish included.
+/// that cannot finish, or not within `runtime.memory_limit`, included.
 Experiment make_experiment(const Config& config);
 
 }  // namespace starpipe::runtime
