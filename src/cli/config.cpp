@@ -124,6 +124,11 @@ constexpr std::array keys = {
     Key{"runtime.precision", read_precision},
     Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
     Key{"runtime.timeout", [](Value v, Config& c) { c.runtime.timeout = v.positive(); }},
+    Key{"runtime.mapping",
+        [](Value v, Config& c) {
+          const bool linear = v.one_of({"linear", "auto"}) == "linear";
+          c.runtime.mapping = linear ? runtime::MappingKind::linear : runtime::MappingKind::nearest;
+        }},
     Key{"runtime.memory_limit", read_byte_limit},
     Key{"runtime.emulate.F", [](Value v, Config& c) { emulation(c).F = v.times(); }},
     Key{"runtime.emulate.B", [](Value v, Config& c) { emulation(c).B = v.times(); }},

@@ -64,6 +64,9 @@ struct EmulationConfig {
   bool prefetch = true;
 };
 
+/// Which worker gets which place of the ranks: in order, or neighbours of the schedule on near devices.
+enum class MappingKind : std::uint8_t { linear, nearest };
+
 /// `runtime:` of the configuration.
 struct RuntimeConfig {
   std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
@@ -73,6 +76,7 @@ struct RuntimeConfig {
   int workers_per_core = 4;
   /// Seconds without a finished job after which the run is ended: a rank is lost or stuck.
   double timeout = 300;
+  MappingKind mapping = MappingKind::linear;
   /// Bytes that a worker may need (memory.hpp); one that would need more is refused before the run.
   std::optional<std::uint64_t> memory_limit;
   std::optional<EmulationConfig> emulate;
