@@ -40,6 +40,24 @@ void read_discipline(Value value, Config& config) {
   config.schedule.discipline = plan::parse_discipline(value.one_of({"greedy", "bounded", "ordered"}));
 }
 
+// Two limits of memory: stashes that the bounded discipline counts, and bytes that must do for a worker. A
+// value that is meant for the other one is likely enough to be told so.
+void read_stash_limit(Value value, Config& config) {
+  const YAML::Node& node = value.node();
+  if (node.IsScalar() && node.Scalar().find_first_of("bB") != std::string::npos) {
+    value.expected("a number of stashes (runtime.memory_limit is in bytes)");
+  }
+  config.schedule.memory_limit = value.whole<int>(1);
+}
+
+void read_byte_limit(Value value, Config& config) {
+  constexpr std::uint64_t least = 1024;
+  config.runtime.memory_limit = value.bytes();
+  if (*config.runtime.memory_limit >= least) return;
+  value.fail(fmt::format("must be at least 1KiB, got {} bytes (schedule.memory_limit counts stashes)",
+                         *config.runtime.memory_limit));
+}
+
 runtime::EmulationConfig& emulation(Config& config) {
   auto& emulate = config.runtime.emulate;
   return emulate ? *emulate : emulate.emplace();
@@ -98,7 +116,7 @@ constexpr std::array keys = {
         [](Value v, Config& c) { c.schedule.partition = v.one_of({"auto"}) == "auto"; }},
     Key{"schedule.profile", [](Value v, Config& c) { c.schedule.profile_file = v.word(); }},
     Key{"schedule.discipline", read_discipline},
-    Key{"schedule.memory_limit", [](Value v, Config& c) { c.schedule.memory_limit = v.whole<int>(1); }},
+    Key{"schedule.memory_limit", read_stash_limit},
     Key{"schedule.dynamic", [](Value v, Config& c) { c.schedule.dynamic = v.boolean(); }},
     Key{"schedule.recompute", [](Value v, Config& c) { c.schedule.recompute = v.boolean(); }},
 
@@ -107,6 +125,12 @@ constexpr std::array keys = {
     Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
     Key{"runtime.window", [](Value v, Config& c) { c.runtime.window = v.whole<int>(1); }},
     Key{"runtime.timeout", [](Value v, Config& c) { c.runtime.timeout = v.positive(); }},
+    Key{"runtime.mapping",
+        [](Value v, Config& c) {
+          const bool linear = v.one_of({"linear", "auto"}) == "linear";
+          c.runtime.mapping = linear ? runtime::MappingKind::linear : runtime::MappingKind::nearest;
+        }},
+    Key{"runtime.memory_limit", read_byte_limit},
     Key{"runtime.emulate.F", [](Value v, Config& c) { emulation(c).F = v.times(); }},
     Key{"runtime.emulate.B", [](Value v, Config& c) { emulation(c).B = v.times(); }},
     Key{"runtime.emulate.W", [](Value v, Config& c) { emulation(c).W = v.times(); }},

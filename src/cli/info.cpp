@@ -9,11 +9,14 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
+#include "cli/options.hpp"
 #include "starpipe/model/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats.hpp"
 #include "starpipe/plan/registry.hpp"
+#include "starpipe/runtime/mapping.hpp"
+#include "starpipe/runtime/profile.hpp"
 #include "starpipe/runtime/train.hpp"
 #include "starpipe/version.hpp"
 
@@ -67,6 +70,24 @@ std::string words(const ordered_json& list) {
   return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), ", "));
 }
 
+struct InfoOptions {
+  ConfigOptions config;
+  runtime::MappingRequest machines;
+  std::string device = "cpu";
+  bool json = false;
+};
+
+/// Where the configuration's workers go.
+int map(const InfoOptions& options) {
+  runtime::Config config = options.config.load();
+  if (config.schedule.partition) runtime::choose_partition(config);
+  runtime::MappingRequest machines = options.machines;
+  machines.gpus = options.device == "cuda";
+  const std::string text = runtime::describe_mapping(config, machines, options.json);
+  model::print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
+  return 0;
+}
+
 int info(bool json) {
   ordered_json all = facts();
   if (json) {
@@ -92,11 +113,33 @@ int info(bool json) {
 }  // namespace
 
 void add_info(CLI::App& app, Action& action) {
-  CLI::App* const command =
-      app.add_subcommand("info", "What was compiled in, library versions, StarPU, MPI and this machine");
-  const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "As JSON");
-  command->callback([json, &action] { action = [json] { return info(*json); }; });
+  CLI::App* const command = app.add_subcommand(
+      "info", "What was compiled in and this machine; with a configuration, where its workers go");
+  const auto options = std::make_shared<InfoOptions>();
+  CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
+  command->add_flag("--json", options->json, "As JSON");
+  command
+      ->add_option("--topology", options->machines.nodes,
+                   "Map to this node instead, as `lstopo FILE.xml` writes it; again for each node")
+      ->type_name("FILE.xml")
+      ->allow_extra_args(false)
+      ->needs(config);
+  command->add_option("--ranks", options->machines.ranks, "Spread over the nodes; one a node when not given")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(config);
+  command->add_option("--device", options->device, "Map to cores (cpu) or to GPUs (cuda)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->needs(config);
+  command->footer(
+      "Examples:\n"
+      "  starpipe info experiments/quickstart.yaml --set runtime.mapping=auto --ranks 2\n"
+      "  starpipe info experiments/quickstart.yaml --topology node.xml --topology node.xml --device cuda");
+  command->callback([options, config, &action] {
+    const bool mapping = config->count() > 0;
+    action = [options, mapping] { return mapping ? map(*options) : info(options->json); };
+  });
 }
 
 }  // namespace starpipe::cli

@@ -83,16 +83,19 @@ std::optional<int> terminal_columns() {
 
 }  // namespace
 
-void ConfigOptions::add_to(CLI::App& command) {
-  command.add_option("config", file_, "The configuration")->required()->type_name("CONFIG.yaml");
+CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
+  CLI::Option* const config =
+      command.add_option("config", file_, "The configuration")->required(required)->type_name("CONFIG.yaml");
   command
       .add_option("--set", overrides_,
                   "Set a key of the configuration, such as training.steps=10; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->needs(config);
   add_plugin_option(command, plugins_);
+  return config;
 }
 
 runtime::Config ConfigOptions::load() const {

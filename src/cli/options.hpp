@@ -19,7 +19,8 @@ namespace starpipe::cli {
 /// A configuration file, and what the command line changes in it: CONFIG.yaml, --set, --plugin.
 class ConfigOptions {
  public:
-  void add_to(CLI::App& command);
+  /// Returns the option that is the file, for others to depend on.
+  CLI::Option* add_to(CLI::App& command, bool required = true);
   /// As `load_config` reads it.
   [[nodiscard]] runtime::Config load() const;
 

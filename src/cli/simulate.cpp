@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/commands.hpp"
@@ -12,6 +13,7 @@
 #include "starpipe/model/files.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
+#include "starpipe/runtime/memory.hpp"
 #include "starpipe/runtime/profile.hpp"
 
 namespace starpipe::cli {
@@ -39,7 +41,8 @@ constexpr std::array transfer_kinds = {
     TransferKind{"weight gradients in", &plan::Transfers::weight_gradients}};
 
 std::string summary(const runtime::Config& config, const runtime::Experiment& experiment,
-                    const plan::Costs& costs, const plan::Timeline& timeline) {
+                    const plan::Costs& costs, const plan::Timeline& timeline,
+                    const std::vector<runtime::WorkerMemory>& memory) {
   const plan::Schedule& schedule = experiment.schedule;
   std::string text =
       fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}\n", schedule.name(),
@@ -57,12 +60,13 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
   }
   text += table(stages) + "\n";
 
-  std::vector<Row> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes"}};
+  std::vector<Row> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes", "all memory"}};
   for (int w = 0; w < schedule.workers(); ++w) {
     const auto i = static_cast<std::size_t>(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
                        fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
-                       plan::bytes_text(timeline.peak_activation_bytes[i])});
+                       plan::bytes_text(timeline.peak_activation_bytes[i]),
+                       plan::bytes_text(memory[i].total())});
   }
   for (const auto& [head, kind] : transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [kind = kind](const plan::Transfers& transfers) {
@@ -86,6 +90,20 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
                     100 * timeline.device_bubble_fraction);
 }
 
+/// Bytes by worker, for JSON.
+nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const auto& [weights, gradients, optimizer, stashes, activations, workspace] : memory) {
+    json.push_back({{"weights", weights},
+                    {"gradients", gradients},
+                    {"optimizer", optimizer},
+                    {"stashes", stashes},
+                    {"activations", activations},
+                    {"workspace", workspace}});
+  }
+  return json;
+}
+
 /// By the layers' times where cuts were chosen by them.
 plan::Costs default_costs(const runtime::Config& config, const runtime::Experiment& experiment) {
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
@@ -106,13 +124,16 @@ int simulate(const SimulateOptions& options) {
   options.costs.apply(costs, experiment.schedule.stages());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
+  const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
+      experiment.schedule, experiment.network, config.training.optimizer, costs, timeline);
   if (options.timeline) {
     model::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }
   if (options.trace)
     model::write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
   options.result.show(experiment.schedule, costs, timeline,
-                      [&] { return summary(config, experiment, costs, timeline); });
+                      [&] { return summary(config, experiment, costs, timeline, memory); },
+                      {{"memory", to_json(memory)}});
   return 0;
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moves between workers: it follows from w alone, so nothing here knows of time.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "starpipe/plan/simulate.hpp"
 #include "stashes.hpp"
@@ -69,10 +71,11 @@ std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage) {
   return steps;
 }
 
-std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs) {
-  std::vector<Transfers> received(static_cast<std::size_t>(schedule.workers()));
-  const auto at = [&](int worker) -> Transfers& { return received[static_cast<std::size_t>(worker)]; };
+namespace {
 
+// Calls f(from, to, kind, bytes) for everything that moves between two workers in a step.
+template <class Function>
+void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& f) {
   WorkerSet seen;
   std::vector<std::tuple<int, int, int>> fetched;  // stage, holder, worker
   for (const JobId id : schedule.order()) {
@@ -87,38 +90,60 @@ std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& co
       seen.insert(worker);
       detail::for_each_output_reader(schedule, id, [&](JobId reader_id) {
         const int reader = schedule.compute(reader_id);
-        if (seen.insert(reader)) add(at(reader).activations, costs.size(job.stage).activation);
+        if (seen.insert(reader)) f(worker, reader, &Transfers::activations, costs.size(job.stage).activation);
       });
+      const int maker = schedule.compute(detail::stash_maker(schedule, id));
       seen.clear();
-      seen.insert(schedule.compute(detail::stash_maker(schedule, id)));
+      seen.insert(maker);
       for (const JobId reader_id : {schedule.backward(job.stage, job.microbatch),
                                     schedule.weight_gradient(job.stage, job.microbatch)}) {
         const int reader = schedule.compute(reader_id);
-        if (seen.insert(reader)) add(at(reader).stashes, costs.size(job.stage).stash);
+        if (seen.insert(reader)) f(maker, reader, &Transfers::stashes, costs.size(job.stage).stash);
       }
     }
     if (job.pass == Pass::B || job.pass == Pass::BW) {
       for (const int previous : schedule.graph().pred(job.stage)) {
         const int reader = schedule.compute(schedule.backward(previous, job.microbatch));
-        if (reader != worker) add(at(reader).gradients, costs.size(previous).gradient);
+        if (reader != worker) f(worker, reader, &Transfers::gradients, costs.size(previous).gradient);
       }
     }
     if (job.pass == Pass::B) {
       const int reader = schedule.compute(schedule.weight_gradient(job.stage, job.microbatch));
-      if (reader != worker) add(at(reader).stashes, costs.size(job.stage).gradient_stash);
+      if (reader != worker) f(worker, reader, &Transfers::stashes, costs.size(job.stage).gradient_stash);
     }
   }
 
   std::ranges::sort(fetched);
   const auto repeated = std::ranges::unique(fetched);
   fetched.erase(repeated.begin(), repeated.end());
-  for (const auto& [stage, holder, worker] : fetched) add(at(worker).weights, costs.size(stage).weights);
+  for (const auto& [stage, holder, worker] : fetched) {
+    f(holder, worker, &Transfers::weights, costs.size(stage).weights);
+  }
   for (int s = 0; s < schedule.stages(); ++s) {
     for (const ReductionStep& step : reduction_plan(schedule, s)) {
-      add(at(step.into).weight_gradients, costs.size(s).weights);
+      f(step.from, step.into, &Transfers::weight_gradients, costs.size(s).weights);
     }
   }
+}
+
+}  // namespace
+
+std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs) {
+  std::vector<Transfers> received(static_cast<std::size_t>(schedule.workers()));
+  for_each_transfer(schedule, costs, [&](int, int to, Received Transfers::*kind, std::uint64_t bytes) {
+    add(received[static_cast<std::size_t>(to)].*kind, bytes);
+  });
   return received;
+}
+
+std::vector<Flow> count_flows(const Schedule& schedule, const Costs& costs) {
+  std::map<std::pair<int, int>, Received> sums;
+  for_each_transfer(schedule, costs, [&](int from, int to, Received Transfers::*, std::uint64_t bytes) {
+    add(sums[{from, to}], bytes);
+  });
+  std::vector<Flow> flows;
+  for (const auto& [ends, sent] : sums) flows.push_back({ends.first, ends.second, sent});
+  return flows;
 }
 
 }  // namespace starpipe::plan

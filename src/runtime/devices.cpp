@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices.hpp"
 
+#include "hardware.hpp"
+
 #ifdef STARPIPE_WITH_CUDA
+#include <algorithm>
+#include <array>
+#include <cctype>
+
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #endif
@@ -26,10 +32,34 @@ std::vector<std::string> cuda_devices() {
   return devices;
 }
 
+std::vector<Device> visible_gpus() {
+  const std::vector<Device> all = Topology::host_with_devices().gpus();
+  std::vector<Device> visible;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return visible;
+  for (int number = 0; number < count; ++number) {
+    std::array<char, 32> address{};
+    if (cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), number) != cudaSuccess)
+      continue;
+    std::string pci = address.data();  // hexadecimal in capitals, hwloc's is not
+    std::ranges::transform(pci, pci.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto known = std::ranges::find(all, pci, &Device::pci);
+    Device gpu;
+    if (known != all.end()) gpu = *known;  // a container may hide its PCI devices
+    gpu.kind = DeviceKind::gpu;
+    gpu.pci = pci;
+    gpu.number = number;
+    gpu.name = fmt::format("cuda{}", number);
+    visible.push_back(std::move(gpu));
+  }
+  return visible;
+}
+
 #else
 
 bool built_with_cuda() { return false; }
 std::vector<std::string> cuda_devices() { return {}; }
+std::vector<Device> visible_gpus() { return Topology::host_with_devices().gpus(); }
 
 #endif
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "mapping.hpp"
+
 namespace starpipe::runtime {
 
 /// The GPUs that the CUDA runtime finds: name, memory and compute capability, a line each. Empty without a
@@ -12,5 +14,9 @@ std::vector<std::string> cuda_devices();
 
 /// Whether this build can look for them.
 bool built_with_cuda();
+
+/// The GPUs of this host that workers may use, with where they are: those that CUDA lets this process see, in
+/// CUDA's numbering. In builds without STARPIPE_WITH_CUDA all that hwloc finds.
+std::vector<Device> visible_gpus();
 
 }  // namespace starpipe::runtime

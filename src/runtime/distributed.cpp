@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "rank_mapping.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/profile.hpp"
 
@@ -58,6 +59,12 @@ void decide_partition(const Mpi& mpi, Config& config) {
   share(mpi, config.schedule.placement);
 }
 
+std::vector<plan::Flow> flows_of(const Experiment& experiment) {
+  plan::Costs costs;
+  costs.sizes = experiment.network.sizes();
+  return plan::count_flows(experiment.schedule, costs);
+}
+
 }  // namespace
 
 void or_abort(const Mpi& mpi, const std::function<void()>& function) {
@@ -91,8 +98,12 @@ int run_on_ranks(const std::function<Config()>& configure,
       require_same(mpi, experiment.schedule);
       auto parameters =
           agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
-      const WorkerMap map(experiment.schedule.workers(), mpi.ranks());
+      WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
+      if (config.runtime.mapping == MappingKind::nearest) {
+        map =
+            map_to_ranks(mpi, Topology::host().cores_of(share, map.count(mpi.rank())), flows_of(experiment));
+      }
       auto places = gather_places(mpi, map, share);
       work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share,
             std::move(places)});

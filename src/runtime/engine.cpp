@@ -396,10 +396,15 @@ void Engine::gather(StepResult& result) {
   }
   result.jobs = gather_on_root(session_.mpi(), std::span<const JobRecord>(mine));
   const WorkerMap& map = session_.map();
-  const auto local =
-      std::span(meter_.workers())
-          .subspan(static_cast<std::size_t>(map.first(rank())), static_cast<std::size_t>(map.count(rank())));
-  result.workers = gather_on_root(session_.mpi(), local);
+  std::vector<WorkerRecord> local;  // by place, as they are gathered
+  for (int i = 0; i < map.count(rank()); ++i) {
+    local.push_back(meter_.workers()[static_cast<std::size_t>(map.worker(map.first(rank()) + i))]);
+  }
+  const auto places = gather_on_root(session_.mpi(), std::span<const WorkerRecord>(local));
+  result.workers.clear();
+  for (std::size_t w = 0; w < places.size(); ++w) {
+    result.workers.push_back(places[static_cast<std::size_t>(map.place(static_cast<int>(w)))]);
+  }
 }
 
 std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {

@@ -145,7 +145,7 @@ plan::Costs costs_by_flops(const model::Network& network) {
   return costs;
 }
 
-Experiment make_experiment(const Config& config) {
+Plan make_plan(const Config& config) {
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
   const int stages = listed ? listed->stages() : stage_count(config);
@@ -156,19 +156,27 @@ Experiment make_experiment(const Config& config) {
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
   plan::Schedule schedule = listed ? finished(*std::move(listed), config.schedule)
                                    : build_schedule(config, network.graph, emulated);
-  auto data =
-      model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
   const plan::Discipline discipline = schedule.discipline();
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
-  plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+  plan::Costs costs = emulated ? *std::move(emulated) : costs_by_flops(network);
   if (schedule.recompute()) costs = plan::with_recomputation(std::move(costs));
   if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
-  if (emulated) emulated = std::move(costs);
-  return {std::move(network), std::move(schedule), discipline, std::move(data), std::move(emulated)};
+  return {std::move(network), std::move(schedule), discipline, std::move(costs)};
+}
+
+Experiment make_experiment(const Config& config) {
+  Plan plan = make_plan(config);
+  auto data =
+      model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
+  require_memory(config, plan);
+  std::optional<plan::Costs> emulated;
+  if (config.runtime.emulate) emulated = std::move(plan.costs);
+  return {std::move(plan.network), std::move(plan.schedule), plan.discipline, std::move(data),
+          std::move(emulated)};
 }
 
 }  // namespace starpipe::runtime

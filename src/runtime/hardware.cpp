@@ -7,56 +7,44 @@
 #include <fstream>
 #include <stdexcept>
 
-#include <hwloc.h>
 #include <unistd.h>
 
+#include "hwloc_objects.hpp"
+#include "starpipe/model/files.hpp"
+#include "starpipe/plan/error.hpp"
+
 namespace starpipe::runtime {
-namespace {
 
-// hwloc's bitmap as a value.
-class PuSet {
- public:
-  PuSet() : bits_(hwloc_bitmap_alloc(), hwloc_bitmap_free) {}
-  explicit PuSet(const std::string& list) : PuSet() { hwloc_bitmap_list_sscanf(get(), list.c_str()); }
-
-  [[nodiscard]] hwloc_bitmap_t get() const { return bits_.get(); }
-  [[nodiscard]] std::string list() const {
-    char* text = nullptr;
-    if (hwloc_bitmap_list_asprintf(&text, get()) < 0) throw std::bad_alloc();
-    const std::unique_ptr<char, decltype(&std::free)> owner(text, std::free);
-    return text;
-  }
-
- private:
-  std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bits_;
-};
-
-std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSet& pus) {
-  // Some virtual machines have no cores, only PUs.
-  const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
-  const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
-  std::vector<hwloc_obj_t> cores;
-  hwloc_obj_t core = nullptr;
-  while ((core = hwloc_get_next_obj_by_type(topology, type, core)) != nullptr) {
-    if (hwloc_bitmap_intersects(core->cpuset, pus.get()) != 0) cores.push_back(core);
-  }
-  return cores;
-}
-
-}  // namespace
-
-Topology::Topology(const std::string& description) {
+Topology::Topology(const std::string& description, const std::filesystem::path& file, bool with_devices) {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) throw std::runtime_error("hwloc does not start");
   topology_.reset(topology, hwloc_topology_destroy);
   if (!description.empty() && hwloc_topology_set_synthetic(topology, description.c_str()) != 0) {
     throw std::runtime_error("hwloc knows no such topology: " + description);
   }
-  if (hwloc_topology_load(topology) != 0) throw std::runtime_error("hwloc finds no topology");
+  if (with_devices) hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  if (!file.empty() && hwloc_topology_set_xml(topology, file.c_str()) != 0) {
+    throw InputError(file.string() + ": hwloc cannot read it, expected what `lstopo FILE.xml` writes");
+  }
+  if (hwloc_topology_load(topology) == 0) return;
+  if (!file.empty()) throw InputError(file.string() + ": hwloc finds no topology in it");
+  throw std::runtime_error("hwloc finds no topology");
+}
+
+Topology::Topology(const std::string& description) : Topology(description, {}, false) {}
+
+Topology Topology::from_file(const std::filesystem::path& file) {
+  model::read_file(file);  // its messages for what is no file are better than hwloc's
+  return {{}, file, true};
 }
 
 const Topology& Topology::host() {
   static const Topology topology{std::string()};
+  return topology;
+}
+
+const Topology& Topology::host_with_devices() {
+  static const Topology topology{{}, {}, true};
   return topology;
 }
 

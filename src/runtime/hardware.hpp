@@ -3,10 +3,13 @@
 // threads) are hwloc's lists of the system's numbers, such as "0-3,8".
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "mapping.hpp"
 
 struct hwloc_topology;
 
@@ -37,8 +40,12 @@ class Topology {
  public:
   /// This process's. Throws std::runtime_error when hwloc sees nothing.
   static const Topology& host();
+  /// The same with its PCI devices, which take longer to find.
+  static const Topology& host_with_devices();
   /// One by hwloc's synthetic description ("package:2 core:4 pu:2"); by none, this process's.
   explicit Topology(const std::string& description);
+  /// One that `lstopo FILE.xml` wrote, with its PCI devices. Throws InputError for what is none.
+  static Topology from_file(const std::filesystem::path& file);
 
   /// Cores with at least one PU in the set.
   [[nodiscard]] int cores(const std::string& pus) const;
@@ -56,7 +63,18 @@ class Topology {
   /// crowded: then, and when bindings overlap otherwise, all float over what they were given.
   [[nodiscard]] CoreShare share(std::span<const Tenant> ranks, std::size_t rank) const;
 
+  /// By place of the rank: the core that the share has for it, or one that floats over the share.
+  [[nodiscard]] std::vector<Device> cores_of(const CoreShare& share, int workers) const;
+  /// NVIDIA's, and any other that has a CUDA device; by PCI address. Their host is left empty. None where the
+  /// topology has no PCI devices.
+  [[nodiscard]] std::vector<Device> gpus() const;
+  /// By device: the PU of a core of its own, for the thread that drives it, near the device where one is
+  /// left; empty when there is not one for each. In hwloc's logical numbering.
+  [[nodiscard]] std::vector<unsigned> near_cores(const std::string& pus,
+                                                 std::span<const Device> devices) const;
+
  private:
+  Topology(const std::string& description, const std::filesystem::path& file, bool with_devices);
   std::shared_ptr<hwloc_topology> topology_;
 };
 

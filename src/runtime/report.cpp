@@ -59,9 +59,11 @@ ordered_json to_json(const Config& config) {
   if (schedule.dynamic) json["schedule"]["dynamic"] = true;
   if (schedule.recompute) json["schedule"]["recompute"] = true;
   json["runtime"] = {{"policy", runtime.policy},
+                     {"mapping", runtime.mapping == MappingKind::linear ? "linear" : "auto"},
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
+  if (runtime.memory_limit) json["runtime"]["memory_limit"] = *runtime.memory_limit;
   if (runtime.emulate) {
     json["runtime"]["emulate"] = {{"F", runtime.emulate->F},
                                   {"B", runtime.emulate->B},
@@ -128,12 +130,14 @@ ordered_json report_head(const Config& config, const std::vector<RankPlace>& pla
                        {"processor", Topology::host().processor()},
                        {"cores", places.front().cores},
                        {"ranks", places.size()}};
-  for (const auto& [machine, binding, cores, workers, bound] : places) {
+  for (const auto& [machine, binding, cores, workers, bound, logical, devices] : places) {
     report["ranks"].push_back({{"machine", machine},
                                {"binding", binding},
                                {"cores", cores},
                                {"workers", workers},
-                               {"workers_bound", bound}});
+                               {"workers_bound", bound},
+                               {"logical_workers", logical},
+                               {"devices", devices}});
   }
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const ScheduleConfig& schedule = config.schedule;

@@ -146,6 +146,23 @@ std::string Mpi::first_problem(const std::string& mine) const {
   return message.data();
 }
 
+WorkerMap::WorkerMap(int workers, int ranks)
+    : ranks_(ranks), places_(static_cast<std::size_t>(workers)), workers_(places_.size()) {
+  std::iota(places_.begin(), places_.end(), 0);
+  workers_ = places_;
+}
+
+WorkerMap::WorkerMap(int ranks, std::vector<int> places)
+    : ranks_(ranks), places_(std::move(places)), workers_(places_.size(), -1) {
+  for (int worker = 0; worker < workers(); ++worker) {
+    const int at = place(worker);
+    if (at < 0 || at >= workers() || workers_[static_cast<std::size_t>(at)] >= 0) {
+      throw std::logic_error("two workers in one place");
+    }
+    workers_[static_cast<std::size_t>(at)] = worker;
+  }
+}
+
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   if (mpi.ranks() > map.workers()) {
     throw InputError(fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none",
@@ -191,14 +208,19 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 }
 
 std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share) {
+  std::vector<std::string> devices;
+  for (const Device& device : Topology::host().cores_of(share, map.count(mpi.rank())))
+    devices.push_back(device.name);
   const auto everybody =
       mpi.gather(nlohmann::json{find_hardware().machine, share.binding, Topology::host().cores(share.binding),
-                                !share.worker_pus.empty()}
+                                !share.worker_pus.empty(), devices}
                      .dump());
   std::vector<RankPlace> places;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
     const auto words = nlohmann::json::parse(everybody[static_cast<std::size_t>(rank)]);
-    places.push_back({words[0], words[1], words[2], map.count(rank), words[3]});
+    places.push_back({words[0], words[1], words[2], map.count(rank), words[3], {}, words[4]});
+    for (int i = 0; i < map.count(rank); ++i)
+      places.back().logical_workers.push_back(map.worker(map.first(rank) + i));
   }
   return places;
 }
@@ -267,7 +289,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   }
   logical_.assign(starpu_worker_get_count(), -1);
   for (std::size_t i = 0; i < starpu_ids_.size(); ++i) {
-    logical_[static_cast<std::size_t>(starpu_ids_[i])] = map.first(mpi.rank()) + static_cast<int>(i);
+    const int place = map.first(mpi.rank()) + static_cast<int>(i);
+    logical_[static_cast<std::size_t>(starpu_ids_[i])] = map.worker(place);
   }
 }
 

@@ -51,21 +51,30 @@ class Mpi {
   int ranks_ = 1;
 };
 
-/// Where the logical workers are: blocks of neighbours on each rank, in order, sizes equal within one.
+/// Where the logical workers are. Each rank has a block of places, in order, sizes equal within one; a worker
+/// has a place, that of its own number unless told otherwise.
 class WorkerMap {
  public:
-  WorkerMap(int workers, int ranks) : workers_(workers), ranks_(ranks) {}
-  [[nodiscard]] int workers() const { return workers_; }
-  [[nodiscard]] int first(int rank) const { return static_cast<int>(std::int64_t{workers_} * rank / ranks_); }
+  WorkerMap(int workers, int ranks);
+  /// `places`: by worker. Throws std::logic_error unless each place is some worker's.
+  WorkerMap(int ranks, std::vector<int> places);
+  [[nodiscard]] int workers() const { return static_cast<int>(places_.size()); }
+  /// A rank's first place, and how many it has.
+  [[nodiscard]] int first(int rank) const {
+    return static_cast<int>(std::int64_t{workers()} * rank / ranks_);
+  }
   [[nodiscard]] int count(int rank) const { return first(rank + 1) - first(rank); }
+  [[nodiscard]] int place(int worker) const { return places_[static_cast<std::size_t>(worker)]; }
+  [[nodiscard]] int worker(int place) const { return workers_[static_cast<std::size_t>(place)]; }
   [[nodiscard]] int rank_of(int worker) const {
-    // The inverse of `first`: the last rank whose block starts at or before the worker.
-    return static_cast<int>((std::int64_t{worker + 1} * ranks_ - 1) / workers_);
+    // The inverse of `first`: the last rank whose block starts at or before the place.
+    return static_cast<int>((std::int64_t{place(worker) + 1} * ranks_ - 1) / workers());
   }
 
  private:
-  int workers_;
   int ranks_;
+  std::vector<int> places_;   // by worker
+  std::vector<int> workers_;  // by place
 };
 
 /// Collective, before StarPU starts. What Topology::share gives, or no cores of their own to the workers when
@@ -76,10 +85,12 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 /// Where a rank runs, for the report.
 struct RankPlace {
   std::string machine;
-  std::string binding;  ///< PUs
-  int cores = 1;        ///< within the binding
-  int workers = 1;      ///< logical
-  bool bound = false;   ///< whether each worker has a core to itself
+  std::string binding;               ///< PUs
+  int cores = 1;                     ///< within the binding
+  int workers = 1;                   ///< logical
+  bool bound = false;                ///< whether each worker has a core to itself
+  std::vector<int> logical_workers;  ///< by place
+  std::vector<std::string> devices;  ///< by place
 };
 
 /// Collective. By rank.
@@ -101,7 +112,7 @@ class Session {
   [[nodiscard]] bool is_local(int worker) const { return map_.rank_of(worker) == mpi_.rank(); }
   /// StarPU's number of a logical worker of this rank, and back.
   [[nodiscard]] int starpu_worker(int logical) const {
-    return starpu_ids_[static_cast<std::size_t>(logical - map_.first(mpi_.rank()))];
+    return starpu_ids_[static_cast<std::size_t>(map_.place(logical) - map_.first(mpi_.rank()))];
   }
   [[nodiscard]] int logical_worker(int starpu_worker) const {
     return logical_[static_cast<std::size_t>(starpu_worker)];

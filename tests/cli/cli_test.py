@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import stat
 import subprocess
 import sys
@@ -78,6 +79,72 @@ class Info(CommandTest):
         self.assertIn("1f1b", info["schedules"])
         self.assertIn("linear", info["runtime"]["layers"])
         self.assertEqual(info["models"], ["gpt", "mlp"])
+
+
+class Mapping(CommandTest):
+    """`info CONFIG.yaml`: on a node with eight GPUs in a cube mesh, made up."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("mlp.yaml", mlp_config(schedule="name: 1f1b, workers: 8").replace("layers: 2", "layers: 8"))
+        self.node = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                 "../../experiments/topologies/cube_mesh.xml")
+
+    def map(self, *more, way="auto", nodes=1, device="cuda"):
+        return json.loads(self.ok("info", "mlp.yaml", "--json", "--set", f"runtime.mapping={way}", "--device", device,
+                                  *nodes * ("--topology", self.node), *more))
+
+    def test_auto_follows_nvlink(self):
+        linear, best = self.map(way="linear"), self.map()
+        self.assertEqual([w["device"] for w in linear["workers"]], [f"cuda{i}" for i in range(8)])
+        self.assertIn("across NUMA nodes", [f["link"] for f in linear["flows"]])
+        self.assertEqual({(f["link"], f["bandwidth"]) for f in best["flows"]}, {("NVLink", 50)})
+        self.assertEqual(len({w["pci"] for w in best["workers"]}), 8)
+        self.assertLess(best["link_seconds"], best["link_seconds_linear"])
+        self.assertEqual(best["link_seconds_linear"], linear["link_seconds"])
+        # Threads that drive GPUs run on cores of their node, 16 on each.
+        self.assertEqual([w["pu"] // 16 for w in best["workers"]], [int(w["numa"]) for w in best["workers"]])
+        self.assertEqual(len({w["pu"] for w in best["workers"]}), 8)
+
+    def test_two_nodes(self):
+        best = self.map(nodes=2)
+        self.assertEqual([w["node"] for w in best["workers"]], [0] * 4 + [1] * 4)
+        self.assertEqual([w["rank"] for w in best["workers"]], [0] * 4 + [1] * 4)
+        self.assertEqual(sum(f["link"] == "network" for f in best["flows"]), 2)
+        self.assertEqual({w["rank"] for w in self.map("--ranks", 4, nodes=2)["workers"]}, {0, 1, 2, 3})
+
+    def test_odd_counts(self):
+        for workers in (1, 3, 7):
+            best = self.map("--set", f"schedule.workers={workers}")
+            self.assertEqual(len({w["device"] for w in best["workers"]}), workers)
+            self.assertNotIn("across NUMA nodes", [f["link"] for f in best["flows"]])
+
+    def test_cores(self):
+        cores = self.map(device="cpu")["workers"]
+        self.assertEqual([w["device"] for w in cores], [f"core {i}" for i in range(8)])
+        self.assertEqual({w["numa"] for w in cores}, {"0"})
+        # Where GPUs are more than the workers' cores, some share.
+        shared = self.map("--set", "schedule.workers=8", "--ranks", 2)["workers"]
+        self.assertEqual(len({w["device"] for w in shared}), 8)
+
+    def test_drawing(self):
+        text = self.ok("info", "mlp.yaml", "--set", "runtime.mapping=auto", "--device", "cuda", "--topology", self.node)
+        for words in ("1f1b: 8 workers, mapping auto", "node 0", "NUMA 0", "NUMA 1", "cuda7", "0000:23:00.0",
+                      "NVLink, 50 GB/s", " 6 -> 7 ", "linear "):
+            self.assertIn(words, text)
+        # On this host, whatever it is.
+        text = self.ok("info", "mlp.yaml", "--set", "schedule.workers=2")
+        self.assertIn("1f1b: 2 workers, mapping linear", text)
+        self.assertIn(" 0 -> 1 ", text)
+
+    def test_refusals(self):
+        self.refused(["info", "mlp.yaml", "--set", "runtime.mapping=best"], "runtime.mapping", "linear, auto")
+        self.refused(["info", "mlp.yaml", "--topology", "missing.xml"], "missing.xml")
+        self.refused(["info", "mlp.yaml", "--topology", "mlp.yaml"], "mlp.yaml", "lstopo")
+        self.refused(["info", "mlp.yaml", "--topology", self.node, "--topology", self.node, "--ranks", 1], "--ranks")
+        self.refused(["info", "mlp.yaml", "--topology", self.node, "--ranks", 9], "9 ranks for 8 workers")
+        self.refused(["info", "--topology", self.node], "config")
+        self.refused(["info", "--set", "runtime.mapping=auto"], "config")
 
 
 # Of those, the ones with groups and those that place by micro-batch.
@@ -373,8 +440,29 @@ class Simulate(CommandTest):
             stashes = [d["stash"] for d in data["sizes"]]
             self.assertEqual(data["peak_activation_bytes"],
                              [p * stashes[w] for w, p in enumerate(data["peak_activations"])])
+            self.assertEqual([m["stashes"] for m in data["memory"]], data["peak_activation_bytes"])
         self.assertEqual(self.ok("simulate", "mlp.yaml", "-o", "p.json"), "")
         self.assertEqual(json.loads(self.read("p.json")), json.loads(self.ok("simulate", "mlp.yaml", "--json")))
+
+    def test_memory_limit(self):
+        wide = ("--set", "training.microbatch_size=64", "--set", "schedule.name=gpipe")
+        need, need_recomputing = (
+            max(sum(parts.values()) for parts in json.loads(self.ok("simulate", "gpt.yaml", *wide, *more, "--json"))["memory"])
+            for more in ((), ("--set", "schedule.recompute=true")))
+        self.ok("simulate", "gpt.yaml", *wide, "--set", f"runtime.memory_limit={need}")
+        limit = ("--set", f"runtime.memory_limit={need_recomputing}")
+        message = self.refused(["simulate", "gpt.yaml", *wide, *limit], "runtime.memory_limit: under gpipe, worker ",
+                               " needs ", "stashes", "more than", "it fits with schedule.recompute: true")
+        self.ok("simulate", "gpt.yaml", *wide, *limit, "--set", "schedule.recompute=true")
+        # What it says is the fastest that fits does.
+        fastest = re.search(r"the fastest that fits is ([^(]*) \(", message).group(1)
+        self.ok("simulate", "gpt.yaml", *wide, *limit,
+                *(f for part in fastest.split(", ") for f in ("--set", ("" if part.startswith("schedule.") else "schedule.")
+                                                              + part.replace(": ", "="))))
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=2KiB"], "no named schedule fits")
+        # Stashes and bytes are not mixed up.
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=4"], "schedule.memory_limit counts stashes")
+        self.refused(["simulate", "gpt.yaml", "--set", "schedule.memory_limit=8GiB"], "runtime.memory_limit is in bytes")
 
     def test_sizes_of_an_mlp(self):
         # Two layers, four inputs, two samples: 4 -> 8 | 8 -> 8 -> 2, or the first two together.

@@ -84,7 +84,7 @@ training:
   optimizer: {kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1, beta1: 0.8, beta2: .95, epsilon: 1e-6}
 schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cuts: [1, 2],
            discipline: bounded, memory_limit: 3, recompute: true}
-runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5}
+runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5, mapping: auto, memory_limit: 2MiB}
 )");
   EXPECT_EQ(config.model.layers, 6);
   EXPECT_EQ(config.model.hidden, 96);
@@ -111,6 +111,8 @@ runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5}
   EXPECT_EQ(config.runtime.policy, "lws");
   EXPECT_EQ(config.runtime.workers_per_core, 2);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
+  EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::nearest);
+  EXPECT_EQ(config.runtime.memory_limit, 2U << 20);
 }
 
 TEST_F(LoadConfig, AFileStandsForANamedSchedule) {

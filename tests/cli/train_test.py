@@ -247,6 +247,33 @@ class Train(CommandTest):
             self.assertEqual([(r["binding"], r["cores"], r["workers_bound"]) for r in report["ranks"]],
                              [("0-3", 4, True), ("4-7", 4, True)])
 
+    def test_mapping(self):
+        """Four workers in pairs far from each other, on two ranks: the same losses, and each on its device."""
+        self.write("towers.yaml", "model: {kind: mlp, layers: 3, hidden: 64, inputs: 4, outputs: 2, legs: 2}\n"
+                   "training: {steps: 2, microbatches: 4, microbatch_size: 8}\n"
+                   "schedule: {name: 1f1b, workers: 5, stages: 5}\nruntime: {workers_per_core: 8}\n")
+        reports = []
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("STARPU_WORKERS_NOBIND", None)
+            for mapping in ("linear", "auto"):
+                result = self.run_command("train", "towers.yaml", "--set", f"runtime.mapping={mapping}", "--report", "r.json",
+                                          launcher=LAUNCHER, environment={"HWLOC_SYNTHETIC": "package:2 [numa] core:6 pu:1"})
+                self.assertEqual(result.returncode, 0, result.stderr)
+                reports.append(json.loads(self.read("r.json")))
+        linear, auto = reports
+        self.assertEqual(linear["losses"], auto["losses"])
+        self.assertEqual((linear["config"]["runtime"]["mapping"], auto["config"]["runtime"]["mapping"]), ("linear", "auto"))
+        self.assertEqual([r["logical_workers"] for r in linear["ranks"]], [[0, 1], [2, 3, 4]])
+        self.assertEqual(sorted(w for r in auto["ranks"] for w in r["logical_workers"]), list(range(5)))
+        # A leg, 0 and 1 or 2 and 3, is with the join in one package; the other leg is alone in the other.
+        self.assertIn(sorted(auto["ranks"][0]["logical_workers"]), ([0, 1], [2, 3]))
+        self.assertLessEqual(auto["bytes_between_ranks"]["measured"], linear["bytes_between_ranks"]["measured"])
+        for report in reports:
+            for figures in (report["peak_activation_bytes"], report["bytes_between_ranks"]):
+                self.assertEqual(figures["predicted"], figures["measured"])
+            for rank in report["ranks"]:
+                self.assertEqual(len(set(rank["devices"])), rank["workers"])
+
     def test_bad_configurations(self):
         self.refused_by_all(["missing.yaml"], "missing.yaml", "No such file")
         self.refused_by_all(["mlp.yaml", "--frobnicate"], "--frobnicate")
@@ -300,6 +327,14 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=/dev/null"], "/dev/null")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
+
+    def test_memory_limit(self):
+        self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "runtime.memory_limit=64KiB"],
+                            "runtime.memory_limit: under 1f1b, worker 1 needs ", "more than 64.0 KiB")
+        self.refused(["compare", "mlp.yaml", "--set", "runtime.memory_limit=1KiB"], "runtime.memory_limit")
+        result = self.run_command("train", "mlp.yaml", "--report", "r.json", "--set", "runtime.memory_limit=1GiB")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(self.read("r.json"))["config"]["runtime"]["memory_limit"], 2**30)
 
     def test_bad_outputs(self):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):

@@ -17,6 +17,7 @@
 #include "slow_reference.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/error.hpp"
+#include "starpipe/plan/registry.hpp"
 #include "starpipe/plan/simulate.hpp"
 
 namespace starpipe::plan {
@@ -283,6 +284,44 @@ TEST_P(Simulate, TransfersEqualBruteForce) {
       EXPECT_EQ(counted[w].weight_gradients, reductions[w]) << "worker " << w;
     }
   });
+}
+
+TEST_P(Simulate, FlowsAddUpToWhatWorkersReceive) {
+  each(31, 800, [](const Case& c, testing::Random&) {
+    std::vector<Received> expected;
+    for (const Transfers& to : count_transfers(c.schedule, c.costs)) {
+      Received& all = expected.emplace_back();
+      for (const Received& kind :
+           {to.activations, to.stashes, to.gradients, to.weights, to.weight_gradients}) {
+        all.count += kind.count;
+        all.bytes += kind.bytes;
+      }
+    }
+    std::vector<Received> sums(expected.size());
+    std::pair<int, int> last{-1, -1};
+    for (const Flow& flow : count_flows(c.schedule, c.costs)) {
+      EXPECT_NE(flow.from, flow.to);
+      EXPECT_LT(last, std::pair(flow.from, flow.to)) << "sorted, no pair twice";
+      last = {flow.from, flow.to};
+      sums.at(static_cast<std::size_t>(flow.to)).count += flow.sent.count;
+      sums.at(static_cast<std::size_t>(flow.to)).bytes += flow.sent.bytes;
+    }
+    EXPECT_EQ(sums, expected);
+  });
+}
+
+TEST(Flows, SayWhoSends) {
+  // A chain of three: activations go on, gradients come back.
+  Costs costs;
+  costs.sizes = {{.activation = 10, .gradient = 7}};
+  const Schedule chain = make_schedule("1f1b", {.workers = 3, .microbatches = 4});
+  EXPECT_THAT(count_flows(chain, costs), ::testing::ElementsAre(Flow{0, 1, {4, 40}}, Flow{1, 0, {4, 28}},
+                                                                Flow{1, 2, {4, 40}}, Flow{2, 1, {4, 28}}));
+  // Weights come from their holder (FSDP: stage s is held by worker s), their gradients go to it.
+  costs.sizes = {{.weights = 100}};
+  const Schedule sharded = make_schedule("fsdp", {.workers = 2, .microbatches = 2});
+  EXPECT_THAT(count_flows(sharded, costs),
+              ::testing::ElementsAre(Flow{0, 1, {2, 200}}, Flow{1, 0, {2, 200}}));
 }
 
 /// Runs the plan on sets of contributions: in the end every holder has each one exactly once.

@@ -417,7 +417,12 @@ int run(int argc, char** argv) {
   report_on_rank_0(mpi);
   RuntimeConfig config;
   config.policy = option(argc, argv, "--policy", "starpipe");
-  const WorkerMap map(std::stoi(option(argc, argv, "--workers", "4")), mpi.ranks());
+  WorkerMap map(std::stoi(option(argc, argv, "--workers", "4")), mpi.ranks());
+  if (option(argc, argv, "--places", "linear") == "reversed") {
+    std::vector<int> places;
+    for (int worker = 0; worker < map.workers(); ++worker) places.push_back(map.workers() - 1 - worker);
+    map = WorkerMap(mpi.ranks(), std::move(places));
+  }
   const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config));
   session = &started;
   if (option(argc, argv, "--stall", "no") == "yes") return stall();

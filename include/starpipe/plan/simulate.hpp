@@ -77,6 +77,18 @@ struct Transfers {
 /// usage from w(s,b,d)"). Independent of time. O(jobs).
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs);
 
+/// What one worker sends another in a step, all kinds of `Transfers` together.
+struct Flow {
+  int from = 0;
+  int to = 0;
+  Received sent;
+  friend bool operator==(const Flow&, const Flow&) = default;
+};
+
+/// Who sends to whom: one entry for each pair of workers between which anything moves, by sender, then by
+/// receiver. Sums over the senders are those of `count_transfers`. O(jobs log workers).
+std::vector<Flow> count_flows(const Schedule& schedule, const Costs& costs);
+
 /// One move of the weight-gradient reduction: the contribution of worker `from` is added to that of
 /// `into` (or replaces it, for the broadcast to further holders).
 struct ReductionStep {

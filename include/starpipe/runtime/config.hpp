@@ -42,7 +42,9 @@ struct ScheduleConfig {
   std::vector<plan::LayerCosts> profile;       ///< of each unit
   std::optional<plan::Partition> chosen;       ///< by `choose_partition`
   std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
-  std::optional<int> memory_limit;             ///< stashes a worker may hold; alone it means bounded
+  /// Stashes a worker may hold, a number that the bounded discipline keeps to as it runs; alone it means
+  /// bounded. Bytes are RuntimeConfig's.
+  std::optional<int> memory_limit;
   /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
   /// follows.
   bool dynamic = false;
@@ -62,6 +64,9 @@ struct EmulationConfig {
   bool prefetch = true;
 };
 
+/// Which worker gets which place of the ranks: in order, or neighbours of the schedule on near devices.
+enum class MappingKind : std::uint8_t { linear, nearest };
+
 /// `runtime:` of the configuration.
 struct RuntimeConfig {
   std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
@@ -75,6 +80,9 @@ struct RuntimeConfig {
   /// submitted later cannot come before then. Other runs submit the whole step, since what a policy chooses
   /// from is the choice.
   int window = 10'000;
+  MappingKind mapping = MappingKind::linear;
+  /// Bytes that a worker may need (memory.hpp); one that would need more is refused before the run.
+  std::optional<std::uint64_t> memory_limit = std::nullopt;
   std::optional<EmulationConfig> emulate = std::nullopt;
 };
 
@@ -107,7 +115,7 @@ struct Experiment {
 plan::Costs costs_by_flops(const model::Network& network);
 
 /// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule
-/// that cannot finish included.
+/// that cannot finish, or not within `runtime.memory_limit`, included.
 Experiment make_experiment(const Config& config);
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What reading a topology needs of hwloc's C interface.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <hwloc.h>
+
+namespace starpipe::runtime {
+
+/// hwloc's bitmap as a value.
+class PuSet {
+ public:
+  PuSet() : bits_(hwloc_bitmap_alloc(), hwloc_bitmap_free) {}
+  explicit PuSet(const std::string& list) : PuSet() { hwloc_bitmap_list_sscanf(get(), list.c_str()); }
+
+  [[nodiscard]] hwloc_bitmap_t get() const { return bits_.get(); }
+  [[nodiscard]] std::string list() const {
+    char* text = nullptr;
+    if (hwloc_bitmap_list_asprintf(&text, get()) < 0) throw std::bad_alloc();
+    const std::unique_ptr<char, decltype(&std::free)> owner(text, std::free);
+    return text;
+  }
+
+ private:
+  std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bits_;
+};
+
+/// Those that have a PU in the set.
+inline std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSet& pus) {
+  // Some virtual machines have no cores, only PUs.
+  const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
+  const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  std::vector<hwloc_obj_t> cores;
+  hwloc_obj_t core = nullptr;
+  while ((core = hwloc_get_next_obj_by_type(topology, type, core)) != nullptr) {
+    if (hwloc_bitmap_intersects(core->cpuset, pus.get()) != 0) cores.push_back(core);
+  }
+  return cores;
+}
+
+}  // namespace starpipe::runtime
