@@ -85,16 +85,25 @@ int run_on_ranks(const std::function<Config()>& configure,
   int status = 0;
   or_abort(mpi, [&] {
     try {
-      Config config = agree(mpi, configure);
+      Config config = agree(mpi, [&] {
+        Config wanted = configure();
+        check_device(wanted);
+        return wanted;
+      });
       if (config.schedule.partition) decide_partition(mpi, config);
-      Experiment experiment = agree(mpi, [&] { return make_experiment(config); });
+      Experiment experiment = agree(mpi, [&] {
+        Experiment made = make_experiment(config);
+        check_kernels(config, made.network);
+        return made;
+      });
       require_same(mpi, experiment.schedule);
       auto parameters =
           agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
       const WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
+      GpuShare gpus = share_gpus(mpi, map, config.runtime);
       auto places = gather_places(mpi, map, share);
-      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share,
+      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),
             std::move(places)});
     } catch (const InputError& error) {
       if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());

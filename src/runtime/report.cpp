@@ -59,6 +59,7 @@ ordered_json to_json(const Config& config) {
   if (schedule.dynamic) json["schedule"]["dynamic"] = true;
   if (schedule.recompute) json["schedule"]["recompute"] = true;
   json["runtime"] = {{"policy", runtime.policy},
+                     {"device", runtime.device},
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
