@@ -3,7 +3,7 @@
 #
 #   log TEXT, die TEXT      one line on standard error, with the script's name
 #   run_logged LOG CMD...   runs CMD quietly; shows the end of LOG when it fails
-#   build PRESET [TARGET]   configures and builds build/ or build/PRESET
+#   build PRESET [TARGET [OPTION...]]   configures and builds build/ or build/PRESET
 #   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
 #
 # STARPIPE_DEPS   where scripts/setup installs what it builds (default: .deps in the source tree)
@@ -94,6 +94,18 @@ find_mpi() {
   export MPICC MPICXX MPIEXEC
 }
 
+find_cuda() { # prints the root of a CUDA toolkit that has cuBLAS, if any
+  local nvcc root
+  nvcc=$(PATH=$PATH:/usr/local/cuda/bin first_command nvcc) || return 0
+  root=$(dirname -- "$(dirname -- "$(readlink -f -- "$nvcc")")")
+  if [[ -e $root/include/cublas_v2.h ]]; then printf '%s\n' "$root"; fi
+}
+
+# Whether the StarPU that pkg-config finds was built with CUDA.
+starpu_has_cuda() {
+  grep -qs '^#define STARPU_USE_CUDA 1' "$(pkg-config --variable=starpu_includedir starpu-1.4)/starpu_config.h"
+}
+
 setup_environment() {
   export JOBS=${JOBS:-$(nproc)}
   find_mpi
@@ -103,11 +115,12 @@ setup_environment() {
   fi
 }
 
-build() { # PRESET [TARGET]
+build() { # PRESET [TARGET [OPTION of CMake...]]
   local preset=$1 target=${2:-all} log_file=$project_dir/build/$1.log
+  shift $(($# < 2 ? $# : 2))
   mkdir -p "$project_dir/build"
   : >"$log_file"
   log "building the $preset preset (log in build/$preset.log) ..."
-  run_logged "$log_file" cmake --preset "$preset"
+  run_logged "$log_file" cmake --preset "$preset" "$@"
   run_logged "$log_file" cmake --build --preset "$preset" --target "$target" --parallel "$JOBS"
 }

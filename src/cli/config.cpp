@@ -121,6 +121,7 @@ constexpr std::array keys = {
     Key{"schedule.recompute", [](Value v, Config& c) { c.schedule.recompute = v.boolean(); }},
 
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
+    Key{"runtime.device", [](Value v, Config& c) { c.runtime.device = v.one_of({"cpu", "cuda"}); }},
     Key{"runtime.precision", read_precision},
     Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
     Key{"runtime.window", [](Value v, Config& c) { c.runtime.window = v.whole<int>(1); }},

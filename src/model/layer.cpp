@@ -7,24 +7,39 @@
 #include <stdexcept>
 #include <utility>
 
+#include "starpipe/model/cuda_twin.hpp"
+
 namespace starpipe::model {
 namespace {
 
-// Function-local, so that registrations in other translation units find them constructed.
-std::map<std::string, LayerFactory, std::less<>>& layer_registry() {
-  static std::map<std::string, LayerFactory, std::less<>> registry;
-  return registry;
+/// Factories by kind.
+template <class Factory>
+using Registry = std::map<std::string, Factory, std::less<>>;
+
+// Function-local, so that registrations in other translation units find it constructed.
+template <class Factory>
+Registry<Factory>& registry() {
+  static Registry<Factory> factories;
+  return factories;
 }
 
-std::map<std::string, LossFactory, std::less<>>& loss_registry() {
-  static std::map<std::string, LossFactory, std::less<>> registry;
-  return registry;
+template <class Factory>
+bool add(const char* what, std::string kind, Factory factory) {
+  const auto [where, added] = registry<Factory>().try_emplace(std::move(kind), std::move(factory));
+  if (!added) throw std::logic_error(std::string(what) + " kind " + where->first + " is registered twice");
+  return true;
 }
 
-template <class Registry>
-std::vector<std::string> keys(const Registry& registry) {
+template <class Factory>
+const Factory* find(std::string_view kind) {
+  const auto found = registry<Factory>().find(kind);
+  return found == registry<Factory>().end() ? nullptr : &found->second;
+}
+
+template <class Factory>
+std::vector<std::string> kinds() {
   std::vector<std::string> result;
-  for (const auto& entry : registry) result.push_back(entry.first);
+  for (const auto& entry : registry<Factory>()) result.push_back(entry.first);
   return result;
 }
 
@@ -66,40 +81,43 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key) {
 }
 
 bool register_layer(std::string kind, LayerFactory factory) {
-  const auto [where, added] = layer_registry().try_emplace(std::move(kind), std::move(factory));
-  if (!added) throw std::logic_error("layer kind " + where->first + " is registered twice");
-  return true;
+  return add("layer", std::move(kind), std::move(factory));
 }
-
 bool register_loss(std::string kind, LossFactory factory) {
-  const auto [where, added] = loss_registry().try_emplace(std::move(kind), std::move(factory));
-  if (!added) throw std::logic_error("loss kind " + where->first + " is registered twice");
-  return true;
+  return add("loss", std::move(kind), std::move(factory));
+}
+bool register_cuda_layer(std::string kind, CudaLayerFactory factory) {
+  return add("CUDA layer", std::move(kind), std::move(factory));
+}
+bool register_cuda_loss(std::string kind, CudaLossFactory factory) {
+  return add("CUDA loss", std::move(kind), std::move(factory));
 }
 
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec) {
-  const auto found = layer_registry().find(spec.kind);
-  if (found == layer_registry().end()) {
+  const auto* factory = find<LayerFactory>(spec.kind);
+  if (factory == nullptr) {
     throw std::invalid_argument("layer " + spec.name + ": unknown kind " + spec.kind);
   }
   if (spec.rows == 0 || spec.columns == 0) {
     throw std::invalid_argument(spec.kind + " layer " + spec.name + ": rows and columns must be positive");
   }
-  return found->second(spec);
+  auto layer = (*factory)(spec);
+  if (const auto* twin = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*twin)(spec);
+  return layer;
 }
 
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns) {
-  const auto found = loss_registry().find(kind);
-  if (found == loss_registry().end()) {
-    throw std::invalid_argument("unknown loss kind " + std::string(kind));
-  }
+  const auto* factory = find<LossFactory>(kind);
+  if (factory == nullptr) throw std::invalid_argument("unknown loss kind " + std::string(kind));
   if (rows == 0 || columns == 0) {
     throw std::invalid_argument(std::string(kind) + " loss: rows and columns must be positive");
   }
-  return found->second(rows, columns);
+  auto loss = (*factory)(rows, columns);
+  if (const auto* twin = find<CudaLossFactory>(kind)) loss->cuda_ = (*twin)(rows, columns);
+  return loss;
 }
 
-std::vector<std::string> layer_kinds() { return keys(layer_registry()); }
-std::vector<std::string> loss_kinds() { return keys(loss_registry()); }
+std::vector<std::string> layer_kinds() { return kinds<LayerFactory>(); }
+std::vector<std::string> loss_kinds() { return kinds<LossFactory>(); }
 
 }  // namespace starpipe::model

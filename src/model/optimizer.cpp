@@ -30,6 +30,16 @@ std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t para
   return config.momentum != 0 ? parameters : 0;
 }
 
+AdamWFactors adamw_factors(const OptimizerConfig& config, int step) {
+  return {.keep = static_cast<float>(1 - config.learning_rate * config.weight_decay),
+          .new1 = static_cast<float>(1 - config.beta1),
+          .beta2 = static_cast<float>(config.beta2),
+          .new2 = static_cast<float>(1 - config.beta2),
+          .rate = static_cast<float>(config.learning_rate / (1 - std::pow(config.beta1, step))),
+          .root = static_cast<float>(std::sqrt(1 - std::pow(config.beta2, step))),
+          .epsilon = static_cast<float>(config.epsilon)};
+}
+
 void optimizer_step(const OptimizerConfig& config, int step, std::span<const float> gradient,
                     std::span<float> parameters, std::span<float> state) noexcept {
   const std::size_t count = parameters.size();
@@ -38,22 +48,13 @@ void optimizer_step(const OptimizerConfig& config, int step, std::span<const flo
   const float decay = static_cast<float>(config.weight_decay);
 
   if (config.kind == "adamw") {
-    // Scalars in double and then rounded once, as torch does.
-    const double correction1 = 1 - std::pow(config.beta1, step);
-    const double correction2 = std::sqrt(1 - std::pow(config.beta2, step));
-    const float keep = static_cast<float>(1 - config.learning_rate * config.weight_decay);
-    const float beta2 = static_cast<float>(config.beta2);
-    const float new1 = static_cast<float>(1 - config.beta1);
-    const float new2 = static_cast<float>(1 - config.beta2);
-    const float rate = static_cast<float>(config.learning_rate / correction1);
-    const float root = static_cast<float>(correction2);
-    const float epsilon = static_cast<float>(config.epsilon);
+    const AdamWFactors by = adamw_factors(config, step);
     float* __restrict first = state.data();
     float* __restrict second = state.data() + count;
     for (std::size_t i = 0; i < count; ++i) {
-      first[i] += new1 * (g[i] - first[i]);
-      second[i] = beta2 * second[i] + new2 * g[i] * g[i];
-      w[i] = keep * w[i] - rate * (first[i] / (std::sqrt(second[i]) / root + epsilon));
+      first[i] += by.new1 * (g[i] - first[i]);
+      second[i] = by.beta2 * second[i] + by.new2 * g[i] * g[i];
+      w[i] = by.keep * w[i] - by.rate * (first[i] / (std::sqrt(second[i]) / by.root + by.epsilon));
     }
     return;
   }

@@ -2,44 +2,39 @@
 #include "starpipe/model/stage.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "starpipe/model/cuda_twin.hpp"
+
 namespace starpipe::model {
 namespace {
 
-void copy(std::span<const float> from, std::span<float> to) noexcept {
-  if (from.data() != to.data()) std::memcpy(to.data(), from.data(), from.size_bytes());
-}
-
 /// Inputs, one after the other in each row of `joined`.
-void join(std::span<const std::span<const float>> inputs, std::span<const std::size_t> columns,
-          std::size_t rows, std::span<float> joined) noexcept {
+void join(const Backend& backend, std::span<const std::span<const float>> inputs,
+          std::span<const std::size_t> columns, std::size_t rows, std::size_t joined_columns,
+          std::span<float> joined) noexcept {
   float* to = joined.data();
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      to = std::copy_n(inputs[i].data() + r * columns[i], columns[i], to);
-    }
+  for (std::size_t i = 0; i < inputs.size(); to += columns[i], ++i) {
+    backend.copy_columns(inputs[i].data(), columns[i], to, joined_columns, columns[i], rows);
   }
 }
 
 /// The reverse of `join`.
-void split(std::span<const float> joined, std::span<const std::size_t> columns, std::size_t rows,
+void split(const Backend& backend, std::span<const float> joined, std::size_t joined_columns,
+           std::span<const std::size_t> columns, std::size_t rows,
            std::span<const std::span<float>> parts) noexcept {
   const float* from = joined.data();
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      std::copy_n(from, columns[i], parts[i].data() + r * columns[i]);
-      from += columns[i];
-    }
+  for (std::size_t i = 0; i < parts.size(); from += columns[i], ++i) {
+    backend.copy_columns(from, joined_columns, parts[i].data(), columns[i], columns[i], rows);
   }
 }
 
-void add(std::span<const float> a, std::span<const float> b, std::span<float> sum) noexcept {
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
+/// Nothing when they are the same.
+void copy(const Backend& backend, std::span<const float> from, std::span<float> to) noexcept {
+  if (from.data() != to.data()) backend.copy(from, to);
 }
 
 }  // namespace
@@ -81,6 +76,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
         stash_size_ += place.stash_size;
         largest_stash_ = std::max(largest_stash_, place.stash_size);
         layer_scratch = std::max(layer_scratch, layer.scratch_size());
+        if (layer.cuda() != nullptr) layer_scratch = std::max(layer_scratch, layer.cuda()->scratch_size());
         if (place.parameter_size > 0) {
           gradient_stash_size_ += rows_ * columns;
           first_with_parameters_ = std::min(first_with_parameters_, i);
@@ -139,7 +135,7 @@ double Stage::flops() const {
 
 void Stage::forward(std::span<const float> parameters, std::span<const std::span<const float>> inputs,
                     std::span<const float> target, std::span<float> output, std::span<float> stash,
-                    std::span<float> scratch) const noexcept {
+                    std::span<float> scratch, const Backend& backend) const noexcept {
   const std::span<float> buffers[] = {scratch.subspan(0, buffer_size_),
                                       scratch.subspan(buffer_size_, buffer_size_)};
   std::span<float> residuals = scratch.subspan(2 * buffer_size_, residual_size_);
@@ -152,14 +148,14 @@ void Stage::forward(std::span<const float> parameters, std::span<const std::span
   std::span<const float> x = inputs[0].first(rows_ * input_columns_[0]);
   if (inputs.size() > 1) {
     const std::span<float> joined = buffers[0].first(rows_ * joined_columns_);
-    join(inputs, input_columns_, rows_, joined);
+    join(backend, inputs, input_columns_, rows_, joined_columns_, joined);
     x = joined;
   }
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const Place& place = places_[i];
     const std::size_t size = rows_ * place.columns;
     if (ops_[i].kind == StageOp::Kind::residual_begin) {
-      copy(x, residuals.subspan(open, size));
+      copy(backend, x, residuals.subspan(open, size));
       open += size;
       continue;
     }
@@ -167,26 +163,27 @@ void Stage::forward(std::span<const float> parameters, std::span<const std::span
     const std::span<float> y = (last ? output : buffers[x.data() == buffers[0].data() ? 1 : 0]).first(size);
     if (ops_[i].kind == StageOp::Kind::residual_end) {
       open -= size;
-      add(x, residuals.subspan(open, size), y);
+      backend.add(x, residuals.subspan(open, size), y);
     } else {
-      ops_[i].layer->forward(parameters.subspan(place.parameters, place.parameter_size), x, y,
-                             stash_at(place.stash, place.stash_size), layer_scratch);
+      backend.forward(*ops_[i].layer, parameters.subspan(place.parameters, place.parameter_size), x, y,
+                      stash_at(place.stash, place.stash_size), layer_scratch);
     }
     x = y;
   }
   if (is_sink()) {
     const std::size_t size = loss_->stash_size();
-    const float loss = loss_->forward(x, target, stash_at(stash_size_ - size, size));
-    if (!output.empty()) output[0] = loss;
+    const std::span<float> free = buffers[x.data() == buffers[0].data() ? 1 : 0];
+    backend.forward(*loss_, x, target, stash_at(stash_size_ - size, size), output, free.first(rows_));
   } else if (!output.empty()) {
-    copy(x, output.first(x.size()));  // only when there was no op
+    copy(backend, x, output.first(x.size()));  // only when there was no op
   }
 }
 
 void Stage::run_backward(std::span<const float> parameters, std::span<const float> stash,
                          std::span<const std::span<const float>> output_gradients, float loss_scale,
                          std::span<const std::span<float>> input_gradients, std::span<float> gradient_stash,
-                         std::span<float> parameter_gradient, std::span<float> scratch) const noexcept {
+                         std::span<float> parameter_gradient, std::span<float> scratch,
+                         const Backend& backend) const noexcept {
   const std::span<float> buffers[] = {scratch.subspan(0, buffer_size_),
                                       scratch.subspan(buffer_size_, buffer_size_)};
   std::span<float> residuals = scratch.subspan(2 * buffer_size_, residual_size_);
@@ -208,80 +205,82 @@ void Stage::run_backward(std::span<const float> parameters, std::span<const floa
   std::span<const float> dy;
   if (is_sink()) {
     const std::span<float> start = place_for(ops_.size(), {});
-    loss_->backward_input(stash.subspan(stash_size_ - loss_->stash_size(), loss_->stash_size()), loss_scale,
-                          start);
+    backend.backward_input(*loss_, stash.subspan(stash_size_ - loss_->stash_size(), loss_->stash_size()),
+                           loss_scale, start);
     dy = start;
   } else {
     dy = output_gradients[0].first(rows_ * output_columns());
     for (const std::span<const float> more : output_gradients.subspan(1)) {
       const std::span<float> sum = buffers[0].first(dy.size());
-      add(dy, more, sum);  // element by element, so `sum` may be `dy`
+      backend.add(dy, more, sum);  // element by element, so `sum` may be `dy`
       dy = sum;
     }
   }
   for (std::size_t i = ops_.size(); i-- > end;) {
     const Place& place = places_[i];
     if (ops_[i].kind == StageOp::Kind::residual_end) {
-      copy(dy, residuals.subspan(open, dy.size()));
+      copy(backend, dy, residuals.subspan(open, dy.size()));
       open += dy.size();
       continue;
     }
     if (ops_[i].kind == StageOp::Kind::residual_begin) {
       const std::span<float> dx = place_for(i, dy);
       open -= dx.size();
-      add(dy, residuals.subspan(open, dx.size()), dx);
+      backend.add(dy, residuals.subspan(open, dx.size()), dx);
       dy = dx;
       continue;
     }
     const std::span<const float> layer_stash = stash.subspan(place.stash, place.stash_size);
     if (place.parameter_size > 0) {
-      if (!gradient_stash.empty()) copy(dy, gradient_stash.subspan(place.gradient, dy.size()));
+      if (!gradient_stash.empty()) copy(backend, dy, gradient_stash.subspan(place.gradient, dy.size()));
       if (!parameter_gradient.empty()) {
-        ops_[i].layer->backward_weights(layer_stash, dy,
-                                        parameter_gradient.subspan(place.parameters, place.parameter_size),
-                                        layer_scratch);
+        backend.backward_weights(*ops_[i].layer, layer_stash, dy,
+                                 parameter_gradient.subspan(place.parameters, place.parameter_size),
+                                 layer_scratch);
       }
     }
     if (source && i == end) return;
     const std::span<float> dx = place_for(i, dy);
-    ops_[i].layer->backward_input(parameters.subspan(place.parameters, place.parameter_size), layer_stash, dy,
-                                  dx, layer_scratch);
+    backend.backward_input(*ops_[i].layer, parameters.subspan(place.parameters, place.parameter_size),
+                           layer_stash, dy, dx, layer_scratch);
     dy = dx;
   }
   if (source) return;
   if (input_gradients.size() > 1) {
-    split(dy, input_columns_, rows_, input_gradients);
+    split(backend, dy, joined_columns_, input_columns_, rows_, input_gradients);
   } else {
-    copy(dy, input_gradients[0].first(dy.size()));  // only when no op wrote it
+    copy(backend, dy, input_gradients[0].first(dy.size()));  // only when no op wrote it
   }
 }
 
 void Stage::backward_input(std::span<const float> parameters, std::span<const float> stash,
                            std::span<const std::span<const float>> output_gradients, float loss_scale,
                            std::span<const std::span<float>> input_gradients, std::span<float> gradient_stash,
-                           std::span<float> scratch) const noexcept {
-  run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, gradient_stash, {}, scratch);
+                           std::span<float> scratch, const Backend& backend) const noexcept {
+  run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, gradient_stash, {}, scratch,
+               backend);
 }
 
 void Stage::backward_weights(std::span<const float> stash, std::span<const float> gradient_stash,
-                             std::span<float> parameter_gradient, std::span<float> scratch) const noexcept {
+                             std::span<float> parameter_gradient, std::span<float> scratch,
+                             const Backend& backend) const noexcept {
   const std::span<float> layer_scratch = scratch.subspan(2 * buffer_size_ + residual_size_);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const Place& place = places_[i];
     if (place.parameter_size == 0) continue;
-    ops_[i].layer->backward_weights(stash.subspan(place.stash, place.stash_size),
-                                    gradient_stash.subspan(place.gradient, rows_ * place.columns),
-                                    parameter_gradient.subspan(place.parameters, place.parameter_size),
-                                    layer_scratch);
+    backend.backward_weights(*ops_[i].layer, stash.subspan(place.stash, place.stash_size),
+                             gradient_stash.subspan(place.gradient, rows_ * place.columns),
+                             parameter_gradient.subspan(place.parameters, place.parameter_size),
+                             layer_scratch);
   }
 }
 
 void Stage::backward(std::span<const float> parameters, std::span<const float> stash,
                      std::span<const std::span<const float>> output_gradients, float loss_scale,
                      std::span<const std::span<float>> input_gradients, std::span<float> parameter_gradient,
-                     std::span<float> scratch) const noexcept {
+                     std::span<float> scratch, const Backend& backend) const noexcept {
   run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, {}, parameter_gradient,
-               scratch);
+               scratch, backend);
 }
 
 }  // namespace starpipe::model

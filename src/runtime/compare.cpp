@@ -75,7 +75,7 @@ std::string ran_as(const Contender& contender) {
 }
 
 void repeat(const Assignment& job, Contender& contender) {
-  const Session session(job.mpi, job.map, job.share, contender.choice);
+  const Session session(job.mpi, job.map, job.share, contender.choice, job.gpus);
   contender.ran = session.policy();
   or_abort(job.mpi, [&] {
     Engine engine = make_engine(session, job);

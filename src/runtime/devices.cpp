@@ -16,15 +16,26 @@ namespace starpipe::runtime {
 
 #ifdef STARPIPE_WITH_CUDA
 
-bool built_with_cuda() { return true; }
+namespace {
 
-std::vector<std::string> cuda_devices() {
-  std::vector<std::string> devices;
+std::vector<cudaDeviceProp> found_devices() {
+  std::vector<cudaDeviceProp> devices;
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) return devices;  // no driver, or no GPU
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
+    if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) devices.push_back(properties);
+  }
+  return devices;
+}
+
+}  // namespace
+
+bool built_with_cuda() { return true; }
+
+std::vector<std::string> cuda_devices() {
+  std::vector<std::string> devices;
+  for (const cudaDeviceProp& properties : found_devices()) {
     devices.push_back(fmt::format("{}, {:.1f} GiB, compute capability {}.{}", properties.name,
                                   static_cast<double>(properties.totalGlobalMem) / (1ULL << 30),
                                   properties.major, properties.minor));
@@ -55,11 +66,23 @@ std::vector<Device> visible_gpus() {
   return visible;
 }
 
+std::vector<std::string> cuda_device_ids() {
+  std::vector<std::string> ids;
+  for (const cudaDeviceProp& properties : found_devices()) {
+    std::string id;
+    for (const char byte : properties.uuid.bytes)
+      id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    ids.push_back(std::move(id));
+  }
+  return ids;
+}
+
 #else
 
 bool built_with_cuda() { return false; }
 std::vector<std::string> cuda_devices() { return {}; }
 std::vector<Device> visible_gpus() { return Topology::host_with_devices().gpus(); }
+std::vector<std::string> cuda_device_ids() { return {}; }
 
 #endif
 

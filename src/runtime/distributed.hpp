@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine.hpp"
+#include "gpus.hpp"
 #include "session.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/runtime/config.hpp"
@@ -41,6 +42,7 @@ struct Assignment {
   std::vector<std::vector<float>> parameters;  ///< start values, by stage
   WorkerMap map;
   CoreShare share;
+  GpuShare gpus;
   std::vector<RankPlace> places;  ///< by rank
 };
 

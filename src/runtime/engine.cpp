@@ -146,6 +146,7 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
     if (from_host) {
       memory_[d] = datum.kind == DataKind::weights ? parameters[static_cast<std::size_t>(datum.stage)]
                                                    : std::vector<float>(datum.size, 0.0F);
+      if (session_.on_gpus()) pinned_.emplace_back(memory_[d]);
       starpu_vector_data_register(&handle, STARPU_MAIN_RAM,
                                   reinterpret_cast<std::uintptr_t>(memory_[d].data()),
                                   static_cast<std::uint32_t>(datum.size), sizeof(float));
@@ -177,6 +178,10 @@ starpu_codelet& Engine::codelet(TaskKind kind) {
     for (std::size_t k = 0; k < all.size(); ++k) {
       starpu_codelet_init(&all[k]);
       all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };
+#ifdef STARPIPE_WITH_CUDA
+      all[k].cuda_funcs[0] = [](void** buffers, void* argument) { run_on_gpu(buffers, argument); };
+      all[k].cuda_flags[0] = STARPU_CUDA_ASYNC;
+#endif
       all[k].nbuffers = STARPU_VARIABLE_NBUFFERS;
       all[k].name = to_string(static_cast<TaskKind>(k)).data();
       all[k].model = &expected_time;
@@ -207,30 +212,52 @@ void Engine::learn_times() {
   }
 }
 
+const Engine::TaskMemory& Engine::memory_of(const Task& task, void** buffers) {
+  thread_local TaskMemory memory;
+  const auto floats = [&](std::size_t i) {
+    return std::span(reinterpret_cast<float*>(STARPU_VECTOR_GET_PTR(buffers[i])),
+                     STARPU_VECTOR_GET_NX(buffers[i]));
+  };
+  memory.data.clear();
+  for (std::size_t i = 0; i < task.data.size(); ++i) memory.data.push_back(floats(i));
+  memory.scratch = is_pass(task.kind) ? floats(task.data.size()) : std::span<float>{};
+  return memory;
+}
+
 void Engine::run_on_cpu(void** buffers, void* argument) noexcept {
   const TaskArgument& what = *static_cast<const TaskArgument*>(argument);
   Engine& engine = *what.engine;
   const Task& task = *what.task;
-  thread_local std::vector<std::span<float>> data;
-  data.clear();
-  const auto memory = [&](std::size_t i) {
-    return std::span(reinterpret_cast<float*>(STARPU_VECTOR_GET_PTR(buffers[i])),
-                     STARPU_VECTOR_GET_NX(buffers[i]));
-  };
-  for (std::size_t i = 0; i < task.data.size(); ++i) data.push_back(memory(i));
-  const auto scratch = is_pass(task.kind) ? memory(task.data.size()) : std::span<float>{};
-
+  const TaskMemory& memory = memory_of(task, buffers);
   const int worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
   const int received = engine.meter_.start(task, worker);
   if (engine.emulated_ == nullptr) {
     const double start = clock_seconds();
-    run_kernel(engine.context_, task, data, scratch);
+    run_kernel(engine.context_, task, memory.data, memory.scratch);
     engine.meter_.end(task, worker, start, clock_seconds());
   } else {
     const auto [start, end] = task.job ? engine.emulate(task, received) : EmulatedDevices::Span{};
     engine.meter_.end(task, worker, start, end);
   }
   engine.finished_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Returns when the kernels are on the stream; StarPU sees them end and calls finished_on_gpu.
+void Engine::run_on_gpu(void** buffers, void* argument) noexcept {
+  TaskArgument& what = *static_cast<TaskArgument*>(argument);
+  Engine& engine = *what.engine;
+  const TaskMemory& memory = memory_of(*what.task, buffers);
+  what.worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
+  engine.meter_.start(*what.task, what.worker);
+  what.start = clock_seconds();
+  run_kernel_on_stream(engine.context_, *what.task, memory.data, memory.scratch);
+}
+
+// An epilogue callback: the tasks that wait for this one are released afterwards.
+void Engine::finished_on_gpu(void* /*argument*/) {
+  const TaskArgument& what = *static_cast<const TaskArgument*>(starpu_task_get_current()->cl_arg);
+  what.engine->meter_.end(*what.task, what.worker, what.start, clock_seconds());
+  what.engine->finished_.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Without links that send ahead, the device first fetches what it has not got, one after the other.
@@ -303,6 +330,7 @@ void Engine::insert(std::size_t task_number) {
     worker = session_.starpu_worker(task.worker);
     if (task.job && binding == Binding::order) order = next_order_[static_cast<std::size_t>(worker)]++;
   }
+  void (*const epilogue)(void*) = session_.on_gpus() ? finished_on_gpu : nullptr;
   std::vector<starpu_task*> awaited = arrivals(task);
   std::unique_lock<std::mutex> held;
   if (!awaited.empty()) held = links_->hold();
@@ -311,8 +339,8 @@ void Engine::insert(std::size_t task_number) {
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
       &arguments_[task_number], sizeof(TaskArgument), STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
       sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
-      names_[task_number].c_str(), STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(),
-      0);
+      names_[task_number].c_str(), STARPU_EPILOGUE_CALLBACK, epilogue, STARPU_TASK_DEPS_ARRAY,
+      static_cast<int>(awaited.size()), awaited.data(), 0);
   require(status, "inserting", names_[task_number]);
 }
 

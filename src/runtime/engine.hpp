@@ -94,13 +94,24 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  // What a StarPU task brings to its kernel.
+  // What a StarPU task brings to its kernel, and its kernel to what follows.
   struct TaskArgument {
     Engine* engine;
     const Task* task;
+    int worker = -1;   // the logical one that runs it
+    double start = 0;  // when its kernels could start
   };
 
+  // The memory of a task on the worker that calls.
+  struct TaskMemory {
+    std::vector<std::span<float>> data;
+    std::span<float> scratch;
+  };
+  static const TaskMemory& memory_of(const Task& task, void** buffers);
+
   static void run_on_cpu(void** buffers, void* argument) noexcept;
+  static void run_on_gpu(void** buffers, void* argument) noexcept;
+  static void finished_on_gpu(void* argument);
   static starpu_codelet& codelet(TaskKind kind);
 
   static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);
@@ -138,6 +149,7 @@ class Engine {
   std::vector<TaskArgument> arguments_;     // by task
   std::vector<std::string> names_;          // by task
   std::vector<std::vector<float>> memory_;  // by datum: what the host provides
+  std::vector<PinnedMemory> pinned_;        // what of it GPUs copy from and to
   std::vector<Handle> handles_;             // by datum
   std::vector<Handle> scratch_;             // by stage
 

@@ -90,8 +90,7 @@ std::string describe_runtime(bool json) {
   } else if (cuda_devices().empty()) {
     text += fmt::format("{:<12}none\n", "GPUs");
   }
-  for (const std::string& device : cuda_devices())
-    text += fmt::format("{:<12}{} (no kernel uses it yet)\n", "GPU", device);
+  for (const std::string& device : cuda_devices()) text += fmt::format("{:<12}{}\n", "GPU", device);
   text += fmt::format("{:<12}{}\n", "policies", fmt::join(policy_names(), ", "));
   text += fmt::format("{:<12}{}\n", "layers", fmt::join(model::layer_kinds(), ", "));
   return text;

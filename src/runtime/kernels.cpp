@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels.hpp"
 
-#include <algorithm>
 #include <vector>
 
 namespace starpipe::runtime {
@@ -72,27 +71,27 @@ struct JobData {
 };
 
 void run_job(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
-             std::span<float> scratch) {
+             std::span<float> scratch, const model::Backend& backend) {
   thread_local JobData job;
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[static_cast<std::size_t>(task.stage)];
   if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
-    stage.forward(job.weights, job.inputs, job.target, {}, job.stash, scratch);
+    stage.forward(job.weights, job.inputs, job.target, {}, job.stash, scratch, backend);
   }
   switch (task.kind) {
     case TaskKind::F:
-      stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch);
+      stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch, backend);
       break;
     case TaskKind::B:
       stage.backward_input(job.weights, job.stash, job.output_gradients, context.loss_scale,
-                           job.input_gradients, job.gradient_stash, scratch);
+                           job.input_gradients, job.gradient_stash, scratch, backend);
       break;
     case TaskKind::W:
-      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient, scratch);
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient, scratch, backend);
       break;
     default:
       stage.backward(job.weights, job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
-                     job.weight_gradient, scratch);
+                     job.weight_gradient, scratch, backend);
       break;
   }
 }
@@ -104,28 +103,28 @@ std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& sta
 }
 
 void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
-                std::span<float> scratch) noexcept {
+                std::span<float> scratch, const model::Backend& backend) noexcept {
   switch (task.kind) {
     case TaskKind::zero:
-      std::ranges::fill(data[0], 0.0F);
+      backend.zero(data[0]);
       break;
     case TaskKind::close:
       break;  // its place in the order of accesses is all
     case TaskKind::add:
-      std::ranges::transform(data[1], data[0], data[1].begin(), std::plus<>());
+      backend.add(data[1], data[0], data[1]);
       break;
     case TaskKind::copy:
-      std::ranges::copy(data[0], data[1].begin());
+      backend.copy(data[0], data[1]);
       break;
     case TaskKind::optimize:
-      model::optimizer_step(*context.optimizer, context.step + 1, data[0], data[1],
-                            data.size() > 2 ? data[2] : std::span<float>{});
+      backend.update(*context.optimizer, context.step + 1, data[0], data[1],
+                     data.size() > 2 ? data[2] : std::span<float>{});
       break;
     case TaskKind::F:
     case TaskKind::B:
     case TaskKind::W:
     case TaskKind::BW:
-      run_job(context, task, data, scratch);
+      run_job(context, task, data, scratch, backend);
       break;
   }
 }

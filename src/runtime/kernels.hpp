@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each task computes on a CPU worker, over plain memory.
+// What each task computes, on whichever backend.
 #pragma once
 
 #include <span>
 
+#include "starpipe/model/backend.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "task_graph.hpp"
@@ -22,9 +23,9 @@ struct KernelContext {
 /// Floats of working memory that the tasks of `stage` need.
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage);
 
-/// Runs `task`. `data`: memory of `task.data`, in the same order; `scratch`: scratch_size() floats.
-/// Thread-safe for tasks that write different data.
+/// Runs `task`, or enqueues it, as the backend does. `data`: memory of `task.data`, in the same order;
+/// `scratch`: scratch_size() floats. Thread-safe for tasks that write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
-                std::span<float> scratch) noexcept;
+                std::span<float> scratch, const model::Backend& backend = model::cpu_backend()) noexcept;
 
 }  // namespace starpipe::runtime

@@ -60,6 +60,7 @@ ordered_json to_json(const Config& config) {
   if (schedule.recompute) json["schedule"]["recompute"] = true;
   json["runtime"] = {{"policy", runtime.policy},
                      {"mapping", runtime.mapping == MappingKind::linear ? "linear" : "auto"},
+                     {"device", runtime.device},
                      {"precision", runtime.precision},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};

@@ -83,6 +83,28 @@ class WithVariable {
   std::string before_;
 };
 
+// With no GPUs: one CPU worker for each of `workers`.
+void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
+  conf.ncpus = gpus.gpus.empty() ? workers : 0;
+  conf.ncuda = static_cast<int>(gpus.gpus.size());
+  conf.nopencl = 0;
+  conf.use_explicit_workers_cuda_gpuid = gpus.gpus.empty() ? 0 : 1;
+  for (std::size_t i = 0; !gpus.gpus.empty() && i < std::size(conf.workers_cuda_gpuid); ++i) {
+    conf.workers_cuda_gpuid[i] = static_cast<unsigned>(gpus.gpus[i % gpus.gpus.size()]);
+  }
+}
+
+// StarPU's numbers of the workers that it started, at most `workers`; neighbours on the same GPU, in whatever
+// order StarPU numbers them.
+std::vector<int> started_workers(int workers, bool on_gpus) {
+  std::vector<int> ids(static_cast<std::size_t>(workers));
+  const unsigned found = starpu_worker_get_ids_by_type(on_gpus ? STARPU_CUDA_WORKER : STARPU_CPU_WORKER,
+                                                       ids.data(), static_cast<unsigned>(workers));
+  ids.resize(std::min(ids.size(), std::size_t{found}));
+  if (on_gpus) std::ranges::stable_sort(ids, {}, [](int id) { return starpu_worker_get_devid(id); });
+  return ids;
+}
+
 }  // namespace
 
 Mpi::Mpi() {
@@ -188,16 +210,17 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
   std::string problem;
   const std::string allowed = environment("STARPU_NCPU");
-  if (!config.emulate && share.workers > share.cores * config.workers_per_core) {
+  const bool compute = config.device == "cpu" && !config.emulate;  // on the cores
+  if (compute && share.workers > share.cores * config.workers_per_core) {
     problem = fmt::format(
         "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "
         "(runtime.workers_per_core: {})",
         map.workers(), share.workers, share.cores, hardware.machine, share.cores * config.workers_per_core,
         config.workers_per_core);
-  } else if (!allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
+  } else if (config.device == "cpu" && !allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
     problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}",
                           mpi.rank(), own_workers, allowed);
-  } else if (own_workers > STARPU_MAXCPUS) {
+  } else if (config.device == "cpu" && own_workers > STARPU_MAXCPUS) {
     problem =
         fmt::format("schedule.workers: rank {} would carry {} workers, StarPU was built for {} a process",
                     mpi.rank(), own_workers, STARPU_MAXCPUS);
@@ -225,7 +248,8 @@ std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const
   return places;
 }
 
-Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy)
+Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
+                 const GpuShare& gpus)
     : mpi_(mpi), map_(map), choice_(std::move(policy)) {
   if (share.crowded() && mpi.ranks() > 1) {
     poll_mpi(choice_.starpu == sched::policy_name ? Polling::yielding : Polling::napping);
@@ -235,6 +259,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   default_environment("STARPU_SILENT", "1");
   default_environment("STARPU_MPI_STATS", "1");
   default_environment("STARPU_MPI_NOBIND", "1");
+  // A GPU's worker takes a task when the one before has ended, as the policy and the meter see it.
+  default_environment("STARPU_CUDA_PIPELINE", "1");
   openblas_set_num_threads(1);
 
   // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
@@ -244,9 +270,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   starpu_conf conf;
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
-  conf.ncpus = map.count(mpi.rank());
-  conf.ncuda = 0;
-  conf.nopencl = 0;
+  const int workers = map.count(mpi.rank());
+  const bool on_gpus = !gpus.gpus.empty();
+  const WithVariable streams("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
+  take_devices(conf, workers, gpus);
   conf.catch_signals = 0;
   std::optional<WithVariable> unbound;
   if (share.worker_pus.empty()) {
@@ -274,12 +301,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (policy_ != choice_.starpu) {
     problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", choice_.name, policy_);
   }
-  starpu_ids_.resize(static_cast<std::size_t>(map.count(mpi.rank())));
-  const unsigned found = starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, starpu_ids_.data(),
-                                                       static_cast<unsigned>(starpu_ids_.size()));
-  if (found < starpu_ids_.size() && problem.empty()) {
-    problem =
-        fmt::format("rank {}: StarPU started {} of {} CPU workers", mpi.rank(), found, starpu_ids_.size());
+  starpu_ids_ = started_workers(workers, on_gpus);
+  if (std::ssize(starpu_ids_) < workers && problem.empty()) {
+    problem = fmt::format("rank {}: StarPU started {} of {} {} workers", mpi.rank(), starpu_ids_.size(),
+                          workers, on_gpus ? "CUDA" : "CPU");
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) {
@@ -287,6 +312,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
     starpu_mpi_shutdown();
     throw InputError(problem);
   }
+  if (on_gpus) cublas_.emplace();
   logical_.assign(starpu_worker_get_count(), -1);
   for (std::size_t i = 0; i < starpu_ids_.size(); ++i) {
     const int place = map.first(mpi.rank()) + static_cast<int>(i);
@@ -295,6 +321,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
 }
 
 Session::~Session() {
+  cublas_.reset();
   const QuietStandardError quiet;
   starpu_mpi_shutdown();
 }

@@ -13,6 +13,7 @@
 #include "policy_choice.hpp"
 #include "starpipe/runtime/config.hpp"
 #include "starpipe/sched/policy_core.hpp"
+#include "worker_backend.hpp"
 
 namespace starpipe::runtime {
 
@@ -96,13 +97,21 @@ struct RankPlace {
 /// Collective. By rank.
 std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share);
 
+/// The GPUs that carry a rank's logical workers; none: its workers are CPU cores.
+struct GpuShare {
+  std::vector<int> gpus;  ///< CUDA's numbers in this process
+  int workers_each = 1;   ///< logical workers of each: streams of one GPU
+};
+
 /// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank, bound to its core when the
-/// share has one for each; the process's other threads are then bound to the share.
+/// share has one for each; the process's other threads are then bound to the share. Or, with GPUs, with one
+/// CUDA worker (a stream) for each logical worker, neighbours on the same GPU.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
   /// in silence); std::runtime_error when StarPU does not start.
-  Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy);
+  Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
+          const GpuShare& gpus = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -120,6 +129,9 @@ class Session {
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
+  /// Whether the workers are GPUs.
+  [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
+
   /// What was asked for.
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
   /// The policy that really runs: StarPU's word, not ours.
@@ -133,6 +145,7 @@ class Session {
   std::optional<ProcessBinding> binding_;
   PolicyChoice choice_;
   std::string policy_;
+  std::optional<CublasHandles> cublas_;
   sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
   std::vector<int> starpu_ids_;
   std::vector<int> logical_;

@@ -140,7 +140,7 @@ int train(const std::function<Config()>& configure, const TrainOutputs& outputs)
       if (job.mpi.rank() == 0) check_outputs(outputs);
       return configured_policy(job.config.runtime);
     });
-    const Session session(job.mpi, job.map, job.share, policy);
+    const Session session(job.mpi, job.map, job.share, policy, job.gpus);
     or_abort(job.mpi, [&] {
       Engine engine = make_engine(session, job);
       or_abort(job.mpi, [&] { run_and_report(job, outputs, session, engine); });

@@ -63,6 +63,7 @@ TEST_F(LoadConfig, LeavesDefaultsWhereNothingIsGiven) {
   EXPECT_FALSE(config.schedule.stages.has_value());
   EXPECT_FALSE(config.schedule.discipline.has_value());
   EXPECT_EQ(config.runtime.policy, "starpipe");
+  EXPECT_EQ(config.runtime.device, "cpu");
   EXPECT_EQ(config.source, file_.string());
 }
 
@@ -84,7 +85,8 @@ training:
   optimizer: {kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1, beta1: 0.8, beta2: .95, epsilon: 1e-6}
 schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cuts: [1, 2],
            discipline: bounded, memory_limit: 3, recompute: true}
-runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5, mapping: auto, memory_limit: 2MiB}
+runtime: {policy: lws, device: cuda, precision: fp32, workers_per_core: 2, timeout: 1.5, mapping: auto,
+          memory_limit: 2MiB}
 )");
   EXPECT_EQ(config.model.layers, 6);
   EXPECT_EQ(config.model.hidden, 96);
@@ -109,6 +111,7 @@ runtime: {policy: lws, precision: fp32, workers_per_core: 2, timeout: 1.5, mappi
   EXPECT_EQ(config.schedule.memory_limit, 3);
   EXPECT_TRUE(config.schedule.recompute);
   EXPECT_EQ(config.runtime.policy, "lws");
+  EXPECT_EQ(config.runtime.device, "cuda");
   EXPECT_EQ(config.runtime.workers_per_core, 2);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
   EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::nearest);

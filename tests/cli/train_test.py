@@ -24,10 +24,10 @@ class Train(CommandTest):
         self.write("mlp.yaml", mlp_config())
         self.write("gpt.yaml", gpt_config("text"))
 
-    def refused_by_all(self, arguments, *culprits, files=("gpt.yaml", "mlp.yaml", "text")):
+    def refused_by_all(self, arguments, *culprits, files=("gpt.yaml", "mlp.yaml", "text"), environment=None):
         """Alone and as two ranks: one line, exit 2, and no file left behind."""
         for launcher in ([], LAUNCHER):
-            result = self.run_command("train", *arguments, launcher=launcher)
+            result = self.run_command("train", *arguments, launcher=launcher, environment=environment)
             # The launcher may tell on standard output that a rank has failed; on standard error there is our
             # line and nothing else.
             lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
@@ -290,6 +290,10 @@ class Train(CommandTest):
         self.refused_by_all(["mlp.yaml", "--set", "schedule={name: lpp, workers: 4, groups: 3, stages: 2}"], "lpp",
                             "4 workers", "3")
         self.refused_by_all(["mlp.yaml", "--set", "schedule={name: ddp, workers: 640, stages: 2}"], "640")
+
+    def test_gpus_where_there_are_none(self):
+        self.refused_by_all(["mlp.yaml", "--set", "runtime.device=cuda"], "runtime.device: cuda",
+                            environment={"CUDA_VISIBLE_DEVICES": ""})
 
     def test_plugins_that_are_none(self):
         self.refused_by_all(["mlp.yaml", "--plugin", "text"], "text", "no plug-in")

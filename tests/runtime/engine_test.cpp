@@ -14,6 +14,8 @@
 #include <memory>
 #include <thread>
 
+#include "runtime/devices.hpp"
+#include "runtime/gpus.hpp"
 #include "runtime/measurement.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
@@ -417,13 +419,19 @@ int run(int argc, char** argv) {
   report_on_rank_0(mpi);
   RuntimeConfig config;
   config.policy = option(argc, argv, "--policy", "starpipe");
+  config.device = option(argc, argv, "--device", "cpu");
+  if (config.device == "cuda" && cuda_devices().empty()) {
+    if (mpi.rank() == 0) std::puts("skipped: no CUDA device");
+    return 77;
+  }
   WorkerMap map(std::stoi(option(argc, argv, "--workers", "4")), mpi.ranks());
   if (option(argc, argv, "--places", "linear") == "reversed") {
     std::vector<int> places;
     for (int worker = 0; worker < map.workers(); ++worker) places.push_back(map.workers() - 1 - worker);
     map = WorkerMap(mpi.ranks(), std::move(places));
   }
-  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config));
+  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config),
+                        share_gpus(mpi, map, config));
   session = &started;
   if (option(argc, argv, "--stall", "no") == "yes") return stall();
   return run_all_tests(mpi);

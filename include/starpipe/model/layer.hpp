@@ -13,6 +13,9 @@
 
 namespace starpipe::model {
 
+class CudaLayer;  // starpipe/model/cuda_twin.hpp
+class CudaLoss;
+
 /// One named tensor of a layer's parameters, row-major fp32.
 struct Parameter {
   std::string name;                ///< full name: "transformer.h.0.attn.c_attn.weight"
@@ -79,6 +82,13 @@ class Layer {
   virtual void backward_weights(std::span<const float> /*stash*/, std::span<const float> /*output_gradient*/,
                                 std::span<float> /*parameter_gradient*/,
                                 std::span<float> /*scratch*/) const noexcept {}
+
+  /// Its passes on a GPU; null when there are none: a program without CUDA, or a shape that they cannot do.
+  [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
+
+ private:
+  friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec);
+  std::shared_ptr<const CudaLayer> cuda_;
 };
 
 /// The loss at the end of the network: mean over the rows of a micro-batch, and for regression over the
@@ -98,6 +108,13 @@ class Loss {
   /// input_gradient = scale * d(mean loss)/d(input).
   virtual void backward_input(std::span<const float> stash, float scale,
                               std::span<float> input_gradient) const noexcept = 0;
+
+  /// As of layers.
+  [[nodiscard]] const std::shared_ptr<const CudaLoss>& cuda() const { return cuda_; }
+
+ private:
+  friend std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns);
+  std::shared_ptr<const CudaLoss> cuda_;
 };
 
 using LayerFactory = std::function<std::unique_ptr<Layer>(const LayerSpec&)>;

@@ -26,6 +26,14 @@ void check_optimizer(const OptimizerConfig& config);
 /// with momentum, else 0. Zero before the first step.
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters);
 
+/// The numbers of an AdamW update, computed in double and then rounded once, as torch does. With gradient g,
+/// moments m and v, parameter w: m += new1 (g - m); v = beta2 v + new2 g^2;
+/// w = keep w - rate m / (sqrt(v) / root + epsilon).
+struct AdamWFactors {
+  float keep, new1, beta2, new2, rate, root, epsilon;
+};
+AdamWFactors adamw_factors(const OptimizerConfig& config, int step);
+
 /// One update of all parameters (every parameter decays, as torch.optim does by default). `step` counts
 /// from 1. Thread-safe; does not allocate or throw.
 void optimizer_step(const OptimizerConfig& config, int step, std::span<const float> gradient,

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "starpipe/model/backend.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -18,9 +19,9 @@ struct StageOp {
   std::shared_ptr<const Layer> layer;  ///< null unless kind is layer
 };
 
-/// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them on the
-/// CPU. All spans are fp32 and never overlap. Immutable; its passes are thread-safe, do not allocate and
-/// do not throw.
+/// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them. All spans
+/// are fp32, memory of the backend that runs the pass, and never overlap. Immutable; its passes are
+/// thread-safe, do not allocate and do not throw.
 ///
 /// A stage reads the data (a source), the output of one stage, or those of several stages, joined by
 /// columns. The stage with the loss is the sink: its output is the loss, one float.
@@ -53,7 +54,6 @@ class Stage {
   [[nodiscard]] std::vector<Parameter> parameters() const;
   /// Estimated floating-point operations of F, of its layers.
   [[nodiscard]] double flops() const;
-  /// For engines that run the layers by other means (a GPU).
   [[nodiscard]] const std::vector<StageOp>& ops() const { return ops_; }
   [[nodiscard]] const std::shared_ptr<const Loss>& loss() const { return loss_; }
 
@@ -62,7 +62,7 @@ class Stage {
   /// then not kept; `scratch` must have scratch_size_without_stash() floats for that.
   void forward(std::span<const float> parameters, std::span<const std::span<const float>> inputs,
                std::span<const float> target, std::span<float> output, std::span<float> stash,
-               std::span<float> scratch) const noexcept;
+               std::span<float> scratch, const Backend& backend = cpu_backend()) const noexcept;
 
   /// B. `output_gradients`: one rows x output_columns matrix for each succeeding stage, summed; none for a
   /// sink, which starts from `loss_scale`, the weight of the micro-batch's mean loss in the objective
@@ -70,17 +70,18 @@ class Stage {
   void backward_input(std::span<const float> parameters, std::span<const float> stash,
                       std::span<const std::span<const float>> output_gradients, float loss_scale,
                       std::span<const std::span<float>> input_gradients, std::span<float> gradient_stash,
-                      std::span<float> scratch) const noexcept;
+                      std::span<float> scratch, const Backend& backend = cpu_backend()) const noexcept;
 
   /// W: adds to `parameter_gradient`.
   void backward_weights(std::span<const float> stash, std::span<const float> gradient_stash,
-                        std::span<float> parameter_gradient, std::span<float> scratch) const noexcept;
+                        std::span<float> parameter_gradient, std::span<float> scratch,
+                        const Backend& backend = cpu_backend()) const noexcept;
 
   /// BW: as backward_input and then backward_weights, without a gradient stash.
   void backward(std::span<const float> parameters, std::span<const float> stash,
                 std::span<const std::span<const float>> output_gradients, float loss_scale,
                 std::span<const std::span<float>> input_gradients, std::span<float> parameter_gradient,
-                std::span<float> scratch) const noexcept;
+                std::span<float> scratch, const Backend& backend = cpu_backend()) const noexcept;
 
  private:
   /// Where the floats of an op lie in the stage's spans.
@@ -95,7 +96,8 @@ class Stage {
   void run_backward(std::span<const float> parameters, std::span<const float> stash,
                     std::span<const std::span<const float>> output_gradients, float loss_scale,
                     std::span<const std::span<float>> input_gradients, std::span<float> gradient_stash,
-                    std::span<float> parameter_gradient, std::span<float> scratch) const noexcept;
+                    std::span<float> parameter_gradient, std::span<float> scratch,
+                    const Backend& backend) const noexcept;
 
   std::vector<StageOp> ops_;
   std::vector<Place> places_;

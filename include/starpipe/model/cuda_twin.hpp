@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+
+namespace cuda {
+struct Context;  // a stream and its libraries: codelets/cuda/context.hpp
+}
+
+/// The passes of a layer on a GPU, with the meaning, shapes and stash of the Layer whose twin it is.
+///
+/// Spans are memory of the GPU. Passes only enqueue work on the context's stream: they do not wait, allocate
+/// or throw. Sums are in an order that the code fixes, so that two runs are bitwise equal. What CUDA refuses
+/// (a lost GPU) ends the process after one line on standard error.
+class CudaLayer {
+ public:
+  virtual ~CudaLayer() = default;
+
+  /// Floats of working memory that any of the passes needs.
+  [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
+
+  virtual void forward(const cuda::Context& on, std::span<const float> parameters,
+                       std::span<const float> input, std::span<float> output, std::span<float> stash,
+                       std::span<float> scratch) const noexcept = 0;
+  virtual void backward_input(const cuda::Context& on, std::span<const float> parameters,
+                              std::span<const float> stash, std::span<const float> output_gradient,
+                              std::span<float> input_gradient, std::span<float> scratch) const noexcept = 0;
+  virtual void backward_weights(const cuda::Context& /*on*/, std::span<const float> /*stash*/,
+                                std::span<const float> /*output_gradient*/,
+                                std::span<float> /*parameter_gradient*/,
+                                std::span<float> /*scratch*/) const noexcept {}
+};
+
+/// The same for a loss.
+class CudaLoss {
+ public:
+  virtual ~CudaLoss() = default;
+
+  /// `mean`: one float for the mean loss, or empty. `scratch`: the loss's rows() floats.
+  virtual void forward(const cuda::Context& on, std::span<const float> input, std::span<const float> target,
+                       std::span<float> stash, std::span<float> mean,
+                       std::span<float> scratch) const noexcept = 0;
+  virtual void backward_input(const cuda::Context& on, std::span<const float> stash, float scale,
+                              std::span<float> input_gradient) const noexcept = 0;
+};
+
+/// The twin of a layer with a valid specification, or null when the kernels cannot work with it.
+using CudaLayerFactory = std::function<std::shared_ptr<const CudaLayer>(const LayerSpec&)>;
+using CudaLossFactory = std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns)>;
+
+/// Adds the twin of a kind; call from a file-scope initialiser. Layers made afterwards have it. Returns true;
+/// throws std::logic_error when taken.
+bool register_cuda_layer(std::string kind, CudaLayerFactory factory);
+bool register_cuda_loss(std::string kind, CudaLossFactory factory);
+
+}  // namespace starpipe::model

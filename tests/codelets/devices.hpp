@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The devices on which one test source runs: the CPU, and a GPU where the program was compiled with CUDA's
+// headers (STARPIPE_TEST_CUDA) or with those of tests/codelets/emulated_cuda.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/gradients.hpp"
+#include "starpipe/model/backend.hpp"
+
+#ifdef STARPIPE_TEST_CUDA
+#include "codelets/cuda/backend.hpp"
+#include "codelets/cuda/check.hpp"
+#endif
+
+namespace starpipe::model::testing {
+
+/// A backend and its memory.
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual const Backend& backend() const = 0;
+  [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t size) const = 0;
+  /// Between the host and the device, either way, after all that the backend was asked for.
+  virtual void copy(const float* from, float* to, std::size_t size) const = 0;
+};
+
+class Cpu final : public Device {
+ public:
+  const Backend& backend() const override { return cpu_backend(); }
+  std::shared_ptr<float> allocate(std::size_t size) const override {
+    return {new float[size], std::default_delete<float[]>()};
+  }
+  void copy(const float* from, float* to, std::size_t size) const override { std::copy_n(from, size, to); }
+};
+
+#ifdef STARPIPE_TEST_CUDA
+
+class Gpu final : public Device {
+ public:
+  Gpu() {
+    cuda::check(cudaStreamCreate(&on_.stream), "stream");
+    cuda::check(cublasCreate(&on_.cublas), "handle");
+    cuda::check(cublasSetStream(on_.cublas, on_.stream), "handle");
+    backend_ = std::make_unique<cuda::StreamBackend>(on_);
+  }
+  ~Gpu() override {
+    cublasDestroy(on_.cublas);
+    cudaStreamDestroy(on_.stream);
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const Backend& backend() const override { return *backend_; }
+  std::shared_ptr<float> allocate(std::size_t size) const override {
+    void* memory = nullptr;
+    cuda::check(cudaMalloc(&memory, size * sizeof(float)), "memory");
+    return {static_cast<float*>(memory), [](float* at) { cudaFree(at); }};
+  }
+  void copy(const float* from, float* to, std::size_t size) const override {
+    cuda::check(cudaStreamSynchronize(on_.stream), "stream");
+    cuda::check(cudaMemcpy(to, from, size * sizeof(float), cudaMemcpyDefault), "copy");
+  }
+
+  /// Why there is none, or an empty string.
+  static std::string missing() {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status != cudaSuccess) return cudaGetErrorString(status);
+    return count == 0 ? "none found" : "";
+  }
+
+ private:
+  cuda::Context on_{};
+  std::unique_ptr<cuda::StreamBackend> backend_;
+};
+
+#endif
+
+/// "cpu" or "cuda". Null, with the reason, when there is no such device.
+inline std::unique_ptr<Device> make_device(const std::string& kind, std::string& reason) {
+  if (kind == "cpu") return std::make_unique<Cpu>();
+#ifdef STARPIPE_TEST_CUDA
+  reason = Gpu::missing();
+  if (reason.empty()) return std::make_unique<Gpu>();
+#else
+  reason = "built without CUDA";
+#endif
+  return nullptr;
+}
+
+/// Floats on a device between guards that must stay.
+class DeviceFloats {
+ public:
+  DeviceFloats(const Device& device, std::span<const float> start) : device_(device), size_(start.size()) {
+    Floats all(size_ + 2 * kGuard, kMark);
+    std::copy(start.begin(), start.end(), all.begin() + kGuard);
+    memory_ = device.allocate(all.size());
+    device.copy(all.data(), memory_.get(), all.size());
+  }
+  /// Poisoned.
+  DeviceFloats(const Device& device, std::size_t size) : DeviceFloats(device, Floats(size, kNaN)) {}
+
+  std::span<float> span() { return {memory_.get() + kGuard, size_}; }
+  operator std::span<float>() { return span(); }
+  operator std::span<const float>() { return span(); }
+
+  Floats read(const std::string& what) const {
+    Floats all(size_ + 2 * kGuard);
+    device_.copy(memory_.get(), all.data(), all.size());
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      EXPECT_EQ(all[i], kMark) << what << ": written before its start";
+      EXPECT_EQ(all[kGuard + size_ + i], kMark) << what << ": written past its end";
+    }
+    return {all.begin() + kGuard, all.end() - kGuard};
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kGuard = 16;
+  static constexpr float kMark = 12345.0f;
+  const Device& device_;
+  std::size_t size_;
+  std::shared_ptr<float> memory_;
+};
+
+/// |a - b| <= tolerance * the largest |b|, element by element; NaN is never close.
+template <class Values>
+void expect_close(std::span<const float> a, const Values& b, const std::string& what,
+                  double tolerance = 1e-5) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  double largest = 0;
+  for (const auto value : b) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double off = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    ASSERT_TRUE(off <= tolerance * largest)
+        << what << "[" << i << "] is " << a[i] << ", not " << b[i] << "; the largest is " << largest;
+  }
+}
+
+}  // namespace starpipe::model::testing

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every pass of every layer, the losses, the optimizers and what stages do in between, on each device against
+// what is exact. Inputs are new in each run; a failure prints the seed, STARPIPE_TEST_SEED repeats it.
+#include "codelets/devices.hpp"
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <ostream>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "codelets/exact.hpp"
+#include "starpipe/model/cuda_twin.hpp"
+#include "starpipe/model/network.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+std::uint64_t seed() {
+  static const std::uint64_t value = [] {
+    const char* given = std::getenv("STARPIPE_TEST_SEED");
+    const std::uint64_t chosen =
+        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+    std::cout << "STARPIPE_TEST_SEED=" << chosen << '\n';
+    return chosen;
+  }();
+  return value;
+}
+
+Floats random(std::size_t count, std::uint64_t stream, double deviation = 1) {
+  return random_floats(count, seed() * 100 + stream, deviation);
+}
+
+Floats random_ids(std::size_t count, std::size_t below, std::uint64_t stream) {
+  std::mt19937_64 bits(seed() * 100 + stream);
+  std::uniform_int_distribution<std::size_t> id(0, below - 1);
+  Floats ids(count);
+  for (float& value : ids) value = static_cast<float>(id(bits));
+  return ids;
+}
+
+Doubles doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+/// At most 100 of `count` indices.
+std::vector<std::size_t> sample(std::size_t count) {
+  std::vector<std::size_t> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = i;
+  std::mt19937_64 bits(seed());
+  std::shuffle(all.begin(), all.end(), bits);
+  all.resize(std::min<std::size_t>(count, 100));
+  return all;
+}
+
+/// Compares `gradient` with the differences of f at a sample of the coordinates of [first, first + count).
+void expect_slopes(const std::function<double(const Doubles&)>& f, const Doubles& x, const Floats& gradient,
+                   std::size_t first, std::size_t count, const std::string& what) {
+  double largest = 0;
+  for (std::size_t i = first; i < first + count; ++i) {
+    ASSERT_TRUE(std::isfinite(gradient[i])) << what << "[" << i << "] was not written";
+    largest = std::max(largest, std::abs(static_cast<double>(gradient[i])));
+  }
+  for (const std::size_t offset : sample(count)) {
+    const std::size_t i = first + offset;
+    const double expected = slope(f, x, i);
+    ASSERT_NEAR(gradient[i], expected, 1e-5 * largest + 1e-9) << what << "[" << i << "]";
+  }
+}
+
+class OnDevice : public ::testing::Test {
+ protected:
+  void start(const std::string& kind) {
+    openblas_set_num_threads(1);
+    std::string reason;
+    device_ = make_device(kind, reason);
+    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device: " << reason;
+  }
+  const Backend& on() const { return device_->backend(); }
+  DeviceFloats put(const Floats& values) const { return {*device_, values}; }
+  DeviceFloats poisoned(std::size_t size) const { return {*device_, size}; }
+
+  std::unique_ptr<Device> device_;
+};
+
+const auto devices = ::testing::Values("cpu", "cuda");
+
+struct Case {
+  std::string label;
+  LayerSpec spec;
+  std::size_t ids = 0;  // the input is token ids below this
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
+
+// Shapes that do not fill the last warp, block or tile, and some that are one element.
+std::vector<Case> cases() {
+  const auto embedding = [](double vocabulary, double context, double outputs) {
+    return LayerSpec{
+        "embedding", "e", 0, 1, {{"vocabulary", vocabulary}, {"context", context}, {"outputs", outputs}}};
+  };
+  const auto attention = [](std::size_t sequences, std::size_t context, std::size_t heads, std::size_t size) {
+    return LayerSpec{"attention",
+                     "a",
+                     sequences * context,
+                     3 * heads * size,
+                     {{"heads", static_cast<double>(heads)}, {"context", static_cast<double>(context)}}};
+  };
+  std::vector<Case> all = {
+      {"linear", {"linear", "l", 70, 33, {{"outputs", 45}}}},
+      {"linear_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}}},
+      {"linear_conv1d", {"linear", "l", 150, 7, {{"outputs", 33}, {"conv1d", 1}}}},
+      {"linear_conv1d_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}, {"bias", 0}}}},
+      {"linear_one", {"linear", "l", 1, 1, {{"outputs", 1}}}},
+      {"layernorm", {"layernorm", "n", 150, 33, {}}},
+      {"layernorm_wide", {"layernorm", "n", 5, 300, {}}},
+      {"gelu", {"gelu", "g", 30, 33, {}}},
+      {"embedding", embedding(11, 4, 5), 11},
+      {"embedding_many_rows", embedding(3, 130, 3), 3},
+      {"embedding_wide", embedding(4, 3, 300), 4},
+      {"attention", attention(2, 5, 2, 4)},
+      {"attention_one_token", attention(3, 1, 2, 2)},
+      {"attention_whole_tiles", attention(1, 64, 1, 32)},
+      {"attention_tiles", attention(2, 70, 2, 5)},
+      {"attention_wide_head", attention(1, 37, 2, 33)},
+      {"attention_widest_head", attention(1, 34, 1, 128)},
+  };
+  for (Case& c : all) {
+    if (c.ids > 0) c.spec.rows = 4 * size_option(c.spec, "context");
+  }
+  return all;
+}
+
+class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<std::string, Case>> {
+ protected:
+  void SetUp() override {
+    start(std::get<0>(GetParam()));
+    if (IsSkipped()) return;
+    const Case& c = std::get<1>(GetParam());
+    layer_ = make_layer(c.spec);
+    std::size_t parameters = 0;
+    for (const Parameter& parameter : layer_->parameters()) parameters += parameter.size();
+    parameters_ = random(parameters, 1, 0.7);
+    const std::size_t inputs = layer_->rows() * layer_->input_columns();
+    input_ = c.ids > 0 ? random_ids(inputs, c.ids, 2) : random(inputs, 2);
+    weights_ = random(layer_->rows() * layer_->output_columns(), 3);
+    scratch_ = layer_->scratch_size();
+    if (layer_->cuda() != nullptr) scratch_ = std::max(scratch_, layer_->cuda()->scratch_size());
+  }
+
+  struct Results {
+    Floats output, stash, input_gradient, parameter_gradient;
+  };
+
+  /// F, B and W. `start` is what is in the weights' gradient before.
+  Results run(float start) const {
+    DeviceFloats parameters = put(parameters_);
+    DeviceFloats input = put(input_);
+    DeviceFloats weights = put(weights_);
+    DeviceFloats output = poisoned(weights_.size());
+    DeviceFloats stash = poisoned(layer_->stash_size());
+    DeviceFloats input_gradient = poisoned(input_.size());
+    DeviceFloats parameter_gradient = put(Floats(parameters_.size(), start));
+    DeviceFloats scratch = poisoned(scratch_);
+    on().forward(*layer_, parameters, input, output, stash, scratch);
+    on().backward_input(*layer_, parameters, stash, weights, input_gradient, scratch);
+    on().backward_weights(*layer_, stash, weights, parameter_gradient, scratch);
+    scratch.read("scratch");
+    EXPECT_EQ(input.read("input"), input_);
+    EXPECT_EQ(parameters.read("parameters"), parameters_);
+    return {output.read("output"), stash.read("stash"), input_gradient.read("input gradient"),
+            parameter_gradient.read("parameter gradient")};
+  }
+
+  const LayerSpec& spec() const { return std::get<1>(GetParam()).spec; }
+
+  std::unique_ptr<Layer> layer_;
+  Floats parameters_, input_, weights_;
+  std::size_t scratch_ = 0;
+};
+
+TEST_P(LayerPasses, AreExact) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results results = run(0);
+  const Doubles parameters = doubles(parameters_);
+  const Doubles input = doubles(input_);
+  expect_close(results.output, exact(spec(), parameters, input), "output");
+
+  const auto weighted = [&](const Doubles& y) {
+    double sum = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * static_cast<double>(weights_[i]);
+    return sum;
+  };
+  if (std::get<1>(GetParam()).ids > 0) {
+    EXPECT_EQ(results.input_gradient, Floats(input_.size(), 0.0f));
+  } else {
+    expect_slopes([&](const Doubles& x) { return weighted(exact(spec(), parameters, x)); }, input,
+                  results.input_gradient, 0, input.size(), "input gradient");
+  }
+  std::size_t first = 0;
+  for (const Parameter& parameter : layer_->parameters()) {
+    expect_slopes([&](const Doubles& p) { return weighted(exact(spec(), p, input)); }, parameters,
+                  results.parameter_gradient, first, parameter.size(), parameter.name);
+    first += parameter.size();
+  }
+}
+
+TEST_P(LayerPasses, AddToTheWeightsGradient) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  Doubles sum = doubles(run(0).parameter_gradient);
+  for (double& value : sum) value += 3;
+  expect_close(run(3).parameter_gradient, sum, "parameter gradient");
+}
+
+TEST_P(LayerPasses, AreBitwiseTheSameTwice) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results a = run(0);
+  const Results b = run(0);
+  EXPECT_EQ(a.output, b.output);
+  EXPECT_EQ(a.stash, b.stash);
+  EXPECT_EQ(a.input_gradient, b.input_gradient);
+  EXPECT_EQ(a.parameter_gradient, b.parameter_gradient);
+}
+
+// So that a micro-batch's F and B may be on different kinds of devices.
+TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  Floats output(weights_.size());
+  Floats stash(layer_->stash_size());
+  Floats scratch(layer_->scratch_size());
+  layer_->forward(parameters_, input_, output, stash, scratch);
+  expect_close(run(0).stash, stash, "stash");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LayerPasses, ::testing::Combine(devices, ::testing::ValuesIn(cases())),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + std::get<1>(test.param).label;
+                         });
+
+TEST(Cases, HaveEveryLayer) {
+  std::set<std::string> tested;
+  for (const Case& c : cases()) tested.insert(c.spec.kind);
+  const std::vector<std::string> kinds = layer_kinds();
+  EXPECT_EQ(tested, std::set<std::string>(kinds.begin(), kinds.end()));
+}
+
+using LossCase =
+    std::tuple<std::string, std::string, std::size_t, std::size_t>;  // device, kind, rows, columns
+
+class LossPasses : public OnDevice, public ::testing::WithParamInterface<LossCase> {};
+
+TEST_P(LossPasses, AreExact) {
+  const auto& [device, kind, rows, columns] = GetParam();
+  start(device);
+  if (IsSkipped()) return;
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const auto loss = make_loss(kind, rows, columns);
+  const Floats x = random(rows * columns, 1, 2);
+  const std::size_t targets = rows * loss->target_columns();
+  const Floats target = kind == "mse" ? random(targets, 2) : random_ids(targets, columns, 2);
+  DeviceFloats input = put(x);
+  DeviceFloats on_device = put(target);
+  DeviceFloats stash = poisoned(loss->stash_size());
+  DeviceFloats mean = poisoned(1);
+  DeviceFloats scratch = poisoned(rows);
+  DeviceFloats gradient = poisoned(x.size());
+  on().forward(*loss, input, on_device, stash, mean, scratch);
+  on().backward_input(*loss, stash, 0.25f, gradient);
+  scratch.read("scratch");
+
+  const auto f = [&](const Doubles& at) { return exact_loss(kind, rows, columns, at, doubles(target)); };
+  const double expected = f(doubles(x));
+  EXPECT_NEAR(mean.read("loss")[0], expected, 1e-5 * expected + 1e-9);
+  const auto quarter = [&](const Doubles& at) { return 0.25 * f(at); };
+  expect_slopes(quarter, doubles(x), gradient.read("gradient"), 0, x.size(), "gradient");
+  Floats kept(loss->stash_size());
+  loss->forward(x, target, kept);
+  expect_close(stash.read("stash"), kept, "stash");
+
+  // Without the value, as where F is computed again.
+  DeviceFloats again = poisoned(loss->stash_size());
+  on().forward(*loss, input, on_device, again, {}, scratch);
+  EXPECT_EQ(again.read("stash"), stash.read("stash"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LossPasses,
+                         ::testing::Combine(devices, ::testing::Values("cross_entropy", "mse"),
+                                            ::testing::Values(1, 3, 300), ::testing::Values(1, 50)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + std::get<1>(test.param) + "_" +
+                                  std::to_string(std::get<2>(test.param)) + "_" +
+                                  std::to_string(std::get<3>(test.param));
+                         });
+
+class Devices : public OnDevice, public ::testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override { start(GetParam()); }
+};
+
+TEST_P(Devices, Optimizers) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  OptimizerConfig adamw;
+  OptimizerConfig sgd;
+  sgd.kind = "sgd";
+  OptimizerConfig momentum = sgd;
+  momentum.momentum = 0.9;
+  for (const OptimizerConfig& config : {adamw, sgd, momentum}) {
+    const std::size_t n = 300;
+    Floats w = random(n, 1);
+    Floats state(optimizer_state_size(config, n), 0.0f);
+    DeviceFloats parameters = put(w);
+    DeviceFloats kept = put(state);
+    for (int step = 1; step <= 3; ++step) {
+      const Floats g = random(n, 1 + static_cast<std::uint64_t>(step));
+      DeviceFloats gradient = put(g);
+      on().update(config, step, gradient, parameters, kept);
+      optimizer_step(config, step, g, w, state);
+    }
+    expect_close(parameters.read("parameters"), w, config.kind);
+    expect_close(kept.read("state"), state, config.kind + " state");
+  }
+}
+
+TEST_P(Devices, Memory) {
+  const std::size_t rows = 7;
+  const Floats a = random(rows * 40, 1);
+  const Floats b = random(rows * 40, 2);
+  DeviceFloats x = put(a);
+  DeviceFloats y = put(b);
+  DeviceFloats sum = poisoned(a.size());
+  on().add(x, y, sum);
+  Floats expected;
+  for (std::size_t i = 0; i < a.size(); ++i) expected.push_back(a[i] + b[i]);
+  EXPECT_EQ(sum.read("sum"), expected);
+  on().add(x, y, x);
+  EXPECT_EQ(x.read("sum in place"), expected);
+  on().copy(y, sum);
+  EXPECT_EQ(sum.read("copy"), b);
+  on().zero(sum);
+  EXPECT_EQ(sum.read("zero"), Floats(a.size(), 0.0f));
+  on().copy_columns(y.span().data() + 3, 40, sum.span().data() + 5, 40, 10, rows);
+  Floats columns(a.size(), 0.0f);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < 10; ++c) columns[r * 40 + 5 + c] = b[r * 40 + 3 + c];
+  }
+  EXPECT_EQ(sum.read("columns"), columns);
+}
+
+/// The passes of a stage, as they run on `device`.
+struct StageResults {
+  Floats output, stash, input_gradient, gradient_stash, split, fused;
+};
+
+StageResults run_stage(const Device& device, const Stage& stage, const Floats& p, const Floats& x,
+                       const Floats& t, const Floats& g, bool source) {
+  const Backend& on = device.backend();
+  const std::size_t out = stage.is_sink() ? 1 : stage.rows() * stage.output_columns();
+  DeviceFloats parameters(device, p);
+  DeviceFloats input(device, x);
+  DeviceFloats target(device, t);
+  DeviceFloats gradient(device, g);
+  DeviceFloats output(device, out);
+  DeviceFloats stash(device, stage.stash_size());
+  DeviceFloats input_gradient(device, x.size());
+  DeviceFloats gradient_stash(device, stage.gradient_stash_size());
+  DeviceFloats split(device, Floats(p.size(), 0.0f));
+  DeviceFloats fused(device, Floats(p.size(), 0.0f));
+  DeviceFloats scratch(device, stage.scratch_size());
+  const std::span<const float> inputs[] = {input};
+  const std::span<const float> gradients[] = {gradient};
+  const std::span<float> input_gradients[] = {input_gradient};
+  const auto from = std::span(gradients).first(stage.is_sink() ? 0 : 1);
+  const auto to = std::span(input_gradients).first(source ? 0 : 1);
+  stage.forward(parameters, inputs, target, output, stash, scratch, on);
+  stage.backward_input(parameters, stash, from, 0.5f, to, gradient_stash, scratch, on);
+  stage.backward_weights(stash, gradient_stash, split, scratch, on);
+  stage.backward(parameters, stash, from, 0.5f, to, fused, scratch, on);
+  return {output.read("output"),
+          stash.read("stash"),
+          source ? Floats{} : input_gradient.read("input gradient"),
+          gradient_stash.read("gradient stash"),
+          split.read("gradient of B and W"),
+          fused.read("gradient of BW")};
+}
+
+// Stages of a GPT: embedding, blocks with residual connections, head with loss.
+TEST_P(Devices, StagesAreThoseOfTheCpu) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 24;
+  config.heads = 2;
+  config.context = 33;
+  const Network network = build_network(config, 2, 3);
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    const Stage& stage = network.stages[s];
+    const Floats parameters = random(stage.parameter_size(), 1, 0.3);
+    const std::size_t inputs = stage.rows() * stage.input_columns()[0];
+    const Floats input = s == 0 ? random_ids(inputs, 256, 2) : random(inputs, 2);
+    const Floats target = random_ids(stage.rows() * stage.target_columns(), 256, 3);
+    const Floats gradient = random(stage.rows() * stage.output_columns(), 4);
+    const StageResults expected = run_stage(Cpu(), stage, parameters, input, target, gradient, s == 0);
+    const StageResults results = run_stage(*device_, stage, parameters, input, target, gradient, s == 0);
+    const std::string name = "stage " + std::to_string(s) + " ";
+    expect_close(results.output, expected.output, name + "output");
+    expect_close(results.input_gradient, expected.input_gradient, name + "input gradient");
+    expect_close(results.split, expected.split, name + "gradient of B and W");
+    expect_close(results.fused, expected.fused, name + "gradient of BW");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Devices, devices, [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// As much of CUDA as our kernels use, on the CPU: so that machines without a GPU test them too. Memory of the
+// GPU is memory, what is enqueued is done at once, and the threads of a block are fibers (emulator.cpp): they
+// take turns in an order that differs each time, from one barrier to the next, so that what a missing barrier
+// would break does break.
+#pragma once
+
+#include <math.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+// The names are CUDA's.
+// NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier)
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr explicit dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+// Of the fiber that runs.
+inline dim3 threadIdx;
+inline dim3 blockIdx;
+inline dim3 blockDim;
+inline dim3 gridDim;
+
+void __syncthreads();
+void __syncwarp();
+float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
+
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess };
+enum cudaMemcpyKind { cudaMemcpyDefault, cudaMemcpyDeviceToDevice };
+
+inline const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  *memory = std::malloc(bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                                     std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
+  for (std::size_t r = 0; r < height; ++r) {
+    std::memcpy(static_cast<char*>(to) + r * to_pitch, static_cast<const char*>(from) + r * from_pitch,
+                width);
+  }
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
+// NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)

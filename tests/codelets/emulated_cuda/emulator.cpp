@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "codelets/cuda/launch.cuh"
+
+namespace starpipe::model::cuda {
+namespace {
+
+constexpr std::size_t kLanes = 32;
+
+/// One thread of the block.
+struct Fiber {
+  static constexpr std::size_t kStack = 64 * 1024;
+  enum class State { ready, at_block_barrier, at_warp_barrier, ended };
+
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStack);
+  State state = State::ended;
+  dim3 index;
+  // What it offers to its warp, for two exchanges: it can be one ahead of another lane, no more.
+  float offered[2] = {};
+  int exchange = 0;
+};
+
+class Block {
+ public:
+  void run(const char* name, const Grid& grid, const std::function<void()>& thread) {
+    name_ = name;
+    thread_ = &thread;
+    count_ = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
+    while (fibers_.size() < count_) fibers_.push_back(std::make_unique<Fiber>());
+    order_.resize(count_);
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    for (std::size_t i = 0; i < count_; ++i) start(i, grid.threads);
+    while (release()) {
+      std::shuffle(order_.begin(), order_.end(), random_);
+      for (const std::size_t i : order_) {
+        if (fibers_[i]->state == Fiber::State::ready) resume(i);
+      }
+    }
+  }
+
+  void wait(Fiber::State state) {
+    Fiber& fiber = *fibers_[current_];
+    fiber.state = state;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  float exchange(float value, int lane_mask) {
+    Fiber& fiber = *fibers_[current_];
+    const int slot = fiber.exchange++ % 2;
+    fiber.offered[slot] = value;
+    const std::size_t partner = current_ ^ static_cast<std::size_t>(lane_mask);
+    wait(Fiber::State::at_warp_barrier);
+    return fibers_[partner]->offered[slot];
+  }
+
+ private:
+  static void enter();
+
+  void start(std::size_t i, const dim3& threads) {
+    Fiber& fiber = *fibers_[i];
+    const auto number = static_cast<unsigned>(i);
+    fiber.index = dim3(number % threads.x, number / threads.x % threads.y, number / threads.x / threads.y);
+    fiber.state = Fiber::State::ready;
+    fiber.exchange = 0;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = Fiber::kStack;
+    fiber.context.uc_link = &scheduler_;
+    makecontext(&fiber.context, enter, 0);
+  }
+
+  void resume(std::size_t i) {
+    current_ = i;
+    threadIdx = fibers_[i]->index;
+    swapcontext(&scheduler_, &fibers_[i]->context);
+  }
+
+  [[nodiscard]] bool all(std::size_t first, std::size_t last, Fiber::State state) const {
+    for (std::size_t i = first; i < last; ++i) {
+      if (fibers_[i]->state != state) return false;
+    }
+    return true;
+  }
+  void make_ready(std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) fibers_[i]->state = Fiber::State::ready;
+  }
+
+  /// Opens the barriers that all have reached. False when all threads have ended.
+  bool release() {
+    if (all(0, count_, Fiber::State::ended)) return false;
+    if (all(0, count_, Fiber::State::at_block_barrier)) make_ready(0, count_);
+    for (std::size_t first = 0; first + kLanes <= count_; first += kLanes) {
+      if (all(first, first + kLanes, Fiber::State::at_warp_barrier)) make_ready(first, first + kLanes);
+    }
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (fibers_[i]->state == Fiber::State::ready) return true;
+    }
+    std::fprintf(stderr, "emulated CUDA: %s: threads wait at a barrier that others do not reach\n", name_);
+    std::abort();
+  }
+
+  const char* name_ = "";
+  const std::function<void()>* thread_ = nullptr;
+  std::size_t count_ = 0;
+  std::size_t current_ = 0;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<std::size_t> order_;
+  ucontext_t scheduler_{};
+  std::mt19937 random_{std::random_device{}()};
+};
+
+Block& block() {
+  static Block block;
+  return block;
+}
+
+void Block::enter() {
+  (*block().thread_)();
+  block().fibers_[block().current_]->state = Fiber::State::ended;
+}
+
+std::vector<float>& shared() {
+  static std::vector<float> floats;
+  return floats;
+}
+
+}  // namespace
+
+float* shared_floats() { return shared().data(); }
+
+void run_grid(const char* name, const Grid& grid, const std::function<void()>& thread) {
+  const std::size_t threads = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
+  const bool fits =
+      threads >= 1 && threads <= 1024 && grid.blocks.x >= 1 && grid.blocks.x <= 0x7fffffff &&
+      grid.blocks.y >= 1 && grid.blocks.y <= 65535 && grid.blocks.z == 1 &&
+      grid.shared * sizeof(float) <= 99 * 1024;  // of compute capability 8.6, the least since 8.0
+  if (!fits) {
+    std::fprintf(stderr, "emulated CUDA: %s: not a grid that every GPU takes\n", name);
+    std::abort();
+  }
+  blockDim = grid.threads;
+  gridDim = grid.blocks;
+  for (unsigned y = 0; y < grid.blocks.y; ++y) {
+    for (unsigned x = 0; x < grid.blocks.x; ++x) {
+      blockIdx = dim3(x, y);
+      // Of its exact size and new, so that nothing is left of the block before and sanitizers see its ends.
+      shared() = std::vector<float>(grid.shared, std::numeric_limits<float>::quiet_NaN());
+      block().run(name, grid, thread);
+    }
+  }
+}
+
+}  // namespace starpipe::model::cuda
+
+using starpipe::model::cuda::block;
+using starpipe::model::cuda::Fiber;
+
+// NOLINTBEGIN(bugprone-reserved-identifier)
+void __syncthreads() { block().wait(Fiber::State::at_block_barrier); }
+void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
+float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
+  if (mask != 0xffffffffu) {
+    std::fprintf(stderr, "emulated CUDA: a shuffle of less than a warp\n");
+    std::abort();
+  }
+  return block().exchange(value, lane_mask);
+}
+// NOLINTEND(bugprone-reserved-identifier)
