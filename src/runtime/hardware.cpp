@@ -27,7 +27,9 @@ Topology::Topology(const std::string& description, const std::filesystem::path& 
     throw InputError(file.string() + ": hwloc cannot read it, expected what `lstopo FILE.xml` writes");
   }
   if (hwloc_topology_load(topology) == 0) return;
-  if (!file.empty()) throw InputError(file.string() + ": hwloc finds no topology in it");
+  if (!file.empty())
+    throw InputError(file.string() +
+                     ": hwloc finds no topology in it, expected what `lstopo FILE.xml` writes");
   throw std::runtime_error("hwloc finds no topology");
 }
 
