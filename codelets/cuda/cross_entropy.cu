@@ -40,8 +40,8 @@ class CrossEntropy final : public CudaLoss {
     launch(on, "cross_entropy F", loss_grid(rows_), forward_rows<float>, rows_, columns_, input.data(),
            target.data(), stash.data(), scratch.data());
     if (mean.empty()) return;
-    launch(on, "cross_entropy F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_,
-           scratch.data(), static_cast<double>(rows_), mean.data());
+    launch(on, "cross_entropy F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
+           static_cast<double>(rows_), mean.data());
   }
 
   void backward_input(const Context& on, std::span<const float> stash, float scale,

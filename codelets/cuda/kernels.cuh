@@ -92,8 +92,7 @@ void sum_rows(const Context& on, const char* name, std::size_t rows, std::size_t
   launch(on, name, {blocks, dim3(kWarp, kRowsAtOnce)}, sum_shares<Term>, rows, columns, rows_each, term,
          scratch.data());
   const dim3 adders(static_cast<unsigned>(parts(columns, kThreads)));
-  launch(on, name, {adders, dim3(kThreads)}, add_shares<T>, shares, columns,
-         scratch.data(), sums);
+  launch(on, name, {adders, dim3(kThreads)}, add_shares<T>, shares, columns, scratch.data(), sums);
 }
 
 }  // namespace starpipe::model::cuda

@@ -34,8 +34,8 @@ class MeanSquaredError final : public CudaLoss {
     launch(on, "mse F", loss_grid(rows_), forward_rows<float>, rows_, columns_, input.data(), target.data(),
            stash.data(), scratch.data());
     if (mean.empty()) return;
-    launch(on, "mse F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_,
-           scratch.data(), static_cast<double>(rows_ * columns_), mean.data());
+    launch(on, "mse F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
+           static_cast<double>(rows_ * columns_), mean.data());
   }
 
   void backward_input(const Context& on, std::span<const float> stash, float scale,
