@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "starpipe/model/safetensors.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -70,8 +72,8 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
     for (const auto& [key, value] : describe(network.config)) {
       const auto saved = metadata.find(key);
       if (saved != metadata.end() && saved->second != value) {
-        throw InputError(file.string() + ": was saved with " + key + " " + saved->second +
-                         ", the configuration has " + value);
+        throw InputError(fmt::format("{}: was saved with {} {}, the configuration has {}", file.string(), key,
+                                     saved->second, value));
       }
     }
   }
