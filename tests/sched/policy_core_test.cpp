@@ -167,9 +167,18 @@ TEST(PolicyCore, APushAsksForAWakeUpUnlessTheWorkerWaits) {
   EXPECT_TRUE(core.push(0, tasks[0], std::nullopt)) << "asleep or at work, for all the policy knows";
   EXPECT_EQ(core.pop(0), tasks[0]);
   EXPECT_EQ(core.pop(0), nullptr);
-  std::jthread worker([&core] { core.wait(0, std::chrono::minutes(1)); });
-  while (core.push(0, tasks[1], std::nullopt)) {  // until it waits
-  }
+  std::atomic<bool> done = false;
+  std::jthread worker([&] {
+    for (;;) {
+      while (core.pop(0) != nullptr) {
+      }
+      if (done) return;
+      core.wait(0, std::chrono::minutes(1));
+    }
+  });
+  while (core.push(0, tasks[1], std::nullopt)) std::this_thread::yield();  // until it waits
+  done = true;
+  core.push(0, tasks[1], std::nullopt);
 }
 
 TEST(PolicyCore, ARefusedJobDoesNotHoldBackFreeTasks) {
