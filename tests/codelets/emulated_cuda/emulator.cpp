@@ -11,18 +11,43 @@
 
 #include "codelets/cuda/launch.cuh"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace starpipe::model::cuda {
 namespace {
 
 constexpr std::size_t kLanes = 32;
 
+/// A stack, as the address sanitizer has to be told of when another one goes on.
+struct Stack {
+  const void* bottom = nullptr;
+  std::size_t size = 0;
+};
+
+/// Before and after the switch. `left`: what the stack that is left has of the sanitizer's; null when it
+/// ends.
+void start_switch([[maybe_unused]] void** left, [[maybe_unused]] const Stack& to) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(left, to.bottom, to.size);
+#endif
+}
+void finish_switch([[maybe_unused]] void* left, [[maybe_unused]] Stack* from) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(left, from == nullptr ? nullptr : &from->bottom,
+                                  from == nullptr ? nullptr : &from->size);
+#endif
+}
+
 /// One thread of the block.
 struct Fiber {
-  static constexpr std::size_t kStack = 64 * 1024;
+  static constexpr std::size_t kStack = 256 * 1024;  // sanitizers take much
   enum class State { ready, at_block_barrier, at_warp_barrier, ended };
 
   ucontext_t context{};
-  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStack);
+  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStack);
+  void* of_sanitizer = nullptr;
   State state = State::ended;
   dim3 index;
   // What it offers to its warp, for two exchanges: it can be one ahead of another lane, no more.
@@ -51,7 +76,9 @@ class Block {
   void wait(Fiber::State state) {
     Fiber& fiber = *fibers_[current_];
     fiber.state = state;
+    start_switch(&fiber.of_sanitizer, scheduler_stack_);
     swapcontext(&fiber.context, &scheduler_);
+    finish_switch(fiber.of_sanitizer, &scheduler_stack_);
   }
 
   float exchange(float value, int lane_mask) {
@@ -81,8 +108,12 @@ class Block {
 
   void resume(std::size_t i) {
     current_ = i;
-    threadIdx = fibers_[i]->index;
-    swapcontext(&scheduler_, &fibers_[i]->context);
+    Fiber& fiber = *fibers_[i];
+    threadIdx = fiber.index;
+    void* of_sanitizer = nullptr;
+    start_switch(&of_sanitizer, {fiber.stack.get(), Fiber::kStack});
+    swapcontext(&scheduler_, &fiber.context);
+    finish_switch(of_sanitizer, nullptr);
   }
 
   [[nodiscard]] bool all(std::size_t first, std::size_t last, Fiber::State state) const {
@@ -116,6 +147,7 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<std::size_t> order_;
   ucontext_t scheduler_{};
+  Stack scheduler_stack_;
   std::mt19937 random_{std::random_device{}()};
 };
 
@@ -125,8 +157,10 @@ Block& block() {
 }
 
 void Block::enter() {
+  finish_switch(nullptr, &block().scheduler_stack_);
   (*block().thread_)();
   block().fibers_[block().current_]->state = Fiber::State::ended;
+  start_switch(nullptr, block().scheduler_stack_);
 }
 
 std::vector<float>& shared() {
