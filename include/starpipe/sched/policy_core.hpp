@@ -39,17 +39,17 @@ namespace starpipe::sched {
 /// So they may be taken from any StarPU callback without relaxing the worker first.
 ///
 /// Progress. After a `push` that returns true, the caller must wake that worker, and after `push_free` and
-/// `start` the one they name: StarPU loses no wake-up that follows the publication of a task. A free task wakes one
-/// worker, of those that asked in vain and can run it. No task is forgotten by that: a worker that is not
-/// idle asks again when it has ended its task, and an idle one that starts something else before it came to
-/// the free task wakes another in its place (`start`). `pop` may return nothing though tasks are
+/// `start` the one they name: StarPU loses no wake-up that follows the publication of a task. A free task
+/// wakes one worker, of those that asked in vain and can run it. No task is forgotten by that: a worker that
+/// is not idle asks again when it has ended its task, and an idle one that starts something else before it
+/// came to the free task wakes another in its place (`start`). `pop` may return nothing though tasks are
 /// queued (the discipline refuses them). What lifts a refusal is a push to the same worker or the end of
 /// one of its own jobs, after which it pops again by itself; so no worker ever needs to wake another
 /// because of a refusal. That some worker can always go on is proved before the run by `plan::check`.
 /// A worker that got nothing may `wait` for the next push instead of asking again: StarPU never lets the
 /// last awake worker of a process sleep, blocking drivers or not, and with one worker a rank that one would
-/// spin on a core that another rank needs. `push` wakes a worker that waits, which needs no wake-up by StarPU:
-/// two of StarPU's locks a task.
+/// spin on a core that another rank needs. `push` wakes a worker that waits, which needs no wake-up by
+/// StarPU: two of StarPU's locks a task.
 ///
 /// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
 /// the schedule, which must outlive the last `finish` before the next `begin`.
