@@ -356,7 +356,8 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
     for (const std::string name : {"1f1b-star", "k-periodic"}) {
       SCOPED_TRACE(name + " case " + std::to_string(i));
       wanted.memory_limit.reset();
-      ASSERT_NO_THROW(make_schedule(name, wanted)) << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
+      ASSERT_NO_THROW(make_schedule(name, wanted))
+          << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
       ASSERT_TRUE(check(make_schedule(name, wanted)).ok());
       EXPECT_TRUE(make_schedule(name, wanted).memory_limits().empty());
       wanted.memory_limit = 1 + i % 4;
