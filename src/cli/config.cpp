@@ -129,7 +129,7 @@ constexpr std::array keys = {
     Key{"runtime.mapping",
         [](Value v, Config& c) {
           const bool linear = v.one_of({"linear", "auto"}) == "linear";
-          c.runtime.mapping = linear ? runtime::MappingKind::linear : runtime::MappingKind::nearest;
+          c.runtime.mapping = linear ? runtime::MappingKind::linear : runtime::MappingKind::automatic;
         }},
     Key{"runtime.memory_limit", read_byte_limit},
     Key{"runtime.emulate.F", [](Value v, Config& c) { emulation(c).F = v.times(); }},

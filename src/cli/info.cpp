@@ -73,7 +73,6 @@ std::string words(const ordered_json& list) {
 struct InfoOptions {
   ConfigOptions config;
   runtime::MappingRequest machines;
-  std::string device = "cpu";
   bool json = false;
 };
 
@@ -81,9 +80,7 @@ struct InfoOptions {
 int map(const InfoOptions& options) {
   runtime::Config config = options.config.load();
   if (config.schedule.partition) runtime::choose_partition(config);
-  runtime::MappingRequest machines = options.machines;
-  machines.gpus = options.device == "cuda";
-  const std::string text = runtime::describe_mapping(config, machines, options.json);
+  const std::string text = runtime::describe_mapping(config, options.machines, options.json);
   model::print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
   return 0;
 }
@@ -128,14 +125,11 @@ void add_info(CLI::App& app, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(config);
-  command->add_option("--device", options->device, "Map to cores (cpu) or to GPUs (cuda)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str()
-      ->needs(config);
   command->footer(
       "Examples:\n"
       "  starpipe info experiments/quickstart.yaml --set runtime.mapping=auto --ranks 2\n"
-      "  starpipe info experiments/quickstart.yaml --topology node.xml --topology node.xml --device cuda");
+      "  starpipe info experiments/quickstart.yaml --set runtime.device=cuda --topology node.xml --topology "
+      "node.xml");
   command->callback([options, config, &action] {
     const bool mapping = config->count() > 0;
     action = [options, mapping] { return mapping ? map(*options) : info(options->json); };

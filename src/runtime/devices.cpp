@@ -66,23 +66,11 @@ std::vector<Device> visible_gpus() {
   return visible;
 }
 
-std::vector<std::string> cuda_device_ids() {
-  std::vector<std::string> ids;
-  for (const cudaDeviceProp& properties : found_devices()) {
-    std::string id;
-    for (const char byte : properties.uuid.bytes)
-      id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-    ids.push_back(std::move(id));
-  }
-  return ids;
-}
-
 #else
 
 bool built_with_cuda() { return false; }
 std::vector<std::string> cuda_devices() { return {}; }
 std::vector<Device> visible_gpus() { return Topology::host_with_devices().gpus(); }
-std::vector<std::string> cuda_device_ids() { return {}; }
 
 #endif
 

@@ -12,9 +12,6 @@ namespace starpipe::runtime {
 /// GPU or a driver, and in builds without STARPIPE_WITH_CUDA.
 std::vector<std::string> cuda_devices();
 
-/// What tells these GPUs apart on their host, whatever CUDA_VISIBLE_DEVICES calls them; in the same order.
-std::vector<std::string> cuda_device_ids();
-
 /// Whether this build can look for them.
 bool built_with_cuda();
 

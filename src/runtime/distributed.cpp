@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "devices.hpp"
 #include "gpus.hpp"
 #include "rank_mapping.hpp"
 #include "starpipe/model/weights.hpp"
@@ -67,20 +66,6 @@ std::vector<plan::Flow> flows_of(const Experiment& experiment) {
   return plan::count_flows(experiment.schedule, costs);
 }
 
-/// Of this rank's places, in order.
-std::vector<Device> own_devices(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
-                                const GpuShare& gpus) {
-  const int count = map.count(mpi.rank());
-  if (gpus.gpus.empty()) return Topology::host().cores_of(share, count);
-  const std::vector<Device> visible = visible_gpus();
-  std::vector<Device> devices;
-  for (int place = 0; place < count; ++place) {
-    const int gpu = gpus.gpus[static_cast<std::size_t>(place / gpus.workers_each)];
-    devices.push_back(visible.at(static_cast<std::size_t>(gpu)));
-  }
-  return devices;
-}
-
 }  // namespace
 
 void or_abort(const Mpi& mpi, const std::function<void()>& function) {
@@ -125,8 +110,11 @@ int run_on_ranks(const std::function<Config()>& configure,
       WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
       GpuShare gpus = share_gpus(mpi, map, config.runtime);
-      if (config.runtime.mapping == MappingKind::nearest) {
-        map = map_to_ranks(mpi, own_devices(mpi, map, share, gpus), flows_of(experiment));
+      if (config.runtime.mapping == MappingKind::automatic) {
+        map = map_to_ranks(
+            mpi,
+            gpus.devices.empty() ? Topology::host().cores_of(share, map.count(mpi.rank())) : gpus.devices,
+            flows_of(experiment));
       }
       auto places = gather_places(mpi, map, share);
       work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),

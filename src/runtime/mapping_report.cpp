@@ -33,20 +33,20 @@ struct Node {
   std::vector<Device> gpus;
 };
 
-std::vector<Node> nodes_of(const MappingRequest& request) {
+std::vector<Node> nodes_of(const MappingRequest& request, bool gpus) {
   std::vector<Node> nodes;
   for (const std::filesystem::path& file : request.nodes) {
     const Topology topology = Topology::from_file(file);
     nodes.push_back({fmt::format("node {} ({})", nodes.size(), file.string()), topology,
-                     request.gpus ? topology.gpus() : std::vector<Device>{}});
+                     gpus ? topology.gpus() : std::vector<Device>{}});
   }
   if (nodes.empty()) {
     nodes.push_back(
-        {find_hardware().machine, Topology::host(), request.gpus ? visible_gpus() : std::vector<Device>{}});
+        {find_hardware().machine, Topology::host(), gpus ? visible_gpus() : std::vector<Device>{}});
   }
   for (const Node& node : nodes) {
-    if (request.gpus && node.gpus.empty())
-      throw InputError(fmt::format("--device cuda: {} has no GPU", node.name));
+    if (gpus && node.gpus.empty())
+      throw InputError(fmt::format("runtime.device: cuda: {} has no GPU", node.name));
   }
   return nodes;
 }
@@ -76,7 +76,8 @@ void add_places(const Node& node, int number, int first_rank, std::span<const in
   }
 }
 
-std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& request, int workers) {
+std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& request, bool gpus,
+                             int workers) {
   const int count = static_cast<int>(nodes.size());
   const int ranks = request.ranks > 0 ? request.ranks : count;
   if (ranks < count)
@@ -91,8 +92,7 @@ std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& 
   for (int node = 0; node < count; ++node) {
     std::vector<int> of_ranks;
     for (int i = 0; i < blocks.count(node); ++i) of_ranks.push_back(linear.count(blocks.first(node) + i));
-    add_places(nodes[static_cast<std::size_t>(node)], node, blocks.first(node), of_ranks, request.gpus,
-               places);
+    add_places(nodes[static_cast<std::size_t>(node)], node, blocks.first(node), of_ranks, gpus, places);
   }
   return places;
 }
@@ -120,7 +120,7 @@ struct Mapped {
   [[nodiscard]] Link link_of(const plan::Flow& flow) const {
     return link_between(place_of(flow.from).device, place_of(flow.to).device);
   }
-  [[nodiscard]] bool is_auto() const { return config.runtime.mapping == MappingKind::nearest; }
+  [[nodiscard]] bool is_auto() const { return config.runtime.mapping == MappingKind::automatic; }
 };
 
 std::string device_text(const Place& place, int worker) {
@@ -225,9 +225,10 @@ nlohmann::ordered_json json_of(const Mapped& mapped) {
 
 std::string describe_mapping(const Config& config, const MappingRequest& request, bool json) {
   const Plan plan = make_plan(config);
-  Mapped mapped{.config = config, .schedule = plan.schedule, .nodes = nodes_of(request)};
+  const bool gpus = config.runtime.device == "cuda";
+  Mapped mapped{.config = config, .schedule = plan.schedule, .nodes = nodes_of(request, gpus)};
   const int workers = plan.schedule.workers();
-  mapped.places = places_of(mapped.nodes, request, workers);
+  mapped.places = places_of(mapped.nodes, request, gpus, workers);
   mapped.flows = plan::count_flows(plan.schedule, plan.costs);
   mapped.mapping.resize(static_cast<std::size_t>(workers));
   std::iota(mapped.mapping.begin(), mapped.mapping.end(), 0);

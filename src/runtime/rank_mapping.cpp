@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_mapping.hpp"
 
+#include <algorithm>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "devices.hpp"
+#include "starpipe/plan/error.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -24,9 +30,8 @@ Device device_of(const nlohmann::json& words) {
           words[9].get<std::map<std::string, double>>()};
 }
 
-}  // namespace
-
-WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Flow> flows) {
+/// Collective. Of all ranks, by rank; host and rank are set here.
+std::vector<std::vector<Device>> gather_devices(const Mpi& mpi, std::vector<Device> devices) {
   const std::string host = find_hardware().host;
   nlohmann::json mine = nlohmann::json::array();
   for (Device& device : devices) {
@@ -34,10 +39,52 @@ WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<co
     device.rank = mpi.rank();
     mine.push_back(to_json(device));
   }
-  std::vector<Device> all;
+  std::vector<std::vector<Device>> by_rank;
   for (const std::string& words : mpi.gather(mine.dump())) {
-    for (const auto& device : nlohmann::json::parse(words)) all.push_back(device_of(device));
+    std::vector<Device>& of_rank = by_rank.emplace_back();
+    for (const auto& device : nlohmann::json::parse(words)) of_rank.push_back(device_of(device));
   }
+  return by_rank;
+}
+
+}  // namespace
+
+GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
+  GpuShare share;
+  if (config.device != "cuda") return share;
+  const auto visible = gather_devices(mpi, visible_gpus());
+  const std::string host = find_hardware().host;
+  std::vector<GpuTenant> here;
+  std::size_t self = 0;
+  for (int rank = 0; rank < mpi.ranks(); ++rank) {
+    const std::vector<Device>& gpus = visible[static_cast<std::size_t>(rank)];
+    if (rank == mpi.rank()) self = here.size();
+    if (rank == mpi.rank() || (!gpus.empty() && gpus.front().host == host))
+      here.push_back({gpus, map.count(rank)});
+  }
+  share.devices = share_gpus(here)[self];
+  for (const Device& device : share.devices) {
+    if (share.gpus.empty() || share.gpus.back() != device.number) share.gpus.push_back(device.number);
+  }
+  std::string problem;
+  const auto carries = [&](int gpu) { return std::ranges::count(share.devices, gpu, &Device::number); };
+  if (share.gpus.empty()) {
+    problem = fmt::format("runtime.device: cuda: rank {} finds no CUDA device", mpi.rank());
+  } else if (!std::ranges::all_of(share.gpus,
+                                  [&](int gpu) { return carries(gpu) == carries(share.gpus[0]); })) {
+    problem = fmt::format("schedule.workers: rank {} carries {} workers, which do not divide by its {} GPUs",
+                          mpi.rank(), map.count(mpi.rank()), share.gpus.size());
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  share.workers_each = static_cast<int>(share.devices.size() / share.gpus.size());
+  return share;
+}
+
+WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Flow> flows) {
+  std::vector<Device> all;
+  for (const std::vector<Device>& of_rank : gather_devices(mpi, std::move(devices)))
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
   // One rank decides: hosts of another kind may round otherwise.
   std::string decision;
   if (mpi.rank() == 0) decision = nlohmann::json(map_workers(all, flows)).dump();

@@ -10,6 +10,11 @@
 
 namespace starpipe::runtime {
 
+/// Collective, before StarPU starts. This rank's part of its host's GPUs, as `share_gpus` of mapping.hpp
+/// divides those that CUDA lets the ranks see; nothing unless `runtime.device` is cuda. Throws InputError on
+/// every rank when a rank's GPUs do not carry equally many of its workers.
+GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+
 /// Collective. The workers on the places of the ranks, near to those that they exchange much with. `devices`:
 /// of this rank's places (their host and rank are set here).
 WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Flow> flows);

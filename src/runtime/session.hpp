@@ -99,8 +99,9 @@ std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const
 
 /// The GPUs that carry a rank's logical workers; none: its workers are CPU cores.
 struct GpuShare {
-  std::vector<int> gpus;  ///< CUDA's numbers in this process
-  int workers_each = 1;   ///< logical workers of each: streams of one GPU
+  std::vector<int> gpus;        ///< CUDA's numbers in this process, ascending
+  int workers_each = 1;         ///< logical workers of each: streams of one GPU
+  std::vector<Device> devices;  ///< by place
 };
 
 /// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank, bound to its core when the

@@ -91,7 +91,7 @@ class Mapping(CommandTest):
                                  "../../experiments/topologies/cube_mesh.xml")
 
     def map(self, *more, way="auto", nodes=1, device="cuda"):
-        return json.loads(self.ok("info", "mlp.yaml", "--json", "--set", f"runtime.mapping={way}", "--device", device,
+        return json.loads(self.ok("info", "mlp.yaml", "--json", "--set", f"runtime.mapping={way}", "--set", f"runtime.device={device}",
                                   *nodes * ("--topology", self.node), *more))
 
     def test_auto_follows_nvlink(self):
@@ -128,7 +128,7 @@ class Mapping(CommandTest):
         self.assertEqual(len({w["device"] for w in shared}), 8)
 
     def test_drawing(self):
-        text = self.ok("info", "mlp.yaml", "--set", "runtime.mapping=auto", "--device", "cuda", "--topology", self.node)
+        text = self.ok("info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", "runtime.device=cuda", "--topology", self.node)
         for words in ("1f1b: 8 workers, mapping auto", "node 0", "NUMA 0", "NUMA 1", "cuda7", "0000:23:00.0",
                       "NVLink, 50 GB/s", " 6 -> 7 ", "linear "):
             self.assertIn(words, text)

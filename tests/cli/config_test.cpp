@@ -114,7 +114,7 @@ runtime: {policy: lws, device: cuda, precision: fp32, workers_per_core: 2, timeo
   EXPECT_EQ(config.runtime.device, "cuda");
   EXPECT_EQ(config.runtime.workers_per_core, 2);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
-  EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::nearest);
+  EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::automatic);
   EXPECT_EQ(config.runtime.memory_limit, 2U << 20);
 }
 

@@ -15,10 +15,10 @@
 #include <thread>
 
 #include "runtime/devices.hpp"
-#include "runtime/gpus.hpp"
 #include "runtime/measurement.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/rank_mapping.hpp"
 #include "starpipe/model/reference.hpp"
 
 namespace starpipe::runtime {

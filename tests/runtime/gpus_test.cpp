@@ -1,51 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPUs a rank gets, and what is refused before anything runs where there is none.
+// What runtime.device: cuda refuses before anything runs.
 #include "runtime/gpus.hpp"
 
 #include <gtest/gtest.h>
-
-#include <set>
 
 #include "runtime/devices.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::runtime {
 namespace {
-
-using Gpus = std::vector<int>;
-
-TEST(GpusOfRank, DivideThemIntoBlocks) {
-  EXPECT_EQ(gpus_of_rank(4, 1, 0, 4), (Gpus{0, 1, 2, 3}));
-  EXPECT_EQ(gpus_of_rank(4, 2, 0, 2), (Gpus{0, 1}));
-  EXPECT_EQ(gpus_of_rank(4, 2, 1, 2), (Gpus{2, 3}));
-  EXPECT_EQ(gpus_of_rank(3, 2, 1, 8), (Gpus{1, 2}));
-}
-
-TEST(GpusOfRank, AreNoMoreThanItsWorkers) {
-  EXPECT_EQ(gpus_of_rank(8, 1, 0, 3), (Gpus{0, 1, 2}));
-  EXPECT_EQ(gpus_of_rank(8, 2, 1, 1), (Gpus{4}));
-}
-
-TEST(GpusOfRank, AreSharedByNeighboursWhereRanksAreMore) {
-  EXPECT_EQ(gpus_of_rank(1, 3, 2, 5), (Gpus{0}));
-  EXPECT_EQ(gpus_of_rank(2, 4, 1, 1), (Gpus{0}));
-  EXPECT_EQ(gpus_of_rank(2, 4, 2, 1), (Gpus{1}));
-}
-
-TEST(GpusOfRank, CoverAll) {
-  for (int gpus = 1; gpus <= 9; ++gpus) {
-    for (int ranks = 1; ranks <= 9; ++ranks) {
-      std::multiset<int> used;
-      for (int rank = 0; rank < ranks; ++rank) {
-        for (const int gpu : gpus_of_rank(gpus, ranks, rank, 100)) used.insert(gpu);
-      }
-      for (int gpu = 0; gpu < gpus; ++gpu) EXPECT_GE(used.count(gpu), 1U) << gpus << " for " << ranks;
-      if (ranks <= gpus) {
-        EXPECT_EQ(used.size(), static_cast<std::size_t>(gpus)) << ranks;
-      }
-    }
-  }
-}
 
 std::string problem(const Config& config) {
   try {

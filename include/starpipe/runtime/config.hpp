@@ -65,7 +65,7 @@ struct EmulationConfig {
 };
 
 /// Which worker gets which place of the ranks: in order, or neighbours of the schedule on near devices.
-enum class MappingKind : std::uint8_t { linear, nearest };
+enum class MappingKind : std::uint8_t { linear, automatic };
 
 /// `runtime:` of the configuration.
 struct RuntimeConfig {

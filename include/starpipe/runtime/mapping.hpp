@@ -15,7 +15,6 @@ struct MappingRequest {
   /// several times: a cluster of equal ones.
   std::vector<std::filesystem::path> nodes;
   int ranks = 0;      ///< spread over the nodes in blocks; one a node when 0
-  bool gpus = false;  ///< workers on GPUs, or on cores
 };
 
 /// Where the workers of the configured schedule go under `runtime.mapping`, drawn node by node, and who sends
