@@ -51,7 +51,7 @@ class Attention final : public CudaLayer {
   attention::Shape shape_;
 };
 
-std::shared_ptr<const CudaLayer> make(const LayerSpec& spec) {
+std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision /*precision*/) {
   constexpr std::size_t kMostTiles = 65535;  // blocks in a grid's second dimension
   const std::size_t heads = size_option(spec, "heads");
   const std::size_t context = size_option(spec, "context");

@@ -55,9 +55,10 @@ class CrossEntropy final : public CudaLoss {
   std::size_t columns_;
 };
 
-const bool registered = register_cuda_loss("cross_entropy", [](std::size_t rows, std::size_t columns) {
-  return std::make_shared<CrossEntropy>(rows, columns);
-});
+const bool registered =
+    register_cuda_loss("cross_entropy", [](std::size_t rows, std::size_t columns, Precision /*precision*/) {
+      return std::make_shared<CrossEntropy>(rows, columns);
+    });
 
 }  // namespace
 }  // namespace starpipe::model::cuda

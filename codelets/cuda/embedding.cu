@@ -110,8 +110,9 @@ class Embedding final : public CudaLayer {
   std::size_t outputs_;
 };
 
-const bool registered =
-    register_cuda_layer("embedding", [](const LayerSpec& spec) { return std::make_shared<Embedding>(spec); });
+const bool registered = register_cuda_layer("embedding", [](const LayerSpec& spec, Precision /*precision*/) {
+  return std::make_shared<Embedding>(spec);
+});
 
 }  // namespace
 }  // namespace starpipe::model::cuda

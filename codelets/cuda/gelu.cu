@@ -48,8 +48,8 @@ class Gelu final : public CudaLayer {
   std::size_t count_;
 };
 
-const bool registered =
-    register_cuda_layer("gelu", [](const LayerSpec& spec) { return std::make_shared<Gelu>(spec); });
+const bool registered = register_cuda_layer(
+    "gelu", [](const LayerSpec& spec, Precision /*precision*/) { return std::make_shared<Gelu>(spec); });
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -113,8 +113,9 @@ class LayerNorm final : public CudaLayer {
   std::size_t columns_;
 };
 
-const bool registered =
-    register_cuda_layer("layernorm", [](const LayerSpec& spec) { return std::make_shared<LayerNorm>(spec); });
+const bool registered = register_cuda_layer("layernorm", [](const LayerSpec& spec, Precision /*precision*/) {
+  return std::make_shared<LayerNorm>(spec);
+});
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -27,12 +27,13 @@ struct Element {
 /// codelets/cpu/linear.cpp on a GPU.
 class Linear final : public CudaLayer {
  public:
-  explicit Linear(const LayerSpec& spec)
+  Linear(const LayerSpec& spec, Precision precision)
       : rows_(spec.rows),
         inputs_(spec.columns),
         outputs_(size_option(spec, "outputs")),
         bias_(option(spec, "bias", 1) != 0),
-        conv1d_(option(spec, "conv1d", 0) != 0) {}
+        conv1d_(option(spec, "conv1d", 0) != 0),
+        compute_(compute_type(precision)) {}
 
   std::size_t scratch_size() const override { return bias_ ? sum_rows_scratch(outputs_) : 0; }
 
@@ -46,14 +47,14 @@ class Linear final : public CudaLayer {
       const float* bias = parameters.data() + inputs_ * outputs_;
       for_each(on, "linear F", rows_ * outputs_, BiasRows<float>{bias, output.data(), outputs_});
     }
-    multiply<float>(on, rows_, outputs_, inputs_, {input.data(), inputs_}, weight(parameters, false),
-                    bias_ ? 1.0f : 0.0f, output.data(), outputs_);
+    multiply<float>(on, compute_, rows_, outputs_, inputs_, {input.data(), inputs_},
+                    weight(parameters, false), bias_ ? 1.0f : 0.0f, output.data(), outputs_);
   }
 
   void backward_input(const Context& on, std::span<const float> parameters, std::span<const float> /*stash*/,
                       std::span<const float> output_gradient, std::span<float> input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
-    multiply<float>(on, rows_, inputs_, outputs_, {output_gradient.data(), outputs_},
+    multiply<float>(on, compute_, rows_, inputs_, outputs_, {output_gradient.data(), outputs_},
                     weight(parameters, true), 0, input_gradient.data(), inputs_);
   }
 
@@ -64,9 +65,11 @@ class Linear final : public CudaLayer {
     const float* dy = output_gradient.data();
     float* dw = parameter_gradient.data();
     if (conv1d_) {
-      multiply<float>(on, inputs_, outputs_, rows_, {input, inputs_, true}, {dy, outputs_}, 1, dw, outputs_);
+      multiply<float>(on, compute_, inputs_, outputs_, rows_, {input, inputs_, true}, {dy, outputs_}, 1, dw,
+                      outputs_);
     } else {
-      multiply<float>(on, outputs_, inputs_, rows_, {dy, outputs_, true}, {input, inputs_}, 1, dw, inputs_);
+      multiply<float>(on, compute_, outputs_, inputs_, rows_, {dy, outputs_, true}, {input, inputs_}, 1, dw,
+                      inputs_);
     }
     if (bias_) {
       sum_rows(on, "linear W", rows_, outputs_, Element<float>{dy, outputs_}, dw + inputs_ * outputs_,
@@ -85,10 +88,12 @@ class Linear final : public CudaLayer {
   std::size_t outputs_;
   bool bias_;
   bool conv1d_;
+  cublasComputeType_t compute_;
 };
 
-const bool registered =
-    register_cuda_layer("linear", [](const LayerSpec& spec) { return std::make_shared<Linear>(spec); });
+const bool registered = register_cuda_layer("linear", [](const LayerSpec& spec, Precision precision) {
+  return std::make_shared<Linear>(spec, precision);
+});
 
 }  // namespace
 }  // namespace starpipe::model::cuda

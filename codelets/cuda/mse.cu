@@ -49,9 +49,10 @@ class MeanSquaredError final : public CudaLoss {
   std::size_t columns_;
 };
 
-const bool registered = register_cuda_loss("mse", [](std::size_t rows, std::size_t columns) {
-  return std::make_shared<MeanSquaredError>(rows, columns);
-});
+const bool registered =
+    register_cuda_loss("mse", [](std::size_t rows, std::size_t columns, Precision /*precision*/) {
+      return std::make_shared<MeanSquaredError>(rows, columns);
+    });
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -5,11 +5,17 @@
 
 #include "codelets/cuda/check.hpp"
 #include "codelets/cuda/context.hpp"
+#include "starpipe/model/precision.hpp"
 
 namespace starpipe::model::cuda {
 
 template <class T>
 inline constexpr cudaDataType_t kDataType = CUDA_R_32F;
+
+/// What cuBLAS multiplies with; it sums in fp32.
+inline cublasComputeType_t compute_type(Precision precision) noexcept {
+  return precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
 
 /// An operand, row-major.
 template <class T>
@@ -21,15 +27,15 @@ struct Matrix {
 
 /// C = op(A) op(B) + beta * C, row-major; C is m x n, the inner dimension k. Products are summed in fp32.
 template <class T>
-void multiply(const Context& on, std::size_t m, std::size_t n, std::size_t k, Matrix<T> a, Matrix<T> b,
-              float beta, T* c, std::size_t c_stride) noexcept {
+void multiply(const Context& on, cublasComputeType_t compute, std::size_t m, std::size_t n, std::size_t k,
+              Matrix<T> a, Matrix<T> b, float beta, T* c, std::size_t c_stride) noexcept {
   const auto i = [](std::size_t value) { return static_cast<int>(value); };
   const auto op = [](const Matrix<T>& matrix) { return matrix.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
   const float alpha = 1;
   // cuBLAS is column-major: to it, each of these is its transpose, and C' = B' A'.
   check(cublasGemmEx(on.cublas, op(b), op(a), i(n), i(m), i(k), &alpha, b.data, kDataType<T>, i(b.stride),
-                     a.data, kDataType<T>, i(a.stride), &beta, c, kDataType<T>, i(c_stride),
-                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                     a.data, kDataType<T>, i(a.stride), &beta, c, kDataType<T>, i(c_stride), compute,
+                     CUBLAS_GEMM_DEFAULT),
         "matrix product");
 }
 

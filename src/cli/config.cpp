@@ -31,9 +31,11 @@ struct Key {
 };
 
 void read_precision(Value value, Config& config) {
-  config.runtime.precision = value.word();
-  if (config.runtime.precision == "fp32") return;
-  value.fail(fmt::format("{} is not supported, fp32 is the only one so far", described(value.node())));
+  using model::Precision;
+  const std::string word = value.one_of({"fp32", "tf32"});
+  for (const Precision precision : {Precision::fp32, Precision::tf32}) {
+    if (word == model::to_string(precision)) config.model.precision = precision;
+  }
 }
 
 void read_discipline(Value value, Config& config) {
@@ -339,6 +341,9 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     if (value == nullptr || key.needs.empty()) continue;
     const std::string chosen = value_of(config, key.needs);
     if (chosen != key.needed) value->fail(fmt::format("does not apply to {} {}", key.needs, chosen));
+  }
+  if (config.model.precision == model::Precision::tf32 && config.runtime.device == "cpu") {
+    given.find("runtime.precision")->fail("tf32 needs runtime.device: cuda, a CPU has no such unit");
   }
   if (config.data.kind == "text") require("data.path");
   require("training.steps");

@@ -29,55 +29,56 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
   const double projection = kDeviation / std::sqrt(2.0 * config.layers);
 
-  const auto norm = [&](const std::string& name) { return layer_op({"layernorm", name, rows, hidden, {}}); };
+  const auto layer = [&](const LayerSpec& spec) { return layer_op(spec, config.precision); };
+  const auto norm = [&](const std::string& name) { return layer({"layernorm", name, rows, hidden, {}}); };
   const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs,
                           double deviation) {
-    return layer_op({"linear",
-                     name,
-                     rows,
-                     inputs,
-                     {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", deviation}}});
+    return layer({"linear",
+                  name,
+                  rows,
+                  inputs,
+                  {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", deviation}}});
   };
 
   std::vector<Unit> units;
   units.push_back({"embedding",
-                   {layer_op({"embedding",
-                              "transformer",
-                              rows,
-                              1,
-                              {{"vocabulary", kVocabulary},
-                               {"context", config.context},
-                               {"outputs", config.hidden},
-                               {"deviation", kDeviation}}})}});
+                   {layer({"embedding",
+                           "transformer",
+                           rows,
+                           1,
+                           {{"vocabulary", kVocabulary},
+                            {"context", config.context},
+                            {"outputs", config.hidden},
+                            {"deviation", kDeviation}}})}});
   for (int n = 0; n < config.layers; ++n) {
     const std::string block = "transformer.h." + std::to_string(n);
     units.push_back(
         {"block " + std::to_string(n),
          {residual_begin(), norm(block + ".ln_1"),
           linear(block + ".attn.c_attn", hidden, 3 * hidden, kDeviation),
-          layer_op({"attention",
-                    block + ".attn",
-                    rows,
-                    3 * hidden,
-                    {{"heads", config.heads}, {"context", config.context}}}),
+          layer({"attention",
+                 block + ".attn",
+                 rows,
+                 3 * hidden,
+                 {{"heads", config.heads}, {"context", config.context}}}),
           linear(block + ".attn.c_proj", hidden, hidden, projection), residual_end(), residual_begin(),
           norm(block + ".ln_2"), linear(block + ".mlp.c_fc", hidden, 4 * hidden, kDeviation),
-          layer_op({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
+          layer({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
           linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()}});
   }
   units.push_back({"head",
                    {norm("transformer.ln_f"),
-                    layer_op({"linear",
-                              "lm_head",
-                              rows,
-                              hidden,
-                              {{"outputs", kVocabulary}, {"bias", 0}, {"deviation", kDeviation}}})}});
+                    layer({"linear",
+                           "lm_head",
+                           rows,
+                           hidden,
+                           {{"outputs", kVocabulary}, {"bias", 0}, {"deviation", kDeviation}}})}});
 
   UnitGraph graph;
   graph.rows = rows;
   graph.legs = {std::move(units)};
   graph.leg_inputs = 1;
-  graph.loss = make_loss("cross_entropy", rows, kVocabulary);
+  graph.loss = make_loss("cross_entropy", rows, kVocabulary, config.precision);
   return graph;
 }
 

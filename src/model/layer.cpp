@@ -93,7 +93,7 @@ bool register_cuda_loss(std::string kind, CudaLossFactory factory) {
   return add("CUDA loss", std::move(kind), std::move(factory));
 }
 
-std::unique_ptr<Layer> make_layer(const LayerSpec& spec) {
+std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   const auto* factory = find<LayerFactory>(spec.kind);
   if (factory == nullptr) {
     throw std::invalid_argument("layer " + spec.name + ": unknown kind " + spec.kind);
@@ -102,18 +102,20 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec) {
     throw std::invalid_argument(spec.kind + " layer " + spec.name + ": rows and columns must be positive");
   }
   auto layer = (*factory)(spec);
-  if (const auto* twin = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*twin)(spec);
+  layer->precision_ = precision;
+  if (const auto* twin = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*twin)(spec, precision);
   return layer;
 }
 
-std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns) {
+std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
+                                Precision precision) {
   const auto* factory = find<LossFactory>(kind);
   if (factory == nullptr) throw std::invalid_argument("unknown loss kind " + std::string(kind));
   if (rows == 0 || columns == 0) {
     throw std::invalid_argument(std::string(kind) + " loss: rows and columns must be positive");
   }
   auto loss = (*factory)(rows, columns);
-  if (const auto* twin = find<CudaLossFactory>(kind)) loss->cuda_ = (*twin)(rows, columns);
+  if (const auto* twin = find<CudaLossFactory>(kind)) loss->cuda_ = (*twin)(rows, columns, precision);
   return loss;
 }
 

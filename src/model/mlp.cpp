@@ -29,7 +29,8 @@ UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
                      name,
                      rows,
                      inputs,
-                     {{"outputs", outputs}, {"deviation", deviation}, {"bias_deviation", deviation}}});
+                     {{"outputs", outputs}, {"deviation", deviation}, {"bias_deviation", deviation}}},
+                    config.precision);
   };
 
   UnitGraph graph;
@@ -42,7 +43,7 @@ UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
       const std::string name = prefix + std::to_string(n);
       units.push_back({"layer " + std::to_string(n),
                        {linear(name, n == 0 ? graph.leg_inputs : hidden, config.hidden),
-                        layer_op({"gelu", name, rows, hidden, {}})}});
+                        layer_op({"gelu", name, rows, hidden, {}}, config.precision)}});
     }
     graph.legs.push_back(std::move(units));
   }
@@ -52,7 +53,7 @@ UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
   } else {
     graph.legs[0].push_back(std::move(head));
   }
-  graph.loss = make_loss("mse", rows, static_cast<std::size_t>(config.outputs));
+  graph.loss = make_loss("mse", rows, static_cast<std::size_t>(config.outputs), config.precision);
   return graph;
 }
 

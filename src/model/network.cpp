@@ -87,7 +87,9 @@ void require_range(const char* key, int value, int low, int high) {
                    std::to_string(low) + " and " + std::to_string(high));
 }
 
-StageOp layer_op(const LayerSpec& spec) { return {StageOp::Kind::layer, make_layer(spec)}; }
+StageOp layer_op(const LayerSpec& spec, Precision precision) {
+  return {StageOp::Kind::layer, make_layer(spec, precision)};
+}
 
 std::vector<std::string> network_kinds() {
   std::vector<std::string> names;

@@ -35,7 +35,7 @@ UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size);
 void require_range(const char* key, int value, int low, int high);
 
 /// A unit's op for a layer.
-StageOp layer_op(const LayerSpec& spec);
+StageOp layer_op(const LayerSpec& spec, Precision precision);
 inline StageOp residual_begin() { return {StageOp::Kind::residual_begin, nullptr}; }
 inline StageOp residual_end() { return {StageOp::Kind::residual_end, nullptr}; }
 

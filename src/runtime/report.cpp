@@ -61,7 +61,7 @@ ordered_json to_json(const Config& config) {
   json["runtime"] = {{"policy", runtime.policy},
                      {"mapping", runtime.mapping == MappingKind::linear ? "linear" : "auto"},
                      {"device", runtime.device},
-                     {"precision", runtime.precision},
+                     {"precision", model::to_string(config.model.precision)},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
   if (runtime.memory_limit) json["runtime"]["memory_limit"] = *runtime.memory_limit;

@@ -520,6 +520,7 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("model.legs=2", "--set model.legs", "gpt", config="gpt.yaml")
         refused_set("model.legs=3", "model.legs", "3")
         refused_set("runtime.precision=fp16", "fp16", "fp32")
+        refused_set("runtime.precision=tf32", "runtime.precision", "tf32", "runtime.device: cuda")
         refused_set("runtime.device=gpu", "runtime.device", "cuda")
         refused_set("schedule.memory_limit=0", "schedule.memory_limit", "0")
         refused_set("schedule.name=2f2b", "'2f2b'")

@@ -85,7 +85,7 @@ training:
   optimizer: {kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1, beta1: 0.8, beta2: .95, epsilon: 1e-6}
 schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cuts: [1, 2],
            discipline: bounded, memory_limit: 3, recompute: true}
-runtime: {policy: lws, device: cuda, precision: fp32, workers_per_core: 2, timeout: 1.5, mapping: auto,
+runtime: {policy: lws, device: cuda, precision: tf32, workers_per_core: 2, timeout: 1.5, mapping: auto,
           memory_limit: 2MiB}
 )");
   EXPECT_EQ(config.model.layers, 6);
@@ -112,6 +112,7 @@ runtime: {policy: lws, device: cuda, precision: fp32, workers_per_core: 2, timeo
   EXPECT_TRUE(config.schedule.recompute);
   EXPECT_EQ(config.runtime.policy, "lws");
   EXPECT_EQ(config.runtime.device, "cuda");
+  EXPECT_EQ(config.model.precision, model::Precision::tf32);
   EXPECT_EQ(config.runtime.workers_per_core, 2);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
   EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::automatic);
@@ -236,7 +237,12 @@ TEST_F(LoadConfig, NamesChoicesThatDoNotExist) {
   EXPECT_EQ(override_problem("schedule.discipline=lazy"),
             "--set schedule.discipline: 'lazy' is not one of greedy, bounded, ordered");
   EXPECT_EQ(override_problem("runtime.precision=fp16"),
-            "--set runtime.precision: 'fp16' is not supported, fp32 is the only one so far");
+            "--set runtime.precision: 'fp16' is not one of fp32, tf32");
+}
+
+TEST_F(LoadConfig, Tf32IsForGpus) {
+  EXPECT_EQ(override_problem("runtime.precision=tf32"),
+            "--set runtime.precision: tf32 needs runtime.device: cuda, a CPU has no such unit");
 }
 
 TEST_F(LoadConfig, NamesKeysThatDoNotApply) {

@@ -133,8 +133,7 @@ class DeviceFloats {
 
 /// |a - b| <= tolerance * the largest |b|, element by element; NaN is never close.
 template <class Values>
-void expect_close(std::span<const float> a, const Values& b, const std::string& what,
-                  double tolerance = 1e-5) {
+void expect_close(std::span<const float> a, const Values& b, const std::string& what, double tolerance) {
   ASSERT_EQ(a.size(), b.size()) << what;
   double largest = 0;
   for (const auto value : b) largest = std::max(largest, std::abs(static_cast<double>(value)));

@@ -59,7 +59,7 @@ std::vector<std::size_t> sample(std::size_t count) {
 
 /// Compares `gradient` with the differences of f at a sample of the coordinates of [first, first + count).
 void expect_slopes(const std::function<double(const Doubles&)>& f, const Doubles& x, const Floats& gradient,
-                   std::size_t first, std::size_t count, const std::string& what) {
+                   std::size_t first, std::size_t count, const std::string& what, double tolerance) {
   double largest = 0;
   for (std::size_t i = first; i < first + count; ++i) {
     ASSERT_TRUE(std::isfinite(gradient[i])) << what << "[" << i << "] was not written";
@@ -68,26 +68,55 @@ void expect_slopes(const std::function<double(const Doubles&)>& f, const Doubles
   for (const std::size_t offset : sample(count)) {
     const std::size_t i = first + offset;
     const double expected = slope(f, x, i);
-    ASSERT_NEAR(gradient[i], expected, 1e-5 * largest + 1e-9) << what << "[" << i << "]";
+    ASSERT_NEAR(gradient[i], expected, tolerance * largest + 1e-9) << what << "[" << i << "]";
   }
+}
+
+/// A kind of device, and a precision that it has.
+struct Target {
+  std::string device;
+  Precision precision = Precision::fp32;
+};
+
+std::string label(const Target& target) {
+  return target.device + "_" + std::string(to_string(target.precision));
+}
+void PrintTo(const Target& target, std::ostream* out) { *out << label(target); }
+
+const auto targets = ::testing::Values(Target{"cpu", Precision::fp32}, Target{"cuda", Precision::fp32},
+                                       Target{"cuda", Precision::tf32});
+
+/// How far off a result may be, relative to the largest one.
+double tolerance_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return 1e-5;
+    case Precision::tf32:
+      // Both factors of each product lose up to 2^-10 of themselves; twice that, since the largest sum may
+      // have cancelled more than what it lost.
+      return std::ldexp(1, -8);
+  }
+  return 0;
 }
 
 class OnDevice : public ::testing::Test {
  protected:
-  void start(const std::string& kind) {
+  void start(const Target& target) {
     openblas_set_num_threads(1);
+    precision_ = target.precision;
+    tolerance_ = tolerance_of(precision_);
     std::string reason;
-    device_ = make_device(kind, reason);
+    device_ = make_device(target.device, reason);
     if (device_ == nullptr) GTEST_SKIP() << "no CUDA device: " << reason;
   }
   const Backend& on() const { return device_->backend(); }
   DeviceFloats put(const Floats& values) const { return {*device_, values}; }
   DeviceFloats poisoned(std::size_t size) const { return {*device_, size}; }
 
+  Precision precision_ = Precision::fp32;
+  double tolerance_ = 0;
   std::unique_ptr<Device> device_;
 };
-
-const auto devices = ::testing::Values("cpu", "cuda");
 
 struct Case {
   std::string label;
@@ -135,13 +164,13 @@ std::vector<Case> cases() {
   return all;
 }
 
-class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<std::string, Case>> {
+class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<Target, Case>> {
  protected:
   void SetUp() override {
     start(std::get<0>(GetParam()));
     if (IsSkipped()) return;
     const Case& c = std::get<1>(GetParam());
-    layer_ = make_layer(c.spec);
+    layer_ = make_layer(c.spec, precision_);
     std::size_t parameters = 0;
     for (const Parameter& parameter : layer_->parameters()) parameters += parameter.size();
     parameters_ = random(parameters, 1, 0.7);
@@ -188,7 +217,7 @@ TEST_P(LayerPasses, AreExact) {
   const Results results = run(0);
   const Doubles parameters = doubles(parameters_);
   const Doubles input = doubles(input_);
-  expect_close(results.output, exact(spec(), parameters, input), "output");
+  expect_close(results.output, exact(spec(), parameters, input), "output", tolerance_);
 
   const auto weighted = [&](const Doubles& y) {
     double sum = 0;
@@ -199,12 +228,12 @@ TEST_P(LayerPasses, AreExact) {
     EXPECT_EQ(results.input_gradient, Floats(input_.size(), 0.0f));
   } else {
     expect_slopes([&](const Doubles& x) { return weighted(exact(spec(), parameters, x)); }, input,
-                  results.input_gradient, 0, input.size(), "input gradient");
+                  results.input_gradient, 0, input.size(), "input gradient", tolerance_);
   }
   std::size_t first = 0;
   for (const Parameter& parameter : layer_->parameters()) {
     expect_slopes([&](const Doubles& p) { return weighted(exact(spec(), p, input)); }, parameters,
-                  results.parameter_gradient, first, parameter.size(), parameter.name);
+                  results.parameter_gradient, first, parameter.size(), parameter.name, tolerance_);
     first += parameter.size();
   }
 }
@@ -213,7 +242,7 @@ TEST_P(LayerPasses, AddToTheWeightsGradient) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   Doubles sum = doubles(run(0).parameter_gradient);
   for (double& value : sum) value += 3;
-  expect_close(run(3).parameter_gradient, sum, "parameter gradient");
+  expect_close(run(3).parameter_gradient, sum, "parameter gradient", 1e-5);
 }
 
 TEST_P(LayerPasses, AreBitwiseTheSameTwice) {
@@ -233,13 +262,35 @@ TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
   Floats stash(layer_->stash_size());
   Floats scratch(layer_->scratch_size());
   layer_->forward(parameters_, input_, output, stash, scratch);
-  expect_close(run(0).stash, stash, "stash");
+  expect_close(run(0).stash, stash, "stash", tolerance_);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerPasses, ::testing::Combine(devices, ::testing::ValuesIn(cases())),
+INSTANTIATE_TEST_SUITE_P(All, LayerPasses, ::testing::Combine(targets, ::testing::ValuesIn(cases())),
                          [](const auto& test) {
-                           return std::get<0>(test.param) + "_" + std::get<1>(test.param).label;
+                           return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param).label;
                          });
+
+// Else the bounds of TF32 would be those of fp32, and nobody would notice that it is not there.
+TEST(Tf32, MultipliesOtherwise) {
+#ifndef STARPIPE_TEST_CUDA
+  GTEST_SKIP() << "built without CUDA";
+#else
+  if (!Gpu::missing().empty()) GTEST_SKIP() << "no CUDA device: " << Gpu::missing();
+  const Gpu gpu;
+  const LayerSpec spec = {"linear", "l", 64, 64, {{"outputs", 64}}};
+  const auto output_in = [&](Precision precision) {
+    const auto layer = make_layer(spec, precision);
+    DeviceFloats parameters(gpu, random(64 * 64 + 64, 1));
+    DeviceFloats input(gpu, random(64 * 64, 2));
+    DeviceFloats output(gpu, std::size_t{64 * 64});
+    DeviceFloats stash(gpu, layer->stash_size());
+    DeviceFloats scratch(gpu, layer->cuda()->scratch_size());
+    gpu.backend().forward(*layer, parameters, input, output, stash, scratch);
+    return output.read("output");
+  };
+  EXPECT_NE(output_in(Precision::tf32), output_in(Precision::fp32));
+#endif
+}
 
 TEST(Cases, HaveEveryLayer) {
   std::set<std::string> tested;
@@ -248,22 +299,21 @@ TEST(Cases, HaveEveryLayer) {
   EXPECT_EQ(tested, std::set<std::string>(kinds.begin(), kinds.end()));
 }
 
-using LossCase =
-    std::tuple<std::string, std::string, std::size_t, std::size_t>;  // device, kind, rows, columns
+using LossCase = std::tuple<Target, std::string, std::size_t, std::size_t>;  // ..., kind, rows, columns
 
 class LossPasses : public OnDevice, public ::testing::WithParamInterface<LossCase> {};
 
 TEST_P(LossPasses, AreExact) {
-  const auto& [device, kind, rows, columns] = GetParam();
-  start(device);
+  const auto& [target, kind, rows, columns] = GetParam();
+  start(target);
   if (IsSkipped()) return;
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  const auto loss = make_loss(kind, rows, columns);
+  const auto loss = make_loss(kind, rows, columns, precision_);
   const Floats x = random(rows * columns, 1, 2);
-  const std::size_t targets = rows * loss->target_columns();
-  const Floats target = kind == "mse" ? random(targets, 2) : random_ids(targets, columns, 2);
+  const std::size_t target_size = rows * loss->target_columns();
+  const Floats wanted = kind == "mse" ? random(target_size, 2) : random_ids(target_size, columns, 2);
   DeviceFloats input = put(x);
-  DeviceFloats on_device = put(target);
+  DeviceFloats on_device = put(wanted);
   DeviceFloats stash = poisoned(loss->stash_size());
   DeviceFloats mean = poisoned(1);
   DeviceFloats scratch = poisoned(rows);
@@ -272,14 +322,14 @@ TEST_P(LossPasses, AreExact) {
   on().backward_input(*loss, stash, 0.25f, gradient);
   scratch.read("scratch");
 
-  const auto f = [&](const Doubles& at) { return exact_loss(kind, rows, columns, at, doubles(target)); };
+  const auto f = [&](const Doubles& at) { return exact_loss(kind, rows, columns, at, doubles(wanted)); };
   const double expected = f(doubles(x));
   EXPECT_NEAR(mean.read("loss")[0], expected, 1e-5 * expected + 1e-9);
   const auto quarter = [&](const Doubles& at) { return 0.25 * f(at); };
-  expect_slopes(quarter, doubles(x), gradient.read("gradient"), 0, x.size(), "gradient");
+  expect_slopes(quarter, doubles(x), gradient.read("gradient"), 0, x.size(), "gradient", tolerance_);
   Floats kept(loss->stash_size());
-  loss->forward(x, target, kept);
-  expect_close(stash.read("stash"), kept, "stash");
+  loss->forward(x, wanted, kept);
+  expect_close(stash.read("stash"), kept, "stash", tolerance_);
 
   // Without the value, as where F is computed again.
   DeviceFloats again = poisoned(loss->stash_size());
@@ -288,15 +338,15 @@ TEST_P(LossPasses, AreExact) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LossPasses,
-                         ::testing::Combine(devices, ::testing::Values("cross_entropy", "mse"),
+                         ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
                                             ::testing::Values(1, 3, 300), ::testing::Values(1, 50)),
                          [](const auto& test) {
-                           return std::get<0>(test.param) + "_" + std::get<1>(test.param) + "_" +
+                           return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param) + "_" +
                                   std::to_string(std::get<2>(test.param)) + "_" +
                                   std::to_string(std::get<3>(test.param));
                          });
 
-class Devices : public OnDevice, public ::testing::WithParamInterface<std::string> {
+class Devices : public OnDevice, public ::testing::WithParamInterface<Target> {
  protected:
   void SetUp() override { start(GetParam()); }
 };
@@ -320,8 +370,8 @@ TEST_P(Devices, Optimizers) {
       on().update(config, step, gradient, parameters, kept);
       optimizer_step(config, step, g, w, state);
     }
-    expect_close(parameters.read("parameters"), w, config.kind);
-    expect_close(kept.read("state"), state, config.kind + " state");
+    expect_close(parameters.read("parameters"), w, config.kind, 1e-5);
+    expect_close(kept.read("state"), state, config.kind + " state", 1e-5);
   }
 }
 
@@ -395,6 +445,7 @@ TEST_P(Devices, StagesAreThoseOfTheCpu) {
   config.hidden = 24;
   config.heads = 2;
   config.context = 33;
+  config.precision = precision_;
   const Network network = build_network(config, 2, 3);
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     const Stage& stage = network.stages[s];
@@ -406,14 +457,14 @@ TEST_P(Devices, StagesAreThoseOfTheCpu) {
     const StageResults expected = run_stage(Cpu(), stage, parameters, input, target, gradient, s == 0);
     const StageResults results = run_stage(*device_, stage, parameters, input, target, gradient, s == 0);
     const std::string name = "stage " + std::to_string(s) + " ";
-    expect_close(results.output, expected.output, name + "output");
-    expect_close(results.input_gradient, expected.input_gradient, name + "input gradient");
-    expect_close(results.split, expected.split, name + "gradient of B and W");
-    expect_close(results.fused, expected.fused, name + "gradient of BW");
+    expect_close(results.output, expected.output, name + "output", tolerance_);
+    expect_close(results.input_gradient, expected.input_gradient, name + "input gradient", tolerance_);
+    expect_close(results.split, expected.split, name + "gradient of B and W", tolerance_);
+    expect_close(results.fused, expected.fused, name + "gradient of BW", tolerance_);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Devices, devices, [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(All, Devices, targets, [](const auto& test) { return label(test.param); });
 
 }  // namespace
 }  // namespace starpipe::model

@@ -53,8 +53,9 @@ class CudaLoss {
 };
 
 /// The twin of a layer with a valid specification, or null when the kernels cannot work with it.
-using CudaLayerFactory = std::function<std::shared_ptr<const CudaLayer>(const LayerSpec&)>;
-using CudaLossFactory = std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns)>;
+using CudaLayerFactory = std::function<std::shared_ptr<const CudaLayer>(const LayerSpec&, Precision)>;
+using CudaLossFactory =
+    std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns, Precision)>;
 
 /// Adds the twin of a kind; call from a file-scope initialiser. Layers made afterwards have it. Returns true;
 /// throws std::logic_error when taken.

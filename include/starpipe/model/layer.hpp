@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "starpipe/model/precision.hpp"
+
 namespace starpipe::model {
 
 class CudaLayer;  // starpipe/model/cuda_twin.hpp
@@ -83,11 +85,13 @@ class Layer {
                                 std::span<float> /*parameter_gradient*/,
                                 std::span<float> /*scratch*/) const noexcept {}
 
+  [[nodiscard]] Precision precision() const { return precision_; }
   /// Its passes on a GPU; null when there are none: a program without CUDA, or a shape that they cannot do.
   [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
 
  private:
-  friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec);
+  friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision);
+  Precision precision_ = Precision::fp32;
   std::shared_ptr<const CudaLayer> cuda_;
 };
 
@@ -113,7 +117,8 @@ class Loss {
   [[nodiscard]] const std::shared_ptr<const CudaLoss>& cuda() const { return cuda_; }
 
  private:
-  friend std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns);
+  friend std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
+                                         Precision precision);
   std::shared_ptr<const CudaLoss> cuda_;
 };
 
@@ -125,8 +130,9 @@ bool register_layer(std::string kind, LayerFactory factory);
 bool register_loss(std::string kind, LossFactory factory);
 
 /// Throws std::invalid_argument for an unknown kind, or what the kind cannot work with.
-std::unique_ptr<Layer> make_layer(const LayerSpec& spec);
-std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns);
+std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision = Precision::fp32);
+std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
+                                Precision precision = Precision::fp32);
 std::vector<std::string> layer_kinds();
 std::vector<std::string> loss_kinds();
 

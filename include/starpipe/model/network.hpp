@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "starpipe/model/precision.hpp"
 #include "starpipe/model/stage.hpp"
 #include "starpipe/plan/simulate.hpp"
 #include "starpipe/plan/stage_graph.hpp"
@@ -27,6 +28,7 @@ struct ModelConfig {
   int outputs = 4;                            ///< mlp: columns of the regression target
   int legs = 1;                               ///< mlp: encoder legs, joined before the last layer
   std::optional<std::filesystem::path> init;  ///< safetensors file to start from
+  Precision precision = Precision::fp32;      ///< `runtime.precision`: the stages are made for it
 };
 
 /// A model cut into stages.

@@ -71,7 +71,6 @@ enum class MappingKind : std::uint8_t { linear, automatic };
 struct RuntimeConfig {
   std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
   std::string device = "cpu";       ///< what the workers are: "cpu" cores or "cuda" GPUs
-  std::string precision = "fp32";   ///< nothing else yet
   /// Most logical workers that share a CPU core. More than one emulates a pipeline on a small machine;
   /// times are then not a pipeline's.
   int workers_per_core = 4;

@@ -4,6 +4,10 @@
 
 #include <cblas.h>
 
+#include <bit>
+#include <cstdint>
+#include <vector>
+
 #include "cuda_runtime.h"
 
 // NOLINTBEGIN(readability-identifier-naming)
@@ -12,7 +16,7 @@ using cublasHandle_t = void*;
 enum cublasStatus_t { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cudaDataType_t { CUDA_R_32F };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 
 inline const char* cublasGetStatusString(cublasStatus_t) { return "emulated"; }
@@ -23,10 +27,19 @@ inline cublasStatus_t cublasCreate(cublasHandle_t* handle) {
 inline cublasStatus_t cublasDestroy(cublasHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) { return CUBLAS_STATUS_SUCCESS; }
 
+/// `count` numbers as the product has them. Of TF32 the worst that a GPU may do: the mantissa cut to 10 bits.
+inline std::vector<float> emulated_operand(const void* from, std::size_t count, cublasComputeType_t compute) {
+  const auto* numbers = static_cast<const float*>(from);
+  std::vector<float> operand(numbers, numbers + count);
+  if (compute == CUBLAS_COMPUTE_32F) return operand;
+  for (float& x : operand) x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffffe000u);
+  return operand;
+}
+
 inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m,
                                    int n, int k, const void* alpha, const void* a, cudaDataType_t, int lda,
                                    const void* b, cudaDataType_t, int ldb, const void* beta, void* c,
-                                   cudaDataType_t, int ldc, cublasComputeType_t, cublasGemmAlgo_t) {
+                                   cudaDataType_t, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t) {
   // What cuBLAS requires of its arguments.
   if (m < 0 || n < 0 || k < 0 || lda < (op_a == CUBLAS_OP_N ? m : k) || ldb < (op_b == CUBLAS_OP_N ? k : n) ||
       ldc < m) {
@@ -34,8 +47,17 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
   }
   const auto number = [](const void* at) { return *static_cast<const float*>(at); };
   const auto op = [](cublasOperation_t o) { return o == CUBLAS_OP_N ? CblasNoTrans : CblasTrans; };
-  cblas_sgemm(CblasColMajor, op(op_a), op(op_b), m, n, k, number(alpha), static_cast<const float*>(a), lda,
-              static_cast<const float*>(b), ldb, number(beta), static_cast<float*>(c), ldc);
+  // Columns as stored; the last one ends where the matrix does.
+  const auto size = [](int stride, int rows, int columns) {
+    return static_cast<std::size_t>(stride) * static_cast<std::size_t>(columns - 1) +
+           static_cast<std::size_t>(rows);
+  };
+  const bool a_as_is = op_a == CUBLAS_OP_N;
+  const bool b_as_is = op_b == CUBLAS_OP_N;
+  const auto left = emulated_operand(a, size(lda, a_as_is ? m : k, a_as_is ? k : m), compute);
+  const auto right = emulated_operand(b, size(ldb, b_as_is ? k : n, b_as_is ? n : k), compute);
+  cblas_sgemm(CblasColMajor, op(op_a), op(op_b), m, n, k, number(alpha), left.data(), lda, right.data(), ldb,
+              number(beta), static_cast<float*>(c), ldc);
   return CUBLAS_STATUS_SUCCESS;
 }
 
