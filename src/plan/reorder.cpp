@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source 004, appendix C: warm-up and cool-down use the memory that only the steady phase needs.
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -31,23 +32,18 @@ class Row {
   }
   [[nodiscard]] int size() const { return static_cast<int>(cells_.size()); }
 
-  // The first cell from `from` on where more than `peak` stashes would be live, or size(). What comes after
-  // `until` is known, so counting stops where nothing changes any more.
-  [[nodiscard]] int first_over(int from, int until, int peak) const {
+  // Counts again from `from` on, where cells up to `until` have changed. Returns the first cell where more
+  // than `peak` stashes would be live, and then keeps the counts as they were, or size().
+  int recount(int from, int until, int peak) {
     State state = before(from);
+    changed_.clear();
     for (int c = from; c < size(); ++c) {
       if (step(state, c) > peak) return c;
       if (c >= until && state == after_[index(c)]) break;
+      changed_.push_back(state);
     }
+    std::ranges::copy(changed_, after_.begin() + from);
     return size();
-  }
-  void recount(int from, int until) {
-    State state = before(from);
-    for (int c = from; c < size(); ++c) {
-      step(state, c);
-      if (c >= until && state == after_[index(c)]) break;
-      after_[index(c)] = state;
-    }
   }
 
  private:
@@ -73,6 +69,7 @@ class Row {
 
   std::vector<Cell> cells_;
   std::vector<State> after_;
+  std::vector<State> changed_;
 };
 
 }  // namespace
@@ -91,7 +88,7 @@ class Grid::Sweep {
         queues_(rows_.size()) {
     for (Row& row : rows_) row.resize(grid.end());
     for (const Id id : order_) row(id).set(grid.cells_[id], grid.length(id), what(id));
-    for (Row& row : rows_) row.recount(0, row.size());
+    for (Row& row : rows_) row.recount(0, row.size(), std::numeric_limits<int>::max());
     for (const Id id : order_) {
       if (kind(id) != backward) continue;
       queues_[index(grid.worker(id))].ready.push_back(grid.cells_[id] + grid.length(id));
@@ -170,6 +167,7 @@ class Grid::Sweep {
 
   void move(Id id) {
     Row& row = this->row(id);
+    const Row::Cell pass = what(id);
     const int old = grid_.cells_[id];
     const int length = grid_.length(id);
     row.set(old, length, Row::empty);
@@ -179,18 +177,20 @@ class Grid::Sweep {
         ++cell;
         continue;
       }
-      row.set(cell, length, what(id));
-      const int over = row.first_over(cell, old + length, peak_);
+      row.set(cell, length, pass);
+      if (pass == Row::works) break;  // changes no count
+      const int over = row.recount(cell, old + length, peak_);
       if (over == row.size()) break;
       row.set(cell, length, Row::empty);
       // A stash that begins before `over` is one too many there. Other passes may still fit in between.
       cell = kind(id) == forward ? over + 1 : cell + 1;
     }
-    cell = std::min(cell, old);
-    row.set(cell, length, what(id));
-    row.recount(cell, old + length);
+    if (cell >= old) {
+      row.set(old, length, pass);
+      return;
+    }
     grid_.cells_[id] = cell;
-    if (kind(id) == backward && cell < old) {
+    if (kind(id) == backward) {
       std::vector<int>& ready = queues_[index(grid_.worker(id))].ready;
       const auto was = std::ranges::lower_bound(ready, old + length);
       const auto is = std::ranges::lower_bound(ready, cell + length);

@@ -68,17 +68,22 @@ Schedule::Schedule(const ScheduleSpec& spec)
   rank_.assign(slot_count, no_rank);
   position_.assign(slot_count, 0);
   placement_.assign(slot_count, Placement{});
-  for (JobId id = 0; id < slot_count; ++id) {
-    const bool has_job = id % static_cast<JobId>(stride_) != 2 || split[id / 3];
-    if (has_job) rank_[id] = 0;  // any value: `job` only asks whether the slot is used
-  }
+  jobs_.assign(slot_count, Job{});
   std::vector<std::int64_t> priority(slot_count);
-  for (JobId id = 0; id < slot_count; ++id) {
-    if (!exists(id)) continue;
-    const Job j = job(id);
-    placement_[id] = spec.placement(j);
-    priority[id] = spec.priority(j);
+  const auto add = [&](JobId id, const Job& job) {
+    jobs_[id] = job;
+    placement_[id] = spec.placement(job);
+    priority[id] = spec.priority(job);
     order_.push_back(id);
+  };
+  for (int b = 0; b < microbatches_; ++b) {
+    for (int s = 0; s < stages(); ++s) {
+      const JobId first = forward(s, b);
+      const bool is_split = split[first / static_cast<JobId>(stride_)];
+      add(first, {s, b, Pass::F});
+      add(first + 1, {s, b, is_split ? Pass::B : Pass::BW});
+      if (is_split) add(first + 2, {s, b, Pass::W});
+    }
   }
   // Job numbers ascend by micro-batch, stage and pass, which is the documented order of equals.
   std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
@@ -124,16 +129,6 @@ Schedule Schedule::with_recomputation() const {
   Schedule changed = *this;
   changed.recompute_ = true;
   return changed;
-}
-
-Job Schedule::job(JobId id) const {
-  const auto stride = static_cast<JobId>(stride_);
-  const JobId pair = id / stride;
-  const auto count = static_cast<JobId>(stages());
-  Pass pass = Pass::F;
-  if (id % stride == 1) pass = stride_ == 3 && exists(id + 1) ? Pass::B : Pass::BW;
-  if (id % stride == 2) pass = Pass::W;
-  return {static_cast<int>(pair % count), static_cast<int>(pair / count), pass};
 }
 
 std::optional<JobId> Schedule::find(const Job& wanted) const {

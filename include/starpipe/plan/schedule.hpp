@@ -79,7 +79,7 @@ class Schedule {
   [[nodiscard]] JobId slots() const { return static_cast<JobId>(rank_.size()); }
   [[nodiscard]] bool exists(JobId id) const { return rank_[id] != no_rank; }
   [[nodiscard]] std::size_t job_count() const { return order_.size(); }
-  [[nodiscard]] Job job(JobId id) const;
+  [[nodiscard]] const Job& job(JobId id) const { return jobs_[id]; }
   [[nodiscard]] JobId forward(int stage, int microbatch) const {
     return static_cast<JobId>((microbatch * stages() + stage) * stride_);
   }
@@ -128,6 +128,7 @@ class Schedule {
   Discipline discipline_;
   std::vector<int> memory_limits_;
   bool recompute_;
+  std::vector<Job> jobs_;
   std::vector<Placement> placement_;
   std::vector<std::uint32_t> rank_;
   std::vector<std::uint32_t> position_;
