@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -39,10 +40,15 @@ class ProgressLine {
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) != 0) {}
 
   void show(const plan::SearchProgress& progress) {
-    if (terminal_) print(progress, "\r");
+    if (terminal_) print(progress, "\x1b[K\r");
   }
-  void finish(const plan::SearchProgress& progress, bool complete) {
-    print(progress, complete ? "\n" : "; ended by its budget, another run may differ\n");
+  void finish(const plan::SearchResult& result) const {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start_;
+    print({.seconds = taken.count(),
+           .done = 1,
+           .makespan = result.timeline.makespan,
+           .lower_bound = result.lower_bound},
+          result.complete ? "\n" : "; ended by its budget, another run may differ\n");
   }
 
  private:
@@ -57,6 +63,7 @@ class ProgressLine {
 
   bool quiet_;
   bool terminal_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 /// A number, or a size such as 12GiB where stashes have sizes.
@@ -120,14 +127,9 @@ int search(const SearchOptions& options) {
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
   ProgressLine line(options.quiet);
   plan::SearchOptions search = options.search;
-  plan::SearchProgress last;
-  search.progress = [&](const plan::SearchProgress& progress) { line.show(last = progress); };
+  search.progress = [&](const plan::SearchProgress& progress) { line.show(progress); };
   const plan::SearchResult result = plan::search(read_request(options), search);
-  line.finish({.seconds = last.seconds,
-               .done = 1,
-               .makespan = result.timeline.makespan,
-               .lower_bound = result.lower_bound},
-              result.complete);
+  line.finish(result);
   options.result.show(
       result.schedule, result.costs, result.timeline, [&] { return drawn_result(result); },
       described(result, options));

@@ -108,6 +108,23 @@ TEST(Search, EndsWithItsBudget) {
   EXPECT_TRUE(check(result.schedule).ok());
 }
 
+int builds = 0;
+const bool registered_counting = register_schedule({"counting", "has no answer and counts the requests",
+                                                    "this test", [](const ScheduleRequest&) -> Schedule {
+                                                      ++builds;
+                                                      throw InputError("counting: no answer");
+                                                    }});
+
+// Large problems have named schedules that take long to build, and several placements to build them for.
+TEST(Search, SpendsNoTimeOnNamesWhenItsBudgetIsSpent) {
+  const SearchRequest r{.workers = 4, .microbatches = 8};
+  builds = 0;
+  EXPECT_TRUE(check(search(r, {.budget = 1e-9, .work = 1e6}).schedule).ok());
+  EXPECT_EQ(builds, 0);
+  search(r, work(0.01));
+  EXPECT_GT(builds, 0);
+}
+
 // Whatever has a name and fits is where the search starts.
 TEST(Search, IsNeverWorseThanANamedSchedule) {
   constexpr int workers = 4;
@@ -243,7 +260,7 @@ TEST(LowerBound, IsBelowTheOptimum) {
   int reached = 0;
   for (int round = 0; round < 60; ++round) {
     SearchRequest r = uneven_request(pick, 3, 2, 3);
-    r.memory_limit = least_memory_limit(problem_of(r)) * (1 + 0.25 * pick(0, 4));
+    r.memory_limit = least_memory_limit(problem_of(r)) * (1 + pick(0, 4) * (pick(0, 3) > 0 ? 0.25 : 3));
     const SearchProblem problem = problem_of(r);
     const double optimum = exact::BranchAndBound(problem).run(search(r, work(0.05)).timeline.makespan);
     EXPECT_LE(lower_bound(problem), optimum * (1 + 1e-9)) << round;
@@ -269,6 +286,17 @@ TEST(LowerBound, KnowsMemory) {
   SearchProblem problem{.workers = 4, .microbatches = 5, .stage_workers = {0, 1, 2, 3}};
   problem.memory_limit = 1;
   EXPECT_DOUBLE_EQ(lower_bound(problem), 5 * 9);
+}
+
+// Two micro-batches leave most of it empty, from the first F to the last B.
+TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
+  SearchProblem problem{.workers = 4, .microbatches = 2, .stage_workers = {0, 1, 2, 3}};
+  const double bound = lower_bound(problem);
+  EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
+  for (const double limit : {2.0, 10.0, 1000.0, 1e15}) {
+    problem.memory_limit = limit;
+    EXPECT_DOUBLE_EQ(lower_bound(problem), bound) << limit;
+  }
 }
 
 // Worker 1 of 2 has both stages at the turn of a V and room for one micro-batch. In one's way are W of the

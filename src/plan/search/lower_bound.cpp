@@ -148,12 +148,14 @@ Excess excess_of(const Instance& instance, const Chain& chain, const Load& load,
 /// The area of memory over time that the stashes need at least. `known`: a proven bound.
 double memory_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
                     double known) {
-  if (load.limit == infinity || load.most_stash == 0) return 0;
+  if (load.stash == 0) return 0;
+  // More than all stashes are never live. So the schedule is at least as long as each of the ramps below.
+  const double limit = std::min(load.limit, instance.microbatches * load.stash);
   // The first stashes start one F after the other, the last ones end one B after the other.
   double unfilled = 0;
   double steps = 0;
-  for (double live = load.most_stash; live < load.limit; live += load.most_stash) {
-    unfilled += load.limit - live;
+  for (double live = load.most_stash; live < limit; live += load.most_stash) {
+    unfilled += limit - live;
     ++steps;
   }
   const double fixed = load.head + load.after_backward - load.least_weights;
@@ -179,13 +181,13 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     if (excess.mostly == 0) continue;
     used = stages[i + 1];
     const double least = std::min(instance.stash[s], instance.stash[next]);
-    const double most_live = least > 0 ? std::floor(load.limit / least * (1 + 1e-9)) : infinity;
+    const double most_live = least > 0 ? std::floor(limit / least * (1 + 1e-9)) : infinity;
     const double free = pure ? std::max(0.0, instance.microbatches - most_live) : 0;
     area += free * excess.mostly + (instance.microbatches - free) * excess.always;
   }
   const double ramps = unfilled * (apart ? load.least_forward + load.least_backward
                                          : std::max(load.least_forward, load.least_backward));
-  return fixed + (area + ramps) / load.limit;
+  return fixed + (area + ramps) / limit;
 }
 
 double bound_of(const Instance& instance) {

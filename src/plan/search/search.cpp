@@ -165,10 +165,11 @@ class ChainSearch {
   long left_ = 0;  // moves
 };
 
-/// Registered schedules that fit, the best ones first.
-std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem) {
+/// Registered schedules that fit, the best ones first; those that the time allows.
+std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem, Clock& clock) {
   std::vector<Found> found;
   for (const ScheduleEntry& entry : schedule_entries()) {
+    if (clock.over()) break;
     ScheduleRequest request{.workers = problem.workers,
                             .microbatches = problem.microbatches,
                             .graph = StageGraph::chain(instance.stages),
@@ -203,7 +204,7 @@ struct Variant {
 Found search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
                      const SearchOptions& options) {
   const Instance instance(variant.problem);
-  std::vector<Orders> seeds = registered(instance, variant.problem);
+  std::vector<Orders> seeds = registered(instance, variant.problem, clock);
   Board board;
   std::vector<std::future<Found>> running;
   for (int chain = 0; chain < chains; ++chain) {
@@ -314,8 +315,8 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   const Variant* chosen = nullptr;
   Found best;
   for (const Variant& variant : variants) {
-    if (chosen != nullptr && variant.bound >= best.makespan * (1 - 1e-9))
-      break;  // nor can those that follow be better
+    // Nor can those that follow be better, or there is no time for them.
+    if (chosen != nullptr && (variant.bound >= best.makespan * (1 - 1e-9) || clock.over())) break;
     const double share = options.work.value_or(options.budget) / static_cast<double>(variants.size());
     Found found = search_variant(variant, share, options.seed, clock, options);
     if (chosen == nullptr || found.makespan < best.makespan * (1 - 1e-9)) {
