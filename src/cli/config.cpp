@@ -123,7 +123,7 @@ constexpr std::array keys = {
     Key{"schedule.recompute", [](Value v, Config& c) { c.schedule.recompute = v.boolean(); }},
 
     Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
-    Key{"runtime.device", [](Value v, Config& c) { c.runtime.device = v.one_of({"cpu", "cuda"}); }},
+    Key{"runtime.device", [](Value v, Config& c) { c.runtime.device = v.some_of({"cpu", "cuda"}); }},
     Key{"runtime.precision", read_precision},
     Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
     Key{"runtime.window", [](Value v, Config& c) { c.runtime.window = v.whole<int>(1); }},
@@ -342,7 +342,8 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     const std::string chosen = value_of(config, key.needs);
     if (chosen != key.needed) value->fail(fmt::format("does not apply to {} {}", key.needs, chosen));
   }
-  if (config.model.precision == model::Precision::tf32 && config.runtime.device == "cpu") {
+  if (config.model.precision == model::Precision::tf32 &&
+      std::ranges::count(config.runtime.device, "cpu") > 0) {
     given.find("runtime.precision")->fail("tf32 needs runtime.device: cuda, a CPU has no such unit");
   }
   if (config.data.kind == "text") require("data.path");
@@ -352,6 +353,15 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   } else {
     require("schedule.name");
     require("schedule.workers");
+  }
+  if (const YamlValue* device = given.find("runtime.device");
+      device != nullptr && device->node().IsSequence() && config.schedule.workers &&
+      std::ssize(config.runtime.device) != *config.schedule.workers) {
+    device->fail(fmt::format("{} devices for schedule.workers {}", config.runtime.device.size(),
+                             *config.schedule.workers));
+  }
+  if (config.runtime.is_mixed() && config.runtime.mapping == runtime::MappingKind::automatic) {
+    given.find("runtime.mapping")->fail("auto does not apply to a list of cores and GPUs (runtime.device)");
   }
   if (config.runtime.emulate) {
     for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);

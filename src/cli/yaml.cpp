@@ -148,6 +148,14 @@ std::string YamlValue::one_of(const std::vector<std::string>& words) const {
   fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
 }
 
+std::vector<std::string> YamlValue::some_of(const std::vector<std::string>& words) const {
+  if (!node_.IsSequence()) return {one_of(words)};
+  if (node_.size() == 0) expected(fmt::format("one of {}, or a list of them", fmt::join(words, ", ")));
+  std::vector<std::string> values;
+  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).one_of(words));
+  return values;
+}
+
 std::vector<std::string> YamlValue::words() const {
   if (!node_.IsSequence()) return {word()};
   std::vector<std::string> values;

@@ -41,6 +41,8 @@ class YamlValue {
   /// Any text but the empty one.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;
+  /// One of them, or a list of such, not empty.
+  [[nodiscard]] std::vector<std::string> some_of(const std::vector<std::string>& words) const;
   /// A word, or a list of words.
   [[nodiscard]] std::vector<std::string> words() const;
   /// A list of integers of at least `least`.

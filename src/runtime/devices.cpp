@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices.hpp"
 
+#include <cstdlib>
+
 #include "hardware.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
@@ -66,8 +68,20 @@ std::vector<Device> visible_gpus() {
   return visible;
 }
 
+std::uint64_t gpu_bytes_in_use(int gpu) {
+  // The thread may be a StarPU worker, which relies on its own device.
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(gpu) != cudaSuccess) return 0;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  const bool known = cudaMemGetInfo(&free, &total) == cudaSuccess;
+  cudaSetDevice(before);
+  return known ? total - free : 0;
+}
+
 #else
 
+std::uint64_t gpu_bytes_in_use(int /*gpu*/) { std::abort(); }
 bool built_with_cuda() { return false; }
 std::vector<std::string> cuda_devices() { return {}; }
 std::vector<Device> visible_gpus() { return Topology::host_with_devices().gpus(); }

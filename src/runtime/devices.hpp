@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,5 +19,9 @@ bool built_with_cuda();
 /// The GPUs of this host that workers may use, with where they are: those that CUDA lets this process see, in
 /// CUDA's numbering. In builds without STARPIPE_WITH_CUDA all that hwloc finds.
 std::vector<Device> visible_gpus();
+
+/// What the driver says is in use of the memory of a GPU (CUDA's number), by all processes and libraries. In
+/// builds without STARPIPE_WITH_CUDA it is never called.
+std::uint64_t gpu_bytes_in_use(int gpu);
 
 }  // namespace starpipe::runtime

@@ -110,13 +110,11 @@ int run_on_ranks(const std::function<Config()>& configure,
       WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       const CoreShare share = share_cores(mpi, map, config.runtime);
       GpuShare gpus = share_gpus(mpi, map, config.runtime);
+      const std::vector<Device> devices = devices_of(share, gpus, map.count(mpi.rank()));
       if (config.runtime.mapping == MappingKind::automatic) {
-        map = map_to_ranks(
-            mpi,
-            gpus.devices.empty() ? Topology::host().cores_of(share, map.count(mpi.rank())) : gpus.devices,
-            flows_of(experiment));
+        map = map_to_ranks(mpi, devices, flows_of(experiment));
       }
-      auto places = gather_places(mpi, map, share);
+      auto places = gather_places(mpi, map, share, devices);
       work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),
             std::move(places)});
     } catch (const InputError& error) {

@@ -68,6 +68,11 @@ std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine)
   return all;
 }
 
+// Jobs add to an accumulator as StarPU's readers do (mode_of), so it would drop the sum on a GPU whose memory
+// is full, and take the copy in main memory for as good. It never evicts from a node that a datum is to be
+// written through to; nothing else follows from that where all writers are on this node.
+void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_mask(handle, 1U << node); }
+
 }  // namespace
 
 Handle::~Handle() {
@@ -94,6 +99,8 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
                  local[static_cast<std::size_t>(w)] = session.is_local(w);
                return local;
              }()),
+      nodes_(session.memory_nodes()),
+      device_meters_(nodes_),
       clock_offset_(measure_clock_offset(session.mpi().comm())),
       expected_(static_cast<std::size_t>(schedule.stages()) * 4, std::numeric_limits<double>::quiet_NaN()),
       next_order_(starpu_worker_get_count(), 1),
@@ -110,6 +117,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
     arguments_.push_back({this, &task});
     names_.push_back(name_of(task, schedule));
   }
+  if (placed && session.on_gpus()) fetched_.emplace(graph_, nodes_);
   choose_local_tasks();
   register_data(parameters);
   watchdog_ =
@@ -154,6 +162,10 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
       starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(datum.size), sizeof(float));
     }
     handles_[d] = Handle(handle, from_host);
+    if (const auto node = nodes_[static_cast<std::size_t>(datum.worker)];
+        fetched_ && datum.kind == DataKind::weight_gradient && node > FetchedCopies::main_memory) {
+      keep_on_node(handle, node);
+    }
     starpu_data_set_coordinates(handle, 2, datum.stage, datum.microbatch);
     starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(d), rank_of(datum));
   }
@@ -249,14 +261,18 @@ void Engine::run_on_gpu(void** buffers, void* argument) noexcept {
   const TaskMemory& memory = memory_of(*what.task, buffers);
   what.worker = engine.session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
   engine.meter_.start(*what.task, what.worker);
+  engine.device_meters_.sample(what.worker);
   what.start = clock_seconds();
   run_kernel_on_stream(engine.context_, *what.task, memory.data, memory.scratch);
 }
 
 // An epilogue callback: the tasks that wait for this one are released afterwards.
 void Engine::finished_on_gpu(void* /*argument*/) {
+  // Where a policy chooses the worker, the task may have run on a core.
+  if (starpu_worker_get_type(starpu_worker_get_id()) != STARPU_CUDA_WORKER) return;
   const TaskArgument& what = *static_cast<const TaskArgument*>(starpu_task_get_current()->cl_arg);
   what.engine->meter_.end(*what.task, what.worker, what.start, clock_seconds());
+  what.engine->drop_fetched(*what.task);
   what.engine->finished_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -353,6 +369,15 @@ void Engine::drop(std::size_t datum) {
   if (rank_of(what) == rank() && is_temporary(what.kind)) starpu_data_invalidate_submit(handle);
 }
 
+// The copies that a GPU fetched of what lasts, from another worker of this rank: StarPU would keep them until
+// the owner writes again. Other copies are there as well, so nothing is written back.
+void Engine::drop_fetched(const Task& task) {
+  if (!fetched_) return;
+  const int node = nodes_[static_cast<std::size_t>(task.worker)];
+  for (const std::size_t datum : fetched_->unread_after(task))
+    starpu_data_evict_from_node(handles_[datum].get(), static_cast<unsigned>(node));
+}
+
 // Tasks are inserted in an order in which they could run one after the other, on all ranks the same, and a
 // worker keeps to it. So the first task that has not finished anywhere waits for none that is still to be
 // inserted, and there is always one less.
@@ -378,6 +403,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   step_ = step;
   running_ = true;  // from here the watchdog counts: any wait for other ranks may be one without end
   meter_.reset();
+  if (fetched_) fetched_->reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
   fill_inputs(step, data);
   // Ranks that start together have timelines that start together.
@@ -388,6 +414,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   starpu_iteration_pop();
   result.submission = clock_seconds() - start;
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "waiting", "all tasks");
+  device_meters_.end_step();
   session_.mpi().barrier();  // so that what follows waits for nobody
   result.seconds = clock_seconds() - start;
   if (links_) {
@@ -466,6 +493,12 @@ std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {
 
 std::vector<std::vector<float>> Engine::parameters() { return gather_data(DataKind::weights); }
 std::vector<std::vector<float>> Engine::gradients() { return gather_data(DataKind::weight_gradient); }
+
+std::vector<DeviceMemory> Engine::device_memory() const {
+  std::vector<DeviceMemory> mine = session_.device_memory();
+  device_meters_.write_to(mine);
+  return gather_on_root(session_.mpi(), std::span<const DeviceMemory>(mine));
+}
 
 std::uint64_t Engine::bytes_sent_by_starpu() const {
   std::vector<std::size_t> sent(static_cast<std::size_t>(session_.mpi().ranks()), 0);

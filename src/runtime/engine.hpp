@@ -14,7 +14,9 @@
 #include <starpu.h>
 
 #include "delay_line.hpp"
+#include "device_meter.hpp"
 #include "emulated_devices.hpp"
+#include "fetched_copies.hpp"
 #include "kernels.hpp"
 #include "meter.hpp"
 #include "session.hpp"
@@ -87,6 +89,9 @@ class Engine {
   [[nodiscard]] std::vector<std::vector<float>> parameters();
   [[nodiscard]] std::vector<std::vector<float>> gradients();
 
+  /// What this run has taken of the memory of all ranks' GPUs so far; on rank 0 only.
+  [[nodiscard]] std::vector<DeviceMemory> device_memory() const;
+
   [[nodiscard]] const TaskGraph& graph() const { return graph_; }
 
   /// Bytes that StarPU-MPI says this rank has sent since it started. All zero when its statistics are off
@@ -129,6 +134,7 @@ class Engine {
   std::vector<starpu_task*> arrivals(const Task& task);
   EmulatedDevices::Span emulate(const Task& task, int received);
   void drop(std::size_t datum);
+  void drop_fetched(const Task& task);
   void read_losses(std::vector<float>& losses);
   void gather(StepResult& result);
   std::vector<std::vector<float>> gather_data(DataKind kind);
@@ -142,6 +148,9 @@ class Engine {
   TaskGraph graph_;
   KernelContext context_;
   Meter meter_;
+  std::vector<int> nodes_;                // StarPU's memory nodes, by logical worker; -1 on other ranks
+  std::optional<FetchedCopies> fetched_;  // where workers are known before and some are on GPUs
+  DeviceMeters device_meters_;
   double clock_offset_;  // to add to our clock for rank 0's
 
   std::vector<std::size_t> local_tasks_;    // that this rank inserts

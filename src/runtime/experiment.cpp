@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -148,6 +149,11 @@ plan::Costs costs_by_flops(const model::Network& network) {
 Plan make_plan(const Config& config) {
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
+  const std::size_t devices = config.runtime.device.size();
+  if (listed && devices > 1 && std::cmp_not_equal(devices, listed->workers())) {
+    throw InputError(fmt::format("runtime.device: {} devices for the {} workers of {}", devices,
+                                 listed->workers(), config.schedule.file->string()));
+  }
   const int stages = listed ? listed->stages() : stage_count(config);
   refuse_many_jobs(stages, listed ? listed->microbatches() : config.training.microbatches.value());
   model::Network network = network_of(config, stages);

@@ -12,7 +12,7 @@ namespace starpipe::runtime {
 
 void check_device(const Config& config) {
   const RuntimeConfig& runtime = config.runtime;
-  if (runtime.device != "cuda") return;
+  if (!runtime.uses_gpus()) return;
   if (!built_with_cuda()) {
     throw InputError("runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
   }
@@ -26,7 +26,7 @@ void check_device(const Config& config) {
 }
 
 void check_kernels(const Config& config, const model::Network& network) {
-  if (config.runtime.device != "cuda") return;
+  if (!config.runtime.uses_gpus()) return;
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     const model::Stage& stage = network.stages[s];
     const bool all = std::ranges::all_of(stage.ops(), [](const model::StageOp& op) {

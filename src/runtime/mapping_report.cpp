@@ -51,22 +51,26 @@ std::vector<Node> nodes_of(const MappingRequest& request, bool gpus) {
   return nodes;
 }
 
-/// Of the ranks of one node, by place.
-void add_places(const Node& node, int number, int first_rank, std::span<const int> workers, bool gpus,
+/// Of the ranks of one node, by place. `on_gpu`: by worker of each rank.
+void add_places(const Node& node, int number, int first_rank, std::span<const std::vector<bool>> on_gpu,
                 std::vector<Place>& places) {
   std::vector<Tenant> tenants;
   std::vector<GpuTenant> gpu_tenants;
-  for (const int count : workers) {
-    tenants.push_back({node.topology.binding(), count});
-    gpu_tenants.push_back({node.gpus, count});
+  for (const std::vector<bool>& workers : on_gpu) {
+    tenants.push_back({node.topology.binding(), static_cast<int>(workers.size())});
+    gpu_tenants.push_back({node.gpus, static_cast<int>(std::ranges::count(workers, true))});
   }
   const std::vector<std::vector<Device>> shared = share_gpus(gpu_tenants);
   for (std::size_t rank = 0; rank < tenants.size(); ++rank) {
     const CoreShare share = node.topology.share(tenants, rank);
-    const std::vector<Device> devices =
-        gpus ? shared[rank] : node.topology.cores_of(share, tenants[rank].workers);
+    std::vector<Device> devices = node.topology.cores_of(share, tenants[rank].workers);
+    auto gpu = shared[rank].begin();
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      if (on_gpu[rank][i]) devices[i] = *gpu++;
+    }
+    const bool all_on_gpus = std::ranges::count(on_gpu[rank], false) == 0;
     const std::vector<unsigned> pus =
-        gpus ? node.topology.near_cores(share.binding, devices) : share.worker_pus;
+        all_on_gpus ? node.topology.near_cores(share.binding, devices) : share.worker_pus;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       Place& place = places.emplace_back(Place{number, devices[i], {}});
       place.device.host = std::to_string(number);
@@ -76,8 +80,8 @@ void add_places(const Node& node, int number, int first_rank, std::span<const in
   }
 }
 
-std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& request, bool gpus,
-                             int workers) {
+std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& request,
+                             const RuntimeConfig& config, int workers) {
   const int count = static_cast<int>(nodes.size());
   const int ranks = request.ranks > 0 ? request.ranks : count;
   if (ranks < count)
@@ -90,9 +94,13 @@ std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& 
   const WorkerMap blocks(ranks, count);  // of ranks on nodes
   std::vector<Place> places = {};
   for (int node = 0; node < count; ++node) {
-    std::vector<int> of_ranks;
-    for (int i = 0; i < blocks.count(node); ++i) of_ranks.push_back(linear.count(blocks.first(node) + i));
-    add_places(nodes[static_cast<std::size_t>(node)], node, blocks.first(node), of_ranks, gpus, places);
+    std::vector<std::vector<bool>> on_gpu;
+    for (int rank = blocks.first(node); rank < blocks.first(node + 1); ++rank) {
+      on_gpu.emplace_back();
+      for (int w = linear.first(rank); w < linear.first(rank + 1); ++w)
+        on_gpu.back().push_back(config.on_gpu(w));
+    }
+    add_places(nodes[static_cast<std::size_t>(node)], node, blocks.first(node), on_gpu, places);
   }
   return places;
 }
@@ -225,10 +233,10 @@ nlohmann::ordered_json json_of(const Mapped& mapped) {
 
 std::string describe_mapping(const Config& config, const MappingRequest& request, bool json) {
   const Plan plan = make_plan(config);
-  const bool gpus = config.runtime.device == "cuda";
-  Mapped mapped{.config = config, .schedule = plan.schedule, .nodes = nodes_of(request, gpus)};
+  Mapped mapped{
+      .config = config, .schedule = plan.schedule, .nodes = nodes_of(request, config.runtime.uses_gpus())};
   const int workers = plan.schedule.workers();
-  mapped.places = places_of(mapped.nodes, request, gpus, workers);
+  mapped.places = places_of(mapped.nodes, request, config.runtime, workers);
   mapped.flows = plan::count_flows(plan.schedule, plan.costs);
   mapped.mapping.resize(static_cast<std::size_t>(workers));
   std::iota(mapped.mapping.begin(), mapped.mapping.end(), 0);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -77,29 +78,30 @@ class Holdings {
 class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
-             const TaskGraph& graph)
+             const TaskGraph& graph, const std::vector<int>& devices)
       : schedule_(schedule),
         costs_(costs),
         timeline_(timeline),
         graph_(graph),
+        devices_(devices),
         written_(graph.data().size(), 0),
-        holdings_(static_cast<std::size_t>(schedule.workers())) {}
+        holdings_(static_cast<std::size_t>(std::ranges::max(devices)) + 1) {}
 
   std::vector<Holdings> holdings() {
     for (const Task& task : graph_.tasks()) take(task);
-    std::ranges::sort(touches_, {}, [](const Touch& t) { return std::pair(t.datum, t.worker); });
+    std::ranges::sort(touches_, {}, [](const Touch& t) { return std::pair(t.datum, t.device); });
     for (auto first = touches_.begin(); first != touches_.end();) {
       plan::Span time = first->time;
       auto next = first + 1;
-      for (; next != touches_.end() && next->datum == first->datum && next->worker == first->worker; ++next) {
+      for (; next != touches_.end() && next->datum == first->datum && next->device == first->device; ++next) {
         time.start = std::min(time.start, next->time.start);
         time.end = std::max(time.end, next->time.end);
       }
-      hold(first->datum, first->worker, time);
+      hold(first->datum, first->device, time);
       first = next;
     }
     for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-      if (!is_temporary(graph_.data()[d].kind)) hold(d, graph_.data()[d].worker, {always, forever});
+      if (!is_temporary(graph_.data()[d].kind)) hold(d, device(graph_.data()[d].worker), {always, forever});
     }
     return std::move(holdings_);
   }
@@ -107,13 +109,15 @@ class Accountant {
  private:
   struct Touch {
     std::size_t datum;
-    int worker;
+    int device;
     plan::Span time;
   };
 
-  void hold(std::size_t datum, int worker, plan::Span time) {
+  [[nodiscard]] int device(int worker) const { return devices_[static_cast<std::size_t>(worker)]; }
+
+  void hold(std::size_t datum, int device, plan::Span time) {
     const Datum& what = graph_.data()[datum];
-    holdings_[static_cast<std::size_t>(worker)].add(part_of(what.kind), bytes_of(what), time.start, time.end);
+    holdings_[static_cast<std::size_t>(device)].add(part_of(what.kind), bytes_of(what), time.start, time.end);
   }
 
   [[nodiscard]] double arrival(std::size_t datum) const {
@@ -131,13 +135,15 @@ class Accountant {
     return {time, time};
   }
 
-  void touch(std::size_t datum, int worker, plan::Span time) { touches_.push_back({datum, worker, time}); }
+  void touch(std::size_t datum, int worker, plan::Span time) {
+    touches_.push_back({datum, device(worker), time});
+  }
 
   void take(const Task& task) {
     const plan::Span time = time_of(task);
     for (const auto& [datum, access] : task.data) {
       const Datum& what = graph_.data()[datum];
-      if (what.worker == task.worker) {
+      if (device(what.worker) == device(task.worker)) {
         if (is_temporary(what.kind)) touch(datum, task.worker, time);
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
@@ -153,6 +159,7 @@ class Accountant {
   const plan::Costs& costs_;
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;
+  const std::vector<int>& devices_;
   std::vector<double> written_;  // by datum: when it is there
   std::vector<Touch> touches_;   // of temporaries and copies
   std::vector<Holdings> holdings_;
@@ -162,23 +169,27 @@ class Accountant {
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline) {
+                                      const plan::Timeline& timeline, std::vector<int> devices) {
   const TaskGraph graph(schedule, network, optimizer);
-  std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph).holdings();
-  std::vector<std::set<int>> stages(holdings.size());  // that a worker computes
+  if (devices.empty()) {
+    devices.resize(static_cast<std::size_t>(schedule.workers()));
+    std::iota(devices.begin(), devices.end(), 0);
+  }
+  std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph, devices).holdings();
+  std::vector<std::set<int>> stages(devices.size());  // that a worker computes
   for (const plan::JobId id : schedule.order()) {
     stages[static_cast<std::size_t>(schedule.compute(id))].insert(schedule.job(id).stage);
   }
   std::vector<WorkerMemory> needs;
-  for (std::size_t w = 0; w < holdings.size(); ++w) {
+  for (std::size_t w = 0; w < devices.size(); ++w) {
     // StarPU keeps the workspace of each stage that a worker has run.
     for (const int s : stages[w]) {
       const model::Stage& stage = network.stages[static_cast<std::size_t>(s)];
-      holdings[w].add(&WorkerMemory::workspace, scratch_size(schedule, stage) * sizeof(float), always,
-                      forever);
+      holdings[static_cast<std::size_t>(devices[w])].add(
+          &WorkerMemory::workspace, scratch_size(schedule, stage) * sizeof(float), always, forever);
     }
-    needs.push_back(holdings[w].peak());
   }
+  for (Holdings& device : holdings) needs.push_back(device.peak());
   return needs;
 }
 

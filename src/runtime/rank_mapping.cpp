@@ -51,7 +51,13 @@ std::vector<std::vector<Device>> gather_devices(const Mpi& mpi, std::vector<Devi
 
 GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   GpuShare share;
-  if (config.device != "cuda") return share;
+  if (!config.uses_gpus()) return share;
+  const auto on_gpus = [&](int rank) {
+    int count = 0;
+    for (int i = 0; i < map.count(rank); ++i) count += config.on_gpu(map.worker(map.first(rank) + i)) ? 1 : 0;
+    return count;
+  };
+  const int mine = on_gpus(mpi.rank());
   const auto visible = gather_devices(mpi, visible_gpus());
   const std::string host = find_hardware().host;
   std::vector<GpuTenant> here;
@@ -60,25 +66,40 @@ GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& c
     const std::vector<Device>& gpus = visible[static_cast<std::size_t>(rank)];
     if (rank == mpi.rank()) self = here.size();
     if (rank == mpi.rank() || (!gpus.empty() && gpus.front().host == host))
-      here.push_back({gpus, map.count(rank)});
+      here.push_back({gpus, on_gpus(rank)});
   }
-  share.devices = share_gpus(here)[self];
-  for (const Device& device : share.devices) {
+  const std::vector<Device> devices = share_gpus(here)[self];
+  for (const Device& device : devices) {
     if (share.gpus.empty() || share.gpus.back() != device.number) share.gpus.push_back(device.number);
   }
   std::string problem;
-  const auto carries = [&](int gpu) { return std::ranges::count(share.devices, gpu, &Device::number); };
-  if (share.gpus.empty()) {
+  const auto carries = [&](int gpu) { return std::ranges::count(devices, gpu, &Device::number); };
+  if (share.gpus.empty() && mine > 0) {
     problem = fmt::format("runtime.device: cuda: rank {} finds no CUDA device", mpi.rank());
   } else if (!std::ranges::all_of(share.gpus,
                                   [&](int gpu) { return carries(gpu) == carries(share.gpus[0]); })) {
     problem = fmt::format("schedule.workers: rank {} carries {} workers, which do not divide by its {} GPUs",
-                          mpi.rank(), map.count(mpi.rank()), share.gpus.size());
+                          mpi.rank(), mine, share.gpus.size());
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) throw InputError(problem);
-  share.workers_each = static_cast<int>(share.devices.size() / share.gpus.size());
+  if (mine == 0) return share;
+  share.workers_each = mine / static_cast<int>(share.gpus.size());
+  share.devices.resize(static_cast<std::size_t>(map.count(mpi.rank())));
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < share.devices.size(); ++i) {
+    if (config.on_gpu(map.worker(map.first(mpi.rank()) + static_cast<int>(i))))
+      share.devices[i] = devices[next++];
+  }
   return share;
+}
+
+std::vector<Device> devices_of(const CoreShare& cores, const GpuShare& gpus, int places) {
+  std::vector<Device> devices = Topology::host().cores_of(cores, places);
+  for (std::size_t i = 0; i < gpus.devices.size(); ++i) {
+    if (gpus.devices[i]) devices[i] = *gpus.devices[i];
+  }
+  return devices;
 }
 
 WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Flow> flows) {

@@ -11,9 +11,12 @@
 namespace starpipe::runtime {
 
 /// Collective, before StarPU starts. This rank's part of its host's GPUs, as `share_gpus` of mapping.hpp
-/// divides those that CUDA lets the ranks see; nothing unless `runtime.device` is cuda. Throws InputError on
-/// every rank when a rank's GPUs do not carry equally many of its workers.
+/// divides those that CUDA lets the ranks see among the workers that `runtime.device` puts on GPUs. Throws
+/// InputError on every rank when a rank's GPUs do not carry equally many of these.
 GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+
+/// By place of this rank: its GPU, or its core.
+std::vector<Device> devices_of(const CoreShare& cores, const GpuShare& gpus, int places);
 
 /// Collective. The workers on the places of the ranks, near to those that they exchange much with. `devices`:
 /// of this rank's places (their host and rank are set here).

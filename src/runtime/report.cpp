@@ -60,7 +60,8 @@ ordered_json to_json(const Config& config) {
   if (schedule.recompute) json["schedule"]["recompute"] = true;
   json["runtime"] = {{"policy", runtime.policy},
                      {"mapping", runtime.mapping == MappingKind::linear ? "linear" : "auto"},
-                     {"device", runtime.device},
+                     {"device", runtime.device.size() == 1 ? ordered_json(runtime.device.front())
+                                                           : ordered_json(runtime.device)},
                      {"precision", model::to_string(config.model.precision)},
                      {"workers_per_core", runtime.workers_per_core},
                      {"timeout", runtime.timeout}};
@@ -192,6 +193,7 @@ ordered_json make_report(const Config& config, const Experiment& experiment,
   if (record.rank_bytes_known) {
     report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
   }
+  if (record.gpus) report["gpus"] = to_json(*record.gpus);
   ordered_json durations = ordered_json::array();
   for (const plan::Durations& d : measurement.costs().durations)
     durations.push_back({{"F", d.F}, {"B", d.B}, {"W", d.W}});
@@ -237,6 +239,7 @@ std::string comparison_table(const plan::Schedule& schedule, const plan::Timelin
   }
   text +=
       "One figure where prediction and measurement are equal, \"predicted / measured\" where they are not.\n";
+  if (record.gpus) text += to_text(*record.gpus);
   return text;
 }
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "gpu_report.hpp"
 #include "measurement.hpp"
 #include "session.hpp"
 #include "starpipe/runtime/config.hpp"
@@ -26,6 +28,7 @@ struct TrainRecord {
   std::uint64_t rank_bytes_predicted = 0;  ///< crossing between ranks, whole run
   std::uint64_t rank_bytes_measured = 0;   ///< by StarPU-MPI's statistics
   bool rank_bytes_known = false;           ///< whether these were on
+  std::optional<GpuReport> gpus;           ///< nothing when no worker is on a GPU
 };
 
 /// What every report starts with: configuration, versions, machine, where each rank ran, time.

@@ -19,6 +19,7 @@
 #include <starpu_mpi.h>
 #include <nlohmann/json.hpp>
 
+#include "devices.hpp"
 #include "mpi_polling.hpp"
 #include "sched/starpu_policy.hpp"
 #include "starpipe/plan/error.hpp"
@@ -83,9 +84,9 @@ class WithVariable {
   std::string before_;
 };
 
-// With no GPUs: one CPU worker for each of `workers`.
+// One CPU worker for each of `workers` that has no GPU.
 void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
-  conf.ncpus = gpus.gpus.empty() ? workers : 0;
+  conf.ncpus = workers - gpus.workers_each * static_cast<int>(gpus.gpus.size());
   conf.ncuda = static_cast<int>(gpus.gpus.size());
   conf.nopencl = 0;
   conf.use_explicit_workers_cuda_gpuid = gpus.gpus.empty() ? 0 : 1;
@@ -94,14 +95,40 @@ void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
   }
 }
 
-// StarPU's numbers of the workers that it started, at most `workers`; neighbours on the same GPU, in whatever
-// order StarPU numbers them.
-std::vector<int> started_workers(int workers, bool on_gpus) {
-  std::vector<int> ids(static_cast<std::size_t>(workers));
-  const unsigned found = starpu_worker_get_ids_by_type(on_gpus ? STARPU_CUDA_WORKER : STARPU_CPU_WORKER,
-                                                       ids.data(), static_cast<unsigned>(workers));
-  ids.resize(std::min(ids.size(), std::size_t{found}));
-  if (on_gpus) std::ranges::stable_sort(ids, {}, [](int id) { return starpu_worker_get_devid(id); });
+// StarPU numbers the workers of GPUs before those of cores, and gives cores in that order.
+void bind_workers(starpu_conf& conf, std::span<const unsigned> pus, const GpuShare& gpus) {
+  std::vector<unsigned> order;
+  for (const bool on_gpu : {true, false}) {
+    for (std::size_t place = 0; place < pus.size(); ++place) {
+      if (gpus.has(static_cast<int>(place)) == on_gpu) order.push_back(pus[place]);
+    }
+  }
+  conf.use_explicit_workers_bindid = 1;
+  for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i)
+    conf.workers_bindid[i] = order[i % order.size()];
+}
+
+// StarPU's numbers of the workers that it started of a kind; neighbours on the same GPU, in whatever order
+// StarPU numbers them.
+std::vector<int> started_workers(starpu_worker_archtype kind) {
+  std::vector<int> ids(static_cast<std::size_t>(starpu_worker_get_count_by_type(kind)));
+  starpu_worker_get_ids_by_type(kind, ids.data(), static_cast<unsigned>(ids.size()));
+  std::ranges::stable_sort(ids, {}, [](int id) { return starpu_worker_get_devid(id); });
+  return ids;
+}
+
+// By place; fewer where StarPU started fewer.
+std::vector<int> workers_by_place(int workers, const GpuShare& gpus) {
+  const std::vector<int> on_gpus = started_workers(STARPU_CUDA_WORKER);
+  const std::vector<int> on_cores = started_workers(STARPU_CPU_WORKER);
+  auto gpu = on_gpus.begin();
+  auto core = on_cores.begin();
+  std::vector<int> ids;
+  for (int place = 0; place < workers; ++place) {
+    auto& next = gpus.has(place) ? gpu : core;
+    if (next == (gpus.has(place) ? on_gpus : on_cores).end()) break;
+    ids.push_back(*next++);
+  }
   return ids;
 }
 
@@ -191,16 +218,23 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
                                  mpi.ranks(), map.workers()));
   }
   const Hardware hardware = find_hardware();
-  const int own_workers = map.count(mpi.rank());
+  const auto on_cores = [&](int rank) {
+    int count = 0;
+    for (int i = 0; i < map.count(rank); ++i) count += config.on_gpu(map.worker(map.first(rank) + i)) ? 0 : 1;
+    return count;
+  };
+  const int own_workers = on_cores(mpi.rank());
   // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
   const auto everybody = mpi.gather(nlohmann::json{hardware.host, hardware.binding}.dump());
   std::vector<Tenant> here;
+  std::vector<Tenant> on_cores_here;
   std::size_t self = 0;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
     const auto words = nlohmann::json::parse(everybody[static_cast<std::size_t>(rank)]);
     if (words[0] != hardware.host) continue;
     if (rank == mpi.rank()) self = here.size();
     here.push_back({words[1].get<std::string>(), map.count(rank)});
+    on_cores_here.push_back({here.back().binding, on_cores(rank)});
   }
   CoreShare share = Topology::host().share(here, self);
   if (user_binds_workers()) {
@@ -210,17 +244,18 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
   std::string problem;
   const std::string allowed = environment("STARPU_NCPU");
-  const bool compute = config.device == "cpu" && !config.emulate;  // on the cores
-  if (compute && share.workers > share.cores * config.workers_per_core) {
+  // Threads that drive GPUs have cores too, but wait there.
+  const int computing = config.emulate ? 0 : Topology::host().share(on_cores_here, self).workers;
+  if (computing > share.cores * config.workers_per_core) {
     problem = fmt::format(
         "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "
         "(runtime.workers_per_core: {})",
-        map.workers(), share.workers, share.cores, hardware.machine, share.cores * config.workers_per_core,
+        map.workers(), computing, share.cores, hardware.machine, share.cores * config.workers_per_core,
         config.workers_per_core);
-  } else if (config.device == "cpu" && !allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
+  } else if (!allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
     problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}",
                           mpi.rank(), own_workers, allowed);
-  } else if (config.device == "cpu" && own_workers > STARPU_MAXCPUS) {
+  } else if (own_workers > STARPU_MAXCPUS) {
     problem =
         fmt::format("schedule.workers: rank {} would carry {} workers, StarPU was built for {} a process",
                     mpi.rank(), own_workers, STARPU_MAXCPUS);
@@ -230,13 +265,13 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   return share;
 }
 
-std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share) {
-  std::vector<std::string> devices;
-  for (const Device& device : Topology::host().cores_of(share, map.count(mpi.rank())))
-    devices.push_back(device.name);
+std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                     std::span<const Device> devices) {
+  std::vector<std::string> names;
+  for (const Device& device : devices) names.push_back(device.name);
   const auto everybody =
       mpi.gather(nlohmann::json{find_hardware().machine, share.binding, Topology::host().cores(share.binding),
-                                !share.worker_pus.empty(), devices}
+                                !share.worker_pus.empty(), names}
                      .dump());
   std::vector<RankPlace> places;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
@@ -271,7 +306,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
   const int workers = map.count(mpi.rank());
-  const bool on_gpus = !gpus.gpus.empty();
+  for (const int gpu : gpus.gpus)
+    device_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
   const WithVariable streams("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
   take_devices(conf, workers, gpus);
   conf.catch_signals = 0;
@@ -281,10 +317,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
     if (!user_binds_workers()) unbound.emplace("STARPU_WORKERS_NOBIND", "1");
   } else {
     binding_.emplace(share.binding);
-    conf.use_explicit_workers_bindid = 1;
-    for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i) {
-      conf.workers_bindid[i] = share.worker_pus[i % share.worker_pus.size()];
-    }
+    bind_workers(conf, share.worker_pus, gpus);
   }
   starpu_sched_policy ours = sched::starpipe_policy();
   if (choice_.starpu == sched::policy_name) {
@@ -301,10 +334,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (policy_ != choice_.starpu) {
     problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", choice_.name, policy_);
   }
-  starpu_ids_ = started_workers(workers, on_gpus);
+  starpu_ids_ = workers_by_place(workers, gpus);
   if (std::ssize(starpu_ids_) < workers && problem.empty()) {
-    problem = fmt::format("rank {}: StarPU started {} of {} {} workers", mpi.rank(), starpu_ids_.size(),
-                          workers, on_gpus ? "CUDA" : "CPU");
+    problem = fmt::format("rank {}: StarPU started {} CUDA and {} CPU workers for {}", mpi.rank(),
+                          starpu_cuda_worker_get_count(), starpu_cpu_worker_get_count(), workers);
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) {
@@ -312,12 +345,23 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
     starpu_mpi_shutdown();
     throw InputError(problem);
   }
-  if (on_gpus) cublas_.emplace();
+  if (!gpus.gpus.empty()) cublas_.emplace();
+  for (DeviceMemory& memory : device_memory_) memory.driver_initialised = gpu_bytes_in_use(memory.gpu);
   logical_.assign(starpu_worker_get_count(), -1);
   for (std::size_t i = 0; i < starpu_ids_.size(); ++i) {
     const int place = map.first(mpi.rank()) + static_cast<int>(i);
     logical_[static_cast<std::size_t>(starpu_ids_[i])] = map.worker(place);
   }
+}
+
+std::vector<int> Session::memory_nodes() const {
+  std::vector<int> nodes(static_cast<std::size_t>(map_.workers()), -1);
+  for (int worker = 0; worker < map_.workers(); ++worker) {
+    if (!is_local(worker)) continue;
+    nodes[static_cast<std::size_t>(worker)] =
+        static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(starpu_worker(worker))));
+  }
+  return nodes;
 }
 
 Session::~Session() {

@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <mpi.h>
 
+#include "device_meter.hpp"
 #include "hardware.hpp"
 #include "policy_choice.hpp"
 #include "starpipe/runtime/config.hpp"
@@ -94,19 +96,25 @@ struct RankPlace {
   std::vector<std::string> devices;  ///< by place
 };
 
-/// Collective. By rank.
-std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share);
+/// Collective. By rank. `devices`: by place of this rank.
+std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                     std::span<const Device> devices);
 
-/// The GPUs that carry a rank's logical workers; none: its workers are CPU cores.
+/// The GPUs that carry logical workers of a rank; none: all its workers are CPU cores.
 struct GpuShare {
-  std::vector<int> gpus;        ///< CUDA's numbers in this process, ascending
-  int workers_each = 1;         ///< logical workers of each: streams of one GPU
-  std::vector<Device> devices;  ///< by place
+  std::vector<int> gpus;  ///< CUDA's numbers in this process, ascending
+  int workers_each = 1;   ///< logical workers of each: streams of one GPU
+  /// By place, nothing where the worker is a core; empty without GPUs.
+  std::vector<std::optional<Device>> devices;
+
+  [[nodiscard]] bool has(int place) const {
+    return !devices.empty() && devices[static_cast<std::size_t>(place)].has_value();
+  }
 };
 
-/// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank, bound to its core when the
-/// share has one for each; the process's other threads are then bound to the share. Or, with GPUs, with one
-/// CUDA worker (a stream) for each logical worker, neighbours on the same GPU.
+/// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank that is a core, bound to
+/// its core when the share has one for each; the process's other threads are then bound to the share. And
+/// with one CUDA worker (a stream) for each that is on a GPU, neighbours on the same one.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
@@ -130,8 +138,12 @@ class Session {
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
-  /// Whether the workers are GPUs.
+  /// Whether some of this rank's workers are on GPUs.
   [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
+  /// StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
+  [[nodiscard]] std::vector<int> memory_nodes() const;
+  /// What was in use on this rank's GPUs before the first step.
+  [[nodiscard]] const std::vector<DeviceMemory>& device_memory() const { return device_memory_; }
 
   /// What was asked for.
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
@@ -147,7 +159,8 @@ class Session {
   PolicyChoice choice_;
   std::string policy_;
   std::optional<CublasHandles> cublas_;
-  sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
+  std::vector<DeviceMemory> device_memory_;  // by GPU
+  sched::PolicyCore* core_ = nullptr;        // StarPU's policy owns it
   std::vector<int> starpu_ids_;
   std::vector<int> logical_;
 };

@@ -92,6 +92,21 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
   record.rank_bytes_known = statistics != nullptr && std::string_view(statistics) != "0";
 }
 
+// Collective; complete on rank 0.
+std::optional<GpuReport> report_gpus(const Assignment& job, const Engine& engine,
+                                     const Measurement& measurement) {
+  if (!job.config.runtime.uses_gpus()) return std::nullopt;
+  const std::vector<DeviceMemory> measured = engine.device_memory();
+  GpuReport report{.gpus = {}, .copies = find_gpu_copies(job.mpi)};
+  if (job.mpi.rank() != 0) return report;
+  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.places);
+  const Experiment& e = job.experiment;
+  const auto needs = memory_need(e.schedule, e.network, job.config.training.optimizer, measurement.costs(),
+                                 measurement.predicted(), gpu_of_worker);
+  report.gpus = gpu_use(measured, gpu_of_worker, needs);
+  return report;
+}
+
 void write_outputs(const Assignment& job, const TrainOutputs& outputs, const TrainRecord& record,
                    const Measurement& measurement) {
   const Experiment& experiment = job.experiment;
@@ -126,6 +141,7 @@ void run_and_report(const Assignment& job, const TrainOutputs& outputs, const Se
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(job.config, engine, session, engine.graph(), record);
+  record.gpus = report_gpus(job, engine, measurement);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
   if (session.mpi().rank() != 0) return;
   if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);

@@ -63,7 +63,7 @@ TEST_F(LoadConfig, LeavesDefaultsWhereNothingIsGiven) {
   EXPECT_FALSE(config.schedule.stages.has_value());
   EXPECT_FALSE(config.schedule.discipline.has_value());
   EXPECT_EQ(config.runtime.policy, "starpipe");
-  EXPECT_EQ(config.runtime.device, "cpu");
+  EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cpu"});
   EXPECT_EQ(config.source, file_.string());
 }
 
@@ -111,7 +111,7 @@ runtime: {policy: lws, device: cuda, precision: tf32, workers_per_core: 2, timeo
   EXPECT_EQ(config.schedule.memory_limit, 3);
   EXPECT_TRUE(config.schedule.recompute);
   EXPECT_EQ(config.runtime.policy, "lws");
-  EXPECT_EQ(config.runtime.device, "cuda");
+  EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cuda"});
   EXPECT_EQ(config.model.precision, model::Precision::tf32);
   EXPECT_EQ(config.runtime.workers_per_core, 2);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);

@@ -75,7 +75,8 @@ Value by_definition(const PartitionRequest& request, const std::vector<int>& cut
     }
     const auto w = static_cast<std::size_t>(stage_workers[stage]);
     const std::size_t following = std::min(stages - 1 - stage, request.stashes.size() - 1);
-    load[w] += layer.time.F + layer.time.B + layer.time.W;
+    const Durations& time = layer.on(request.kinds.empty() ? 0 : request.kinds[w]);
+    load[w] += time.F + time.B + time.W;
     memory[w] += static_cast<double>(layer.sizes.weights) * (2 + request.optimizer_states) +
                  static_cast<double>(layer.sizes.stash) * request.stashes[following];
   }
@@ -111,10 +112,14 @@ Best brute_force(const PartitionRequest& request) {
     for_all_cuts(layers, static_cast<int>(request.stage_workers.size()), {},
                  [&](const std::vector<int>& cuts) { consider(cuts, request.stage_workers); });
   } else if (request.allocation == Allocation::contiguous) {
-    for (int stages = 1; stages <= std::min(layers, request.workers); ++stages) {
-      std::vector<int> workers(static_cast<std::size_t>(stages));
-      std::iota(workers.begin(), workers.end(), 0);
-      for_all_cuts(layers, stages, {}, [&](const std::vector<int>& cuts) { consider(cuts, workers); });
+    for (unsigned used = 1; used < 1U << static_cast<unsigned>(request.workers); ++used) {
+      std::vector<int> workers;
+      for (int w = 0; w < request.workers; ++w) {
+        if ((used >> static_cast<unsigned>(w) & 1U) != 0) workers.push_back(w);
+      }
+      if (static_cast<int>(workers.size()) > layers) continue;
+      for_all_cuts(layers, static_cast<int>(workers.size()), {},
+                   [&](const std::vector<int>& cuts) { consider(cuts, workers); });
     }
   } else {
     std::vector<int> owner(static_cast<std::size_t>(layers), 0);
@@ -163,6 +168,17 @@ class RandomRequests {
     request.optimizer_states = number(0, 2);
     request.stashes = {1};
     while (number(0, 2) > 0) request.stashes.push_back(request.stashes.back() + number(0, 2));
+    return request;
+  }
+
+  /// With workers of up to three kinds.
+  PartitionRequest mixed(PartitionRequest request) {
+    const int kinds = number(2, 3);
+    for (int w = 0; w < request.workers; ++w) request.kinds.push_back(number(0, kinds - 1));
+    for (LayerCosts& layer : request.layers) {
+      for (int kind = 1; kind < kinds; ++kind)
+        layer.others.push_back({.F = number(0, 9) + 0.0, .B = number(0, 9) + 0.0, .W = number(0, 9) + 0.0});
+    }
     return request;
   }
 
@@ -239,6 +255,71 @@ TEST(Partition, GeneralIsOptimal) {
     if (random.number(0, 2) == 0) request.alpha = request.beta = 0;
     expect_optimal(request, random);
   }
+}
+
+TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 300; ++i) {
+    expect_optimal(random.mixed(random.next(8, 4)), random);
+    PartitionRequest request = general(random.mixed(random.next(6, 3)));
+    if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
+    if (random.number(0, 1) == 0) request.alpha = request.beta = 0;
+    expect_optimal(request, random);
+    request = random.mixed(random.next(9, 4));
+    std::vector<int> workers;
+    const int stages = random.number(1, static_cast<int>(request.layers.size()));
+    for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
+    expect_optimal(placed(request, workers), random);
+  }
+}
+
+// Layers that a CPU needs k times as long for as a GPU: the GPU gets k times as many.
+TEST(Partition, AFasterWorkerGetsAsMuchMore) {
+  for (const int k : {2, 3, 7}) {
+    PartitionRequest request = chain(std::vector<double>(static_cast<std::size_t>(2 * (k + 1)), k), 2);
+    for (LayerCosts& layer : request.layers) layer.others = {{.F = 0.25, .B = 0.25, .W = 0.5}};
+    for (const bool gpu_first : {true, false}) {
+      request.kinds = gpu_first ? std::vector{1, 0} : std::vector{0, 1};
+      for (const PartitionRequest& asked : {request, general(request), placed(request, {0, 1})}) {
+        const Partition found = partition(asked);
+        const auto owner = owners(found, request.layers.size());
+        EXPECT_EQ(std::ranges::count(owner, gpu_first ? 0 : 1), 2 * k);
+        EXPECT_EQ(found.bottleneck, 2 * k);
+        EXPECT_TRUE(found.optimal());
+        EXPECT_EQ(evaluate_partition(request, found.cuts, found.stage_workers).lower_bound, 2 * k);
+      }
+    }
+  }
+}
+
+TEST(Partition, AWorkerThatWouldHoldUpTheOthersGetsNothing) {
+  PartitionRequest request = chain({1, 1, 1, 1}, 3);
+  for (LayerCosts& layer : request.layers) layer.others = {{.F = 100, .B = 100, .W = 100}};
+  request.kinds = {0, 1, 0};
+  for (const double limit : {infinity, 1e9}) {
+    request.memory_limit = limit;
+    const Partition found = partition(request);
+    EXPECT_THAT(found.stage_workers, ElementsAre(0, 2));
+    EXPECT_THAT(found.cuts, ElementsAre(2));
+  }
+}
+
+TEST(Partition, StageCostsAreThoseOfTheirDevices) {
+  PartitionRequest request = chain({4, 8, 12}, 2);
+  for (LayerCosts& layer : request.layers) layer.others = {{.F = 1, .B = 2, .W = 3}};
+  const Costs costs = stage_costs(request.layers, std::vector{2}, std::vector{1, 0});
+  EXPECT_EQ(costs.durations[0].W, 6);
+  EXPECT_EQ(costs.durations[1].W, 6);
+  EXPECT_EQ(costs.durations[0].F, 2);
+  EXPECT_EQ(costs.durations[1].F, 3);
+}
+
+TEST(Partition, KindsNeedTimes) {
+  PartitionRequest request = chain({1, 1}, 2);
+  request.kinds = {0, 1};
+  EXPECT_THROW(partition(request), InputError);
+  request.kinds = {0};
+  EXPECT_THROW(partition(request), InputError);
 }
 
 // Source 001, exercise on load balancing.

@@ -3,8 +3,8 @@
 // the schedule, bit by bit as the schedule says when that is ordered, and what it measures is what `plan`
 // predicts. Every test is collective, so nothing may return before what other ranks wait for.
 //
-// --workers=N (4): logical workers. --policy=NAME: the scheduling policy. --stall=yes: no tests; rank 1 stops
-// answering, for fault_test.py.
+// --workers=N (4): logical workers. --device=cpu|cuda|mixed: what they are. --policy=NAME: the scheduling
+// policy. --stall=yes: no tests; rank 1 stops answering, for fault_test.py.
 #include "runtime/engine.hpp"
 
 #include <cblas.h>
@@ -352,6 +352,19 @@ TEST(Engine, StagesWithoutParameters) {
   }
 }
 
+// What the engine keeps accumulators on a GPU by: StarPU evicts no datum from a node that it is to be written
+// through to. Main memory is the only node here, but for data without a home the rules are the same there.
+TEST(Engine, WhatIsWrittenThroughToANodeIsNotEvictedFromIt) {
+  starpu_data_handle_t registered = nullptr;
+  starpu_vector_data_register(&registered, -1, 0, 1000, sizeof(float));
+  const Handle handle(registered, false);
+  ASSERT_EQ(starpu_data_acquire(registered, STARPU_W), 0);
+  starpu_data_release(registered);
+  EXPECT_EQ(starpu_data_can_evict(registered, STARPU_MAIN_RAM, STARPU_FETCH), 1);
+  starpu_data_set_wt_mask(registered, 1U << STARPU_MAIN_RAM);
+  EXPECT_EQ(starpu_data_can_evict(registered, STARPU_MAIN_RAM, STARPU_FETCH), 0);
+}
+
 // After a step StarPU holds the workers' scratch memory and nothing else: activations, stashes and fetched
 // weights have been given back.
 TEST(Engine, NothingIsLeftInMemory) {
@@ -419,12 +432,20 @@ int run(int argc, char** argv) {
   report_on_rank_0(mpi);
   RuntimeConfig config;
   config.policy = option(argc, argv, "--policy", "starpipe");
-  config.device = option(argc, argv, "--device", "cpu");
-  if (config.device == "cuda" && cuda_devices().empty()) {
+  // "mixed": cores and GPUs in turn.
+  const std::string device = option(argc, argv, "--device", "cpu");
+  const int count = std::stoi(option(argc, argv, "--workers", "4"));
+  config.device = {device};
+  if (device == "mixed") {
+    config.device.clear();
+    for (int worker = 0; worker < count; ++worker)
+      config.device.emplace_back(worker % 2 == 0 ? "cuda" : "cpu");
+  }
+  if (config.uses_gpus() && cuda_devices().empty()) {
     if (mpi.rank() == 0) std::puts("skipped: no CUDA device");
     return 77;
   }
-  WorkerMap map(std::stoi(option(argc, argv, "--workers", "4")), mpi.ranks());
+  WorkerMap map(count, mpi.ranks());
   if (option(argc, argv, "--places", "linear") == "reversed") {
     std::vector<int> places;
     for (int worker = 0; worker < map.workers(); ++worker) places.push_back(map.workers() - 1 - worker);

@@ -22,13 +22,16 @@ std::string problem(const Config& config) {
 TEST(Device, IsRefusedWhereThereIsNone) {
   Config config;
   EXPECT_EQ(problem(config), "");
-  config.runtime.device = "cuda";
+  config.runtime.device = {"cuda"};
   if (!built_with_cuda()) {
     EXPECT_EQ(problem(config),
               "runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
     return;
   }
   EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "");
+  config.runtime.device = {"cpu", "cuda"};
+  EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "")
+      << "one worker of two";
   config.runtime.emulate.emplace();
   EXPECT_EQ(problem(config), "runtime.device: cuda: runtime.emulate needs device cpu");
 }
@@ -42,9 +45,9 @@ TEST(Device, NeedsKernelsForEachLayer) {
   for (const int hidden : {128, 129}) {
     gpt.hidden = hidden;
     const model::Network network = model::build_network(gpt, 1, 1);
-    config.runtime.device = "cpu";
+    config.runtime.device = {"cpu"};
     EXPECT_NO_THROW(check_kernels(config, network));
-    config.runtime.device = "cuda";
+    config.runtime.device = {"cuda"};
     if (built_with_cuda() && hidden == 128) {
       EXPECT_NO_THROW(check_kernels(config, network));
     } else {

@@ -48,6 +48,44 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
 }
 
+std::uint64_t sum_of(const std::vector<WorkerMemory>& needs) {
+  std::uint64_t sum = 0;
+  for (const WorkerMemory& need : needs) sum += need.total();
+  return sum;
+}
+
+// Workers of one device share what they hold: with fsdp, no copies of weights, only what one worker has.
+TEST(MemoryNeed, OfWorkersOnOneDevice) {
+  const model::Network network = tiny_gpt(4);
+  plan::Costs costs = costs_of(network);
+  costs.alpha = 0.25;
+  for (const char* name : {"1f1b", "fsdp", "zb-h1", "ddp"}) {
+    SCOPED_TRACE(name);
+    const Schedule schedule =
+        plan::make_schedule(name, {.workers = 4, .microbatches = 8, .graph = network.graph});
+    const plan::Timeline timeline = plan::simulate(schedule, costs);
+    const auto on = [&](std::vector<int> devices) {
+      return memory_need(schedule, network, adamw, costs, timeline, std::move(devices));
+    };
+    const auto apart = on({});
+    const auto pairs = on({0, 0, 1, 1});
+    const auto one = on({0, 0, 0, 0});
+    ASSERT_EQ(pairs.size(), 2U);
+    ASSERT_EQ(one.size(), 1U);
+    EXPECT_LE(pairs[0].total(), apart[0].total() + apart[1].total());
+    EXPECT_LE(sum_of(one), sum_of(pairs));
+    std::vector<WorkerMemory> swapped = on({1, 0, 3, 2});
+    for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(swapped[w ^ 1U].total(), apart[w].total()) << w;
+    std::uint64_t weights = 0;
+    for (const plan::StageSizes& size : network.sizes()) weights += size.weights;
+    const bool replicas = std::string_view(name) == "ddp";
+    EXPECT_EQ(one[0].weights, replicas ? 4 * weights : weights);
+    if (std::string_view(name) == "fsdp") {
+      EXPECT_GT(sum_of(apart), sum_of(one) + weights);
+    }
+  }
+}
+
 TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
   // All forward passes at once on worker 0, one after the other with its backward pass on worker 1.
   const Schedule schedule({.name = "eager",

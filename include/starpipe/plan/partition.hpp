@@ -18,11 +18,17 @@ struct LayerCosts {
   std::string name = {};
   Durations time = {.F = 0, .B = 0, .W = 0};
   StageSizes sizes = {};
+  /// On further kinds of devices, 1, 2, ...; `time` is that of kind 0.
+  std::vector<Durations> others = {};
+
+  [[nodiscard]] const Durations& on(int kind) const {
+    return kind == 0 ? time : others[static_cast<std::size_t>(kind) - 1];
+  }
 };
 
 /// Which workers may have which layers.
 enum class Allocation : std::uint8_t {
-  contiguous,  ///< at most one stage a worker: stage s on worker s
+  contiguous,  ///< at most one stage a worker, in their order: stage s on worker s, where all are alike
   placed,      ///< exactly the stages of `stage_workers`, each of one layer at least
   general,     ///< any worker any layers; neighbours on one worker are a stage
 };
@@ -39,6 +45,8 @@ enum class Allocation : std::uint8_t {
 struct PartitionRequest {
   std::vector<LayerCosts> layers = {};
   int workers = 1;
+  /// By worker: the kind of its device, by which LayerCosts gives its times. Empty: all are of kind 0.
+  std::vector<int> kinds = {};
   Allocation allocation = Allocation::contiguous;
   /// Worker of each stage along the chain, for `placed`.
   std::vector<int> stage_workers = {};
@@ -79,7 +87,8 @@ struct Partition {
 /// The partition with the smallest bottleneck within the memory limit.
 ///
 /// With one stage a worker: dynamic programming, always optimal, and among the optima the one with the
-/// smallest sum of squared loads; O(S n^2) for n layers. Several stages a worker, or a general allocation,
+/// smallest sum of squared loads; O(S n^2) for n layers, and O(S^2 n^2) where workers are of several kinds
+/// and memory is limited: then any of them may be left out. Several stages a worker, or a general allocation,
 /// are NP-complete (source 002, section 4): local search from the contiguous optimum and a greedy one, then
 /// branch and bound, which proves the best to be optimal unless it runs out of `steps`.
 /// docs/partition.md has the recurrences. Deterministic.
@@ -97,8 +106,10 @@ Partition evaluate_partition(const PartitionRequest& request, std::vector<int> c
 /// Cuts into `stages` stages of as equal a number of layers as possible, the naive partition of source 001.
 std::vector<int> equal_cuts(int layers, int stages);
 
-/// Costs of the stages, for `simulate`: sums over their layers, and the output of the last one.
-Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts);
+/// Costs of the stages, for `simulate`: sums over their layers, and the output of the last one. `kinds`: of
+/// the device of each stage; empty: all 0.
+Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts,
+                  std::span<const int> kinds = {});
 
 /// `PartitionRequest::stashes` of a schedule: the most stashes of each stage at once, in a run with unit
 /// costs. 1F1B has 1, 2, ... up to its number of micro-batches. Exact for ordered schedules, whatever the

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -70,7 +71,8 @@ enum class MappingKind : std::uint8_t { linear, automatic };
 /// `runtime:` of the configuration.
 struct RuntimeConfig {
   std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
-  std::string device = "cpu";       ///< what the workers are: "cpu" cores or "cuda" GPUs
+  /// What the workers are, "cpu" cores or "cuda" GPUs: one word for all of them, or one for each.
+  std::vector<std::string> device = {"cpu"};
   /// Most logical workers that share a CPU core. More than one emulates a pipeline on a small machine;
   /// times are then not a pipeline's.
   int workers_per_core = 4;
@@ -84,6 +86,16 @@ struct RuntimeConfig {
   /// Bytes that a worker may need (memory.hpp); one that would need more is refused before the run.
   std::optional<std::uint64_t> memory_limit = std::nullopt;
   std::optional<EmulationConfig> emulate = std::nullopt;
+
+  [[nodiscard]] const std::string& device_of(int worker) const {
+    return device[device.size() == 1 ? 0 : static_cast<std::size_t>(worker)];
+  }
+  [[nodiscard]] bool on_gpu(int worker) const { return device_of(worker) == "cuda"; }
+  /// Whether some workers, or all of them, are GPUs.
+  [[nodiscard]] bool uses_gpus() const { return std::ranges::find(device, "cuda") != device.end(); }
+  [[nodiscard]] bool is_mixed() const {
+    return std::ranges::find(device, "cpu") != device.end() && uses_gpus();
+  }
 };
 
 /// A whole configuration file.

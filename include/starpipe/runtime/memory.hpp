@@ -32,8 +32,11 @@ struct WorkerMemory {
 /// there that touches it, or until it has been sent; elsewhere from its arrival to the end of the last job
 /// that reads it there. Weights leave at the start of the step, reductions take no time once all is there.
 /// O(jobs log jobs). Throws std::logic_error when schedule and network have different stage graphs.
+///
+/// With `devices`, the number of each worker's device from 0 on, it is by device: workers of one device share
+/// what they hold and fetch, but for their workspaces, and need it at different times.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline);
+                                      const plan::Timeline& timeline, std::vector<int> devices = {});
 
 }  // namespace starpipe::runtime

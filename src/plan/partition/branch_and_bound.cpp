@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <ranges>
+#include <set>
 
 #include "plan/partition/local_search.hpp"
 #include "plan/partition/problem.hpp"
@@ -37,7 +38,7 @@ class Budget {
 };
 
 /// Where neither transfers nor memory matter, the order of the layers does not: scheduling on parallel
-/// machines. The longest layer first, on the worker with the smallest load first.
+/// machines. The longest layer first, on the worker first that is done with it first.
 class Packing {
  public:
   Packing(const PartitionProblem& problem, Budget& budget)
@@ -47,9 +48,13 @@ class Packing {
         owner_(index(problem.layers())) {
     order_.resize(index(problem.layers()));
     std::iota(order_.begin(), order_.end(), 0);
-    std::ranges::stable_sort(order_, std::greater<>(), [&](int l) { return time(l); });
+    std::ranges::stable_sort(order_, std::greater<>(), [&](int l) { return work(l); });
     left_.assign(order_.size() + 1, 0);
-    for (std::size_t i = order_.size(); i-- > 0;) left_[i] = left_[i + 1] + time(order_[i]);
+    for (std::size_t i = order_.size(); i-- > 0;) left_[i] = left_[i + 1] + work(order_[i]);
+    for (int w = 0; w < problem.workers(); ++w) {
+      double& shortest = shortest_.emplace_back(infinity);
+      for (int l = 0; l < problem.layers(); ++l) shortest = std::min(shortest, time(l, w));
+    }
   }
 
   std::optional<std::vector<int>> run() {
@@ -58,16 +63,17 @@ class Packing {
   }
 
  private:
-  [[nodiscard]] double time(int layer) const { return problem_.time({layer, layer + 1}); }
+  [[nodiscard]] double time(int layer, int worker) const { return problem_.time({layer, layer + 1}, worker); }
+  [[nodiscard]] double work(int layer) const { return problem_.least_work({layer, layer + 1}); }
 
   /// What is left must fit below the best; room that is too small for the shortest layer is lost.
   [[nodiscard]] bool has_room(std::size_t position) const {
-    const double shortest = time(order_.back());
     double room = 0;
-    for (const double load : loads_) {
-      if (budget_.best() - load >= shortest) room += budget_.best() - load;
+    for (std::size_t w = 0; w < loads_.size(); ++w) {
+      const double left = budget_.best() - loads_[w];
+      if (left >= shortest_[w]) room += problem_.weight(static_cast<int>(w)) * left;
     }
-    return room >= left_[position];
+    return room >= left_[position] * (1 - 1e-12);
   }
 
   void place(std::size_t position, double largest) {
@@ -80,13 +86,14 @@ class Packing {
     const int layer = order_[position];
     std::vector<int> workers(loads_.size());
     std::iota(workers.begin(), workers.end(), 0);
-    std::ranges::stable_sort(workers, {}, [&](int w) { return loads_[index(w)]; });
-    double before = -1;
+    std::ranges::stable_sort(workers, {}, [&](int w) { return loads_[index(w)] + time(layer, w); });
+    std::vector<double> before(index(problem_.kinds()), -1);
     for (const int w : workers) {
       double& load = loads_[index(w)];
-      if (load == before) continue;  // as good as the worker before
-      before = load;
-      const double with = load + time(layer);
+      double& alike = before[index(problem_.kind(w))];
+      if (load == alike) continue;  // as good as the worker before
+      alike = load;
+      const double with = load + time(layer, w);
       if (!budget_.improves(with)) break;
       const double without = std::exchange(load, with);
       owner_[index(layer)] = w;
@@ -98,8 +105,9 @@ class Packing {
 
   const PartitionProblem& problem_;
   Budget& budget_;
-  std::vector<int> order_;    // layers, longest first
-  std::vector<double> left_;  // time of the layers from each position on
+  std::vector<int> order_;        // layers, longest first
+  std::vector<double> left_;      // work of the layers from each position on
+  std::vector<double> shortest_;  // time of a layer, by worker
   std::vector<double> loads_;
   std::vector<int> owner_;
   std::optional<std::vector<int>> best_;
@@ -145,7 +153,7 @@ class ChainSearch {
 
   /// What the layers before `end` add to the values at least.
   [[nodiscard]] double rest(int end) const {
-    return goal_ == Goal::bottleneck ? problem_.time({0, end}) : problem_.least_memory({0, end});
+    return goal_ == Goal::bottleneck ? problem_.least_work({0, end}) : problem_.least_memory({0, end});
   }
 
   /// Whether the layers before `end` may fit on the workers that can still get some; `stage` is the number of
@@ -153,8 +161,11 @@ class ChainSearch {
   [[nodiscard]] bool has_room(int end, int stage) const {
     const std::vector<int>& open = placed() ? open_[sequence_.size() - index(stage)] : all_;
     double room = 0;
-    for (const int w : open) room += std::max(0.0, budget_.best() - workers_[index(w)].value);
-    return room >= rest(end);
+    for (const int w : open) {
+      const double weight = goal_ == Goal::bottleneck ? problem_.weight(w) : 1;
+      room += weight * std::max(0.0, budget_.best() - workers_[index(w)].value);
+    }
+    return room >= rest(end) * (1 - 1e-12);
   }
 
   /// `layer` goes to `worker` as part of the stage with `following` stages after it; then the layers before
@@ -165,7 +176,7 @@ class ChainSearch {
     const LayerRange range{layer, layer + 1};
     const double memory = problem_.memory(range, following);
     w.memory += memory;
-    w.value += goal_ == Goal::bottleneck ? problem_.time(range) + activation : memory;
+    w.value += goal_ == Goal::bottleneck ? problem_.time(range, worker) + activation : memory;
     const double largest_now = std::max(largest, w.value);
     if (budget_.improves(w.value) && (goal_ == Goal::memory || problem_.fits(w.memory))) {
       go_on(layer, worker, following, largest_now);
@@ -196,11 +207,11 @@ class ChainSearch {
     }
     std::vector<int> candidates = all_;
     std::ranges::stable_sort(candidates, {}, [&](int w) { return workers_[index(w)].value; });
-    bool tried_empty = false;
+    std::set<int> tried_empty;  // kinds
     for (const int w : candidates) {
       if (!starts_.empty() && starts_.back().worker == w) continue;  // it would be the same stage
       const bool empty = workers_[index(w)].stages == 0;
-      if (empty && std::exchange(tried_empty, true)) continue;  // all empty workers are alike
+      if (empty && !tried_empty.insert(problem_.kind(w)).second) continue;  // as good as one before
       enter(layer, w, following, largest);
       if (budget_.done()) return;
     }

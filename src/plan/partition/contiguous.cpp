@@ -2,9 +2,13 @@
 // Dynamic programming from the last stage to the first, since what a stage holds follows from how many come
 // after it. docs/partition.md has the recurrences.
 #include <algorithm>
+#include <functional>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "plan/partition/problem.hpp"
+#include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
@@ -58,13 +62,138 @@ std::vector<int> cuts_of(const Table& table, int stages) {
   return cuts;
 }
 
+/// best[w][k][i]: the k last stages share the layers from i on, each on a worker of its own, from w on and in
+/// their order. Where nothing depends on how many stages follow, k is left out.
+class InOrder {
+ public:
+  static constexpr std::size_t most_entries = 30'000'000;
+
+  /// `stage(range, following, worker)`. Throws InputError where the table would be too large.
+  template <class Stage, class Combine>
+  InOrder(const PartitionProblem& problem, int most, Stage stage, Combine combine)
+      : workers_(problem.workers()),
+        layers_(problem.layers()),
+        most_(problem.request().memory_limit < infinity || most < std::min(workers_, layers_) ? most : 0) {
+    const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(layers_) + 1);
+    if (entries > most_entries) {
+      throw InputError(fmt::format(
+          "partition: {} workers of several kinds and {} layers are too many within a memory limit", workers_,
+          layers_));
+    }
+    best_.assign(entries, infinity);
+    next_.assign(entries, 0);
+    best_[at(workers_, 0, layers_)] = 0;
+    for (int w = workers_ - 1; w >= 0; --w) {
+      for (int k = 0; k <= most_; ++k) {
+        for (int i = layers_; i >= 0; --i) {
+          double& best = best_[at(w, k, i)];
+          best = best_[at(w + 1, k, i)];  // without this worker
+          if (k == 0 && most_ > 0) continue;
+          const int following = std::max(0, k - 1);
+          for (int j = i + 1; j <= layers_; ++j) {
+            const StageValue value = stage(LayerRange{i, j}, following, w);
+            if (!(value.least < best)) break;
+            const double total = combine(value.value, best_[at(w + 1, following, j)]);
+            if (total >= best) continue;
+            best = total;
+            next_[at(w, k, i)] = j;
+          }
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] double value() const { return best_[at(0, stages(), 0)]; }
+
+  [[nodiscard]] Stages found() const {
+    Stages result;
+    int k = stages();
+    for (int w = 0, i = 0; w < workers_; ++w) {
+      const int next = next_[at(w, k, i)];
+      if (next == 0) continue;
+      if (i > 0) result.cuts.push_back(i);
+      result.workers.push_back(w);
+      i = next;
+      k = std::max(0, k - 1);
+    }
+    return result;
+  }
+
+ private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] std::size_t at(int w, int k, int i) const {
+    return (index(w) * (index(most_) + 1) + index(k)) * (index(layers_) + 1) + index(i);
+  }
+  /// That are best.
+  [[nodiscard]] int stages() const {
+    int best = 0;
+    for (int k = 1; k <= most_; ++k) {
+      if (best_[at(0, k, 0)] < best_[at(0, best, 0)]) best = k;
+    }
+    return best;
+  }
+
+  int workers_;
+  int layers_;
+  int most_;
+  std::vector<double> best_;
+  std::vector<int> next_;  ///< where the stage on this worker ends; 0: it has none
+};
+
+double larger(double a, double b) { return std::max(a, b); }
+
+/// Load and memory of a stage with `following` stages after it.
+class Costs {
+ public:
+  explicit Costs(const PartitionProblem& problem) : problem_(problem) {}
+
+  [[nodiscard]] StageValue memory(LayerRange range, int following) const {
+    const double memory = problem_.memory(range, following);
+    return {memory, memory};
+  }
+  [[nodiscard]] StageValue load(LayerRange range, int following, int worker) const {
+    if (!problem_.fits(problem_.memory(range, following))) return {infinity, infinity};
+    const double time = problem_.time(range, worker);
+    return {time + problem_.activation_transfer(range.begin) + problem_.gradient_transfer(range.end), time};
+  }
+  /// To be summed.
+  [[nodiscard]] StageValue squares(LayerRange range, int following, int worker, double limit) const {
+    const auto [value, time] = load(range, following, worker);
+    if (time > limit) return {infinity, infinity};
+    return {value <= limit ? value * value : infinity, time * time};
+  }
+
+ private:
+  const PartitionProblem& problem_;
+};
+
+constexpr double rounding = 1 + 1e-9;
+
+std::optional<Stages> in_order(const PartitionProblem& problem, int most) {
+  const Costs costs(problem);
+  const InOrder least(
+      problem, most, [&](LayerRange range, int following, int w) { return costs.load(range, following, w); },
+      larger);
+  if (least.value() == infinity) return std::nullopt;
+  return InOrder(
+             problem, most,
+             [&, limit = least.value() * rounding](LayerRange range, int following, int w) {
+               return costs.squares(range, following, w, limit);
+             },
+             std::plus<>())
+      .found();
+}
+
 }  // namespace
 
-std::optional<std::vector<int>> contiguous_cuts(const PartitionProblem& problem, int stages, bool fewer,
-                                                Goal goal) {
+std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal) {
   const int layers = problem.layers();
-  const auto larger = [](double a, double b) { return std::max(a, b); };
-  // The number of stages with the smallest value, and that value.
+  const std::vector<int>& sequence = problem.request().stage_workers;
+  const bool fewer = sequence.empty();
+  const int stages = fewer ? std::min({problem.workers(), layers, most}) : static_cast<int>(sequence.size());
+  if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
+
+  // The number of stages with the smallest value, and their cuts.
   const auto choose = [&](const Table& table) {
     int best = stages;
     for (int k = stages - 1; fewer && k > 0; --k) {
@@ -72,44 +201,33 @@ std::optional<std::vector<int>> contiguous_cuts(const PartitionProblem& problem,
     }
     return best;
   };
+  const auto with_workers = [&](const Table& table) {
+    Stages found{cuts_of(table, choose(table)), sequence};
+    for (std::size_t s = 0; fewer && s <= found.cuts.size(); ++s)
+      found.workers.push_back(static_cast<int>(s));
+    return found;
+  };
+  const Costs costs(problem);
   if (goal == Goal::memory) {
-    const Table table = solve(
-        layers, stages,
-        [&](LayerRange range, int following) {
-          const double memory = problem.memory(range, following);
-          return StageValue{memory, memory};
-        },
-        larger);
-    return cuts_of(table, choose(table));
+    return with_workers(solve(
+        layers, stages, [&](LayerRange range, int following) { return costs.memory(range, following); },
+        larger));
   }
-
-  const auto load = [&](LayerRange range) {
-    return problem.time(range) + problem.activation_transfer(range.begin) +
-           problem.gradient_transfer(range.end);
+  const auto worker = [&](int following) {  // any, where all are alike
+    return fewer ? 0 : sequence[sequence.size() - 1 - static_cast<std::size_t>(following)];
   };
   const Table least = solve(
       layers, stages,
-      [&](LayerRange range, int following) {
-        if (!problem.fits(problem.memory(range, following))) return StageValue{infinity, infinity};
-        return StageValue{load(range), problem.time(range)};
-      },
+      [&](LayerRange range, int following) { return costs.load(range, following, worker(following)); },
       larger);
   const double bottleneck = least.best[least.at(choose(least), 0)];
   if (bottleneck == infinity) return std::nullopt;
-
-  const double limit = bottleneck * (1 + 1e-9);
-  const Table even = solve(
+  return with_workers(solve(
       layers, stages,
       [&](LayerRange range, int following) {
-        const double time = problem.time(range);
-        if (time > limit || !problem.fits(problem.memory(range, following))) {
-          return StageValue{infinity, infinity};
-        }
-        const double value = load(range);
-        return StageValue{value <= limit ? value * value : infinity, time * time};
+        return costs.squares(range, following, worker(following), bottleneck * rounding);
       },
-      [](double a, double b) { return a + b; });
-  return cuts_of(even, choose(even));
+      std::plus<>()));
 }
 
 }  // namespace starpipe::plan::detail

@@ -172,16 +172,21 @@ class LocalSearch {
 
 /// The longest layer first, on the worker with the smallest load so far.
 Stages greedy(const PartitionProblem& problem) {
-  const auto time = [&](int layer) { return problem.time({layer, layer + 1}); };
+  const auto time = [&](int layer, int worker) { return problem.time({layer, layer + 1}, worker); };
   std::vector<int> order(index(problem.layers()));
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater<>(), time);
+  std::ranges::stable_sort(order, std::greater<>(), [&](int layer) {
+    return problem.least_work({layer, layer + 1});
+  });
   std::vector<double> loads(index(problem.workers()), 0);
   std::vector<int> owner(order.size());
   for (const int layer : order) {
-    const auto least = std::ranges::min_element(loads);
-    *least += time(layer);
-    owner[index(layer)] = static_cast<int>(least - loads.begin());
+    int best = 0;  // the first to be done with it
+    for (int w = 1; w < problem.workers(); ++w) {
+      if (loads[index(w)] + time(layer, w) < loads[index(best)] + time(layer, best)) best = w;
+    }
+    loads[index(best)] += time(layer, best);
+    owner[index(layer)] = best;
   }
   return stages_of(owner);
 }
@@ -206,17 +211,10 @@ std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
   const PartitionRequest& request = problem.request();
   LocalSearch search(problem, goal);
   const bool placed = request.allocation == Allocation::placed;
-  const int most =
-      std::min({problem.workers(), problem.layers(), request.most_stages.value_or(problem.layers())});
-  const int stages = placed ? static_cast<int>(request.stage_workers.size()) : most;
   // The first within the limit; the other one may fit after it was improved.
   for (const Goal start : {goal, Goal::memory}) {
-    auto cuts = contiguous_cuts(problem, stages, !placed, start);
-    if (!cuts) continue;
-    Stages found{std::move(*cuts), request.stage_workers};
-    for (std::size_t s = 0; !placed && s <= found.cuts.size(); ++s)
-      found.workers.push_back(static_cast<int>(s));
-    search.improve(std::move(found));
+    auto found = one_stage_each(problem, request.most_stages.value_or(problem.layers()), start);
+    if (found) search.improve(std::move(*found));
   }
   if (!placed) search.improve(greedy(problem));
   return search.best();

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,11 +26,19 @@ bool is_amount(double value) { return value >= 0 && value < 1e100; }
 void check(const PartitionRequest& request) {
   require(!request.layers.empty(), "there is no layer");
   require(request.workers >= 1, fmt::format("{} workers, need at least 1", request.workers));
+  require(request.kinds.empty() ||
+              (std::cmp_equal(request.kinds.size(), request.workers) && std::ranges::min(request.kinds) >= 0),
+          fmt::format("{} kinds of devices for {} workers", request.kinds.size(), request.workers));
   for (std::size_t l = 0; l < request.layers.size(); ++l) {
-    const auto& [name, time, sizes] = request.layers[l];
-    require(is_amount(time.F) && is_amount(time.B) && is_amount(time.W),
-            fmt::format("layer {} ({}): times must be finite and not negative (F={}, B={}, W={})", l, name,
-                        time.F, time.B, time.W));
+    const LayerCosts& layer = request.layers[l];
+    require(request.kinds.empty() || std::cmp_less(std::ranges::max(request.kinds), layer.others.size() + 1),
+            fmt::format("layer {} ({}): no times for the kind of some worker", l, layer.name));
+    for (std::size_t kind = 0; kind <= layer.others.size(); ++kind) {
+      const Durations& time = layer.on(static_cast<int>(kind));
+      require(is_amount(time.F) && is_amount(time.B) && is_amount(time.W),
+              fmt::format("layer {} ({}): times must be finite and not negative (F={}, B={}, W={})", l,
+                          layer.name, time.F, time.B, time.W));
+    }
   }
   require(is_amount(request.alpha) && is_amount(request.beta),
           fmt::format("communication costs must be finite and not negative, not {} and {} a byte",
@@ -63,8 +73,17 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
   const auto transfer = [&](std::uint64_t bytes) {
     return request.alpha + request.beta * static_cast<double>(bytes);
   };
+  const bool mixed = std::ranges::adjacent_find(request.kinds, std::not_equal_to()) != request.kinds.end();
+  const int one = request.kinds.empty() ? 0 : request.kinds.front();
+  for (int kind = 0; kind <= (mixed ? std::ranges::max(request.kinds) : 0); ++kind) {
+    time_.push_back({0});
+    for (const LayerCosts& layer : request.layers) {
+      const Durations& time = layer.on(mixed ? kind : one);
+      add_to(time_.back(), time.F + time.B + time.W);
+    }
+  }
+  set_weights();
   for (const LayerCosts& layer : request.layers) {
-    add_to(time_, layer.time.F + layer.time.B + layer.time.W);
     add_to(weights_, (2 + request.optimizer_states) * static_cast<double>(layer.sizes.weights));
     add_to(stash_, static_cast<double>(layer.sizes.stash));
     activation_.push_back(transfer(layer.sizes.activation));
@@ -78,9 +97,46 @@ double PartitionProblem::held(int following) const {
   return request_.stashes[std::min(index(following), request_.stashes.size() - 1)];
 }
 
+// A worker's speed: then all workers that are busy for the same time T do sum of weights x T of work at most,
+// which is exact where one kind is so many times as fast as another in every layer.
+void PartitionProblem::set_weights() {
+  weight_.assign(time_.size(), 1);
+  for (std::size_t kind = 0; is_mixed() && kind < time_.size(); ++kind) {
+    if (time_[kind].back() > 0) weight_[kind] = time_[0].back() / time_[kind].back();
+  }
+  const std::set<int> kinds =
+      is_mixed() ? std::set<int>(request_.kinds.begin(), request_.kinds.end()) : std::set<int>{0};
+  for (int l = 0; l < layers(); ++l) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const int kind : kinds)
+      least = std::min(least, weight_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
+    add_to(least_work_, least);
+  }
+}
+
+// With workers of several kinds: transfers are left out.
+double PartitionProblem::bottleneck_bound() const {
+  std::vector<int> available = request_.stage_workers;
+  if (available.empty()) {
+    available.resize(index(workers()));
+    std::iota(available.begin(), available.end(), 0);
+  }
+  const std::set<int> distinct(available.begin(), available.end());
+  double weights = 0;
+  for (const int worker : distinct) weights += weight(worker);
+  double longest = 0;
+  for (int l = 0; l < layers(); ++l) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
+    longest = std::max(longest, least);
+  }
+  return std::max(longest, weights > 0 ? least_work({0, layers()}) / weights : 0);
+}
+
 double PartitionProblem::lower_bound(Goal goal) const {
+  if (is_mixed() && goal == Goal::bottleneck) return bottleneck_bound();
   const auto amount = [&](LayerRange range) {
-    return goal == Goal::bottleneck ? time(range) : least_memory(range);
+    return goal == Goal::bottleneck ? time(range, 0) : least_memory(range);
   };
   double longest = 0;
   for (int l = 0; l < layers(); ++l) longest = std::max(longest, amount({l, l + 1}));
@@ -119,7 +175,7 @@ std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
     const LayerRange layers = range(stages, s);
     const int worker = stages.workers[index(s)];
     WorkerLoad& load = loads[index(worker)];
-    load.time += time(layers);
+    load.time += time(layers, worker);
     load.memory += memory(layers, stages.size() - 1 - s);
     if (s == 0 || stages.workers[index(s - 1)] == worker) continue;
     load.transfers += activation_transfer(layers.begin);
@@ -144,20 +200,6 @@ Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven
   result.cuts = std::move(stages.cuts);
   result.stage_workers = std::move(stages.workers);
   return result;
-}
-
-/// Cuts of a partition with one stage a worker, and the workers.
-detail::Found one_stage_each(const PartitionProblem& problem, Goal goal) {
-  const PartitionRequest& request = problem.request();
-  const bool placed = request.allocation == Allocation::placed;
-  const int stages =
-      placed ? static_cast<int>(request.stage_workers.size()) : std::min(problem.workers(), problem.layers());
-  auto cuts = detail::contiguous_cuts(problem, stages, !placed, goal);
-  if (!cuts) return {.stages = std::nullopt, .proven = true};
-  Stages found{std::move(*cuts), request.stage_workers};
-  for (std::size_t s = 0; !placed && s <= found.cuts.size(); ++s)
-    found.workers.push_back(static_cast<int>(s));
-  return {.stages = std::move(found), .proven = true};
 }
 
 double most_memory(const PartitionProblem& problem, const Stages& stages) {
@@ -188,7 +230,8 @@ Partition partition(const PartitionRequest& request) {
   const bool one_each =
       request.allocation != Allocation::general && distinct.size() == request.stage_workers.size();
   const auto search = [&](Goal goal) {
-    return one_each ? one_stage_each(problem, goal) : detail::branch_and_bound(problem, goal);
+    return one_each ? detail::Found{detail::one_stage_each(problem, problem.layers(), goal), true}
+                    : detail::branch_and_bound(problem, goal);
   };
   detail::Found found = search(Goal::bottleneck);
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
@@ -225,14 +268,15 @@ std::vector<int> equal_cuts(int layers, int stages) {
   return cuts;
 }
 
-Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts) {
+Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts, std::span<const int> kinds) {
   Costs costs;
   costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
   costs.sizes.assign(cuts.size() + 1, StageSizes{});
   std::size_t stage = 0;
   for (std::size_t l = 0; l < layers.size(); ++l) {
     if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) ++stage;
-    const auto& [name, time, sizes] = layers[l];
+    const Durations& time = layers[l].on(kinds.empty() ? 0 : kinds[stage]);
+    const StageSizes& sizes = layers[l].sizes;
     costs.durations[stage].F += time.F;
     costs.durations[stage].B += time.B;
     costs.durations[stage].W += time.W;

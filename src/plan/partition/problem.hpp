@@ -42,7 +42,19 @@ class PartitionProblem {
   [[nodiscard]] bool has_transfers() const { return has_transfers_; }
 
   /// F + B + W.
-  [[nodiscard]] double time(LayerRange range) const { return difference(time_, range); }
+  [[nodiscard]] double time(LayerRange range, int worker) const {
+    return difference(time_[index(kind(worker))], range);
+  }
+  /// Whether workers have different times.
+  [[nodiscard]] bool is_mixed() const { return kinds() > 1; }
+  [[nodiscard]] int kinds() const { return static_cast<int>(time_.size()); }
+  /// Of a worker's device; equal kinds have equal times.
+  [[nodiscard]] int kind(int worker) const { return is_mixed() ? request_.kinds[index(worker)] : 0; }
+  /// How much a unit of this worker's time counts, beside `least_work`: whatever the layers of a range are
+  /// on, the times that they take there, each multiplied by its worker's weight, are at least so much. All 1
+  /// where workers are alike.
+  [[nodiscard]] double weight(int worker) const { return weight_[index(kind(worker))]; }
+  [[nodiscard]] double least_work(LayerRange range) const { return difference(least_work_, range); }
   /// Of the activation that layer `boundary` reads, or of the gradient that the layer before it does.
   [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
   [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
@@ -66,6 +78,9 @@ class PartitionProblem {
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
  private:
+  void set_weights();
+  [[nodiscard]] double bottleneck_bound() const;
+
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   static double difference(const std::vector<double>& before, LayerRange range) {
     return before[index(range.end)] - before[index(range.begin)];
@@ -75,7 +90,9 @@ class PartitionProblem {
   bool has_transfers_;
   double least_held_;
   // Sums over the layers before.
-  std::vector<double> time_ = {0};
+  std::vector<std::vector<double>> time_;  // by kind
+  std::vector<double> least_work_ = {0};
+  std::vector<double> weight_;  // by kind
   std::vector<double> weights_ = {0};
   std::vector<double> stash_ = {0};
   // By boundary, the one before layer i being i; nothing moves at the ends of the chain.
@@ -83,10 +100,10 @@ class PartitionProblem {
   std::vector<double> gradient_ = {0};
 };
 
-/// The best stages s = 0, 1, ... on a worker each; as many as `stages`, or with `fewer` at most. Nothing when
-/// none is within the limit. Among equal ones those with the smallest sum of squares.
-std::optional<std::vector<int>> contiguous_cuts(const PartitionProblem& problem, int stages, bool fewer,
-                                                Goal goal);
+/// The best stages on a worker each: those of `stage_workers` of the request, or at most one on each worker,
+/// in their order. Nothing when none is within the limit. Among equal ones those with the smallest sum of
+/// squares. `most`: as many at most, where there are no `stage_workers`.
+std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal);
 
 struct Found {
   std::optional<Stages> stages;  ///< none within the limit was found
