@@ -301,14 +301,22 @@ TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
 
 // Worker 1 of 2 has both stages at the turn of a V and room for one micro-batch. In one's way are W of the
 // upper stage and B of the lower one; and memory is free while a F between the two W, or without one the
-// second W, runs, and during the first of the two F. Stashes take 12 of a micro-batch alone and 3 more, 1 of
-// the first and the last two; filling and emptying leave 1 each, 2 times start and end on worker 0.
+// second W, runs, and during the first of the two F. Stashes take 12 of a micro-batch alone and 3 more, but
+// of the first and the last two; filling and emptying leave 1 each, 2 times start and end on worker 0.
 TEST(LowerBound, KnowsTheTurnOfAV) {
   SearchProblem problem{.workers = 2, .microbatches = 4, .stage_workers = {0, 1, 1, 0}};
   problem.memory_limit = 2;
   const double bound = lower_bound(problem);
-  EXPECT_DOUBLE_EQ(bound, 2 + (4 * 12 + 2 * 3 + 2 * 1 + 2) / 2.0);
+  EXPECT_DOUBLE_EQ(bound, 2 + (4 * 12 + 2 * 3 + 2) / 2.0);
   EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
+}
+
+// The last stashes of the two stages at a turn may end with one B, so there is less to empty than elsewhere.
+TEST(LowerBound, CountsTheEndOfATurnOnce) {
+  SearchProblem problem{.workers = 3, .microbatches = 2, .stage_workers = {0, 1, 2, 2, 1, 0}};
+  problem.costs.durations = {{9, 10, 5}};
+  problem.memory_limit = 5;
+  EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9));
 }
 
 // As above for all optima, where the area of memory decides: any placement, little memory.
@@ -334,7 +342,7 @@ TEST(LowerBound, LeavesMoreThanAFifthIdleAtSixUnits) {
     for (const Layout layout : {Layout::v, Layout::loop}) {
       const Durations stage{12.96 / chunks, 13.22 / chunks, 9.76 / chunks};
       const SearchRequest r = request(16, 64, chunks, layout, stage, 0.67, 6 * chunks);
-      EXPECT_LT(work / lower_bound(problem_of(r)), 0.785) << chunks << to_string(layout);
+      EXPECT_LT(work / lower_bound(problem_of(r)), 0.786) << chunks << to_string(layout);
     }
   }
 }

@@ -115,15 +115,10 @@ double work_bound(const Load& load, double microbatches) {
   return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
 }
 
-/// Memory over time that stashes of neighbouring stages of one worker need beyond their lives in the chain.
-struct Excess {
-  double always = 0;  ///< of each micro-batch
-  double mostly = 0;  ///< of a micro-batch that passes neither while memory fills nor while it empties
-};
-
-/// `upper` is the next stage of the worker after `lower`, and `below` the memory of `lower` and those before
-/// it.
-Excess excess_of(const Instance& instance, const Chain& chain, const Load& load, std::size_t lower,
+/// Memory over time that stashes of neighbouring stages of one worker need beyond their lives in the chain,
+/// of a micro-batch that passes neither while memory fills nor while it empties. `upper` is the next stage of
+/// the worker after `lower`, and `below` the memory of `lower` and those before it.
+double excess_of(const Instance& instance, const Chain& chain, const Load& load, std::size_t lower,
                  std::size_t upper, double below) {
   const auto& [F, B, W] = instance.time;
   const auto& stash = instance.stash;
@@ -131,18 +126,16 @@ Excess excess_of(const Instance& instance, const Chain& chain, const Load& load,
   const double backward_gap = chain.backward_start[lower] - chain.backward_start[upper] - B[upper];
   const auto wait = [&](double time) { return std::max(0.0, time - backward_gap); };
   // W of the upper stage before B of the lower one, or after.
-  Excess before{.always = wait(W[upper]) * below};
-  before.mostly =
-      before.always + std::min({(wait(W[upper] + load.least_forward) - wait(W[upper])) * below,
-                                load.least_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
+  const double before = wait(W[upper]) * below +
+                        std::min({(wait(W[upper] + load.least_forward) - wait(W[upper])) * below,
+                                  load.least_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
   const double weights = std::min(W[lower], W[upper]);
-  Excess after{.always = (backward_gap + B[lower]) * stash[upper]};
-  after.mostly =
-      after.always + (weights + std::min(load.least_forward, weights)) * std::min(stash[lower], stash[upper]);
+  const double after =
+      (backward_gap + B[lower]) * stash[upper] +
+      (weights + std::min(load.least_forward, weights)) * std::min(stash[lower], stash[upper]);
   const double between_forward =
       std::min(std::max(0.0, load.least_weights - forward_gap) * below, F[lower] * stash[upper]);
-  return {.always = std::min(before.always, after.always),
-          .mostly = between_forward + std::min(before.mostly, after.mostly)};
+  return between_forward + std::min(before, after);
 }
 
 /// The area of memory over time that the stashes need at least. `known`: a proven bound.
@@ -177,13 +170,12 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     below += instance.stash[s];
     if (i + 1 == stages.size() || used == stages[i]) continue;
     const std::size_t next = index(stages[i + 1]);
-    const Excess excess = excess_of(instance, chain, load, s, next, below);
-    if (excess.mostly == 0) continue;
+    const double excess = excess_of(instance, chain, load, s, next, below);
+    if (excess == 0) continue;
     used = stages[i + 1];
     const double least = std::min(instance.stash[s], instance.stash[next]);
     const double most_live = least > 0 ? std::floor(limit / least * (1 + 1e-9)) : infinity;
-    const double free = pure ? std::max(0.0, instance.microbatches - most_live) : 0;
-    area += free * excess.mostly + (instance.microbatches - free) * excess.always;
+    if (pure) area += std::max(0.0, instance.microbatches - most_live) * excess;
   }
   const double ramps = unfilled * (apart ? load.least_forward + load.least_backward
                                          : std::max(load.least_forward, load.least_backward));
