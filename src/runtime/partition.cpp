@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +19,7 @@ namespace {
 
 /// A profile from a file must be one of this model. Sizes are compared where the file has any.
 void require_profile_of(const Config& config) {
-  const std::vector<plan::LayerCosts>& profile = config.schedule.profile;
+  const std::vector<plan::LayerCosts>& profile = config.schedule.profile.layers;
   const std::string& file = config.schedule.profile_file;
   const std::vector<std::string> names = model::unit_names(config.model);
   if (profile.size() != names.size()) {
@@ -114,14 +117,37 @@ std::vector<plan::PartitionRequest> choices(const Config& config, const plan::St
   return requests;
 }
 
-/// The schedule's makespan with these stages.
+/// The schedule's makespan with these stages. `kinds`: by worker.
 double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
-                 const std::vector<plan::LayerCosts>& layers) {
+                 const std::vector<plan::LayerCosts>& layers, const std::vector<int>& kinds) {
   Config placed = config;
   placed.schedule.placement = partition.stage_workers;
+  std::vector<int> of_stages;
+  for (const int worker : partition.stage_workers)
+    of_stages.push_back(kinds[static_cast<std::size_t>(worker)]);
   return plan::simulate(build_schedule(placed, graph, std::nullopt),
-                        plan::stage_costs(layers, partition.cuts))
+                        plan::stage_costs(layers, partition.cuts, of_stages))
       .makespan;
+}
+
+/// By worker of the schedule.
+std::vector<int> kinds_of_workers(const Config& config) {
+  try {
+    return config.schedule.profile.kinds_of(config.runtime.device, config.schedule.workers.value());
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("schedule.profile: {} has {} (runtime.device)", config.schedule.profile_file,
+                                 error.what()));
+  }
+}
+
+/// Where stages are balanced as if each had a worker of its own, there is no telling of which kind.
+std::vector<int> kinds_of(const plan::PartitionRequest& request, const std::vector<int>& kinds) {
+  if (std::cmp_equal(request.workers, kinds.size())) return kinds;
+  if (std::ranges::adjacent_find(kinds, std::not_equal_to()) != kinds.end()) {
+    throw InputError(
+        "schedule.partition: auto: with several kinds of runtime.device each stage must be on one worker");
+  }
+  return std::vector<int>(static_cast<std::size_t>(request.workers), kinds.front());
 }
 
 }  // namespace
@@ -133,21 +159,25 @@ void choose_partition(Config& config) {
       model::build_network(config.model, config.training.microbatch_size, stages).graph;
   std::vector<plan::PartitionRequest> requests = choices(config, graph);
   if (wanted.profile_file.empty()) {
-    for (MeasuredLayer& layer : measure_layers(config)) wanted.profile.push_back(std::move(layer.costs));
+    wanted.profile = measure_layers(config).profile;
   } else {
     require_profile_of(config);
   }
-  std::vector<plan::LayerCosts> layers = wanted.profile;
-  if (wanted.recompute) {
-    for (plan::LayerCosts& layer : layers) layer.time.B += layer.time.F;
+  const std::vector<int> kinds = kinds_of_workers(config);
+  std::vector<plan::LayerCosts> layers = wanted.profile.layers;
+  for (plan::LayerCosts& layer : layers) {
+    if (!wanted.recompute) break;
+    layer.time.B += layer.time.F;
+    for (plan::Durations& other : layer.others) other.B += other.F;
   }
   double shortest = std::numeric_limits<double>::infinity();
   for (plan::PartitionRequest& request : requests) {
     request.layers = layers;
+    request.kinds = kinds_of(request, kinds);
     plan::Partition found = plan::partition(request);
     if (requests.size() > 1) {
       split_until(found, stages, static_cast<int>(request.layers.size()));
-      const double makespan = predicted(config, graph, found, layers);
+      const double makespan = predicted(config, graph, found, layers, kinds);
       if (makespan >= shortest) continue;
       shortest = makespan;
       wanted.placement = found.stage_workers;
@@ -155,6 +185,16 @@ void choose_partition(Config& config) {
     wanted.cuts = found.cuts;
     wanted.chosen = std::move(found);
   }
+}
+
+std::vector<int> stage_kinds(const Config& config) {
+  const std::vector<int> of_workers = kinds_of_workers(config);
+  std::vector<int> kinds;
+  for (const int worker : config.schedule.chosen.value().stage_workers) {
+    const auto w = static_cast<std::size_t>(worker);
+    kinds.push_back(w < of_workers.size() ? of_workers[w] : of_workers.front());  // all alike
+  }
+  return kinds;
 }
 
 std::string describe_partition(const Config& config) {
