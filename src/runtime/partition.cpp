@@ -89,9 +89,14 @@ std::vector<int> one_worker_each(int stages) {
   return workers;
 }
 
+struct Choice {
+  plan::PartitionRequest request;
+  bool apart = false;  ///< its workers are not the schedule's: each stage has one of its own
+};
+
 /// What there is to choose from: cuts alone where the schedule says where its stages are, else placements
 /// too, since the smallest bottleneck need not be the shortest run.
-std::vector<plan::PartitionRequest> choices(const Config& config, const plan::StageGraph& graph) {
+std::vector<Choice> choices(const Config& config, const plan::StageGraph& graph) {
   const int workers = config.schedule.workers.value();
   const int stages = graph.size();
   const auto placed = [](std::vector<int> stage_workers, int of) {
@@ -100,18 +105,19 @@ std::vector<plan::PartitionRequest> choices(const Config& config, const plan::St
   };
   if (!graph.is_chain()) {  // legs, which are cut alike
     const int each = (stages - 1) / config.model.legs;
-    return {placed(one_worker_each(each), each)};
+    return {{placed(one_worker_each(each), each), true}};
   }
   if (!leaves_placement_open(config, graph)) {
     const auto fixed = plan::stage_workers_of(build_schedule(config, graph, std::nullopt));
-    return {fixed ? placed(*fixed, workers) : placed(one_worker_each(stages), stages)};
+    if (fixed) return {{placed(*fixed, workers)}};
+    return {{placed(one_worker_each(stages), stages), true}};
   }
-  std::vector<plan::PartitionRequest> requests;
-  requests.push_back({.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages});
-  if (stages > workers) requests.push_back({.workers = workers});
+  std::vector<Choice> requests;
+  requests.push_back({{.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages}});
+  if (stages > workers) requests.push_back({{.workers = workers}});
   if (stages % workers == 0) {
     for (const plan::Layout layout : {plan::Layout::loop, plan::Layout::v}) {
-      requests.push_back(placed(plan::layout_workers(layout, workers, stages / workers), workers));
+      requests.push_back({placed(plan::layout_workers(layout, workers, stages / workers), workers)});
     }
   }
   return requests;
@@ -140,14 +146,13 @@ std::vector<int> kinds_of_workers(const Config& config) {
   }
 }
 
-/// Where stages are balanced as if each had a worker of its own, there is no telling of which kind.
-std::vector<int> kinds_of(const plan::PartitionRequest& request, const std::vector<int>& kinds) {
-  if (std::cmp_equal(request.workers, kinds.size())) return kinds;
+std::vector<int> kinds_of(const Choice& choice, const std::vector<int>& kinds) {
+  if (!choice.apart) return kinds;
   if (std::ranges::adjacent_find(kinds, std::not_equal_to()) != kinds.end()) {
     throw InputError(
         "schedule.partition: auto: with several kinds of runtime.device each stage must be on one worker");
   }
-  return std::vector<int>(static_cast<std::size_t>(request.workers), kinds.front());
+  return std::vector<int>(static_cast<std::size_t>(choice.request.workers), kinds.front());
 }
 
 }  // namespace
@@ -157,7 +162,7 @@ void choose_partition(Config& config) {
   const int stages = stage_count(config);
   const plan::StageGraph graph =
       model::build_network(config.model, config.training.microbatch_size, stages).graph;
-  std::vector<plan::PartitionRequest> requests = choices(config, graph);
+  std::vector<Choice> requests = choices(config, graph);
   if (wanted.profile_file.empty()) {
     wanted.profile = measure_layers(config).profile;
   } else {
@@ -171,9 +176,10 @@ void choose_partition(Config& config) {
     for (plan::Durations& other : layer.others) other.B += other.F;
   }
   double shortest = std::numeric_limits<double>::infinity();
-  for (plan::PartitionRequest& request : requests) {
+  for (Choice& choice : requests) {
+    plan::PartitionRequest& request = choice.request;
     request.layers = layers;
-    request.kinds = kinds_of(request, kinds);
+    request.kinds = kinds_of(choice, kinds);
     plan::Partition found = plan::partition(request);
     if (requests.size() > 1) {
       split_until(found, stages, static_cast<int>(request.layers.size()));

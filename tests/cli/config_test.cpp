@@ -63,7 +63,7 @@ TEST_F(LoadConfig, LeavesDefaultsWhereNothingIsGiven) {
   EXPECT_FALSE(config.schedule.stages.has_value());
   EXPECT_FALSE(config.schedule.discipline.has_value());
   EXPECT_EQ(config.runtime.policy, "starpipe");
-  EXPECT_EQ(config.runtime.device, "cpu");
+  EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cpu"});
   EXPECT_EQ(config.source, file_.string());
 }
 
@@ -111,11 +111,25 @@ runtime: {policy: lws, device: cuda, precision: fp32, workers_per_core: 2, timeo
   EXPECT_EQ(config.schedule.memory_limit, 3);
   EXPECT_TRUE(config.schedule.recompute);
   EXPECT_EQ(config.runtime.policy, "lws");
-  EXPECT_EQ(config.runtime.device, "cuda");
+  EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cuda"});
   EXPECT_EQ(config.runtime.workers_per_core, 2);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
   EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::automatic);
   EXPECT_EQ(config.runtime.memory_limit, 2U << 20);
+}
+
+TEST_F(LoadConfig, DevicesAreOfAllWorkersOrOfEach) {
+  const auto devices = [&](const std::string& value) {
+    return load(minimal_mlp, {"schedule.workers=3", "runtime.device=" + value}).runtime;
+  };
+  const runtime::RuntimeConfig all = devices("cuda");
+  EXPECT_TRUE(all.on_gpu(0) && all.on_gpu(2) && all.uses_gpus());
+  EXPECT_FALSE(all.is_mixed());
+  const runtime::RuntimeConfig each = devices("[cpu, cuda, cpu]");
+  EXPECT_TRUE(!each.on_gpu(0) && each.on_gpu(1) && !each.on_gpu(2) && each.is_mixed());
+  EXPECT_FALSE(devices("cpu").uses_gpus());
+  EXPECT_FALSE(devices("[cuda, cuda, cuda]").is_mixed());
+  EXPECT_THROW(devices("[cuda]"), InputError) << "a list has one for each";
 }
 
 TEST_F(LoadConfig, AFileStandsForANamedSchedule) {
