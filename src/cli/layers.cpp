@@ -9,6 +9,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "cli/yaml.hpp"
 #include "starpipe/plan/error.hpp"
@@ -21,6 +22,7 @@ constexpr int most_layers = 4096;
 struct Layer {
   plan::LayerCosts costs;
   int count = 1;
+  std::vector<std::string> devices = {};
 };
 
 using Value = const YamlValue&;
@@ -29,11 +31,18 @@ void read_spread(Value value, Layer& /*layer*/) {
   if (!value.node().IsMap()) value.expected("a map of F, B and W");
 }
 
+// Times on one kind of device; known ones come in this order.
+template <std::size_t kind>
+void read_device(Value value, Layer& layer);
+
 struct Key {
   std::string_view name;
   void (*read)(Value value, Layer& layer);
 };
+constexpr std::array<std::string_view, 2> known_devices = {"cpu", "cuda"};
 constexpr std::array keys = {
+    Key{"cpu", read_device<0>},
+    Key{"cuda", read_device<1>},
     Key{"name", [](Value v, Layer& l) { l.costs.name = v.word(); }},
     Key{"count", [](Value v, Layer& l) { l.count = v.whole<int>(1, most_layers); }},
     Key{"F", [](Value v, Layer& l) { l.costs.time.F = v.not_negative(); }},
@@ -47,25 +56,60 @@ constexpr std::array keys = {
     Key{"spread", read_spread},
 };
 
-Layer read_layer(const YAML::Node& map, const std::string& file, std::size_t number) {
-  const std::string place = fmt::format("{}: layers[{}]", place_of(file, map), number);
+/// Reads those of `keys` that a map has. Returns which.
+std::set<std::string> read_keys(const YAML::Node& map, const std::string& place,
+                                std::span<const Key> known_keys, Layer& layer) {
   if (!map.IsMap()) YamlValue(map, place).expected("a map with F, B and W");
-  Layer layer;
   std::set<std::string> seen;
   for (const auto& pair : map) {
     const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
-    const auto* const key = std::ranges::find(keys, name, &Key::name);
-    if (key == keys.end()) {
+    const auto key = std::ranges::find(known_keys, name, &Key::name);
+    if (key == known_keys.end()) {
       std::vector<std::string_view> known;
-      for (const Key& k : keys) known.push_back(k.name);
+      for (const Key& k : known_keys) known.push_back(k.name);
       throw InputError(fmt::format("{}: unknown key {} (known: {})", place, described(pair.first),
                                    fmt::join(known, ", ")));
     }
     if (!seen.insert(name).second) throw InputError(fmt::format("{}: {} is given twice", place, name));
     key->read(YamlValue(pair.second, fmt::format("{}.{}", place, name)), layer);
   }
-  if (!seen.contains("F") && !seen.contains("B") && !seen.contains("W")) {
+  return seen;
+}
+
+constexpr bool is_time(std::string_view name) { return name == "F" || name == "B" || name == "W"; }
+
+template <std::size_t kind>
+void read_device(Value value, Layer& layer) {
+  static constexpr std::array of_device = {
+      Key{"F", [](Value v, Layer& l) { l.costs.time.F = v.not_negative(); }},
+      Key{"B", [](Value v, Layer& l) { l.costs.time.B = v.not_negative(); }},
+      Key{"W", [](Value v, Layer& l) { l.costs.time.W = v.not_negative(); }}, Key{"spread", read_spread}};
+  Layer times;
+  const auto seen = read_keys(value.node(), value.label(), of_device, times);
+  if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
+  layer.devices.emplace_back(known_devices[kind]);
+  layer.costs.others.push_back(times.costs.time);
+}
+
+Layer read_layer(const YAML::Node& map, const std::string& file, std::size_t number) {
+  const std::string place = fmt::format("{}: layers[{}]", place_of(file, map), number);
+  Layer layer;
+  const std::set<std::string> seen = read_keys(map, place, keys, layer);
+  const bool has_times = std::ranges::any_of(seen, is_time);
+  if (!has_times && layer.devices.empty())
     throw InputError(fmt::format("{}: a time is missing (F, B or W)", place));
+  if (has_times && !layer.devices.empty()) {
+    throw InputError(fmt::format("{}: times are either the layer's or those of {}", place,
+                                 fmt::join(layer.devices, " and ")));
+  }
+  // In the order of known devices, the first in `time`.
+  if (layer.devices.size() == 2 && layer.devices.front() == known_devices.back()) {
+    std::ranges::reverse(layer.devices);
+    std::ranges::reverse(layer.costs.others);
+  }
+  if (!layer.devices.empty()) {
+    layer.costs.time = layer.costs.others.front();
+    layer.costs.others.erase(layer.costs.others.begin());
   }
   if (!seen.contains("gradient")) layer.costs.sizes.gradient = layer.costs.sizes.activation;
   return layer;
@@ -73,7 +117,7 @@ Layer read_layer(const YAML::Node& map, const std::string& file, std::size_t num
 
 }  // namespace
 
-std::vector<plan::LayerCosts> read_layers(const std::filesystem::path& file) {
+plan::Profile read_layers(const std::filesystem::path& file) {
   const YAML::Node root = load_yaml(file);
   const std::string name = file.string();
   if (!root.IsMap()) YamlValue(root, name).expected("a map with layers");
@@ -89,15 +133,21 @@ std::vector<plan::LayerCosts> read_layers(const std::filesystem::path& file) {
     list.reset(pair.second);
   }
   if (!list.IsSequence() || list.size() == 0) YamlValue(list, name + ": layers").expected("a list of layers");
-  std::vector<plan::LayerCosts> layers;
+  plan::Profile profile;
+  std::vector<plan::LayerCosts>& layers = profile.layers;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Layer layer = read_layer(list[i], name, i);
+    if (i == 0) profile.devices = layer.devices;
+    if (layer.devices != profile.devices) {
+      throw InputError(fmt::format("{}: layers[{}]: times of other devices than those of layers[0]",
+                                   place_of(name, list[i]), i));
+    }
     layers.insert(layers.end(), static_cast<std::size_t>(layer.count), layer.costs);
     if (layers.size() > most_layers) {
       throw InputError(fmt::format("{}: more than {} layers", name, most_layers));
     }
   }
-  return layers;
+  return profile;
 }
 
 namespace {
@@ -110,17 +160,21 @@ nlohmann::ordered_json times_json(const plan::Durations& times) {
 
 }  // namespace
 
-nlohmann::ordered_json layers_json(const std::vector<runtime::MeasuredLayer>& layers) {
+nlohmann::ordered_json layers_json(const runtime::MeasuredLayers& measured) {
   nlohmann::ordered_json list;
-  for (const auto& [costs, spread] : layers) {
+  for (std::size_t l = 0; l < measured.profile.layers.size(); ++l) {
+    const plan::LayerCosts& costs = measured.profile.layers[l];
     const plan::StageSizes& sizes = costs.sizes;
     nlohmann::ordered_json layer = {{"name", costs.name}};
-    layer.update(times_json(costs.time));
+    for (std::size_t kind = 0; kind < measured.profile.devices.size(); ++kind) {
+      nlohmann::ordered_json& times = layer[measured.profile.devices[kind]];
+      times = times_json(costs.on(static_cast<int>(kind)));
+      times["spread"] = times_json(measured.spread[kind][l]);
+    }
     layer.update({{"weights", sizes.weights},
                   {"activation", sizes.activation},
                   {"stash", sizes.stash},
-                  {"gradient_stash", sizes.gradient_stash},
-                  {"spread", times_json(spread)}});
+                  {"gradient_stash", sizes.gradient_stash}});
     list.push_back(std::move(layer));
   }
   return {{"layers", std::move(list)}};
@@ -145,12 +199,12 @@ void emit(YAML::Emitter& out, const nlohmann::ordered_json& value) {
 
 }  // namespace
 
-std::string layers_yaml(const std::vector<runtime::MeasuredLayer>& layers) {
+std::string layers_yaml(const runtime::MeasuredLayers& measured) {
   YAML::Emitter out;
   out << YAML::Comment(
       "Medians and, as spread, interquartile ranges of one micro-batch: seconds; sizes: bytes.");
   out << YAML::BeginMap << YAML::Key << "layers" << YAML::Value << YAML::BeginSeq;
-  const nlohmann::ordered_json json = layers_json(layers);
+  const nlohmann::ordered_json json = layers_json(measured);
   for (const auto& layer : json.at("layers")) emit(out, layer);
   out << YAML::EndSeq << YAML::EndMap;
   return std::string(out.c_str()) + "\n";

@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "cli/commands.hpp"
 #include "cli/layers.hpp"
@@ -30,6 +31,7 @@ constexpr std::int64_t most_jobs = 2'000'000;
 struct PartitionOptions {
   std::string file;
   plan::PartitionRequest request;
+  std::vector<std::string> devices;
   std::string schedule = "1f1b";
   std::optional<int> microbatches;
   std::optional<int> chunks;
@@ -117,7 +119,10 @@ void follow_schedule(PartitionOptions& options) {
 
 /// A run with these stages, transfers overlapping compute.
 plan::Timeline predict(const PartitionOptions& options, const plan::Partition& found, plan::Costs& costs) {
-  costs = plan::stage_costs(options.request.layers, found.cuts);
+  std::vector<int> kinds;
+  for (const int worker : found.stage_workers)
+    kinds.push_back(options.request.kinds[static_cast<std::size_t>(worker)]);
+  costs = plan::stage_costs(options.request.layers, found.cuts, kinds);
   costs.alpha = options.request.alpha;
   costs.beta = options.request.beta;
   const bool placed = options.request.allocation != plan::Allocation::placed || takes_placement(options);
@@ -265,9 +270,31 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
                             fmt::join(found.stage_workers, ", "));
 }
 
+/// Sets the layers, and which times of theirs each worker takes.
+void follow_devices(PartitionOptions& options) {
+  plan::Profile profile = read_layers(options.file);
+  std::vector<std::string> devices = options.devices;
+  const int workers = options.request.workers;
+  if (devices.size() > 1 && std::cmp_not_equal(devices.size(), workers)) {
+    throw InputError(fmt::format("--device: {} devices for --workers {}", devices.size(), workers));
+  }
+  if (devices.empty() && profile.devices.size() > 1) {
+    throw InputError(fmt::format("--device: {} has times on {}: say which the workers are", options.file,
+                                 fmt::join(profile.devices, " and ")));
+  }
+  if (devices.empty()) devices = profile.devices;
+  if (devices.empty()) devices = {""};
+  try {
+    options.request.kinds = profile.kinds_of(devices, workers);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--device: {} has {}", options.file, error.what()));
+  }
+  options.request.layers = std::move(profile.layers);
+}
+
 int partition(PartitionOptions options) {
   if (options.output) model::require_writable("-o", *options.output);
-  options.request.layers = read_layers(options.file);
+  follow_devices(options);
   if (!options.microbatches) options.microbatches = 4 * options.request.workers;
   if (options.memory_limit) options.request.memory_limit = static_cast<double>(*options.memory_limit);
   follow_schedule(options);
@@ -342,6 +369,12 @@ void add_partition(CLI::App& app, Action& action) {
       ->required()
       ->type_name("W")
       ->check(CLI::Range(1, most_workers));
+  command
+      ->add_option("--device", options->devices,
+                   "Whose times the workers take, cpu or cuda: one of them, or by worker (cuda,cpu,cpu)")
+      ->type_name("KIND,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   add_schedule_options(*command, *options);
   add_cost_options(*command, *options);
   command->add_flag("--json", options->json, "As JSON");

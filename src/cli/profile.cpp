@@ -36,17 +36,22 @@ void check_output(const ProfileOptions& options) {
   }
 }
 
-std::string summary(const std::vector<runtime::MeasuredLayer>& layers) {
+std::string summary(const runtime::MeasuredLayers& measured) {
   std::vector<std::vector<std::string>> rows = {
-      {"layer", "F", "B", "W", "weights", "activation", "stash", "name"}};
+      {"layer", "device", "F", "B", "W", "weights", "activation", "stash", "name"}};
   const auto time = [](double median, double spread) {
     return fmt::format("{:.3f} ms +- {:.3f}", median * 1e3, spread * 1e3);
   };
-  for (const auto& [costs, spread] : layers) {
-    rows.push_back({std::to_string(rows.size() - 1), time(costs.time.F, spread.F),
-                    time(costs.time.B, spread.B), time(costs.time.W, spread.W),
-                    plan::bytes_text(costs.sizes.weights), plan::bytes_text(costs.sizes.activation),
-                    plan::bytes_text(costs.sizes.stash), costs.name});
+  const auto& [devices, layers] = measured.profile;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const auto& [name, first, sizes, others] = layers[l];
+    for (std::size_t kind = 0; kind < devices.size(); ++kind) {
+      const plan::Durations& median = layers[l].on(static_cast<int>(kind));
+      const plan::Durations& spread = measured.spread[kind][l];
+      rows.push_back({std::to_string(l), devices[kind], time(median.F, spread.F), time(median.B, spread.B),
+                      time(median.W, spread.W), plan::bytes_text(sizes.weights),
+                      plan::bytes_text(sizes.activation), plan::bytes_text(sizes.stash), name});
+    }
   }
   return table(rows) + "Medians and interquartile ranges of one micro-batch.\n";
 }
@@ -58,7 +63,7 @@ int profile(const ProfileOptions& options) {
       std::filesystem::weakly_canonical(*options.file) == std::filesystem::weakly_canonical(config.source)) {
     throw InputError(fmt::format("-o: {} is the configuration", *options.file));
   }
-  const auto layers = runtime::measure_layers(config, options.repetitions);
+  const runtime::MeasuredLayers layers = runtime::measure_layers(config, options.repetitions);
   const bool json =
       options.json || (options.file && std::filesystem::path(*options.file).extension() == ".json");
   const std::string text = json ? plan::json_text(layers_json(layers)) : layers_yaml(layers);

@@ -108,7 +108,9 @@ nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory)
 plan::Costs default_costs(const runtime::Config& config, const runtime::Experiment& experiment) {
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
   if (config.schedule.chosen && experiment.network.graph.is_chain()) {
-    costs.durations = plan::stage_costs(config.schedule.profile, config.schedule.cuts).durations;
+    costs.durations =
+        plan::stage_costs(config.schedule.profile.layers, config.schedule.cuts, runtime::stage_kinds(config))
+            .durations;
   }
   return costs;
 }

@@ -18,6 +18,7 @@ class YamlValue {
   YamlValue(const YAML::Node& node, std::string label) : node_(node), label_(std::move(label)) {}
 
   [[nodiscard]] const YAML::Node& node() const { return node_; }
+  [[nodiscard]] const std::string& label() const { return label_; }
   [[noreturn]] void fail(std::string_view message) const;
   /// "expected WHAT, got ...".
   [[noreturn]] void expected(std::string_view what) const;

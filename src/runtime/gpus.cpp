@@ -17,11 +17,6 @@ void check_device(const Config& config) {
     throw InputError("runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
   }
   if (runtime.emulate) throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
-  if (config.schedule.partition && config.schedule.profile_file.empty()) {
-    throw InputError(
-        "runtime.device: cuda: schedule.partition would measure the layers on the CPU; give "
-        "schedule.profile");
-  }
   if (cuda_devices().empty()) throw InputError("runtime.device: cuda: no CUDA device found");
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +19,7 @@ namespace {
 
 /// A profile from a file must be one of this model. Sizes are compared where the file has any.
 void require_profile_of(const Config& config) {
-  const std::vector<plan::LayerCosts>& profile = config.schedule.profile;
+  const std::vector<plan::LayerCosts>& profile = config.schedule.profile.layers;
   const std::string& file = config.schedule.profile_file;
   const std::vector<std::string> names = model::unit_names(config.model);
   if (profile.size() != names.size()) {
@@ -86,9 +89,14 @@ std::vector<int> one_worker_each(int stages) {
   return workers;
 }
 
+struct Choice {
+  plan::PartitionRequest request;
+  bool apart = false;  ///< its workers are not the schedule's: each stage has one of its own
+};
+
 /// What there is to choose from: cuts alone where the schedule says where its stages are, else placements
 /// too, since the smallest bottleneck need not be the shortest run.
-std::vector<plan::PartitionRequest> choices(const Config& config, const plan::StageGraph& graph) {
+std::vector<Choice> choices(const Config& config, const plan::StageGraph& graph) {
   const int workers = config.schedule.workers.value();
   const int stages = graph.size();
   const auto placed = [](std::vector<int> stage_workers, int of) {
@@ -97,31 +105,54 @@ std::vector<plan::PartitionRequest> choices(const Config& config, const plan::St
   };
   if (!graph.is_chain()) {  // legs, which are cut alike
     const int each = (stages - 1) / config.model.legs;
-    return {placed(one_worker_each(each), each)};
+    return {{placed(one_worker_each(each), each), true}};
   }
   if (!leaves_placement_open(config, graph)) {
     const auto fixed = plan::stage_workers_of(build_schedule(config, graph, std::nullopt));
-    return {fixed ? placed(*fixed, workers) : placed(one_worker_each(stages), stages)};
+    if (fixed) return {{placed(*fixed, workers)}};
+    return {{placed(one_worker_each(stages), stages), true}};
   }
-  std::vector<plan::PartitionRequest> requests;
-  requests.push_back({.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages});
-  if (stages > workers) requests.push_back({.workers = workers});
+  std::vector<Choice> requests;
+  requests.push_back({{.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages}});
+  if (stages > workers) requests.push_back({{.workers = workers}});
   if (stages % workers == 0) {
     for (const plan::Layout layout : {plan::Layout::loop, plan::Layout::v}) {
-      requests.push_back(placed(plan::layout_workers(layout, workers, stages / workers), workers));
+      requests.push_back({placed(plan::layout_workers(layout, workers, stages / workers), workers)});
     }
   }
   return requests;
 }
 
-/// The schedule's makespan with these stages.
+/// The schedule's makespan with these stages. `kinds`: by worker.
 double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
-                 const std::vector<plan::LayerCosts>& layers) {
+                 const std::vector<plan::LayerCosts>& layers, const std::vector<int>& kinds) {
   Config placed = config;
   placed.schedule.placement = partition.stage_workers;
+  std::vector<int> of_stages;
+  for (const int worker : partition.stage_workers)
+    of_stages.push_back(kinds[static_cast<std::size_t>(worker)]);
   return plan::simulate(build_schedule(placed, graph, std::nullopt),
-                        plan::stage_costs(layers, partition.cuts))
+                        plan::stage_costs(layers, partition.cuts, of_stages))
       .makespan;
+}
+
+/// By worker of the schedule.
+std::vector<int> kinds_of_workers(const Config& config) {
+  try {
+    return config.schedule.profile.kinds_of(config.runtime.device, config.schedule.workers.value());
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("schedule.profile: {} has {} (runtime.device)", config.schedule.profile_file,
+                                 error.what()));
+  }
+}
+
+std::vector<int> kinds_of(const Choice& choice, const std::vector<int>& kinds) {
+  if (!choice.apart) return kinds;
+  if (std::ranges::adjacent_find(kinds, std::not_equal_to()) != kinds.end()) {
+    throw InputError(
+        "schedule.partition: auto: with several kinds of runtime.device each stage must be on one worker");
+  }
+  return std::vector<int>(static_cast<std::size_t>(choice.request.workers), kinds.front());
 }
 
 }  // namespace
@@ -131,23 +162,28 @@ void choose_partition(Config& config) {
   const int stages = stage_count(config);
   const plan::StageGraph graph =
       model::build_network(config.model, config.training.microbatch_size, stages).graph;
-  std::vector<plan::PartitionRequest> requests = choices(config, graph);
+  std::vector<Choice> requests = choices(config, graph);
   if (wanted.profile_file.empty()) {
-    for (MeasuredLayer& layer : measure_layers(config)) wanted.profile.push_back(std::move(layer.costs));
+    wanted.profile = measure_layers(config).profile;
   } else {
     require_profile_of(config);
   }
-  std::vector<plan::LayerCosts> layers = wanted.profile;
-  if (wanted.recompute) {
-    for (plan::LayerCosts& layer : layers) layer.time.B += layer.time.F;
+  const std::vector<int> kinds = kinds_of_workers(config);
+  std::vector<plan::LayerCosts> layers = wanted.profile.layers;
+  for (plan::LayerCosts& layer : layers) {
+    if (!wanted.recompute) break;
+    layer.time.B += layer.time.F;
+    for (plan::Durations& other : layer.others) other.B += other.F;
   }
   double shortest = std::numeric_limits<double>::infinity();
-  for (plan::PartitionRequest& request : requests) {
+  for (Choice& choice : requests) {
+    plan::PartitionRequest& request = choice.request;
     request.layers = layers;
+    request.kinds = kinds_of(choice, kinds);
     plan::Partition found = plan::partition(request);
     if (requests.size() > 1) {
       split_until(found, stages, static_cast<int>(request.layers.size()));
-      const double makespan = predicted(config, graph, found, layers);
+      const double makespan = predicted(config, graph, found, layers, kinds);
       if (makespan >= shortest) continue;
       shortest = makespan;
       wanted.placement = found.stage_workers;
@@ -155,6 +191,16 @@ void choose_partition(Config& config) {
     wanted.cuts = found.cuts;
     wanted.chosen = std::move(found);
   }
+}
+
+std::vector<int> stage_kinds(const Config& config) {
+  const std::vector<int> of_workers = kinds_of_workers(config);
+  std::vector<int> kinds;
+  for (const int worker : config.schedule.chosen.value().stage_workers) {
+    const auto w = static_cast<std::size_t>(worker);
+    kinds.push_back(w < of_workers.size() ? of_workers[w] : of_workers.front());  // all alike
+  }
+  return kinds;
 }
 
 std::string describe_partition(const Config& config) {

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "gpus.hpp"
+#include "profile_device.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::runtime {
@@ -27,54 +29,65 @@ using Samples = std::array<std::vector<double>, 3>;
 
 /// One unit with all its data.
 struct Unit {
-  Unit(const model::Stage& s, std::uint64_t seed)
+  Unit(const ProfileDevice& device, const model::Stage& s, std::uint64_t seed)
       : stage(&s),
-        parameters(model::initial_parameters(s, seed)),
-        output(s.is_sink() ? 1 : s.rows() * s.output_columns()),
-        stash(s.stash_size()),
-        gradient_stash(s.gradient_stash_size()),
-        input_gradient(s.rows() * s.input_columns()[0]),
-        parameter_gradient(s.parameter_size()),
-        scratch(s.scratch_size()) {}
+        parameters(device, s.parameter_size()),
+        output(device, s.is_sink() ? 1 : s.rows() * s.output_columns()),
+        stash(device, s.stash_size()),
+        gradient_stash(device, s.gradient_stash_size()),
+        input_gradient(device, s.rows() * s.input_columns()[0]),
+        parameter_gradient(device, s.parameter_size()),
+        scratch(device, s.scratch_size()) {
+    device.fill(parameters, model::initial_parameters(s, seed));
+  }
 
   const model::Stage* stage;
-  Floats parameters, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
-  Samples samples;
+  DeviceVector parameters, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
 };
 
 template <class Function>
-double seconds(Function&& function) {
+double seconds(const ProfileDevice& device, Function&& function) {
   const auto start = std::chrono::steady_clock::now();
   function();
+  device.wait();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// F through all units, then B and W back.
 class Run {
  public:
-  Run(const Config& config, const model::Network& network, std::size_t units)
-      : data_(model::make_dataset(config.data, config.model, config.training.microbatch_size,
+  Run(const ProfileDevice& device, const Config& config, const model::Network& network, std::size_t units)
+      : device_(device),
+        data_(model::make_dataset(config.data, config.model, config.training.microbatch_size,
                                   config.training.seed)),
         loss_scale_(1.0F / static_cast<float>(config.training.microbatches.value_or(1))) {
-    for (std::size_t u = 0; u < units; ++u) units_.emplace_back(network.stages[u], config.training.seed);
+    for (std::size_t u = 0; u < units; ++u)
+      units_.emplace_back(device, network.stages[u], config.training.seed);
     const model::Stage& first = *units_.front().stage;
     const model::Stage& last = *units_.back().stage;
-    input_.resize(first.rows() * first.input_columns()[0]);
-    target_.resize(last.rows() * last.target_columns());
-    gradient_.assign(last.rows() * last.output_columns(), 1.0F);
+    host_input_.resize(first.rows() * first.input_columns()[0]);
+    host_target_.resize(last.rows() * last.target_columns());
+    input_ = DeviceVector(device, host_input_.size());
+    target_ = DeviceVector(device, host_target_.size());
+    gradient_ = DeviceVector(device, last.rows() * last.output_columns());
+    device.fill(gradient_, Floats(gradient_.size(), 1.0F));
   }
 
   /// Returns the times by unit and pass.
   std::vector<std::array<double, 3>> repeat(int microbatch) {
-    data_->input(0, microbatch, 0, input_);
-    if (!target_.empty()) data_->target(0, microbatch, target_);
+    data_->input(0, microbatch, 0, host_input_);
+    if (!host_target_.empty()) data_->target(0, microbatch, host_target_);
+    device_.fill(input_, host_input_);
+    device_.fill(target_, host_target_);
     std::vector<std::array<double, 3>> times(units_.size());
     for (std::size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
       const std::array input = {std::span<const float>(u == 0 ? input_ : units_[u - 1].output)};
-      times[u][0] = seconds([&] {
-        unit.stage->forward(unit.parameters, input, unit.stage->is_sink() ? target_ : Floats{}, unit.output,
-                            unit.stash, unit.scratch);
+      const std::span<const float> target =
+          unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
+      times[u][0] = seconds(device_, [&] {
+        unit.stage->forward(unit.parameters, input, target, unit.output, unit.stash, unit.scratch,
+                            device_.backend());
       });
     }
     for (std::size_t u = units_.size(); u-- > 0;) backward(u, times[u]);
@@ -89,19 +102,22 @@ class Run {
     const std::span output_gradients(&after, unit.stage->is_sink() ? 0 : 1);
     const std::span<float> before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
-    times[1] = seconds([&] {
+    times[1] = seconds(device_, [&] {
       unit.stage->backward_input(unit.parameters, unit.stash, output_gradients, loss_scale_, input_gradients,
-                                 unit.gradient_stash, unit.scratch);
+                                 unit.gradient_stash, unit.scratch, device_.backend());
     });
-    times[2] = seconds([&] {
-      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.parameter_gradient, unit.scratch);
+    times[2] = seconds(device_, [&] {
+      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.parameter_gradient, unit.scratch,
+                                   device_.backend());
     });
   }
 
+  const ProfileDevice& device_;
   std::unique_ptr<model::Dataset> data_;
   float loss_scale_;
   std::vector<Unit> units_;
-  Floats input_, target_, gradient_;
+  Floats host_input_, host_target_;
+  DeviceVector input_, target_, gradient_;
 };
 
 /// The value that a share of the sorted ones is below.
@@ -109,35 +125,53 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
 }
 
-}  // namespace
+plan::Durations at(const Samples& sorted, double share) {
+  return {.F = quantile(sorted[0], share), .B = quantile(sorted[1], share), .W = quantile(sorted[2], share)};
+}
 
-std::vector<MeasuredLayer> measure_layers(const Config& config, int repetitions) {
-  openblas_set_num_threads(1);  // as a worker
-  const std::vector<std::string> names = model::unit_names(config.model);
-  const model::Network network = units_of(config, names.size());
-  const std::vector<plan::StageSizes> sizes = network.sizes();
-  Run run(config, network, names.size());
-  std::vector<Samples> samples(names.size());
+/// Sorted times, by unit.
+std::vector<Samples> measure_on(const ProfileDevice& device, const Config& config,
+                                const model::Network& network, std::size_t units, int repetitions) {
+  Run run(device, config, network, units);
+  std::vector<Samples> samples(units);
   for (int r = 0; r <= repetitions; ++r) {
     const auto times = run.repeat(r % config.training.microbatches.value_or(1));
-    for (std::size_t u = 0; r > 0 && u < names.size(); ++u) {
+    for (std::size_t u = 0; r > 0 && u < units; ++u) {
       for (std::size_t pass = 0; pass < 3; ++pass) samples[u][pass].push_back(times[u][pass]);
     }
   }
-  std::vector<MeasuredLayer> layers;
-  for (std::size_t u = 0; u < names.size(); ++u) {
-    for (std::vector<double>& pass : samples[u]) std::ranges::sort(pass);
-    const auto& [f, b, w] = samples[u];
-    const auto middle = [](const std::vector<double>& sorted) { return quantile(sorted, 0.5); };
-    const auto range = [](const std::vector<double>& sorted) {
-      return quantile(sorted, 0.75) - quantile(sorted, 0.25);
-    };
-    layers.push_back({.costs = {.name = names[u],
-                                .time = {.F = middle(f), .B = middle(b), .W = middle(w)},
-                                .sizes = sizes[u]},
-                      .spread = {.F = range(f), .B = range(b), .W = range(w)}});
+  for (Samples& unit : samples) {
+    for (std::vector<double>& pass : unit) std::ranges::sort(pass);
   }
-  return layers;
+  return samples;
+}
+
+}  // namespace
+
+MeasuredLayers measure_layers(const Config& config, int repetitions) {
+  openblas_set_num_threads(1);  // as a worker
+  check_device(config);
+  const std::vector<std::string> names = model::unit_names(config.model);
+  const model::Network network = units_of(config, names.size());
+  check_kernels(config, network);
+  const std::vector<plan::StageSizes> sizes = network.sizes();
+  MeasuredLayers measured;
+  for (std::size_t u = 0; u < names.size(); ++u)
+    measured.profile.layers.push_back({.name = names[u], .sizes = sizes[u]});
+  for (const char* kind : {"cpu", "cuda"}) {
+    if (std::ranges::find(config.runtime.device, kind) == config.runtime.device.end()) continue;
+    const std::unique_ptr<ProfileDevice> device = make_profile_device(kind);
+    const auto samples = measure_on(*device, config, network, names.size(), repetitions);
+    std::vector<plan::Durations>& spread = measured.spread.emplace_back();
+    for (std::size_t u = 0; u < names.size(); ++u) {
+      plan::LayerCosts& costs = measured.profile.layers[u];
+      (measured.profile.devices.empty() ? costs.time : costs.others.emplace_back()) = at(samples[u], 0.5);
+      const auto [low, high] = std::pair(at(samples[u], 0.25), at(samples[u], 0.75));
+      spread.push_back({.F = high.F - low.F, .B = high.B - low.B, .W = high.W - low.W});
+    }
+    measured.profile.devices.emplace_back(kind);
+  }
+  return measured;
 }
 
 }  // namespace starpipe::runtime

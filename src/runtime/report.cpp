@@ -77,15 +77,20 @@ ordered_json to_json(const Config& config) {
 }
 
 // Times of the layers that the choice was made by, and the load that it gives each worker.
-ordered_json to_json(const plan::Partition& chosen, const std::vector<plan::LayerCosts>& profile) {
+ordered_json to_json(const plan::Partition& chosen, const plan::Profile& profile) {
   ordered_json json = {{"cuts", chosen.cuts},
                        {"stage_workers", chosen.stage_workers},
                        {"bottleneck", chosen.bottleneck},
                        {"lower_bound", chosen.lower_bound}};
   for (const plan::WorkerLoad& load : chosen.loads) json["loads"].push_back(load.load());
-  for (const plan::LayerCosts& layer : profile) {
-    json["layers"].push_back(
-        {{"name", layer.name}, {"F", layer.time.F}, {"B", layer.time.B}, {"W", layer.time.W}});
+  const auto times = [](const plan::Durations& time) {
+    return ordered_json{{"F", time.F}, {"B", time.B}, {"W", time.W}};
+  };
+  for (const plan::LayerCosts& layer : profile.layers) {
+    ordered_json& one = json["layers"].emplace_back(ordered_json{{"name", layer.name}});
+    if (profile.devices.empty()) one.update(times(layer.time));
+    for (std::size_t kind = 0; kind < profile.devices.size(); ++kind)
+      one[profile.devices[kind]] = times(layer.on(static_cast<int>(kind)));
   }
   return json;
 }

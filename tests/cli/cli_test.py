@@ -119,6 +119,15 @@ class Mapping(CommandTest):
             self.assertEqual(len({w["device"] for w in best["workers"]}), workers)
             self.assertNotIn("across NUMA nodes", [f["link"] for f in best["flows"]])
 
+    def test_cores_and_gpus(self):
+        kinds = ["cuda", "cpu", "cuda", "cpu", "cuda", "cpu", "cuda", "cpu"]
+        device = f"[{', '.join(kinds)}]"
+        mixed = self.map(way="linear", device=device)["workers"]
+        self.assertEqual(["cuda" if w["device"].startswith("cuda") else "cpu" for w in mixed], kinds)
+        self.assertEqual(len({w["device"] for w in mixed}), 8)
+        self.refused(["info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", f"runtime.device={device}"],
+                     "runtime.mapping", "a list of cores and GPUs")
+
     def test_cores(self):
         cores = self.map(device="cpu")["workers"]
         self.assertEqual([w["device"] for w in cores], [f"core {i}" for i in range(8)])
@@ -522,6 +531,9 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("runtime.precision=fp16", "fp16", "fp32")
         refused_set("runtime.precision=tf32", "runtime.precision", "tf32", "runtime.device: cuda")
         refused_set("runtime.device=gpu", "runtime.device", "cuda")
+        refused_set("runtime.device=[]", "runtime.device", "a list of them")
+        refused_set("runtime.device=[cpu, gpu]", "runtime.device", "gpu")
+        refused_set("runtime.device=[cpu, cuda, cpu]", "runtime.device", "3 devices for schedule.workers")
         refused_set("schedule.memory_limit=0", "schedule.memory_limit", "0")
         refused_set("schedule.name=2f2b", "'2f2b'")
         refused_set("schedule.workers=4", "schedule.stages", "4")

@@ -119,6 +119,20 @@ runtime: {policy: lws, device: cuda, precision: tf32, workers_per_core: 2, timeo
   EXPECT_EQ(config.runtime.memory_limit, 2U << 20);
 }
 
+TEST_F(LoadConfig, DevicesAreOfAllWorkersOrOfEach) {
+  const auto devices = [&](const std::string& value) {
+    return load(minimal_mlp, {"schedule.workers=3", "runtime.device=" + value}).runtime;
+  };
+  const runtime::RuntimeConfig all = devices("cuda");
+  EXPECT_TRUE(all.on_gpu(0) && all.on_gpu(2) && all.uses_gpus());
+  EXPECT_FALSE(all.is_mixed());
+  const runtime::RuntimeConfig each = devices("[cpu, cuda, cpu]");
+  EXPECT_TRUE(!each.on_gpu(0) && each.on_gpu(1) && !each.on_gpu(2) && each.is_mixed());
+  EXPECT_FALSE(devices("cpu").uses_gpus());
+  EXPECT_FALSE(devices("[cuda, cuda, cuda]").is_mixed());
+  EXPECT_THROW(devices("[cuda]"), InputError) << "a list has one for each";
+}
+
 TEST_F(LoadConfig, AFileStandsForANamedSchedule) {
   const std::string text = "model: {kind: mlp}\ntraining: {steps: 3}\nschedule: {file: x.csv}\n";
   const runtime::Config config = load(text);

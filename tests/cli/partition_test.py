@@ -112,6 +112,38 @@ class PartitionTest(CommandTest):
                 (["--workers", 8, "--microbatches", 1000000], "--microbatches")]:
             self.refused(["partition", "layers.yaml", *arguments], *culprits)
 
+    def test_devices(self):
+        # On a GPU three times as fast.
+        two = "layers: [{cuda: {F: 1, W: 1}, cpu: {F: 3, W: 3}, count: 8}]"
+        result = self.partition(two, "--workers", 2, "--device", "cuda,cpu")
+        self.assertEqual(result["cuts"], [6])
+        self.assertEqual([load["load"] for load in result["loads"]], [12, 12])
+        self.assertEqual([stage["F"] for stage in result["stages"]], [6, 6])
+        self.assertTrue(result["optimal"])
+        self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu,cuda")["cuts"], [2])
+        self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu,cuda", "--general")["bottleneck"], 12)
+        self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu")["bottleneck"], 24)
+        # One kind needs no name, and times without one are anybody's.
+        self.assertEqual(self.partition("layers: [{cpu: {F: 1}, count: 4}]", "--workers", 2)["bottleneck"], 2)
+        self.assertEqual(self.partition("layers: [{F: 1, count: 4}]", "--workers", 2, "--device", "cuda")["bottleneck"], 2)
+
+    def test_bad_devices(self):
+        def refused(text, *culprits, arguments=()):
+            self.write("layers.yaml", f"layers: [{text}]")
+            self.refused(["partition", "layers.yaml", "--workers", 2, *arguments], *culprits)
+
+        both = "{cpu: {F: 1}, cuda: {F: 1}, count: 4}"
+        refused(both, "--device", "times on cpu and cuda")
+        refused(both, "--device", "3 devices for --workers 2", arguments=["--device", "cpu,cpu,cuda"])
+        refused(both, "--device", "gpu", arguments=["--device", "gpu"])
+        refused("{cpu: {F: 1}, count: 4}", "--device", "no times on cuda", arguments=["--device", "cpu,cuda"])
+        refused("{F: 1, count: 4}", "--device", "one kind of device", arguments=["--device", "cpu,cuda"])
+        refused("{F: 1, cpu: {F: 1}}", "layers[0]", "times are either the layer's or those of cpu")
+        refused("{cpu: {F: 1}}, {F: 1}", "layers[1]", "other devices")
+        refused("{cpu: 3}", "layers[0].cpu", "a map")
+        refused("{cpu: {}}", "layers[0].cpu", "a time is missing")
+        refused("{cpu: {F: 1, stash: 3}}", "layers[0].cpu", "unknown key 'stash'")
+
     def test_profile_is_what_partition_reads(self):
         text = self.write("text", "x" * 300)
         self.write("c.yaml", gpt_config(text))
@@ -124,7 +156,8 @@ class PartitionTest(CommandTest):
         self.assertEqual(result["layers"], 4)
         rows = json.loads(self.ok("profile", "c.yaml", "--repetitions", 1, "--json"))["layers"]
         for row in rows:
-            self.assertGreater(row["F"] + row["B"] + row["W"], 0)
+            self.assertGreater(row["cpu"]["F"] + row["cpu"]["B"] + row["cpu"]["W"], 0)
+            self.assertNotIn("cuda", row)
         self.assertEqual(rows[1]["weights"], 4 * (12 * 16 * 16 + 13 * 16))  # of a GPT-2 block with hidden 16
         self.assertEqual(rows[1]["activation"], 4 * 16 * 16)
         self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
@@ -156,6 +189,18 @@ class AutoTest(CommandTest):
         self.assertIn("cuts [3] by layers.yaml", text)
         found = json.loads(self.ok("simulate", "c.yaml", "--json"))
         self.assertEqual([d["F"] for d in found["durations"]], [3, 10])
+
+    def test_workers_of_two_kinds(self):
+        self.write("layers.yaml", "layers: [{cpu: {F: 4}, cuda: {F: 1, W: 0.5}, count: 5}]")
+        for devices, cuts, times in [("[cuda, cpu]", "4", [4, 4]), ("[cpu, cuda]", "1", [4, 4]), ("cuda", "2", [2, 3])]:
+            found = ["simulate", "c.yaml", "--set", f"runtime.device={devices}"]
+            self.assertIn(f"cuts [{cuts}] by layers.yaml", self.ok(*found))
+            self.assertEqual([d["F"] for d in json.loads(self.ok(*found, "--json"))["durations"]], times)
+        self.refused(["simulate", "c.yaml", "--set", "runtime.device=[cuda, cpu]", "--set", "schedule.name=chimera",
+                      "--set", "schedule.stages=2"], "schedule.partition", "several kinds of runtime.device")
+        self.write("layers.yaml", LAYERS)
+        self.refused(["simulate", "c.yaml", "--set", "runtime.device=[cuda, cpu]"], "schedule.profile",
+                     "one kind of device, not of cuda and cpu")
 
     def test_every_stage_of_a_worker_counts(self):
         # Worker 0 has the first and the last stage of the V. Stages alone could all be at most 4 with cuts
@@ -201,7 +246,7 @@ class AutoTest(CommandTest):
             self.assertRegex(result.stdout, r"cuts \[[1-4]\] by measured times")
             layers = json.loads(self.read("r.json"))["partition"]["layers"]
             self.assertEqual([layer["name"] for layer in layers], [f"layer {n}" for n in range(4)] + ["head"])
-            self.assertTrue(all(layer["F"] > 0 for layer in layers))
+            self.assertTrue(all(layer["cpu"]["F"] > 0 for layer in layers))
 
     def test_compare(self):
         result = self.run_command("compare", "c.yaml", "--policies", "starpipe", "--repetitions", 1)

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "runtime/gpu_report.hpp"
 #include "runtime/mpi_main.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -127,6 +128,21 @@ TEST(Devices, StarPUMayBeToldToUseFewer) {
   const std::string message = check(2 * mpi->ranks(), 100);
   unsetenv("STARPU_NCPU");
   EXPECT_NE(message.find("carries 2 workers, but STARPU_NCPU allows 1"), std::string::npos) << message;
+}
+
+// The libraries' own answers, put together: no GPU is needed to ask.
+TEST(GpuCopies, TellTheWayBetweenRanks) {
+  RuntimeConfig config;
+  const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+  const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy(config));
+  const GpuCopies copies = find_gpu_copies(*mpi);
+  ASSERT_EQ(copies.between_ranks.has_value(), mpi->ranks() > 1);
+  EXPECT_EQ(copies.pairs, 0) << "this session has no GPU workers";
+#ifdef MPIX_GPU_SUPPORT_CUDA
+  if (copies.between_ranks && MPIX_Query_cuda_support() == 0) {
+    EXPECT_EQ(*copies.between_ranks, "through the host: this MPI was not built for GPU memory");
+  }
+#endif
 }
 
 int run() {

@@ -26,6 +26,17 @@ struct LayerCosts {
   }
 };
 
+/// Layers, and whose times they have.
+struct Profile {
+  /// Kinds of devices ("cpu", "cuda"): `LayerCosts::on(i)` is of devices[i]. Empty: of one that has no name.
+  std::vector<std::string> devices = {};
+  std::vector<LayerCosts> layers = {};
+
+  /// By worker, for PartitionRequest::kinds, `wanted` being the device of each, or of all. Times without a
+  /// name are anybody's, but not of two kinds. Throws InputError for a device that has no times.
+  [[nodiscard]] std::vector<int> kinds_of(std::span<const std::string> wanted, int workers) const;
+};
+
 /// Which workers may have which layers.
 enum class Allocation : std::uint8_t {
   contiguous,  ///< at most one stage a worker, in their order: stage s on worker s, where all are alike

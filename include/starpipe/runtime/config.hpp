@@ -40,7 +40,7 @@ struct ScheduleConfig {
   std::vector<int> cuts;                       ///< first unit of each stage but the first
   bool partition = false;                      ///< `auto`: cuts, and placement, by times (choose_partition)
   std::string profile_file;                    ///< of `profile`; empty: `choose_partition` measures
-  std::vector<plan::LayerCosts> profile;       ///< of each unit
+  plan::Profile profile;                       ///< of each unit
   std::optional<plan::Partition> chosen;       ///< by `choose_partition`
   std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
   /// Stashes a worker may hold, a number that the bounded discipline keeps to as it runs; alone it means

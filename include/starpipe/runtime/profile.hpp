@@ -9,16 +9,18 @@
 
 namespace starpipe::runtime {
 
-/// A layer's costs as measured, and how much they varied.
-struct MeasuredLayer {
-  plan::LayerCosts costs;  ///< medians in seconds, sizes in bytes
-  plan::Durations spread;  ///< interquartile ranges, in seconds
+/// Layers' costs as measured, and how much they varied.
+struct MeasuredLayers {
+  plan::Profile profile;                             ///< medians in seconds, sizes in bytes
+  std::vector<std::vector<plan::Durations>> spread;  ///< interquartile ranges, seconds, by device and layer
 };
 
 /// Measures F, B and W of each unit of the model (what `schedule.cuts` counts; with legs > 1 those of the
-/// first leg) on this machine: real micro-batches run through the units, one thread, `repetitions` times
-/// after one that warms up. Needs no StarPU. Throws InputError as `make_experiment` does for model and data.
-std::vector<MeasuredLayer> measure_layers(const Config& config, int repetitions = 9);
+/// first leg) on each kind of device that `runtime.device` has: real micro-batches run through the units, on
+/// one thread, or on a stream of the current GPU, `repetitions` times after one that warms up. On a GPU each
+/// pass is waited for, so it has the time of its launch in it. Needs no StarPU. Throws InputError as
+/// `make_experiment` does for model and data, and where there is no GPU for `cuda`.
+MeasuredLayers measure_layers(const Config& config, int repetitions = 9);
 
 /// `schedule.partition: auto`: sets `schedule.cuts` for the stages that the schedule has, and
 /// `schedule.placement` where the schedule lets one choose and none is given, by the times of
@@ -29,6 +31,9 @@ std::vector<MeasuredLayer> measure_layers(const Config& config, int repetitions 
 /// predicted to be the shortest is taken. Throws InputError for a profile that is not of this model, and as
 /// `make_experiment`.
 void choose_partition(Config& config);
+
+/// By stage: the kind of its device in `schedule.profile`, where `choose_partition` put it.
+std::vector<int> stage_kinds(const Config& config);
 
 /// What was chosen, one line for people, ending in a newline; empty when nothing was.
 std::string describe_partition(const Config& config);

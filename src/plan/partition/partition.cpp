@@ -224,6 +224,24 @@ double most_memory(const PartitionProblem& problem, const Stages& stages) {
 
 }  // namespace
 
+std::vector<int> Profile::kinds_of(std::span<const std::string> wanted, int workers) const {
+  std::vector<int> kinds;
+  for (int w = 0; w < workers; ++w) {
+    const std::string& device = wanted[wanted.size() == 1 ? 0 : static_cast<std::size_t>(w)];
+    const auto at = std::ranges::find(devices, device);
+    if (devices.empty() && device == wanted.front()) {
+      kinds.push_back(0);
+    } else if (at != devices.end()) {
+      kinds.push_back(static_cast<int>(at - devices.begin()));
+    } else {
+      throw InputError(devices.empty() ? fmt::format("times of one kind of device, not of {} and {}",
+                                                     wanted.front(), device)
+                                       : fmt::format("no times on {}", device));
+    }
+  }
+  return kinds;
+}
+
 Partition partition(const PartitionRequest& request) {
   const PartitionProblem problem(request);
   const std::set<int> distinct(request.stage_workers.begin(), request.stage_workers.end());
