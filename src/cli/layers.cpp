@@ -40,6 +40,7 @@ constexpr std::array keys = {
     Key{"B", [](Value v, Layer& l) { l.costs.time.B = v.not_negative(); }},
     Key{"W", [](Value v, Layer& l) { l.costs.time.W = v.not_negative(); }},
     Key{"weights", [](Value v, Layer& l) { l.costs.sizes.weights = v.bytes(); }},
+    Key{"master", [](Value v, Layer& l) { l.costs.sizes.master = v.bytes(); }},
     Key{"activation", [](Value v, Layer& l) { l.costs.sizes.activation = v.bytes(); }},
     Key{"gradient", [](Value v, Layer& l) { l.costs.sizes.gradient = v.bytes(); }},
     Key{"stash", [](Value v, Layer& l) { l.costs.sizes.stash = v.bytes(); }},
@@ -116,8 +117,9 @@ nlohmann::ordered_json layers_json(const std::vector<runtime::MeasuredLayer>& la
     const plan::StageSizes& sizes = costs.sizes;
     nlohmann::ordered_json layer = {{"name", costs.name}};
     layer.update(times_json(costs.time));
-    layer.update({{"weights", sizes.weights},
-                  {"activation", sizes.activation},
+    layer["weights"] = sizes.weights;
+    if (sizes.master > 0) layer["master"] = sizes.master;
+    layer.update({{"activation", sizes.activation},
                   {"stash", sizes.stash},
                   {"gradient_stash", sizes.gradient_stash},
                   {"spread", times_json(spread)}});

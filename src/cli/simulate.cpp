@@ -124,8 +124,9 @@ int simulate(const SimulateOptions& options) {
   options.costs.apply(costs, experiment.schedule.stages());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
-  const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
-      experiment.schedule, experiment.network, config.training.optimizer, costs, timeline);
+  const std::vector<runtime::WorkerMemory> memory =
+      runtime::memory_need(experiment.schedule, experiment.network, config.training.optimizer, costs,
+                           timeline, config.runtime.device == "cuda");
   if (options.timeline) {
     model::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }

@@ -104,8 +104,8 @@ class Engine {
 
   // The memory of a task on the worker that calls.
   struct TaskMemory {
-    std::vector<std::span<float>> data;
-    std::span<float> scratch;
+    std::vector<model::Memory> data;
+    model::Memory scratch;
   };
   static const TaskMemory& memory_of(const Task& task, void** buffers);
 
@@ -121,6 +121,8 @@ class Engine {
   }
 
   void choose_local_tasks();
+  [[nodiscard]] std::vector<float> start_value(const Datum& datum,
+                                               const std::vector<std::vector<float>>& parameters) const;
   void register_data(const std::vector<std::vector<float>>& parameters);
   void fill_inputs(int step, const model::Dataset& data);
   void submit();
@@ -131,7 +133,7 @@ class Engine {
   void drop(std::size_t datum);
   void read_losses(std::vector<float>& losses);
   void gather(StepResult& result);
-  std::vector<std::vector<float>> gather_data(DataKind kind);
+  std::vector<std::vector<float>> gather_data(DataKind wanted);
   [[nodiscard]] int rank_of(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
   [[nodiscard]] int rank() const { return session_.mpi().rank(); }
   void watch(const std::stop_token& stop, double timeout);

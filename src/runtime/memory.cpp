@@ -20,6 +20,7 @@ constexpr double forever = std::numeric_limits<double>::infinity();
 Part part_of(DataKind kind) {
   switch (kind) {
     case DataKind::weights:
+    case DataKind::master:
       return &WorkerMemory::weights;
     case DataKind::optimizer_state:
       return &WorkerMemory::optimizer;
@@ -162,7 +163,7 @@ class Accountant {
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline) {
+                                      const plan::Timeline& timeline, bool on_gpus) {
   const TaskGraph graph(schedule, network, optimizer);
   std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph).holdings();
   std::vector<std::set<int>> stages(holdings.size());  // that a worker computes
@@ -174,8 +175,8 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
     // StarPU keeps the workspace of each stage that a worker has run.
     for (const int s : stages[w]) {
       const model::Stage& stage = network.stages[static_cast<std::size_t>(s)];
-      holdings[w].add(&WorkerMemory::workspace, scratch_size(schedule, stage) * sizeof(float), always,
-                      forever);
+      holdings[w].add(&WorkerMemory::workspace, scratch_size(schedule, stage, on_gpus) * sizeof(float),
+                      always, forever);
     }
     needs.push_back(holdings[w].peak());
   }

@@ -29,16 +29,16 @@ using Samples = std::array<std::vector<double>, 3>;
 struct Unit {
   Unit(const model::Stage& s, std::uint64_t seed)
       : stage(&s),
-        parameters(model::initial_parameters(s, seed)),
-        output(s.is_sink() ? 1 : s.rows() * s.output_columns()),
+        weights(model::rounded_weights(s, model::initial_parameters(s, seed))),
+        output(s.is_sink() ? 1 : s.output_size()),
         stash(s.stash_size()),
         gradient_stash(s.gradient_stash_size()),
-        input_gradient(s.rows() * s.input_columns()[0]),
+        input_gradient(s.input_size(0)),
         parameter_gradient(s.parameter_size()),
         scratch(s.scratch_size()) {}
 
   const model::Stage* stage;
-  Floats parameters, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
+  Floats weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
   Samples samples;
 };
 
@@ -59,21 +59,21 @@ class Run {
     for (std::size_t u = 0; u < units; ++u) units_.emplace_back(network.stages[u], config.training.seed);
     const model::Stage& first = *units_.front().stage;
     const model::Stage& last = *units_.back().stage;
-    input_.resize(first.rows() * first.input_columns()[0]);
+    input_.resize(first.input_size(0));
     target_.resize(last.rows() * last.target_columns());
-    gradient_.assign(last.rows() * last.output_columns(), 1.0F);
+    gradient_.assign(last.output_size(), 1.0F);  // a number in any precision
   }
 
   /// Returns the times by unit and pass.
   std::vector<std::array<double, 3>> repeat(int microbatch) {
-    data_->input(0, microbatch, 0, input_);
+    model::load_input(*data_, *units_.front().stage, 0, microbatch, 0, input_);
     if (!target_.empty()) data_->target(0, microbatch, target_);
     std::vector<std::array<double, 3>> times(units_.size());
     for (std::size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
-      const std::array input = {std::span<const float>(u == 0 ? input_ : units_[u - 1].output)};
+      const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
       times[u][0] = seconds([&] {
-        unit.stage->forward(unit.parameters, input, unit.stage->is_sink() ? target_ : Floats{}, unit.output,
+        unit.stage->forward(unit.weights, input, unit.stage->is_sink() ? target_ : Floats{}, unit.output,
                             unit.stash, unit.scratch);
       });
     }
@@ -85,12 +85,12 @@ class Run {
   void backward(std::size_t u, std::array<double, 3>& times) {
     Unit& unit = units_[u];
     const bool last = u + 1 == units_.size();
-    const std::span<const float> after = last ? gradient_ : units_[u + 1].input_gradient;
+    const model::ConstMemory after = last ? gradient_ : units_[u + 1].input_gradient;
     const std::span output_gradients(&after, unit.stage->is_sink() ? 0 : 1);
-    const std::span<float> before = unit.input_gradient;
+    const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
     times[1] = seconds([&] {
-      unit.stage->backward_input(unit.parameters, unit.stash, output_gradients, loss_scale_, input_gradients,
+      unit.stage->backward_input(unit.weights, unit.stash, output_gradients, loss_scale_, input_gradients,
                                  unit.gradient_stash, unit.scratch);
     });
     times[2] = seconds([&] {

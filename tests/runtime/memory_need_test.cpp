@@ -48,6 +48,35 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
 }
 
+/// The same in bf16: 40 bytes of weights besides 80 for the optimizer, padded to 16, and 32 of an activation.
+TEST(MemoryNeed, OfTwoStagesInBf16) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2), false, model::Precision::bf16);
+  const plan::StageSizes sizes = network.sizes()[0];
+  EXPECT_EQ(sizes.activation, 32U);
+  EXPECT_EQ(sizes.stash, 2U * 32) << "the inputs of two layers";
+  EXPECT_EQ(sizes.weights, 48U);
+  EXPECT_EQ(sizes.master, 80U);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const WorkerMemory first = need(schedule, network, adamw)[0];
+  EXPECT_EQ(first.weights, 48U + 80);
+  EXPECT_EQ(first.gradients, 80U);
+  EXPECT_EQ(first.optimizer, 160U);
+  EXPECT_EQ(first.stashes, 3U * 2 * 32);
+  EXPECT_EQ(first.activations, 3U * 32 + 32);
+}
+
+/// On a GPU, kernels read bf16; on a CPU they need room for what they read and write as floats.
+TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
+  const model::Network network = tiny_gpt(2, model::Precision::bf16);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const plan::Costs costs = costs_of(network);
+  for (const bool on_gpus : {false, true}) {
+    const auto memory = memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs), on_gpus);
+    EXPECT_EQ(memory[0].workspace, network.stages[0].scratch_size(on_gpus) * sizeof(float));
+  }
+  EXPECT_GT(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
+}
+
 TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
   // All forward passes at once on worker 0, one after the other with its backward pass on worker 1.
   const Schedule schedule({.name = "eager",

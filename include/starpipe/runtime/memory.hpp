@@ -15,7 +15,7 @@ namespace starpipe::runtime {
 /// own, as a GPU has. What `runtime.memory_limit` limits; not to be confused with the stashes that
 /// `schedule.memory_limit` counts.
 struct WorkerMemory {
-  std::uint64_t weights = 0;      ///< that it holds, and copies of those it fetched
+  std::uint64_t weights = 0;      ///< that it holds, in both precisions, and copies of those it fetched
   std::uint64_t gradients = 0;    ///< of weights: its accumulators, and contributions it received
   std::uint64_t optimizer = 0;    ///< the optimizer's state
   std::uint64_t stashes = 0;      ///< what F keeps for B and W, and B for W
@@ -31,9 +31,10 @@ struct WorkerMemory {
 /// says. A datum is where it is written from the start of the job that writes it to the end of the last one
 /// there that touches it, or until it has been sent; elsewhere from its arrival to the end of the last job
 /// that reads it there. Weights leave at the start of the step, reductions take no time once all is there.
-/// O(jobs log jobs). Throws std::logic_error when schedule and network have different stage graphs.
+/// `on_gpus`: what the workers are, for the workspace. O(jobs log jobs). Throws std::logic_error when
+/// schedule and network have different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline);
+                                      const plan::Timeline& timeline, bool on_gpus = false);
 
 }  // namespace starpipe::runtime
