@@ -38,6 +38,7 @@ class Attention final : public Layer {
   std::size_t input_columns() const override { return 3 * hidden_; }
   std::size_t output_columns() const override { return hidden_; }
   std::size_t stash_size() const override { return rows_ * 3 * hidden_ + rows_ * heads_; }
+  std::size_t statistics_size() const override { return rows_ * heads_; }
   std::size_t scratch_size() const override { return 2 * std::min(kBlock, context_) * context_; }
   double flops() const override {
     // Two products over the causal half, and the exponentials.

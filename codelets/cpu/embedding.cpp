@@ -28,6 +28,8 @@ class Embedding final : public Layer {
   std::size_t input_columns() const override { return 1; }
   std::size_t output_columns() const override { return outputs_; }
   std::size_t stash_size() const override { return rows_; }
+  std::size_t statistics_size() const override { return rows_; }
+  bool reads_ids() const override { return true; }
   double flops() const override { return static_cast<double>(rows_) * static_cast<double>(outputs_); }
 
   std::vector<Parameter> parameters() const override {

@@ -21,6 +21,7 @@ class LayerNorm final : public Layer {
   std::size_t input_columns() const override { return columns_; }
   std::size_t output_columns() const override { return columns_; }
   std::size_t stash_size() const override { return rows_ * columns_ + rows_; }
+  std::size_t statistics_size() const override { return rows_; }
   double flops() const override { return 8.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
 
   std::vector<Parameter> parameters() const override {

@@ -9,7 +9,7 @@ namespace starpipe::model::cuda {
 namespace {
 
 /// codelets/cpu/attention.cpp on a GPU, for heads of at most D columns.
-template <int D>
+template <int D, class T>
 class Attention final : public CudaLayer {
  public:
   Attention(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
@@ -17,26 +17,24 @@ class Attention final : public CudaLayer {
   /// One float a row and head.
   std::size_t scratch_size() const override { return rows_ * static_cast<std::size_t>(shape_.heads); }
 
-  void forward(const Context& on, std::span<const float> /*parameters*/, std::span<const float> input,
-               std::span<float> output, std::span<float> stash,
+  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = rows_ * 3 * shape_.hidden;
-    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(float), cudaMemcpyDeviceToDevice,
-                          on.stream),
+    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(T), cudaMemcpyDeviceToDevice, on.stream),
           "attention F");
-    launch(on, "attention F", grid(attention::kForwardShared<D>), attention::forward<D, float>, shape_,
-           input.data(), output.data(), stash.data() + count);
+    launch(on, "attention F", grid(attention::kForwardShared<D>), attention::forward<D, T>, shape_,
+           input.as<T>(), output.as<T>(), floats_behind<T>(stash, count));
   }
 
-  void backward_input(const Context& on, std::span<const float> /*parameters*/, std::span<const float> stash,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
+  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
+                      ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
-    const float* log_sums = stash.data() + rows_ * 3 * shape_.hidden;
+    const float* log_sums = floats_behind<T>(stash, rows_ * 3 * shape_.hidden);
     const Grid blocks = grid(attention::kBackwardShared<D>);
-    launch(on, "attention B", blocks, attention::backward_queries<D, float>, shape_, stash.data(), log_sums,
-           output_gradient.data(), input_gradient.data(), scratch.data());
-    launch(on, "attention B", blocks, attention::backward_keys<D, float>, shape_, stash.data(), log_sums,
-           scratch.data(), output_gradient.data(), input_gradient.data());
+    launch(on, "attention B", blocks, attention::backward_queries<D, T>, shape_, stash.as<T>(), log_sums,
+           output_gradient.as<T>(), input_gradient.as<T>(), scratch.data());
+    launch(on, "attention B", blocks, attention::backward_keys<D, T>, shape_, stash.as<T>(), log_sums,
+           static_cast<const float*>(scratch.data()), output_gradient.as<T>(), input_gradient.as<T>());
   }
 
  private:
@@ -51,7 +49,14 @@ class Attention final : public CudaLayer {
   attention::Shape shape_;
 };
 
-std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision /*precision*/) {
+template <class T>
+using Attention32 = Attention<32, T>;
+template <class T>
+using Attention64 = Attention<64, T>;
+template <class T>
+using Attention128 = Attention<128, T>;
+
+std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision) {
   constexpr std::size_t kMostTiles = 65535;  // blocks in a grid's second dimension
   const std::size_t heads = size_option(spec, "heads");
   const std::size_t context = size_option(spec, "context");
@@ -60,9 +65,9 @@ std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision /*precisi
   if (parts(context, attention::kTile) > kMostTiles) return nullptr;
   const attention::Shape shape = {static_cast<int>(context), static_cast<int>(heads), static_cast<int>(size),
                                   1.0f / std::sqrt(static_cast<float>(size)), hidden};
-  if (size <= 32) return std::make_shared<Attention<32>>(spec.rows, shape);
-  if (size <= 64) return std::make_shared<Attention<64>>(spec.rows, shape);
-  if (size <= 128) return std::make_shared<Attention<128>>(spec.rows, shape);
+  if (size <= 32) return make_twin<CudaLayer, Attention32>(precision, spec.rows, shape);
+  if (size <= 64) return make_twin<CudaLayer, Attention64>(precision, spec.rows, shape);
+  if (size <= 128) return make_twin<CudaLayer, Attention128>(precision, spec.rows, shape);
   return nullptr;  // its tiles would not fit the shared memory of every GPU
 }
 

@@ -8,63 +8,82 @@
 namespace starpipe::model::cuda {
 namespace {
 
+template <class T>
 struct Sum {
-  const float* a;
-  const float* b;
-  float* sum;
-  __device__ void operator()(std::size_t i) const { sum[i] = a[i] + b[i]; }
+  const T* a;
+  const T* b;
+  T* sum;
+  __device__ void operator()(std::size_t i) const {
+    sum[i] = static_cast<T>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+  }
+};
+
+struct Rounded {
+  const float* from;
+  Bf16* to;
+  __device__ void operator()(std::size_t i) const { to[i] = static_cast<Bf16>(from[i]); }
 };
 
 }  // namespace
 
-void StreamBackend::zero(std::span<float> values) const noexcept {
-  check(cudaMemsetAsync(values.data(), 0, values.size_bytes(), on_.stream), "zero");
+// Else cuBLAS may add the parts of a bf16 product in bf16.
+StreamBackend::StreamBackend(const Context& on) : on_(on) {
+  check(cublasSetMathMode(on.cublas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "math mode");
 }
 
-void StreamBackend::copy(std::span<const float> from, std::span<float> to) const noexcept {
-  check(cudaMemcpyAsync(to.data(), from.data(), from.size_bytes(), cudaMemcpyDeviceToDevice, on_.stream),
+void StreamBackend::zero(Memory memory) const noexcept {
+  check(cudaMemsetAsync(memory.data(), 0, memory.floats().size_bytes(), on_.stream), "zero");
+}
+
+void StreamBackend::copy(ConstMemory from, Memory to) const noexcept {
+  check(cudaMemcpyAsync(to.data(), from.data(), from.floats().size_bytes(), cudaMemcpyDeviceToDevice,
+                        on_.stream),
         "copy");
 }
 
-void StreamBackend::add(std::span<const float> a, std::span<const float> b,
-                        std::span<float> sum) const noexcept {
-  for_each(on_, "add", sum.size(), Sum{a.data(), b.data(), sum.data()});
+void StreamBackend::add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept {
+  if (precision == Precision::bf16) {
+    for_each(on_, "add", 2 * sum.size(), Sum<Bf16>{a.as<Bf16>(), b.as<Bf16>(), sum.as<Bf16>()});
+  } else {
+    for_each(on_, "add", sum.size(), Sum<float>{a.as<float>(), b.as<float>(), sum.as<float>()});
+  }
 }
 
-void StreamBackend::copy_columns(const float* from, std::size_t from_stride, float* to, std::size_t to_stride,
-                                 std::size_t columns, std::size_t rows) const noexcept {
-  check(cudaMemcpy2DAsync(to, to_stride * sizeof(float), from, from_stride * sizeof(float),
-                          columns * sizeof(float), rows, cudaMemcpyDeviceToDevice, on_.stream),
+void StreamBackend::copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to,
+                                 std::size_t to_stride, std::size_t columns,
+                                 std::size_t rows) const noexcept {
+  check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, columns, rows, cudaMemcpyDeviceToDevice,
+                          on_.stream),
         "copy of columns");
 }
 
-void StreamBackend::forward(const Layer& layer, std::span<const float> parameters,
-                            std::span<const float> input, std::span<float> output, std::span<float> stash,
-                            std::span<float> scratch) const noexcept {
-  layer.cuda()->forward(on_, parameters, input, output, stash, scratch);
+void StreamBackend::round(std::span<const float> from, Memory to) const noexcept {
+  for_each(on_, "round", from.size(), Rounded{from.data(), to.as<Bf16>()});
 }
 
-void StreamBackend::backward_input(const Layer& layer, std::span<const float> parameters,
-                                   std::span<const float> stash, std::span<const float> output_gradient,
-                                   std::span<float> input_gradient, std::span<float> scratch) const noexcept {
-  layer.cuda()->backward_input(on_, parameters, stash, output_gradient, input_gradient, scratch);
+void StreamBackend::forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,
+                            Memory stash, Memory scratch) const noexcept {
+  layer.cuda()->forward(on_, parameters, input, output, stash, scratch.floats());
 }
 
-void StreamBackend::backward_weights(const Layer& layer, std::span<const float> stash,
-                                     std::span<const float> output_gradient,
-                                     std::span<float> parameter_gradient,
-                                     std::span<float> scratch) const noexcept {
-  layer.cuda()->backward_weights(on_, stash, output_gradient, parameter_gradient, scratch);
+void StreamBackend::backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
+                                   ConstMemory output_gradient, Memory input_gradient,
+                                   Memory scratch) const noexcept {
+  layer.cuda()->backward_input(on_, parameters, stash, output_gradient, input_gradient, scratch.floats());
 }
 
-void StreamBackend::forward(const Loss& loss, std::span<const float> input, std::span<const float> target,
-                            std::span<float> stash, std::span<float> mean,
-                            std::span<float> scratch) const noexcept {
-  loss.cuda()->forward(on_, input, target, stash, mean, scratch);
+void StreamBackend::backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
+                                     std::span<float> parameter_gradient, Memory scratch) const noexcept {
+  layer.cuda()->backward_weights(on_, stash, output_gradient, parameter_gradient, scratch.floats());
 }
 
-void StreamBackend::backward_input(const Loss& loss, std::span<const float> stash, float scale,
-                                   std::span<float> input_gradient) const noexcept {
+void StreamBackend::forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
+                            std::span<float> mean, Memory scratch) const noexcept {
+  loss.cuda()->forward(on_, input, target, stash, mean, scratch.floats());
+}
+
+void StreamBackend::backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
+                                   Memory /*scratch*/) const noexcept {
   loss.cuda()->backward_input(on_, stash, scale, input_gradient);
 }
 

@@ -30,24 +30,24 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* inp
 }
 
 /// codelets/cpu/cross_entropy.cpp on a GPU.
+template <class T>
 class CrossEntropy final : public CudaLoss {
  public:
   CrossEntropy(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
 
-  void forward(const Context& on, std::span<const float> input, std::span<const float> target,
-               std::span<float> stash, std::span<float> mean,
-               std::span<float> scratch) const noexcept override {
-    launch(on, "cross_entropy F", loss_grid(rows_), forward_rows<float>, rows_, columns_, input.data(),
-           target.data(), stash.data(), scratch.data());
+  void forward(const Context& on, ConstMemory input, std::span<const float> target, Memory stash,
+               std::span<float> mean, std::span<float> scratch) const noexcept override {
+    launch(on, "cross_entropy F", loss_grid(rows_), forward_rows<T>, rows_, columns_, input.as<T>(),
+           target.data(), stash.as<T>(), scratch.data());
     if (mean.empty()) return;
     launch(on, "cross_entropy F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
            static_cast<double>(rows_), mean.data());
   }
 
-  void backward_input(const Context& on, std::span<const float> stash, float scale,
-                      std::span<float> input_gradient) const noexcept override {
+  void backward_input(const Context& on, ConstMemory stash, float scale,
+                      Memory input_gradient) const noexcept override {
     for_each(on, "cross_entropy B", rows_ * columns_,
-             Scaled<float>{stash.data(), input_gradient.data(), scale});
+             Scaled<T>{stash.as<T>(), input_gradient.as<T>(), scale});
   }
 
  private:
@@ -56,8 +56,8 @@ class CrossEntropy final : public CudaLoss {
 };
 
 const bool registered =
-    register_cuda_loss("cross_entropy", [](std::size_t rows, std::size_t columns, Precision /*precision*/) {
-      return std::make_shared<CrossEntropy>(rows, columns);
+    register_cuda_loss("cross_entropy", [](std::size_t rows, std::size_t columns, Precision precision) {
+      return make_twin<CudaLoss, CrossEntropy>(precision, rows, columns);
     });
 
 }  // namespace

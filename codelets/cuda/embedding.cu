@@ -27,7 +27,7 @@ struct Forward {
 /// have the token, in their order. Atomic additions would have less work, and another order in each run.
 template <class T>
 __global__ void add_token_gradients(std::size_t rows, std::size_t columns, std::size_t vocabulary,
-                                    const float* ids, const T* dy, T* gradients) {
+                                    const float* ids, const T* dy, float* gradients) {
   __shared__ unsigned tokens[kThreads];
   const std::size_t token = blockIdx.x;
   const std::size_t column = std::size_t{blockIdx.y} * kThreads + threadIdx.x;
@@ -45,26 +45,26 @@ __global__ void add_token_gradients(std::size_t rows, std::size_t columns, std::
     }
   }
   if (column >= columns) return;
-  T& gradient = gradients[token * columns + column];
-  gradient = static_cast<T>(static_cast<float>(gradient) + sum);
+  gradients[token * columns + column] += sum;
 }
 
 /// One element of the positions' gradient: over the sequences, in order.
 template <class T>
 struct AddPositionGradient {
   const T* dy;
-  T* gradients;
+  float* gradients;
   std::size_t rows;
   std::size_t stride;  // elements of a sequence
   std::size_t columns;
   __device__ void operator()(std::size_t i) const {
     float sum = 0;
     for (std::size_t at = i; at < rows * columns; at += stride) sum += static_cast<float>(dy[at]);
-    gradients[i] = static_cast<T>(static_cast<float>(gradients[i]) + sum);
+    gradients[i] += sum;
   }
 };
 
 /// codelets/cpu/embedding.cpp on a GPU.
+template <class T>
 class Embedding final : public CudaLayer {
  public:
   explicit Embedding(const LayerSpec& spec)
@@ -73,34 +73,33 @@ class Embedding final : public CudaLayer {
         context_(size_option(spec, "context")),
         outputs_(size_option(spec, "outputs")) {}
 
-  void forward(const Context& on, std::span<const float> parameters, std::span<const float> input,
-               std::span<float> output, std::span<float> stash,
+  void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     check(cudaMemcpyAsync(stash.data(), input.data(), rows_ * sizeof(float), cudaMemcpyDeviceToDevice,
                           on.stream),
           "embedding F");
     for_each(on, "embedding F", rows_ * outputs_,
-             Forward<float>{input.data(), parameters.data(), parameters.data() + vocabulary_ * outputs_,
-                            output.data(), vocabulary_, context_, outputs_});
+             Forward<T>{input.as<float>(), parameters.as<T>(), parameters.as<T>() + vocabulary_ * outputs_,
+                        output.as<T>(), vocabulary_, context_, outputs_});
   }
 
   /// Token ids have no gradient: zero.
-  void backward_input(const Context& on, std::span<const float> /*parameters*/,
-                      std::span<const float> /*stash*/, std::span<const float> /*output_gradient*/,
-                      std::span<float> input_gradient, std::span<float> /*scratch*/) const noexcept override {
+  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
+                      ConstMemory /*output_gradient*/, Memory input_gradient,
+                      std::span<float> /*scratch*/) const noexcept override {
     check(cudaMemsetAsync(input_gradient.data(), 0, rows_ * sizeof(float), on.stream), "embedding B");
   }
 
-  void backward_weights(const Context& on, std::span<const float> stash,
-                        std::span<const float> output_gradient, std::span<float> parameter_gradient,
+  void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
+                        std::span<float> parameter_gradient,
                         std::span<float> /*scratch*/) const noexcept override {
     const dim3 blocks(static_cast<unsigned>(vocabulary_), static_cast<unsigned>(parts(outputs_, kThreads)));
-    launch(on, "embedding W", {blocks, dim3(kThreads)}, add_token_gradients<float>, rows_, outputs_,
-           vocabulary_, stash.data(), output_gradient.data(), parameter_gradient.data());
+    launch(on, "embedding W", {blocks, dim3(kThreads)}, add_token_gradients<T>, rows_, outputs_, vocabulary_,
+           stash.as<float>(), output_gradient.as<T>(), parameter_gradient.data());
     for_each(
         on, "embedding W", context_ * outputs_,
-        AddPositionGradient<float>{output_gradient.data(), parameter_gradient.data() + vocabulary_ * outputs_,
-                                   rows_, context_ * outputs_, outputs_});
+        AddPositionGradient<T>{output_gradient.as<T>(), parameter_gradient.data() + vocabulary_ * outputs_,
+                               rows_, context_ * outputs_, outputs_});
   }
 
  private:
@@ -110,8 +109,8 @@ class Embedding final : public CudaLayer {
   std::size_t outputs_;
 };
 
-const bool registered = register_cuda_layer("embedding", [](const LayerSpec& spec, Precision /*precision*/) {
-  return std::make_shared<Embedding>(spec);
+const bool registered = register_cuda_layer("embedding", [](const LayerSpec& spec, Precision precision) {
+  return make_twin<CudaLayer, Embedding>(precision, spec);
 });
 
 }  // namespace

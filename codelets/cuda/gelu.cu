@@ -27,29 +27,30 @@ struct Backward {
 };
 
 /// codelets/cpu/gelu.cpp on a GPU.
+template <class T>
 class Gelu final : public CudaLayer {
  public:
   explicit Gelu(const LayerSpec& spec) : count_(spec.rows * spec.columns) {}
 
-  void forward(const Context& on, std::span<const float> /*parameters*/, std::span<const float> input,
-               std::span<float> output, std::span<float> stash,
+  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    for_each(on, "gelu F", count_, Forward<float>{input.data(), output.data(), stash.data()});
+    for_each(on, "gelu F", count_, Forward<T>{input.as<T>(), output.as<T>(), stash.as<T>()});
   }
 
-  void backward_input(const Context& on, std::span<const float> /*parameters*/, std::span<const float> stash,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
+  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
+                      ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
     for_each(on, "gelu B", count_,
-             Backward<float>{stash.data(), output_gradient.data(), input_gradient.data()});
+             Backward<T>{stash.as<T>(), output_gradient.as<T>(), input_gradient.as<T>()});
   }
 
  private:
   std::size_t count_;
 };
 
-const bool registered = register_cuda_layer(
-    "gelu", [](const LayerSpec& spec, Precision /*precision*/) { return std::make_shared<Gelu>(spec); });
+const bool registered = register_cuda_layer("gelu", [](const LayerSpec& spec, Precision precision) {
+  return make_twin<CudaLayer, Gelu>(precision, spec);
+});
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -8,6 +8,7 @@
 
 #include "codelets/cuda/arithmetic.hpp"
 #include "codelets/cuda/context.hpp"
+#include "codelets/cuda/element.hpp"
 #include "codelets/cuda/launch.cuh"
 
 namespace starpipe::model::cuda {
@@ -73,18 +74,18 @@ __global__ void sum_shares(std::size_t rows, std::size_t columns, std::size_t ro
 }
 
 template <class T>
-__global__ void add_shares(std::size_t shares, std::size_t columns, const float* partial, T* sums) {
+__global__ void add_shares(std::size_t shares, std::size_t columns, const T* partial, T* sums) {
   const std::size_t column = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (column >= columns) return;
-  float total = 0;
+  T total = 0;
   for (std::size_t s = 0; s < shares; ++s) total += partial[s * columns + column];
-  sums[column] = static_cast<T>(static_cast<float>(sums[column]) + total);
+  sums[column] += total;
 }
 
 /// sums[column] += sum over the rows of term(row, column). `scratch`: sum_rows_scratch(columns) floats.
-template <class Term, class T>
-void sum_rows(const Context& on, const char* name, std::size_t rows, std::size_t columns, Term term, T* sums,
-              std::span<float> scratch) noexcept {
+template <class Term>
+void sum_rows(const Context& on, const char* name, std::size_t rows, std::size_t columns, Term term,
+              float* sums, std::span<float> scratch) noexcept {
   constexpr std::size_t kWorthAShare = 64;  // rows
   const std::size_t rows_each = parts(rows, std::min(kMostShares, parts(rows, kWorthAShare)));
   const std::size_t shares = parts(rows, rows_each);
@@ -92,7 +93,7 @@ void sum_rows(const Context& on, const char* name, std::size_t rows, std::size_t
   launch(on, name, {blocks, dim3(kWarp, kRowsAtOnce)}, sum_shares<Term>, rows, columns, rows_each, term,
          scratch.data());
   const dim3 adders(static_cast<unsigned>(parts(columns, kThreads)));
-  launch(on, name, {adders, dim3(kThreads)}, add_shares<T>, shares, columns, scratch.data(), sums);
+  launch(on, name, {adders, dim3(kThreads)}, add_shares<float>, shares, columns, scratch.data(), sums);
 }
 
 }  // namespace starpipe::model::cuda

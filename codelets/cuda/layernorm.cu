@@ -76,31 +76,31 @@ struct GradientTerm {
 };
 
 /// codelets/cpu/layernorm.cpp on a GPU.
+template <class T>
 class LayerNorm final : public CudaLayer {
  public:
   explicit LayerNorm(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {}
 
   std::size_t scratch_size() const override { return sum_rows_scratch(2 * columns_); }
 
-  void forward(const Context& on, std::span<const float> parameters, std::span<const float> input,
-               std::span<float> output, std::span<float> stash,
+  void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    launch(on, "layernorm F", grid(), forward_rows<float>, rows_, columns_, parameters.data(), input.data(),
-           output.data(), stash.data(), stash.data() + rows_ * columns_);
+    launch(on, "layernorm F", grid(), forward_rows<T>, rows_, columns_, parameters.as<T>(), input.as<T>(),
+           output.as<T>(), stash.as<T>(), floats_behind<T>(stash, rows_ * columns_));
   }
 
-  void backward_input(const Context& on, std::span<const float> parameters, std::span<const float> stash,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
+  void backward_input(const Context& on, ConstMemory parameters, ConstMemory stash,
+                      ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
-    launch(on, "layernorm B", grid(), backward_rows<float>, rows_, columns_, parameters.data(), stash.data(),
-           stash.data() + rows_ * columns_, output_gradient.data(), input_gradient.data());
+    launch(on, "layernorm B", grid(), backward_rows<T>, rows_, columns_, parameters.as<T>(), stash.as<T>(),
+           floats_behind<T>(stash, rows_ * columns_), output_gradient.as<T>(), input_gradient.as<T>());
   }
 
-  void backward_weights(const Context& on, std::span<const float> stash,
-                        std::span<const float> output_gradient, std::span<float> parameter_gradient,
+  void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
+                        std::span<float> parameter_gradient,
                         std::span<float> scratch) const noexcept override {
     sum_rows(on, "layernorm W", rows_, 2 * columns_,
-             GradientTerm<float>{stash.data(), output_gradient.data(), columns_}, parameter_gradient.data(),
+             GradientTerm<T>{stash.as<T>(), output_gradient.as<T>(), columns_}, parameter_gradient.data(),
              scratch);
   }
 
@@ -113,8 +113,8 @@ class LayerNorm final : public CudaLayer {
   std::size_t columns_;
 };
 
-const bool registered = register_cuda_layer("layernorm", [](const LayerSpec& spec, Precision /*precision*/) {
-  return std::make_shared<LayerNorm>(spec);
+const bool registered = register_cuda_layer("layernorm", [](const LayerSpec& spec, Precision precision) {
+  return make_twin<CudaLayer, LayerNorm>(precision, spec);
 });
 
 }  // namespace

@@ -25,6 +25,7 @@ struct Element {
 };
 
 /// codelets/cpu/linear.cpp on a GPU.
+template <class T>
 class Linear final : public CudaLayer {
  public:
   Linear(const LayerSpec& spec, Precision precision)
@@ -37,50 +38,49 @@ class Linear final : public CudaLayer {
 
   std::size_t scratch_size() const override { return bias_ ? sum_rows_scratch(outputs_) : 0; }
 
-  void forward(const Context& on, std::span<const float> parameters, std::span<const float> input,
-               std::span<float> output, std::span<float> stash,
+  void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    check(cudaMemcpyAsync(stash.data(), input.data(), rows_ * inputs_ * sizeof(float),
-                          cudaMemcpyDeviceToDevice, on.stream),
+    check(cudaMemcpyAsync(stash.data(), input.data(), rows_ * inputs_ * sizeof(T), cudaMemcpyDeviceToDevice,
+                          on.stream),
           "linear F");
+    T* const y = output.as<T>();
     if (bias_) {
-      const float* bias = parameters.data() + inputs_ * outputs_;
-      for_each(on, "linear F", rows_ * outputs_, BiasRows<float>{bias, output.data(), outputs_});
+      const T* bias = parameters.as<T>() + inputs_ * outputs_;
+      for_each(on, "linear F", rows_ * outputs_, BiasRows<T>{bias, y, outputs_});
     }
-    multiply<float>(on, compute_, rows_, outputs_, inputs_, {input.data(), inputs_},
-                    weight(parameters, false), bias_ ? 1.0f : 0.0f, output.data(), outputs_);
+    multiply<T>(on, compute_, rows_, outputs_, inputs_, {input.as<T>(), inputs_}, weight(parameters, false),
+                bias_ ? 1.0f : 0.0f, y, outputs_);
   }
 
-  void backward_input(const Context& on, std::span<const float> parameters, std::span<const float> /*stash*/,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
+  void backward_input(const Context& on, ConstMemory parameters, ConstMemory /*stash*/,
+                      ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
-    multiply<float>(on, compute_, rows_, inputs_, outputs_, {output_gradient.data(), outputs_},
-                    weight(parameters, true), 0, input_gradient.data(), inputs_);
+    multiply<T>(on, compute_, rows_, inputs_, outputs_, {output_gradient.as<T>(), outputs_},
+                weight(parameters, true), 0, input_gradient.as<T>(), inputs_);
   }
 
-  void backward_weights(const Context& on, std::span<const float> stash,
-                        std::span<const float> output_gradient, std::span<float> parameter_gradient,
+  void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
+                        std::span<float> parameter_gradient,
                         std::span<float> scratch) const noexcept override {
-    const float* input = stash.data();
-    const float* dy = output_gradient.data();
+    const T* input = stash.as<T>();
+    const T* dy = output_gradient.as<T>();
     float* dw = parameter_gradient.data();
     if (conv1d_) {
-      multiply<float>(on, compute_, inputs_, outputs_, rows_, {input, inputs_, true}, {dy, outputs_}, 1, dw,
-                      outputs_);
+      multiply<T>(on, compute_, inputs_, outputs_, rows_, {input, inputs_, true}, {dy, outputs_}, 1, dw,
+                  outputs_);
     } else {
-      multiply<float>(on, compute_, outputs_, inputs_, rows_, {dy, outputs_, true}, {input, inputs_}, 1, dw,
-                      inputs_);
+      multiply<T>(on, compute_, outputs_, inputs_, rows_, {dy, outputs_, true}, {input, inputs_}, 1, dw,
+                  inputs_);
     }
     if (bias_) {
-      sum_rows(on, "linear W", rows_, outputs_, Element<float>{dy, outputs_}, dw + inputs_ * outputs_,
-               scratch);
+      sum_rows(on, "linear W", rows_, outputs_, Element<T>{dy, outputs_}, dw + inputs_ * outputs_, scratch);
     }
   }
 
  private:
   /// The weight as the [inputs, outputs] operand, or its transpose.
-  Matrix<float> weight(std::span<const float> parameters, bool transposed) const noexcept {
-    return {parameters.data(), conv1d_ ? outputs_ : inputs_, conv1d_ == transposed};
+  Matrix<T> weight(ConstMemory parameters, bool transposed) const noexcept {
+    return {parameters.as<T>(), conv1d_ ? outputs_ : inputs_, conv1d_ == transposed};
   }
 
   std::size_t rows_;
@@ -92,7 +92,7 @@ class Linear final : public CudaLayer {
 };
 
 const bool registered = register_cuda_layer("linear", [](const LayerSpec& spec, Precision precision) {
-  return std::make_shared<Linear>(spec, precision);
+  return make_twin<CudaLayer, Linear>(precision, spec, precision);
 });
 
 }  // namespace

@@ -24,24 +24,24 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* inp
 }
 
 /// codelets/cpu/mse.cpp on a GPU.
+template <class T>
 class MeanSquaredError final : public CudaLoss {
  public:
   MeanSquaredError(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
 
-  void forward(const Context& on, std::span<const float> input, std::span<const float> target,
-               std::span<float> stash, std::span<float> mean,
-               std::span<float> scratch) const noexcept override {
-    launch(on, "mse F", loss_grid(rows_), forward_rows<float>, rows_, columns_, input.data(), target.data(),
-           stash.data(), scratch.data());
+  void forward(const Context& on, ConstMemory input, std::span<const float> target, Memory stash,
+               std::span<float> mean, std::span<float> scratch) const noexcept override {
+    launch(on, "mse F", loss_grid(rows_), forward_rows<T>, rows_, columns_, input.as<T>(), target.data(),
+           stash.as<T>(), scratch.data());
     if (mean.empty()) return;
     launch(on, "mse F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
            static_cast<double>(rows_ * columns_), mean.data());
   }
 
-  void backward_input(const Context& on, std::span<const float> stash, float scale,
-                      std::span<float> input_gradient) const noexcept override {
+  void backward_input(const Context& on, ConstMemory stash, float scale,
+                      Memory input_gradient) const noexcept override {
     const float factor = 2.0f * scale / static_cast<float>(rows_ * columns_);
-    for_each(on, "mse B", rows_ * columns_, Scaled<float>{stash.data(), input_gradient.data(), factor});
+    for_each(on, "mse B", rows_ * columns_, Scaled<T>{stash.as<T>(), input_gradient.as<T>(), factor});
   }
 
  private:
@@ -50,8 +50,8 @@ class MeanSquaredError final : public CudaLoss {
 };
 
 const bool registered =
-    register_cuda_loss("mse", [](std::size_t rows, std::size_t columns, Precision /*precision*/) {
-      return std::make_shared<MeanSquaredError>(rows, columns);
+    register_cuda_loss("mse", [](std::size_t rows, std::size_t columns, Precision precision) {
+      return make_twin<CudaLoss, MeanSquaredError>(precision, rows, columns);
     });
 
 }  // namespace

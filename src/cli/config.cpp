@@ -32,8 +32,8 @@ struct Key {
 
 void read_precision(Value value, Config& config) {
   using model::Precision;
-  const std::string word = value.one_of({"fp32", "tf32"});
-  for (const Precision precision : {Precision::fp32, Precision::tf32}) {
+  const std::string word = value.one_of({"fp32", "tf32", "bf16"});
+  for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
     if (word == model::to_string(precision)) config.model.precision = precision;
   }
 }

@@ -49,6 +49,7 @@ constexpr std::array keys = {
     Key{"B", [](Value v, Layer& l) { l.costs.time.B = v.not_negative(); }},
     Key{"W", [](Value v, Layer& l) { l.costs.time.W = v.not_negative(); }},
     Key{"weights", [](Value v, Layer& l) { l.costs.sizes.weights = v.bytes(); }},
+    Key{"master", [](Value v, Layer& l) { l.costs.sizes.master = v.bytes(); }},
     Key{"activation", [](Value v, Layer& l) { l.costs.sizes.activation = v.bytes(); }},
     Key{"gradient", [](Value v, Layer& l) { l.costs.sizes.gradient = v.bytes(); }},
     Key{"stash", [](Value v, Layer& l) { l.costs.sizes.stash = v.bytes(); }},
@@ -171,10 +172,10 @@ nlohmann::ordered_json layers_json(const runtime::MeasuredLayers& measured) {
       times = times_json(costs.on(static_cast<int>(kind)));
       times["spread"] = times_json(measured.spread[kind][l]);
     }
-    layer.update({{"weights", sizes.weights},
-                  {"activation", sizes.activation},
-                  {"stash", sizes.stash},
-                  {"gradient_stash", sizes.gradient_stash}});
+    layer["weights"] = sizes.weights;
+    if (sizes.master > 0) layer["master"] = sizes.master;
+    layer.update(
+        {{"activation", sizes.activation}, {"stash", sizes.stash}, {"gradient_stash", sizes.gradient_stash}});
     list.push_back(std::move(layer));
   }
   return {{"layers", std::move(list)}};

@@ -127,7 +127,8 @@ int simulate(const SimulateOptions& options) {
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
-      experiment.schedule, experiment.network, config.training.optimizer, costs, timeline);
+      experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
+      {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())});
   if (options.timeline) {
     model::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }

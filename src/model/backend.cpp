@@ -4,49 +4,67 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/model/bf16.hpp"
+
 namespace starpipe::model {
 namespace {
 
+bool is_bf16(Precision precision) { return precision == Precision::bf16; }
+
 class CpuBackend final : public Backend {
  public:
-  void zero(std::span<float> values) const noexcept override {
-    std::fill(values.begin(), values.end(), 0.0f);
+  void zero(Memory memory) const noexcept override { std::ranges::fill(memory.floats(), 0.0f); }
+  void copy(ConstMemory from, Memory to) const noexcept override {
+    if (!from.empty()) std::memcpy(to.data(), from.data(), from.floats().size_bytes());
   }
-  void copy(std::span<const float> from, std::span<float> to) const noexcept override {
-    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size_bytes());
+  void add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept override {
+    if (is_bf16(precision)) return bf16::add(a, b, sum);
+    const auto* x = a.as<float>();
+    const auto* y = b.as<float>();
+    auto* z = sum.as<float>();
+    for (std::size_t i = 0; i < sum.size(); ++i) z[i] = x[i] + y[i];
   }
-  void add(std::span<const float> a, std::span<const float> b, std::span<float> sum) const noexcept override {
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
-  }
-  void copy_columns(const float* from, std::size_t from_stride, float* to, std::size_t to_stride,
+  void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
                     std::size_t columns, std::size_t rows) const noexcept override {
-    for (std::size_t r = 0; r < rows; ++r) std::copy_n(from + r * from_stride, columns, to + r * to_stride);
+    for (std::size_t r = 0; r < rows; ++r) std::memcpy(to + r * to_stride, from + r * from_stride, columns);
   }
+  void round(std::span<const float> from, Memory to) const noexcept override { round_to_bf16(from, to); }
 
-  void forward(const Layer& layer, std::span<const float> parameters, std::span<const float> input,
-               std::span<float> output, std::span<float> stash,
-               std::span<float> scratch) const noexcept override {
-    layer.forward(parameters, input, output, stash, scratch);
+  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
+               Memory scratch) const noexcept override {
+    if (is_bf16(layer.precision())) {
+      return bf16::forward(layer, parameters, input, output, stash, scratch);
+    }
+    layer.forward(parameters.floats(), input.floats(), output.floats(), stash.floats(), scratch.floats());
   }
-  void backward_input(const Layer& layer, std::span<const float> parameters, std::span<const float> stash,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> scratch) const noexcept override {
-    layer.backward_input(parameters, stash, output_gradient, input_gradient, scratch);
+  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
+                      ConstMemory output_gradient, Memory input_gradient,
+                      Memory scratch) const noexcept override {
+    if (is_bf16(layer.precision())) {
+      return bf16::backward_input(layer, parameters, stash, output_gradient, input_gradient, scratch);
+    }
+    layer.backward_input(parameters.floats(), stash.floats(), output_gradient.floats(),
+                         input_gradient.floats(), scratch.floats());
   }
-  void backward_weights(const Layer& layer, std::span<const float> stash,
-                        std::span<const float> output_gradient, std::span<float> parameter_gradient,
-                        std::span<float> scratch) const noexcept override {
-    layer.backward_weights(stash, output_gradient, parameter_gradient, scratch);
+  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
+                        std::span<float> parameter_gradient, Memory scratch) const noexcept override {
+    if (is_bf16(layer.precision())) {
+      return bf16::backward_weights(layer, stash, output_gradient, parameter_gradient, scratch);
+    }
+    layer.backward_weights(stash.floats(), output_gradient.floats(), parameter_gradient, scratch.floats());
   }
-  void forward(const Loss& loss, std::span<const float> input, std::span<const float> target,
-               std::span<float> stash, std::span<float> mean,
-               std::span<float> /*scratch*/) const noexcept override {
-    const float value = loss.forward(input, target, stash);
+  void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
+               std::span<float> mean, Memory scratch) const noexcept override {
+    const float value = is_bf16(loss.precision()) ? bf16::forward(loss, input, target, stash, scratch)
+                                                  : loss.forward(input.floats(), target, stash.floats());
     if (!mean.empty()) mean[0] = value;
   }
-  void backward_input(const Loss& loss, std::span<const float> stash, float scale,
-                      std::span<float> input_gradient) const noexcept override {
-    loss.backward_input(stash, scale, input_gradient);
+  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
+                      Memory scratch) const noexcept override {
+    if (is_bf16(loss.precision())) {
+      return bf16::backward_input(loss, stash, scale, input_gradient, scratch);
+    }
+    loss.backward_input(stash.floats(), scale, input_gradient.floats());
   }
   void update(const OptimizerConfig& config, int step, std::span<const float> gradient,
               std::span<float> parameters, std::span<float> state) const noexcept override {

@@ -191,4 +191,15 @@ std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig&
                                        seed);
 }
 
+void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int leg,
+                std::span<float> out) {
+  if (source.reads_ids() || source.precision() != Precision::bf16) {
+    data.input(step, microbatch, leg, out);
+    return;
+  }
+  std::vector<float> features(source.rows() * source.input_columns()[0]);
+  data.input(step, microbatch, leg, features);
+  round_to_bf16(features, out);
+}
+
 }  // namespace starpipe::model

@@ -80,6 +80,18 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key) {
   return static_cast<std::size_t>(value);
 }
 
+std::size_t Layer::scratch_words(bool on_gpu) const {
+  if (on_gpu) return cuda_ != nullptr ? cuda_->scratch_size() : 0;
+  if (precision_ != Precision::bf16) return scratch_size();
+  // What a pass reads and writes, as floats.
+  return scratch_size() + parameter_size_ + stash_size() + rows() * (input_columns() + output_columns());
+}
+
+std::size_t Loss::scratch_words(bool on_gpu) const {
+  if (on_gpu) return rows();
+  return precision_ == Precision::bf16 ? stash_size() + rows() * input_columns() : 0;
+}
+
 bool register_layer(std::string kind, LayerFactory factory) {
   return add("layer", std::move(kind), std::move(factory));
 }
@@ -103,6 +115,7 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   }
   auto layer = (*factory)(spec);
   layer->precision_ = precision;
+  for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
   if (const auto* twin = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*twin)(spec, precision);
   return layer;
 }
@@ -115,6 +128,7 @@ std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::si
     throw std::invalid_argument(std::string(kind) + " loss: rows and columns must be positive");
   }
   auto loss = (*factory)(rows, columns);
+  loss->precision_ = precision;
   if (const auto* twin = find<CudaLossFactory>(kind)) loss->cuda_ = (*twin)(rows, columns, precision);
   return loss;
 }

@@ -105,15 +105,16 @@ std::vector<std::string> unit_names(const ModelConfig& config) {
 }
 
 std::vector<plan::StageSizes> Network::sizes() const {
-  const auto bytes = [](std::size_t floats) { return std::uint64_t{floats} * sizeof(float); };
+  const auto bytes = [](std::size_t words) { return std::uint64_t{words} * sizeof(float); };
   std::vector<plan::StageSizes> result;
   for (const Stage& stage : stages) {
     plan::StageSizes size;
-    size.activation = bytes(stage.rows() * stage.output_columns());
+    size.activation = bytes(stage.output_size());
     size.gradient = size.activation;
     size.stash = bytes(stage.stash_size());
     size.gradient_stash = bytes(stage.gradient_stash_size());
-    size.weights = bytes(stage.parameter_size());
+    size.weights = bytes(stage.weights_size());
+    if (stage.has_master()) size.master = bytes(stage.parameter_size());
     result.push_back(size);
   }
   return result;
@@ -174,12 +175,13 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
       if (!last) edges.emplace_back(s, s + 1);
       if (last && tree) edges.emplace_back(s, stages - 1);
       network.stages.emplace_back(std::move(ops), units.rows, std::vector{columns},
-                                  last && !tree ? units.loss : nullptr);
+                                  last && !tree ? units.loss : nullptr, config.precision);
       columns = after;
     }
     leg_columns.push_back(columns);
   }
-  if (tree) network.stages.emplace_back(units.join.ops, units.rows, leg_columns, units.loss);
+  if (tree)
+    network.stages.emplace_back(units.join.ops, units.rows, leg_columns, units.loss, config.precision);
   network.graph = plan::StageGraph(stages, std::move(edges));
   return network;
 }
@@ -201,6 +203,16 @@ std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed) {
     }
   }
   return values;
+}
+
+std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters) {
+  std::vector<float> weights(stage.weights_size());
+  if (stage.precision() == Precision::bf16) {
+    round_to_bf16(parameters, weights);
+  } else {
+    std::ranges::copy(parameters, weights.begin());
+  }
+  return weights;
 }
 
 }  // namespace starpipe::model

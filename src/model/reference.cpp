@@ -21,13 +21,13 @@ class Pass {
     std::size_t scratch = 0;
     for (int s = 0; s < network.graph.size(); ++s) {
       const Stage& stage = at(s);
-      outputs_.emplace_back(stage.is_sink() ? 1 : stage.rows() * stage.output_columns());
+      outputs_.emplace_back(stage.is_sink() ? 1 : stage.output_size());
       stashes_.emplace_back(stage.stash_size());
       const bool source = network.graph.pred(s).empty();
-      inputs_.emplace_back(source ? stage.rows() * stage.input_columns()[0] : 0);
+      inputs_.emplace_back(source ? stage.input_size(0) : 0);
       std::size_t i = 0;
       for (const int from : network.graph.pred(s)) {
-        gradients_[{from, s}].resize(stage.rows() * stage.input_columns()[i++]);
+        gradients_[{from, s}].resize(stage.input_size(i++));
       }
       scratch = std::max(scratch, stage.scratch_size());
     }
@@ -37,31 +37,31 @@ class Pass {
   }
 
   /// The mean loss of the micro-batch.
-  double forward(const Dataset& data, int step, int microbatch, const std::vector<Floats>& parameters) {
+  double forward(const Dataset& data, int step, int microbatch, const std::vector<Floats>& weights) {
     data.target(step, microbatch, target_);
     for (const int s : order_) {
-      std::vector<std::span<const float>> inputs;
+      std::vector<ConstMemory> inputs;
       if (network_.graph.pred(s).empty()) {
-        data.input(step, microbatch, network_.source_index(s), inputs_[index(s)]);
+        load_input(data, at(s), step, microbatch, network_.source_index(s), inputs_[index(s)]);
         inputs.emplace_back(inputs_[index(s)]);
       }
       for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
       const Stage& stage = at(s);
-      stage.forward(parameters[index(s)], inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
+      stage.forward(weights[index(s)], inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
                     stashes_[index(s)], scratch_);
     }
     return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
   }
 
   /// Adds `loss_scale` times the gradient of the loss to `sums`.
-  void backward(float loss_scale, const std::vector<Floats>& parameters, std::vector<Floats>& sums) {
+  void backward(float loss_scale, const std::vector<Floats>& weights, std::vector<Floats>& sums) {
     for (auto stage = order_.rbegin(); stage != order_.rend(); ++stage) {
       const int s = *stage;
-      std::vector<std::span<const float>> in;
+      std::vector<ConstMemory> in;
       for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
-      std::vector<std::span<float>> out;
+      std::vector<Memory> out;
       for (const int from : network_.graph.pred(s)) out.emplace_back(gradients_[{from, s}]);
-      at(s).backward(parameters[index(s)], stashes_[index(s)], in, loss_scale, out, sums[index(s)], scratch_);
+      at(s).backward(weights[index(s)], stashes_[index(s)], in, loss_scale, out, sums[index(s)], scratch_);
     }
   }
 
@@ -92,10 +92,14 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
   }
   for (int step = 0; step < steps; ++step) {
     for (Floats& sums : run.gradients) std::fill(sums.begin(), sums.end(), 0.0f);
+    std::vector<Floats> weights;
+    for (std::size_t s = 0; s < parameters.size(); ++s) {
+      weights.push_back(rounded_weights(network.stages[s], parameters[s]));
+    }
     double loss = 0;
     for (int b = 0; b < microbatches; ++b) {
-      loss += pass.forward(data, step, b, parameters) / microbatches;
-      pass.backward(1.0f / static_cast<float>(microbatches), parameters, run.gradients);
+      loss += pass.forward(data, step, b, weights) / microbatches;
+      pass.backward(1.0f / static_cast<float>(microbatches), weights, run.gradients);
     }
     run.losses.push_back(loss);
     for (std::size_t s = 0; s < parameters.size(); ++s) {

@@ -56,11 +56,12 @@ struct SizeKind {
   const char* key;
   std::uint64_t StageSizes::*size;
 };
-constexpr std::array<SizeKind, 5> size_kinds = {{{"activation", &StageSizes::activation},
+constexpr std::array<SizeKind, 6> size_kinds = {{{"activation", &StageSizes::activation},
                                                  {"gradient", &StageSizes::gradient},
                                                  {"stash", &StageSizes::stash},
                                                  {"gradient_stash", &StageSizes::gradient_stash},
-                                                 {"weights", &StageSizes::weights}}};
+                                                 {"weights", &StageSizes::weights},
+                                                 {"master", &StageSizes::master}}};
 
 bool has_sizes(const Costs& costs) {
   return std::any_of(costs.sizes.begin(), costs.sizes.end(), [](const StageSizes& sizes) {

@@ -121,7 +121,7 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
   }
   for (int s = 0; s < schedule.stages(); ++s) {
     for (const ReductionStep& step : reduction_plan(schedule, s)) {
-      f(step.from, step.into, &Transfers::weight_gradients, costs.size(s).weights);
+      f(step.from, step.into, &Transfers::weight_gradients, costs.size(s).updated());
     }
   }
 }

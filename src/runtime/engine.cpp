@@ -143,6 +143,14 @@ void Engine::choose_local_tasks() {
   }
 }
 
+std::vector<float> Engine::start_value(const Datum& datum,
+                                       const std::vector<std::vector<float>>& parameters) const {
+  const auto s = static_cast<std::size_t>(datum.stage);
+  if (datum.kind == DataKind::master) return parameters[s];
+  if (datum.kind == DataKind::weights) return model::rounded_weights(network_.stages[s], parameters[s]);
+  return std::vector<float>(datum.size, 0.0F);
+}
+
 void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
   memory_.resize(graph_.data().size());
   handles_.resize(graph_.data().size());
@@ -152,8 +160,7 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
     starpu_data_handle_t handle = nullptr;
     const bool from_host = rank_of(datum) == rank() && !is_temporary(datum.kind);
     if (from_host) {
-      memory_[d] = datum.kind == DataKind::weights ? parameters[static_cast<std::size_t>(datum.stage)]
-                                                   : std::vector<float>(datum.size, 0.0F);
+      memory_[d] = start_value(datum, parameters);
       if (session_.on_gpus()) pinned_.emplace_back(memory_[d]);
       starpu_vector_data_register(&handle, STARPU_MAIN_RAM,
                                   reinterpret_cast<std::uintptr_t>(memory_[d].data()),
@@ -169,12 +176,13 @@ void Engine::register_data(const std::vector<std::vector<float>>& parameters) {
     starpu_data_set_coordinates(handle, 2, datum.stage, datum.microbatch);
     starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(d), rank_of(datum));
   }
-  for (const model::Stage& stage : network_.stages) {
-    starpu_data_handle_t handle = nullptr;
-    starpu_vector_data_register(
-        &handle, -1, 0, static_cast<std::uint32_t>(std::max<std::size_t>(1, scratch_size(schedule_, stage))),
-        sizeof(float));
-    scratch_.emplace_back(handle, false);
+  for (const bool on_gpu : {false, true}) {
+    for (const model::Stage& stage : network_.stages) {
+      const std::size_t size = std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu));
+      starpu_data_handle_t handle = nullptr;
+      starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(size), sizeof(float));
+      scratch_[on_gpu ? 1 : 0].emplace_back(handle, false);
+    }
   }
 }
 
@@ -226,13 +234,13 @@ void Engine::learn_times() {
 
 const Engine::TaskMemory& Engine::memory_of(const Task& task, void** buffers) {
   thread_local TaskMemory memory;
-  const auto floats = [&](std::size_t i) {
-    return std::span(reinterpret_cast<float*>(STARPU_VECTOR_GET_PTR(buffers[i])),
-                     STARPU_VECTOR_GET_NX(buffers[i]));
+  const auto words = [&](std::size_t i) {
+    return model::Memory(reinterpret_cast<void*>(STARPU_VECTOR_GET_PTR(buffers[i])),
+                         STARPU_VECTOR_GET_NX(buffers[i]));
   };
   memory.data.clear();
-  for (std::size_t i = 0; i < task.data.size(); ++i) memory.data.push_back(floats(i));
-  memory.scratch = is_pass(task.kind) ? floats(task.data.size()) : std::span<float>{};
+  for (std::size_t i = 0; i < task.data.size(); ++i) memory.data.push_back(words(i));
+  memory.scratch = is_pass(task.kind) ? words(task.data.size()) : model::Memory{};
   return memory;
 }
 
@@ -292,7 +300,8 @@ void Engine::fill_inputs(int step, const model::Dataset& data) {
     if (memory_[d].empty() || (datum.kind != DataKind::input && datum.kind != DataKind::target)) continue;
     require(starpu_data_acquire(handles_[d].get(), STARPU_W), "acquiring", "the input");
     if (emulated_ == nullptr && datum.kind == DataKind::input)
-      data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
+      model::load_input(data, network_.stages[static_cast<std::size_t>(datum.stage)], step, datum.microbatch,
+                        network_.source_index(datum.stage), memory_[d]);
     if (emulated_ == nullptr && datum.kind == DataKind::target)
       data.target(step, datum.microbatch, memory_[d]);
     starpu_data_release(handles_[d].get());
@@ -322,6 +331,18 @@ std::vector<starpu_task*> Engine::arrivals(const Task& task) {
   return tasks;
 }
 
+// Where the policy chooses among cores and GPUs, what the kind that needs more needs.
+starpu_data_handle_t Engine::scratch_of(const Task& task) const {
+  const auto stage = static_cast<std::size_t>(task.stage);
+  bool gpu = nodes_[static_cast<std::size_t>(task.worker)] > FetchedCopies::main_memory;
+  const bool chosen = session_.core() == nullptr && session_.choice().binding == Binding::none;
+  if (chosen && session_.on_gpus() && std::ranges::count(nodes_, FetchedCopies::main_memory) > 0) {
+    const model::Stage& what = network_.stages[stage];
+    gpu = scratch_size(schedule_, what, true) > scratch_size(schedule_, what, false);
+  }
+  return scratch_[gpu ? 1 : 0][stage].get();
+}
+
 void Engine::insert(std::size_t task_number) {
   const Task& task = graph_.tasks()[task_number];
   const bool ours = session_.core() != nullptr;
@@ -330,8 +351,7 @@ void Engine::insert(std::size_t task_number) {
   data.reserve(task.data.size() + 1);
   for (const DataAccess& access : task.data)
     data.push_back({handles_[access.datum].get(), mode_of(access.access, ours || binding != Binding::none)});
-  if (is_pass(task.kind))
-    data.push_back({scratch_[static_cast<std::size_t>(task.stage)].get(), STARPU_SCRATCH});
+  if (is_pass(task.kind)) data.push_back({scratch_of(task), STARPU_SCRATCH});
 
   // Jobs of small n first; what is no job is waited for by jobs, or by the end of the step.
   int priority = std::numeric_limits<int>::max();
@@ -462,12 +482,15 @@ void Engine::gather(StepResult& result) {
   }
 }
 
-std::vector<std::vector<float>> Engine::gather_data(DataKind kind) {
+// Of the parameters the floats, wherever they are.
+std::vector<std::vector<float>> Engine::gather_data(DataKind wanted) {
   const MPI_Comm comm = session_.mpi().comm();
   std::vector<std::vector<float>> all(network_.stages.size());
   for (std::size_t s = 0; s < all.size(); ++s) {
     if (network_.stages[s].parameter_size() == 0) continue;
     const int holder = plan::weight_holders(schedule_, static_cast<int>(s)).front();
+    const bool is_master = wanted == DataKind::weights && network_.stages[s].has_master();
+    const DataKind kind = is_master ? DataKind::master : wanted;
     const auto is_wanted = [&](const Datum& datum) {
       return datum.kind == kind && datum.stage == static_cast<int>(s) && datum.worker == holder;
     };

@@ -109,8 +109,8 @@ class Engine {
 
   // The memory of a task on the worker that calls.
   struct TaskMemory {
-    std::vector<std::span<float>> data;
-    std::span<float> scratch;
+    std::vector<model::Memory> data;
+    model::Memory scratch;
   };
   static const TaskMemory& memory_of(const Task& task, void** buffers);
 
@@ -126,10 +126,13 @@ class Engine {
   }
 
   void choose_local_tasks();
+  [[nodiscard]] std::vector<float> start_value(const Datum& datum,
+                                               const std::vector<std::vector<float>>& parameters) const;
   void register_data(const std::vector<std::vector<float>>& parameters);
   void fill_inputs(int step, const model::Dataset& data);
   void submit();
   void wait_for_room() const;
+  [[nodiscard]] starpu_data_handle_t scratch_of(const Task& task) const;
   void insert(std::size_t task_number);
   std::vector<starpu_task*> arrivals(const Task& task);
   EmulatedDevices::Span emulate(const Task& task, int received);
@@ -137,7 +140,7 @@ class Engine {
   void drop_fetched(const Task& task);
   void read_losses(std::vector<float>& losses);
   void gather(StepResult& result);
-  std::vector<std::vector<float>> gather_data(DataKind kind);
+  std::vector<std::vector<float>> gather_data(DataKind wanted);
   [[nodiscard]] int rank_of(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
   [[nodiscard]] int rank() const { return session_.mpi().rank(); }
   void watch(const std::stop_token& stop, double timeout);
@@ -153,14 +156,14 @@ class Engine {
   DeviceMeters device_meters_;
   double clock_offset_;  // to add to our clock for rank 0's
 
-  std::vector<std::size_t> local_tasks_;    // that this rank inserts
-  std::vector<std::size_t> last_use_;       // by datum: index into local_tasks_; none if unused here
-  std::vector<TaskArgument> arguments_;     // by task
-  std::vector<std::string> names_;          // by task
-  std::vector<std::vector<float>> memory_;  // by datum: what the host provides
-  std::vector<PinnedMemory> pinned_;        // what of it GPUs copy from and to
-  std::vector<Handle> handles_;             // by datum
-  std::vector<Handle> scratch_;             // by stage
+  std::vector<std::size_t> local_tasks_;        // that this rank inserts
+  std::vector<std::size_t> last_use_;           // by datum: index into local_tasks_; none if unused here
+  std::vector<TaskArgument> arguments_;         // by task
+  std::vector<std::string> names_;              // by task
+  std::vector<std::vector<float>> memory_;      // by datum: what the host provides
+  std::vector<PinnedMemory> pinned_;            // what of it GPUs copy from and to
+  std::vector<Handle> handles_;                 // by datum
+  std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
 
   std::vector<double> expected_;      // microseconds of each stage and pass; NaN before the first
   unsigned window_ = 0;               // most tasks in flight, unless 0

@@ -85,7 +85,7 @@ void refuse_large_stages(const model::Network& network) {
   for (std::size_t s = 0; s < sizes.size(); ++s) {
     const plan::StageSizes& size = sizes[s];
     for (const auto& [what, bytes] :
-         {std::pair{"parameters", size.weights}, std::pair{"output", size.activation},
+         {std::pair{"parameters", size.updated()}, std::pair{"output", size.activation},
           std::pair{"stash", size.stash}, std::pair{"gradient stash", size.gradient_stash}}) {
       if (bytes <= most) continue;
       throw InputError(

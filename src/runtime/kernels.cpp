@@ -9,17 +9,17 @@ namespace {
 // The memory of a job by what it is to the stage. One a worker thread, so that its vectors keep their
 // capacity and jobs do not allocate.
 struct JobData {
-  std::span<const float> weights;
-  std::vector<std::span<const float>> inputs;
-  std::span<const float> target;
-  std::span<float> output;
-  std::span<float> stash;
-  std::span<float> gradient_stash;
-  std::span<float> weight_gradient;
-  std::vector<std::span<const float>> output_gradients;
-  std::vector<std::span<float>> input_gradients;
+  model::ConstMemory weights;
+  std::vector<model::ConstMemory> inputs;
+  model::ConstMemory target;
+  model::Memory output;
+  model::Memory stash;
+  model::Memory gradient_stash;
+  model::Memory weight_gradient;
+  std::vector<model::ConstMemory> output_gradients;
+  std::vector<model::Memory> input_gradients;
 
-  void sort(const TaskGraph& graph, const Task& task, std::span<const std::span<float>> data) {
+  void sort(const TaskGraph& graph, const Task& task, std::span<const model::Memory> data) {
     weights = target = {};
     output = stash = gradient_stash = weight_gradient = {};
     inputs.clear();
@@ -63,15 +63,16 @@ struct JobData {
         case DataKind::weight_gradient:
           weight_gradient = data[i];
           break;
+        case DataKind::master:
         case DataKind::optimizer_state:
-          break;  // no job reads it
+          break;  // no job reads them
       }
     }
   }
 };
 
-void run_job(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
-             std::span<float> scratch, const model::Backend& backend) {
+void run_job(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+             model::Memory scratch, const model::Backend& backend) {
   thread_local JobData job;
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[static_cast<std::size_t>(task.stage)];
@@ -96,14 +97,29 @@ void run_job(const KernelContext& context, const Task& task, std::span<const std
   }
 }
 
-}  // namespace
-
-std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage) {
-  return schedule.recompute() ? stage.scratch_size_without_stash() : stage.scratch_size();
+void run_optimize(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                  const model::Backend& backend) {
+  const auto of = [&](DataKind kind) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      if (context.graph->data()[task.data[i].datum].kind == kind) return data[i].floats();
+    }
+    return std::span<float>{};
+  };
+  const std::span<float> weights = of(DataKind::weights);
+  const std::span<float> master = of(DataKind::master);
+  backend.update(*context.optimizer, context.step + 1, of(DataKind::weight_gradient),
+                 master.empty() ? weights : master, of(DataKind::optimizer_state));
+  if (!master.empty()) backend.round(master, weights);
 }
 
-void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
-                std::span<float> scratch, const model::Backend& backend) noexcept {
+}  // namespace
+
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu) {
+  return schedule.recompute() ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
+}
+
+void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                model::Memory scratch, const model::Backend& backend) noexcept {
   switch (task.kind) {
     case TaskKind::zero:
       backend.zero(data[0]);
@@ -111,14 +127,13 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
     case TaskKind::close:
       break;  // its place in the order of accesses is all
     case TaskKind::add:
-      backend.add(data[1], data[0], data[1]);
+      backend.add(model::Precision::fp32, data[1], data[0], data[1]);  // of weight gradients
       break;
     case TaskKind::copy:
       backend.copy(data[0], data[1]);
       break;
     case TaskKind::optimize:
-      backend.update(*context.optimizer, context.step + 1, data[0], data[1],
-                     data.size() > 2 ? data[2] : std::span<float>{});
+      run_optimize(context, task, data, backend);
       break;
     case TaskKind::F:
     case TaskKind::B:

@@ -20,12 +20,12 @@ struct KernelContext {
   int step = 0;          ///< from 0
 };
 
-/// Floats of working memory that the tasks of `stage` need.
-std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage);
+/// Words of working memory that the tasks of `stage` need on the device.
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu);
 
 /// Runs `task`, or enqueues it, as the backend does. `data`: memory of `task.data`, in the same order;
-/// `scratch`: scratch_size() floats. Thread-safe for tasks that write different data.
-void run_kernel(const KernelContext& context, const Task& task, std::span<const std::span<float>> data,
-                std::span<float> scratch, const model::Backend& backend = model::cpu_backend()) noexcept;
+/// `scratch`: scratch_size() words. Thread-safe for tasks that write different data.
+void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                model::Memory scratch, const model::Backend& backend = model::cpu_backend()) noexcept;
 
 }  // namespace starpipe::runtime

@@ -21,6 +21,7 @@ constexpr double forever = std::numeric_limits<double>::infinity();
 Part part_of(DataKind kind) {
   switch (kind) {
     case DataKind::weights:
+    case DataKind::master:
       return &WorkerMemory::weights;
     case DataKind::optimizer_state:
       return &WorkerMemory::optimizer;
@@ -169,8 +170,9 @@ class Accountant {
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline, std::vector<int> devices) {
+                                      const plan::Timeline& timeline, const WorkerPlaces& places) {
   const TaskGraph graph(schedule, network, optimizer);
+  std::vector<int> devices = places.devices;
   if (devices.empty()) {
     devices.resize(static_cast<std::size_t>(schedule.workers()));
     std::iota(devices.begin(), devices.end(), 0);
@@ -185,8 +187,9 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
     // StarPU keeps the workspace of each stage that a worker has run.
     for (const int s : stages[w]) {
       const model::Stage& stage = network.stages[static_cast<std::size_t>(s)];
+      const bool on_gpu = !places.on_gpu.empty() && places.on_gpu[w];
       holdings[static_cast<std::size_t>(devices[w])].add(
-          &WorkerMemory::workspace, scratch_size(schedule, stage) * sizeof(float), always, forever);
+          &WorkerMemory::workspace, scratch_size(schedule, stage, on_gpu) * sizeof(float), always, forever);
     }
   }
   for (Holdings& device : holdings) needs.push_back(device.peak());

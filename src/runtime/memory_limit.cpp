@@ -34,7 +34,8 @@ struct Outcome {
 
 Need largest_need(const Config& config, const Plan& plan, const plan::Timeline& timeline) {
   const std::vector<WorkerMemory> needs =
-      memory_need(plan.schedule, plan.network, config.training.optimizer, plan.costs, timeline);
+      memory_need(plan.schedule, plan.network, config.training.optimizer, plan.costs, timeline,
+                  {.devices = {}, .on_gpu = config.runtime.on_gpu_of(plan.schedule.workers())});
   const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
   return {static_cast<int>(most - needs.begin()), *most};
 }

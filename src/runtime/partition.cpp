@@ -32,14 +32,16 @@ void require_profile_of(const Config& config) {
       model::build_network(config.model, config.training.microbatch_size, legs > 1 ? legs * units + 1 : units)
           .sizes();
   for (std::size_t u = 0; u < names.size(); ++u) {
-    const auto& [activation, gradient, stash, gradient_stash, weights] = profile[u].sizes;
-    if (activation == 0 && stash == 0 && weights == 0) continue;
-    for (const auto& [what, given, actual] : {std::tuple{"activation", activation, sizes[u].activation},
-                                              {"stash", stash, sizes[u].stash},
-                                              {"weights", weights, sizes[u].weights}}) {
+    const plan::StageSizes& of_file = profile[u].sizes;
+    if (of_file.activation == 0 && of_file.stash == 0 && of_file.weights == 0) continue;
+    for (const auto& [what, given, actual] :
+         {std::tuple{"activation", of_file.activation, sizes[u].activation},
+          {"stash", of_file.stash, sizes[u].stash},
+          {"weights", of_file.weights, sizes[u].weights}}) {
       if (given == actual) continue;
       throw InputError(
-          fmt::format("schedule.profile: {} is of another model or training.microbatch_size: {} of layer {} "
+          fmt::format("schedule.profile: {} is of another model, runtime.precision or "
+                      "training.microbatch_size: {} of layer {} "
                       "has {} bytes, "
                       "here {} has {}",
                       file, what, u, given, names[u], actual));

@@ -31,18 +31,16 @@ using Samples = std::array<std::vector<double>, 3>;
 struct Unit {
   Unit(const ProfileDevice& device, const model::Stage& s, std::uint64_t seed)
       : stage(&s),
-        parameters(device, s.parameter_size()),
-        output(device, s.is_sink() ? 1 : s.rows() * s.output_columns()),
+        weights(device, model::rounded_weights(s, model::initial_parameters(s, seed))),
+        output(device, s.is_sink() ? 1 : s.output_size()),
         stash(device, s.stash_size()),
         gradient_stash(device, s.gradient_stash_size()),
-        input_gradient(device, s.rows() * s.input_columns()[0]),
+        input_gradient(device, s.input_size(0)),
         parameter_gradient(device, s.parameter_size()),
-        scratch(device, s.scratch_size()) {
-    device.fill(parameters, model::initial_parameters(s, seed));
-  }
+        scratch(device, s.scratch_size(device.is_gpu())) {}
 
   const model::Stage* stage;
-  DeviceVector parameters, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
+  DeviceVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
 };
 
 template <class Function>
@@ -65,28 +63,26 @@ class Run {
       units_.emplace_back(device, network.stages[u], config.training.seed);
     const model::Stage& first = *units_.front().stage;
     const model::Stage& last = *units_.back().stage;
-    host_input_.resize(first.rows() * first.input_columns()[0]);
+    host_input_.resize(first.input_size(0));
     host_target_.resize(last.rows() * last.target_columns());
     input_ = DeviceVector(device, host_input_.size());
     target_ = DeviceVector(device, host_target_.size());
-    gradient_ = DeviceVector(device, last.rows() * last.output_columns());
-    device.fill(gradient_, Floats(gradient_.size(), 1.0F));
+    gradient_ = DeviceVector(device, Floats(last.output_size(), 1.0F));  // a number in any precision
   }
 
   /// Returns the times by unit and pass.
   std::vector<std::array<double, 3>> repeat(int microbatch) {
-    data_->input(0, microbatch, 0, host_input_);
+    model::load_input(*data_, *units_.front().stage, 0, microbatch, 0, host_input_);
     if (!host_target_.empty()) data_->target(0, microbatch, host_target_);
     device_.fill(input_, host_input_);
     device_.fill(target_, host_target_);
     std::vector<std::array<double, 3>> times(units_.size());
     for (std::size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
-      const std::array input = {std::span<const float>(u == 0 ? input_ : units_[u - 1].output)};
-      const std::span<const float> target =
-          unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
+      const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
+      const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
       times[u][0] = seconds(device_, [&] {
-        unit.stage->forward(unit.parameters, input, target, unit.output, unit.stash, unit.scratch,
+        unit.stage->forward(unit.weights, input, target, unit.output, unit.stash, unit.scratch,
                             device_.backend());
       });
     }
@@ -98,12 +94,12 @@ class Run {
   void backward(std::size_t u, std::array<double, 3>& times) {
     Unit& unit = units_[u];
     const bool last = u + 1 == units_.size();
-    const std::span<const float> after = last ? gradient_ : units_[u + 1].input_gradient;
+    const model::ConstMemory after = last ? gradient_ : units_[u + 1].input_gradient;
     const std::span output_gradients(&after, unit.stage->is_sink() ? 0 : 1);
-    const std::span<float> before = unit.input_gradient;
+    const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
     times[1] = seconds(device_, [&] {
-      unit.stage->backward_input(unit.parameters, unit.stash, output_gradients, loss_scale_, input_gradients,
+      unit.stage->backward_input(unit.weights, unit.stash, output_gradients, loss_scale_, input_gradients,
                                  unit.gradient_stash, unit.scratch, device_.backend());
     });
     times[2] = seconds(device_, [&] {

@@ -19,6 +19,7 @@ namespace {
 class Core final : public ProfileDevice {
  public:
   [[nodiscard]] const model::Backend& backend() const override { return model::cpu_backend(); }
+  [[nodiscard]] bool is_gpu() const override { return false; }
   [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
     const auto memory = std::make_shared<std::vector<float>>(size);
     return {memory, memory->data()};
@@ -54,6 +55,7 @@ class Stream final : public ProfileDevice {
   Stream& operator=(const Stream&) = delete;
 
   [[nodiscard]] const model::Backend& backend() const override { return *backend_; }
+  [[nodiscard]] bool is_gpu() const override { return true; }
   [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
     void* memory = nullptr;
     const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);

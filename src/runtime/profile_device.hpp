@@ -16,6 +16,7 @@ class ProfileDevice {
  public:
   virtual ~ProfileDevice() = default;
   [[nodiscard]] virtual const model::Backend& backend() const = 0;
+  [[nodiscard]] virtual bool is_gpu() const = 0;
   /// Zeros in the device's memory, which the device must outlive. Throws std::runtime_error when there is too
   /// little.
   [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t size) const = 0;
@@ -33,6 +34,10 @@ class DeviceVector {
  public:
   DeviceVector() = default;
   DeviceVector(const ProfileDevice& device, std::size_t size) : memory_(device.allocate(size)), size_(size) {}
+  DeviceVector(const ProfileDevice& device, std::span<const float> values)
+      : DeviceVector(device, values.size()) {
+    device.fill(*this, values);
+  }
   operator std::span<float>() { return {memory_.get(), size_}; }
   operator std::span<const float>() const { return {memory_.get(), size_}; }
   [[nodiscard]] std::size_t size() const { return size_; }

@@ -69,7 +69,9 @@ class TaskGraph::Builder {
     if (size == 0) return;
     std::vector<int> accumulators = plan::gradient_workers(schedule_, s);
     for (const int holder : plan::weight_holders(schedule_, s)) {
-      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, size});
+      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, stage(s).weights_size()});
+      if (stage(s).has_master())
+        add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
       const std::size_t state = model::optimizer_state_size(optimizer_, size);
       if (state > 0)
         add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});
@@ -134,7 +136,7 @@ class TaskGraph::Builder {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
     const auto preds = schedule_.graph().pred(s);
-    if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.rows() * st.input_columns().front());
+    if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.input_size(0));
     for (const int p : preds) task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
     if (st.is_sink()) read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
   }
@@ -152,8 +154,7 @@ class TaskGraph::Builder {
     if (st.is_sink()) {
       write(task, {DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1});
     } else {
-      write(task, {DataKind::activation, s, b, 0},
-            {DataKind::activation, s, b, w, st.rows() * st.output_columns()});
+      write(task, {DataKind::activation, s, b, 0}, {DataKind::activation, s, b, w, st.output_size()});
     }
     if (!schedule_.recompute()) write_stash(j, task);
   }
@@ -172,7 +173,7 @@ class TaskGraph::Builder {
     const auto preds = schedule_.graph().pred(s);
     for (std::size_t i = 0; i < preds.size(); ++i) {
       write(task, {DataKind::gradient, preds[i], b, s},
-            {DataKind::gradient, preds[i], b, task.worker, st.rows() * st.input_columns()[i]});
+            {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)});
     }
     if (pass == plan::Pass::B) {
       write(task, {DataKind::gradient_stash, s, b, 0},
@@ -206,7 +207,10 @@ class TaskGraph::Builder {
     for (const int holder : plan::weight_holders(schedule_, s)) {
       Task task{TaskKind::optimize, s, holder, std::nullopt, {}};
       task.data.push_back({gradient(holder), Access::read});
-      task.data.push_back({find({DataKind::weights, s, -1, holder}), Access::update});
+      const bool has_master = stage(s).has_master();
+      if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
+      task.data.push_back(
+          {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
       if (const auto state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
           state != numbers_.end()) {
         task.data.push_back({state->second, Access::update});

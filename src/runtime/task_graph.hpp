@@ -16,7 +16,8 @@
 namespace starpipe::runtime {
 
 enum class DataKind : std::uint8_t {
-  weights,          // one a holder; lives across steps
+  weights,          // as passes read them; one a holder; lives across steps
+  master,           // the parameters as floats, where `weights` are not; one a holder; lives across steps
   optimizer_state,  // one a holder; lives across steps
   weight_gradient,  // accumulator, one a worker that runs W or BW, and one a holder; lives across steps
   input,            // of a source, one a worker that reads it; filled by the host before the step
@@ -38,7 +39,7 @@ struct Datum {
   int stage;         // of an activation or gradient: the stage whose output it is, or the gradient of
   int microbatch;    // -1 for what lives across steps
   int worker;        // the logical worker that owns it
-  std::size_t size;  // floats
+  std::size_t size;  // words of 4 bytes
 };
 
 enum class Access : std::uint8_t {

@@ -102,7 +102,8 @@ std::optional<GpuReport> report_gpus(const Assignment& job, const Engine& engine
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.places);
   const Experiment& e = job.experiment;
   const auto needs = memory_need(e.schedule, e.network, job.config.training.optimizer, measurement.costs(),
-                                 measurement.predicted(), gpu_of_worker);
+                                 measurement.predicted(),
+                                 {gpu_of_worker, job.config.runtime.on_gpu_of(e.schedule.workers())});
   report.gpus = gpu_use(measured, gpu_of_worker, needs);
   return report;
 }

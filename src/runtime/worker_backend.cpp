@@ -16,8 +16,8 @@ namespace starpipe::runtime {
 CublasHandles::CublasHandles() { starpu_cublas_init(); }
 CublasHandles::~CublasHandles() { starpu_cublas_shutdown(); }
 
-void run_kernel_on_stream(const KernelContext& context, const Task& task,
-                          std::span<const std::span<float>> data, std::span<float> scratch) noexcept {
+void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                          model::Memory scratch) noexcept {
   const model::cuda::StreamBackend backend(
       {starpu_cuda_get_local_stream(), starpu_cublas_get_local_handle()});
   run_kernel(context, task, data, scratch, backend);
@@ -29,7 +29,7 @@ CublasHandles::CublasHandles() = default;
 CublasHandles::~CublasHandles() = default;
 
 void run_kernel_on_stream(const KernelContext& /*context*/, const Task& /*task*/,
-                          std::span<const std::span<float>> /*data*/, std::span<float> /*scratch*/) noexcept {
+                          std::span<const model::Memory> /*data*/, model::Memory /*scratch*/) noexcept {
   std::abort();
 }
 

@@ -23,8 +23,8 @@ class CublasHandles {
 
 /// Enqueues a task's kernels on the stream of the CUDA worker that calls. In builds without CUDA it is never
 /// called.
-void run_kernel_on_stream(const KernelContext& context, const Task& task,
-                          std::span<const std::span<float>> data, std::span<float> scratch) noexcept;
+void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                          model::Memory scratch) noexcept;
 
 /// Keeps memory of the host where it is (page-locked), for its own lifetime, so that copies between it and a
 /// GPU need not wait for each other.

@@ -251,7 +251,13 @@ TEST_F(LoadConfig, NamesChoicesThatDoNotExist) {
   EXPECT_EQ(override_problem("schedule.discipline=lazy"),
             "--set schedule.discipline: 'lazy' is not one of greedy, bounded, ordered");
   EXPECT_EQ(override_problem("runtime.precision=fp16"),
-            "--set runtime.precision: 'fp16' is not one of fp32, tf32");
+            "--set runtime.precision: 'fp16' is not one of fp32, tf32, bf16");
+}
+
+TEST_F(LoadConfig, Bf16IsForAnyDevice) {
+  EXPECT_EQ(load(minimal_mlp, {"runtime.precision=bf16"}).model.precision, model::Precision::bf16);
+  EXPECT_EQ(load(minimal_mlp, {"runtime.precision=bf16", "runtime.device=cuda"}).model.precision,
+            model::Precision::bf16);
 }
 
 TEST_F(LoadConfig, Tf32IsForGpus) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -28,6 +29,7 @@ class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual const Backend& backend() const = 0;
+  [[nodiscard]] virtual bool is_gpu() const = 0;
   [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t size) const = 0;
   /// Between the host and the device, either way, after all that the backend was asked for.
   virtual void copy(const float* from, float* to, std::size_t size) const = 0;
@@ -36,6 +38,7 @@ class Device {
 class Cpu final : public Device {
  public:
   const Backend& backend() const override { return cpu_backend(); }
+  bool is_gpu() const override { return false; }
   std::shared_ptr<float> allocate(std::size_t size) const override {
     return {new float[size], std::default_delete<float[]>()};
   }
@@ -60,6 +63,7 @@ class Gpu final : public Device {
   Gpu& operator=(const Gpu&) = delete;
 
   const Backend& backend() const override { return *backend_; }
+  bool is_gpu() const override { return true; }
   std::shared_ptr<float> allocate(std::size_t size) const override {
     void* memory = nullptr;
     cuda::check(cudaMalloc(&memory, size * sizeof(float)), "memory");
@@ -97,7 +101,28 @@ inline std::unique_ptr<Device> make_device(const std::string& kind, std::string&
   return nullptr;
 }
 
-/// Floats on a device between guards that must stay.
+/// NaN as a float and as two bf16.
+inline const float kPoison = std::bit_cast<float>(0x7fc07fc0u);
+
+/// Numbers as an array in the precision, and back.
+inline Floats encoded(Precision precision, const Floats& values) {
+  if (precision != Precision::bf16) return values;
+  Floats array(words(precision, values.size()), 0.0f);
+  round_to_bf16(values, array);
+  return array;
+}
+/// The array has `elements` numbers, and `floats` behind it.
+inline Floats decoded(Precision precision, const Floats& array, std::size_t elements,
+                      std::size_t floats = 0) {
+  if (precision != Precision::bf16) return array;
+  Floats values(elements + floats);
+  widen_bf16(array, std::span(values).first(elements));
+  const auto behind = array.begin() + static_cast<std::ptrdiff_t>(words(precision, elements));
+  std::copy_n(behind, floats, values.begin() + static_cast<std::ptrdiff_t>(elements));
+  return values;
+}
+
+/// Words on a device between guards that must stay.
 class DeviceFloats {
  public:
   DeviceFloats(const Device& device, std::span<const float> start) : device_(device), size_(start.size()) {
@@ -107,7 +132,7 @@ class DeviceFloats {
     device.copy(all.data(), memory_.get(), all.size());
   }
   /// Poisoned.
-  DeviceFloats(const Device& device, std::size_t size) : DeviceFloats(device, Floats(size, kNaN)) {}
+  DeviceFloats(const Device& device, std::size_t size) : DeviceFloats(device, Floats(size, kPoison)) {}
 
   std::span<float> span() { return {memory_.get() + kGuard, size_}; }
   operator std::span<float>() { return span(); }

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <ostream>
 #include <random>
 #include <set>
@@ -83,8 +84,9 @@ std::string label(const Target& target) {
 }
 void PrintTo(const Target& target, std::ostream* out) { *out << label(target); }
 
-const auto targets = ::testing::Values(Target{"cpu", Precision::fp32}, Target{"cuda", Precision::fp32},
-                                       Target{"cuda", Precision::tf32});
+const auto targets = ::testing::Values(Target{"cpu", Precision::fp32}, Target{"cpu", Precision::bf16},
+                                       Target{"cuda", Precision::fp32}, Target{"cuda", Precision::tf32},
+                                       Target{"cuda", Precision::bf16});
 
 /// How far off a result may be, relative to the largest one.
 double tolerance_of(Precision precision) {
@@ -95,6 +97,10 @@ double tolerance_of(Precision precision) {
       // Both factors of each product lose up to 2^-10 of themselves; twice that, since the largest sum may
       // have cancelled more than what it lost.
       return std::ldexp(1, -8);
+    case Precision::bf16:
+      // Inputs are exact. What F keeps loses up to 2^-9 of itself, and so does a result; twice that, as
+      // above.
+      return std::ldexp(1, -7);
   }
   return 0;
 }
@@ -110,7 +116,12 @@ class OnDevice : public ::testing::Test {
     if (device_ == nullptr) GTEST_SKIP() << "no CUDA device: " << reason;
   }
   const Backend& on() const { return device_->backend(); }
+  /// Random numbers that the precision has.
+  Floats numbers(std::size_t count, std::uint64_t stream, double deviation = 1) const {
+    return decoded(precision_, encoded(precision_, random(count, stream, deviation)), count);
+  }
   DeviceFloats put(const Floats& values) const { return {*device_, values}; }
+  DeviceFloats put_array(const Floats& values) const { return put(encoded(precision_, values)); }
   DeviceFloats poisoned(std::size_t size) const { return {*device_, size}; }
 
   Precision precision_ = Precision::fp32;
@@ -171,14 +182,10 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
     if (IsSkipped()) return;
     const Case& c = std::get<1>(GetParam());
     layer_ = make_layer(c.spec, precision_);
-    std::size_t parameters = 0;
-    for (const Parameter& parameter : layer_->parameters()) parameters += parameter.size();
-    parameters_ = random(parameters, 1, 0.7);
+    parameters_ = numbers(layer_->parameter_size(), 1, 0.7);
     const std::size_t inputs = layer_->rows() * layer_->input_columns();
-    input_ = c.ids > 0 ? random_ids(inputs, c.ids, 2) : random(inputs, 2);
-    weights_ = random(layer_->rows() * layer_->output_columns(), 3);
-    scratch_ = layer_->scratch_size();
-    if (layer_->cuda() != nullptr) scratch_ = std::max(scratch_, layer_->cuda()->scratch_size());
+    input_ = c.ids > 0 ? random_ids(inputs, c.ids, 2) : numbers(inputs, 2);
+    weights_ = numbers(layer_->rows() * layer_->output_columns(), 3);
   }
 
   struct Results {
@@ -186,22 +193,30 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
   };
 
   /// F, B and W. `start` is what is in the weights' gradient before.
-  Results run(float start) const {
-    DeviceFloats parameters = put(parameters_);
-    DeviceFloats input = put(input_);
-    DeviceFloats weights = put(weights_);
-    DeviceFloats output = poisoned(weights_.size());
-    DeviceFloats stash = poisoned(layer_->stash_size());
-    DeviceFloats input_gradient = poisoned(input_.size());
-    DeviceFloats parameter_gradient = put(Floats(parameters_.size(), start));
-    DeviceFloats scratch = poisoned(scratch_);
-    on().forward(*layer_, parameters, input, output, stash, scratch);
-    on().backward_input(*layer_, parameters, stash, weights, input_gradient, scratch);
-    on().backward_weights(*layer_, stash, weights, parameter_gradient, scratch);
+  Results run(float start) const { return run(start, *device_); }
+  Results run(float start, const Device& device) const {
+    const Precision of_input = layer_->reads_ids() ? Precision::fp32 : precision_;
+    const Floats encoded_input = encoded(of_input, input_);
+    const Floats encoded_parameters = encoded(precision_, parameters_);
+    DeviceFloats parameters(device, encoded_parameters);
+    DeviceFloats input(device, encoded_input);
+    DeviceFloats weights(device, encoded(precision_, weights_));
+    DeviceFloats output(device, words(precision_, weights_.size()));
+    DeviceFloats stash(device, layer_->stash_words());
+    DeviceFloats input_gradient(device, encoded_input.size());
+    DeviceFloats parameter_gradient(device, Floats(parameters_.size(), start));
+    DeviceFloats scratch(device, layer_->scratch_words(device.is_gpu()));
+    const Backend& on = device.backend();
+    on.forward(*layer_, parameters, input, output, stash, scratch);
+    on.backward_input(*layer_, parameters, stash, weights, input_gradient, scratch);
+    on.backward_weights(*layer_, stash, weights, parameter_gradient, scratch);
     scratch.read("scratch");
-    EXPECT_EQ(input.read("input"), input_);
-    EXPECT_EQ(parameters.read("parameters"), parameters_);
-    return {output.read("output"), stash.read("stash"), input_gradient.read("input gradient"),
+    EXPECT_EQ(input.read("input"), encoded_input);
+    EXPECT_EQ(parameters.read("parameters"), encoded_parameters);
+    const std::size_t statistics = layer_->statistics_size();
+    return {decoded(precision_, output.read("output"), weights_.size()),
+            decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
+            decoded(of_input, input_gradient.read("input gradient"), input_.size()),
             parameter_gradient.read("parameter gradient")};
   }
 
@@ -209,7 +224,6 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
 
   std::unique_ptr<Layer> layer_;
   Floats parameters_, input_, weights_;
-  std::size_t scratch_ = 0;
 };
 
 TEST_P(LayerPasses, AreExact) {
@@ -258,11 +272,7 @@ TEST_P(LayerPasses, AreBitwiseTheSameTwice) {
 // So that a micro-batch's F and B may be on different kinds of devices.
 TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  Floats output(weights_.size());
-  Floats stash(layer_->stash_size());
-  Floats scratch(layer_->scratch_size());
-  layer_->forward(parameters_, input_, output, stash, scratch);
-  expect_close(run(0).stash, stash, "stash", tolerance_);
+  expect_close(run(0).stash, run(0, Cpu()).stash, "stash", tolerance_);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LayerPasses, ::testing::Combine(targets, ::testing::ValuesIn(cases())),
@@ -309,32 +319,36 @@ TEST_P(LossPasses, AreExact) {
   if (IsSkipped()) return;
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   const auto loss = make_loss(kind, rows, columns, precision_);
-  const Floats x = random(rows * columns, 1, 2);
+  const Floats x = numbers(rows * columns, 1, 2);
   const std::size_t target_size = rows * loss->target_columns();
   const Floats wanted = kind == "mse" ? random(target_size, 2) : random_ids(target_size, columns, 2);
-  DeviceFloats input = put(x);
+  DeviceFloats input = put_array(x);
   DeviceFloats on_device = put(wanted);
-  DeviceFloats stash = poisoned(loss->stash_size());
+  DeviceFloats stash = poisoned(loss->stash_words());
   DeviceFloats mean = poisoned(1);
-  DeviceFloats scratch = poisoned(rows);
-  DeviceFloats gradient = poisoned(x.size());
+  DeviceFloats scratch = poisoned(loss->scratch_words(device_->is_gpu()));
+  DeviceFloats gradient = poisoned(words(precision_, x.size()));
   on().forward(*loss, input, on_device, stash, mean, scratch);
-  on().backward_input(*loss, stash, 0.25f, gradient);
+  on().backward_input(*loss, stash, 0.25f, gradient, scratch);
   scratch.read("scratch");
 
   const auto f = [&](const Doubles& at) { return exact_loss(kind, rows, columns, at, doubles(wanted)); };
   const double expected = f(doubles(x));
   EXPECT_NEAR(mean.read("loss")[0], expected, 1e-5 * expected + 1e-9);
   const auto quarter = [&](const Doubles& at) { return 0.25 * f(at); };
-  expect_slopes(quarter, doubles(x), gradient.read("gradient"), 0, x.size(), "gradient", tolerance_);
+  expect_slopes(quarter, doubles(x), decoded(precision_, gradient.read("gradient"), x.size()), 0, x.size(),
+                "gradient", tolerance_);
   Floats kept(loss->stash_size());
   loss->forward(x, wanted, kept);
-  expect_close(stash.read("stash"), kept, "stash", tolerance_);
+  const auto numbers_of = [&](const DeviceFloats& of) {
+    return decoded(precision_, of.read("stash"), loss->stash_size());
+  };
+  expect_close(numbers_of(stash), kept, "stash", tolerance_);
 
   // Without the value, as where F is computed again.
-  DeviceFloats again = poisoned(loss->stash_size());
+  DeviceFloats again = poisoned(loss->stash_words());
   on().forward(*loss, input, on_device, again, {}, scratch);
-  EXPECT_EQ(again.read("stash"), stash.read("stash"));
+  EXPECT_EQ(numbers_of(again), numbers_of(stash));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LossPasses,
@@ -377,64 +391,87 @@ TEST_P(Devices, Optimizers) {
 
 TEST_P(Devices, Memory) {
   const std::size_t rows = 7;
-  const Floats a = random(rows * 40, 1);
-  const Floats b = random(rows * 40, 2);
-  DeviceFloats x = put(a);
-  DeviceFloats y = put(b);
-  DeviceFloats sum = poisoned(a.size());
-  on().add(x, y, sum);
+  const std::size_t count = rows * 40;
+  const Floats a = numbers(count, 1);
+  const Floats b = numbers(count, 2);
+  DeviceFloats x = put_array(a);
+  DeviceFloats y = put_array(b);
+  DeviceFloats sum = poisoned(words(precision_, count));
+  const auto read = [&](const DeviceFloats& from, const char* what) {
+    return decoded(precision_, from.read(what), count);
+  };
+  on().add(precision_, x, y, sum);
   Floats expected;
-  for (std::size_t i = 0; i < a.size(); ++i) expected.push_back(a[i] + b[i]);
-  EXPECT_EQ(sum.read("sum"), expected);
-  on().add(x, y, x);
-  EXPECT_EQ(x.read("sum in place"), expected);
+  for (std::size_t i = 0; i < count; ++i) expected.push_back(a[i] + b[i]);
+  expected = decoded(precision_, encoded(precision_, expected), count);
+  EXPECT_EQ(read(sum, "sum"), expected);
+  on().add(precision_, x, y, x);
+  EXPECT_EQ(read(x, "sum in place"), expected);
   on().copy(y, sum);
-  EXPECT_EQ(sum.read("copy"), b);
+  EXPECT_EQ(read(sum, "copy"), b);
   on().zero(sum);
-  EXPECT_EQ(sum.read("zero"), Floats(a.size(), 0.0f));
-  on().copy_columns(y.span().data() + 3, 40, sum.span().data() + 5, 40, 10, rows);
-  Floats columns(a.size(), 0.0f);
+  EXPECT_EQ(read(sum, "zero"), Floats(count, 0.0f));
+  const std::size_t bytes = element_bytes(precision_);
+  on().copy_columns(reinterpret_cast<const std::byte*>(y.span().data()) + 3 * bytes, 40 * bytes,
+                    reinterpret_cast<std::byte*>(sum.span().data()) + 5 * bytes, 40 * bytes, 10 * bytes,
+                    rows);
+  Floats columns(count, 0.0f);
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < 10; ++c) columns[r * 40 + 5 + c] = b[r * 40 + 3 + c];
   }
-  EXPECT_EQ(sum.read("columns"), columns);
+  EXPECT_EQ(read(sum, "columns"), columns);
+}
+
+// By the definition: 8 bits of mantissa, ties to the even one.
+TEST_P(Devices, RoundToBf16) {
+  constexpr float kTop = std::numeric_limits<float>::max();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Floats from = {1, 1.00390625f, 1.01171875f,  -1.00390625f, 1.003907f, 3.14159265f,
+                       0, -0x1p-130f,  0x1.02p-126f, kTop,         kInfinity, 1.9999f};
+  const Floats to = {1, 1,          1.015625f,    -1,        1.0078125f, 3.140625f,
+                     0, -0x1p-130f, 0x1.02p-126f, kInfinity, kInfinity,  2};
+  DeviceFloats floats = put(from);
+  DeviceFloats rounded = poisoned(words(Precision::bf16, from.size()));
+  on().round(floats, rounded);
+  EXPECT_EQ(decoded(Precision::bf16, rounded.read("rounded"), from.size()), to);
 }
 
 /// The passes of a stage, as they run on `device`.
 struct StageResults {
-  Floats output, stash, input_gradient, gradient_stash, split, fused;
+  Floats output, input_gradient, split, fused;
 };
 
 StageResults run_stage(const Device& device, const Stage& stage, const Floats& p, const Floats& x,
                        const Floats& t, const Floats& g, bool source) {
   const Backend& on = device.backend();
-  const std::size_t out = stage.is_sink() ? 1 : stage.rows() * stage.output_columns();
-  DeviceFloats parameters(device, p);
-  DeviceFloats input(device, x);
+  const Precision precision = stage.precision();
+  const Floats encoded_input = encoded(stage.reads_ids() ? Precision::fp32 : precision, x);
+  DeviceFloats parameters(device, rounded_weights(stage, p));
+  DeviceFloats input(device, encoded_input);
   DeviceFloats target(device, t);
-  DeviceFloats gradient(device, g);
-  DeviceFloats output(device, out);
+  DeviceFloats gradient(device, encoded(precision, g));
+  DeviceFloats output(device, stage.is_sink() ? 1 : stage.output_size());
   DeviceFloats stash(device, stage.stash_size());
-  DeviceFloats input_gradient(device, x.size());
+  DeviceFloats input_gradient(device, encoded_input.size());
   DeviceFloats gradient_stash(device, stage.gradient_stash_size());
   DeviceFloats split(device, Floats(p.size(), 0.0f));
   DeviceFloats fused(device, Floats(p.size(), 0.0f));
-  DeviceFloats scratch(device, stage.scratch_size());
-  const std::span<const float> inputs[] = {input};
-  const std::span<const float> gradients[] = {gradient};
-  const std::span<float> input_gradients[] = {input_gradient};
+  DeviceFloats scratch(device, stage.scratch_size(device.is_gpu()));
+  const ConstMemory inputs[] = {input};
+  const ConstMemory gradients[] = {gradient};
+  const Memory input_gradients[] = {input_gradient};
   const auto from = std::span(gradients).first(stage.is_sink() ? 0 : 1);
   const auto to = std::span(input_gradients).first(source ? 0 : 1);
   stage.forward(parameters, inputs, target, output, stash, scratch, on);
   stage.backward_input(parameters, stash, from, 0.5f, to, gradient_stash, scratch, on);
   stage.backward_weights(stash, gradient_stash, split, scratch, on);
   stage.backward(parameters, stash, from, 0.5f, to, fused, scratch, on);
-  return {output.read("output"),
-          stash.read("stash"),
-          source ? Floats{} : input_gradient.read("input gradient"),
-          gradient_stash.read("gradient stash"),
-          split.read("gradient of B and W"),
-          fused.read("gradient of BW")};
+  scratch.read("scratch");
+  stash.read("stash");
+  gradient_stash.read("gradient stash");
+  return {stage.is_sink() ? output.read("loss") : decoded(precision, output.read("output"), g.size()),
+          source ? Floats{} : decoded(precision, input_gradient.read("input gradient"), x.size()),
+          split.read("gradient of B and W"), fused.read("gradient of BW")};
 }
 
 // Stages of a GPT: embedding, blocks with residual connections, head with loss.
@@ -449,11 +486,11 @@ TEST_P(Devices, StagesAreThoseOfTheCpu) {
   const Network network = build_network(config, 2, 3);
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     const Stage& stage = network.stages[s];
-    const Floats parameters = random(stage.parameter_size(), 1, 0.3);
+    const Floats parameters = numbers(stage.parameter_size(), 1, 0.3);
     const std::size_t inputs = stage.rows() * stage.input_columns()[0];
-    const Floats input = s == 0 ? random_ids(inputs, 256, 2) : random(inputs, 2);
+    const Floats input = s == 0 ? random_ids(inputs, 256, 2) : numbers(inputs, 2);
     const Floats target = random_ids(stage.rows() * stage.target_columns(), 256, 3);
-    const Floats gradient = random(stage.rows() * stage.output_columns(), 4);
+    const Floats gradient = numbers(stage.rows() * stage.output_columns(), 4);
     const StageResults expected = run_stage(Cpu(), stage, parameters, input, target, gradient, s == 0);
     const StageResults results = run_stage(*device_, stage, parameters, input, target, gradient, s == 0);
     const std::string name = "stage " + std::to_string(s) + " ";

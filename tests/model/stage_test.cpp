@@ -131,7 +131,7 @@ class Stages : public ::testing::TestWithParam<Form> {
   Floats forward(const Floats& parameters, const std::vector<Floats>& inputs, std::span<float> stash) {
     Guarded output(stage_->is_sink() ? 1 : kRows * stage_->output_columns());
     Guarded scratch(stage_->scratch_size());
-    const std::vector<std::span<const float>> in(inputs.begin(), inputs.end());
+    const std::vector<ConstMemory> in(inputs.begin(), inputs.end());
     stage_->forward(parameters, in, target_, output, stash, scratch);
     output.expect_whole("output");
     scratch.expect_guards("scratch");
@@ -157,9 +157,9 @@ class Stages : public ::testing::TestWithParam<Form> {
     if (!GetParam().source) {
       for (const Floats& input : inputs_) gradients.emplace_back(input.size());
     }
-    std::vector<std::span<float>> out;
+    std::vector<Memory> out;
     for (Guarded& gradient : gradients) out.push_back(gradient.span());
-    const std::vector<std::span<const float>> in(output_gradients_.begin(), output_gradients_.end());
+    const std::vector<ConstMemory> in(output_gradients_.begin(), output_gradients_.end());
     Guarded sums(stage_->parameter_size(), 0.0f);
     if (split) {
       Guarded kept(stage_->gradient_stash_size());
@@ -229,7 +229,7 @@ TEST_P(Stages, SplitAndFusedBackwardAreEqualToTheBit) {
 TEST_P(Stages, OutputAndStashComeAloneToTheBit) {
   Floats stash(stage_->stash_size(), kNaN);
   const Floats output = forward(parameters_, inputs_, stash);
-  const std::vector<std::span<const float>> in(inputs_.begin(), inputs_.end());
+  const std::vector<ConstMemory> in(inputs_.begin(), inputs_.end());
   Guarded output_alone(output.size());
   Guarded scratch(stage_->scratch_size_without_stash());
   stage_->forward(parameters_, in, target_, output_alone, {}, scratch);
@@ -249,12 +249,12 @@ TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
   Floats kept(stage_->gradient_stash_size());
   forward(parameters_, inputs_, stash);
   std::vector<Floats> gradients;
-  std::vector<std::span<float>> out;
+  std::vector<Memory> out;
   if (!GetParam().source) {
     for (const Floats& input : inputs_) gradients.emplace_back(input.size());
     out.assign(gradients.begin(), gradients.end());
   }
-  const std::vector<std::span<const float>> in(output_gradients_.begin(), output_gradients_.end());
+  const std::vector<ConstMemory> in(output_gradients_.begin(), output_gradients_.end());
   stage_->backward_input(parameters_, stash, in, kScale, out, kept, scratch);
   Floats once(stage_->parameter_size(), 0.0f);
   stage_->backward_weights(stash, kept, once, scratch);
@@ -308,8 +308,8 @@ TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
   Floats scratch(stage.scratch_size());
   Floats sums(2);
   Floats dx(2 * kRows, kNaN);
-  const std::vector<std::span<const float>> in = {dy};
-  const std::vector<std::span<float>> out = {dx};
+  const std::vector<ConstMemory> in = {dy};
+  const std::vector<Memory> out = {dx};
 
   stage.backward_input(parameters, stash, in, 1, out, kept, scratch);
   EXPECT_EQ(first->input_passes, 1);

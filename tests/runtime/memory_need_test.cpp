@@ -65,7 +65,8 @@ TEST(MemoryNeed, OfWorkersOnOneDevice) {
         plan::make_schedule(name, {.workers = 4, .microbatches = 8, .graph = network.graph});
     const plan::Timeline timeline = plan::simulate(schedule, costs);
     const auto on = [&](std::vector<int> devices) {
-      return memory_need(schedule, network, adamw, costs, timeline, std::move(devices));
+      return memory_need(schedule, network, adamw, costs, timeline,
+                         {.devices = std::move(devices), .on_gpu = {}});
     };
     const auto apart = on({});
     const auto pairs = on({0, 0, 1, 1});
@@ -84,6 +85,36 @@ TEST(MemoryNeed, OfWorkersOnOneDevice) {
       EXPECT_GT(sum_of(apart), sum_of(one) + weights);
     }
   }
+}
+
+/// The same in bf16: 40 bytes of weights besides 80 for the optimizer, padded to 16, and 32 of an activation.
+TEST(MemoryNeed, OfTwoStagesInBf16) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2), false, model::Precision::bf16);
+  const plan::StageSizes sizes = network.sizes()[0];
+  EXPECT_EQ(sizes.activation, 32U);
+  EXPECT_EQ(sizes.stash, 2U * 32) << "the inputs of two layers";
+  EXPECT_EQ(sizes.weights, 48U);
+  EXPECT_EQ(sizes.master, 80U);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const WorkerMemory first = need(schedule, network, adamw)[0];
+  EXPECT_EQ(first.weights, 48U + 80);
+  EXPECT_EQ(first.gradients, 80U);
+  EXPECT_EQ(first.optimizer, 160U);
+  EXPECT_EQ(first.stashes, 3U * 2 * 32);
+  EXPECT_EQ(first.activations, 3U * 32 + 32);
+}
+
+/// On a GPU, kernels read bf16; on a CPU they need room for what they read and write as floats.
+TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
+  const model::Network network = tiny_gpt(2, model::Precision::bf16);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const plan::Costs costs = costs_of(network);
+  for (const bool on_gpus : {false, true}) {
+    const auto memory = memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+                                    {.devices = {}, .on_gpu = {on_gpus, on_gpus}});
+    EXPECT_EQ(memory[0].workspace, network.stages[0].scratch_size(on_gpus) * sizeof(float));
+  }
+  EXPECT_GT(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
 }
 
 TEST(MemoryNeed, CountsWhatWaitsToBeRead) {

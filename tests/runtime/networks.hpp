@@ -34,18 +34,20 @@ using Floats = std::vector<float>;
 
 // ---- networks ----
 
-inline model::Network tiny_gpt(int stages) {
+inline model::Network tiny_gpt(int stages, model::Precision precision = model::Precision::fp32) {
   model::ModelConfig config;
   config.kind = "gpt";
   config.layers = std::max(4, stages - 2);
   config.hidden = 16;
   config.heads = 2;
   config.context = 16;
+  config.precision = precision;
   return model::build_network(config, 1, stages);
 }
 
 /// `legs` of stages and their join.
-inline model::Network tiny_mlp(int stages, int legs = 1) {
+inline model::Network tiny_mlp(int stages, int legs = 1,
+                               model::Precision precision = model::Precision::fp32) {
   model::ModelConfig config;
   config.kind = "mlp";
   config.layers = std::max(3, stages);
@@ -53,6 +55,7 @@ inline model::Network tiny_mlp(int stages, int legs = 1) {
   config.inputs = 4;
   config.outputs = 3;
   config.legs = legs;
+  config.precision = precision;
   return model::build_network(config, 2, stages);
 }
 
@@ -70,11 +73,13 @@ inline std::vector<Floats> start_values(const model::Network& network) {
 
 /// A network of linear stages on any stage graph. The first stage that is no source has no parameters when
 /// `bare` is set.
-inline model::Network dag_network(const plan::StageGraph& graph, bool bare = false) {
+inline model::Network dag_network(const plan::StageGraph& graph, bool bare = false,
+                                  model::Precision precision = model::Precision::fp32) {
   constexpr std::size_t rows = 3;
   constexpr std::size_t columns = 4;
   model::Network network;
   network.config.kind = "dag";
+  network.config.precision = precision;
   network.graph = graph;
   for (int s = 0; s < graph.size(); ++s) {
     const std::size_t joined = std::max<std::size_t>(1, graph.pred(s).size());
@@ -88,15 +93,16 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
                                     rows,
                                     columns * joined,
                                     {{"outputs", static_cast<double>(columns)}}};
-      ops.push_back({model::StageOp::Kind::layer, model::make_layer(linear)});
+      ops.push_back({model::StageOp::Kind::layer, model::make_layer(linear, precision)});
     }
     if (!sink) {
-      ops.push_back({model::StageOp::Kind::layer, model::make_layer({"gelu", "g", rows, columns, {}})});
+      ops.push_back(
+          {model::StageOp::Kind::layer, model::make_layer({"gelu", "g", rows, columns, {}}, precision)});
     }
     std::shared_ptr<const model::Loss> loss;
-    if (sink) loss = model::make_loss("mse", rows, columns);
+    if (sink) loss = model::make_loss("mse", rows, columns, precision);
     network.stages.emplace_back(std::move(ops), rows, std::vector<std::size_t>(joined, columns),
-                                std::move(loss));
+                                std::move(loss), precision);
   }
   return network;
 }
@@ -269,7 +275,10 @@ class SequentialRun {
         context_{&graph_, &network, &optimizer, 1.0F / static_cast<float>(schedule.microbatches()), 0} {
     for (const Datum& datum : graph_.data()) {
       memory_.emplace_back(datum.size, 0.0F);
-      if (datum.kind == DataKind::weights) memory_.back() = parameters[static_cast<std::size_t>(datum.stage)];
+      const auto s = static_cast<std::size_t>(datum.stage);
+      if (datum.kind == DataKind::master) memory_.back() = parameters[s];
+      if (datum.kind == DataKind::weights)
+        memory_.back() = model::rounded_weights(network.stages[s], parameters[s]);
     }
   }
 
@@ -283,14 +292,15 @@ class SequentialRun {
         std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
       }
       if (datum.kind == DataKind::input)
-        data.input(step, datum.microbatch, network_.source_index(datum.stage), memory_[d]);
+        model::load_input(data, network_.stages[static_cast<std::size_t>(datum.stage)], step,
+                          datum.microbatch, network_.source_index(datum.stage), memory_[d]);
       if (datum.kind == DataKind::target) data.target(step, datum.microbatch, memory_[d]);
     }
     for (const Task& task : graph_.tasks()) {
-      std::vector<std::span<float>> spans;
-      for (const DataAccess& access : task.data) spans.emplace_back(memory_[access.datum]);
-      Floats scratch(scratch_size(schedule_, network_.stages[static_cast<std::size_t>(task.stage)]));
-      run_kernel(context_, task, spans, scratch);
+      std::vector<model::Memory> memory;
+      for (const DataAccess& access : task.data) memory.emplace_back(memory_[access.datum]);
+      Floats scratch(scratch_size(schedule_, network_.stages[static_cast<std::size_t>(task.stage)], false));
+      run_kernel(context_, task, memory, scratch);
     }
     Floats losses(static_cast<std::size_t>(schedule_.microbatches()));
     for (std::size_t d = 0; d < memory_.size(); ++d) {
@@ -301,7 +311,10 @@ class SequentialRun {
   }
 
   /// By stage, from its first holder.
-  [[nodiscard]] std::vector<Floats> parameters() const { return of_first_holder(DataKind::weights); }
+  [[nodiscard]] std::vector<Floats> parameters() const {
+    const bool master = network_.config.precision == model::Precision::bf16;
+    return of_first_holder(master ? DataKind::master : DataKind::weights);
+  }
   [[nodiscard]] std::vector<Floats> gradients() const { return of_first_holder(DataKind::weight_gradient); }
 
   /// All copies of a stage's weights are equal, bit by bit.

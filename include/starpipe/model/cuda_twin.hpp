@@ -8,6 +8,7 @@
 #include <string>
 
 #include "starpipe/model/layer.hpp"
+#include "starpipe/model/memory.hpp"
 
 namespace starpipe::model {
 
@@ -15,10 +16,11 @@ namespace cuda {
 struct Context;  // a stream and its libraries: codelets/cuda/context.hpp
 }
 
-/// The passes of a layer on a GPU, with the meaning, shapes and stash of the Layer whose twin it is.
+/// The passes of a layer on a GPU, with the meaning, shapes and stash of the Layer whose twin it is, and in
+/// its precision: arrays as Backend has them.
 ///
-/// Spans are memory of the GPU. Passes only enqueue work on the context's stream: they do not wait, allocate
-/// or throw. Sums are in an order that the code fixes, so that two runs are bitwise equal. What CUDA refuses
+/// All memory is the GPU's. Passes only enqueue work on the context's stream: they do not wait, allocate or
+/// throw. Sums are in an order that the code fixes, so that two runs are bitwise equal. What CUDA refuses
 /// (a lost GPU) ends the process after one line on standard error.
 class CudaLayer {
  public:
@@ -27,15 +29,13 @@ class CudaLayer {
   /// Floats of working memory that any of the passes needs.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
-  virtual void forward(const cuda::Context& on, std::span<const float> parameters,
-                       std::span<const float> input, std::span<float> output, std::span<float> stash,
-                       std::span<float> scratch) const noexcept = 0;
-  virtual void backward_input(const cuda::Context& on, std::span<const float> parameters,
-                              std::span<const float> stash, std::span<const float> output_gradient,
-                              std::span<float> input_gradient, std::span<float> scratch) const noexcept = 0;
-  virtual void backward_weights(const cuda::Context& /*on*/, std::span<const float> /*stash*/,
-                                std::span<const float> /*output_gradient*/,
-                                std::span<float> /*parameter_gradient*/,
+  virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,
+                       Memory stash, std::span<float> scratch) const noexcept = 0;
+  virtual void backward_input(const cuda::Context& on, ConstMemory parameters, ConstMemory stash,
+                              ConstMemory output_gradient, Memory input_gradient,
+                              std::span<float> scratch) const noexcept = 0;
+  virtual void backward_weights(const cuda::Context& /*on*/, ConstMemory /*stash*/,
+                                ConstMemory /*output_gradient*/, std::span<float> /*parameter_gradient*/,
                                 std::span<float> /*scratch*/) const noexcept {}
 };
 
@@ -45,11 +45,10 @@ class CudaLoss {
   virtual ~CudaLoss() = default;
 
   /// `mean`: one float for the mean loss, or empty. `scratch`: the loss's rows() floats.
-  virtual void forward(const cuda::Context& on, std::span<const float> input, std::span<const float> target,
-                       std::span<float> stash, std::span<float> mean,
-                       std::span<float> scratch) const noexcept = 0;
-  virtual void backward_input(const cuda::Context& on, std::span<const float> stash, float scale,
-                              std::span<float> input_gradient) const noexcept = 0;
+  virtual void forward(const cuda::Context& on, ConstMemory input, std::span<const float> target,
+                       Memory stash, std::span<float> mean, std::span<float> scratch) const noexcept = 0;
+  virtual void backward_input(const cuda::Context& on, ConstMemory stash, float scale,
+                              Memory input_gradient) const noexcept = 0;
 };
 
 /// The twin of a layer with a valid specification, or null when the kernels cannot work with it.

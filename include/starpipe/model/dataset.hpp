@@ -37,6 +37,11 @@ class Dataset {
   [[nodiscard]] virtual std::size_t units_per_microbatch() const = 0;
 };
 
+/// Dataset::input for a source as it reads it: token ids are floats, features are in its precision. `out`:
+/// input_size(0) words.
+void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int leg,
+                std::span<float> out);
+
 /// Throws InputError naming the key or file: a kind that does not fit the model, a file that is missing,
 /// unreadable or shorter than context + 1 bytes.
 std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, int microbatch_size,

@@ -51,9 +51,10 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key);
 
 /// One operator of the network with its F, B and W passes.
 ///
-/// Inputs and outputs are row-major fp32 matrices of `rows()` rows; token ids travel as floats (exact up
-/// to 2^24). A layer is immutable after construction and its passes are thread-safe: all state is in
-/// the spans, which never overlap. Passes do not allocate and do not throw.
+/// Inputs and outputs are row-major matrices of `rows()` rows; token ids travel as floats (exact up to 2^24).
+/// The passes here are those of a CPU, on fp32 whatever the layer's precision: cpu_backend() converts. A
+/// layer is immutable after construction and its passes are thread-safe: all state is in the spans, which
+/// never overlap. Passes do not allocate and do not throw.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -63,8 +64,12 @@ class Layer {
   [[nodiscard]] virtual std::size_t output_columns() const = 0;
   /// In the order in which they lie in the parameter span. Empty for layers without.
   [[nodiscard]] virtual std::vector<Parameter> parameters() const { return {}; }
-  /// Floats that F keeps for B and W.
+  /// Numbers that F keeps for B and W.
   [[nodiscard]] virtual std::size_t stash_size() const = 0;
+  /// How many of them, the last ones, are floats in any precision: statistics of rows, token ids.
+  [[nodiscard]] virtual std::size_t statistics_size() const { return 0; }
+  /// Whether its input is token ids, which are floats in any precision.
+  [[nodiscard]] virtual bool reads_ids() const { return false; }
   /// Floats of working memory that any of the passes needs.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
@@ -86,12 +91,21 @@ class Layer {
                                 std::span<float> /*scratch*/) const noexcept {}
 
   [[nodiscard]] Precision precision() const { return precision_; }
+  /// How many numbers its parameters are.
+  [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
+  /// Words of the stash in the precision: an array of elements, then one of statistics.
+  [[nodiscard]] std::size_t stash_words() const {
+    return words(precision_, stash_size() - statistics_size(), statistics_size());
+  }
+  /// Words of working memory that any of the passes needs on the device.
+  [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
   /// Its passes on a GPU; null when there are none: a program without CUDA, or a shape that they cannot do.
   [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
 
  private:
   friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision);
   Precision precision_ = Precision::fp32;
+  std::size_t parameter_size_ = 0;
   std::shared_ptr<const CudaLayer> cuda_;
 };
 
@@ -113,12 +127,16 @@ class Loss {
   virtual void backward_input(std::span<const float> stash, float scale,
                               std::span<float> input_gradient) const noexcept = 0;
 
-  /// As of layers.
+  // As of layers. The stash has no statistics.
+  [[nodiscard]] Precision precision() const { return precision_; }
+  [[nodiscard]] std::size_t stash_words() const { return words(precision_, stash_size()); }
+  [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
   [[nodiscard]] const std::shared_ptr<const CudaLoss>& cuda() const { return cuda_; }
 
  private:
   friend std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
                                          Precision precision);
+  Precision precision_ = Precision::fp32;
   std::shared_ptr<const CudaLoss> cuda_;
 };
 

@@ -37,7 +37,7 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// Bytes of what each stage exchanges and keeps, fp32, for `plan`.
+  /// Bytes of what each stage exchanges and keeps, for `plan`.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   [[nodiscard]] std::size_t parameter_count() const;
   /// Which of the sources `stage` is, ascending: the `leg` of Dataset::input. -1 when it is none.
@@ -66,5 +66,8 @@ std::vector<std::string> network_kinds();
 /// Start values of a stage's parameters, in the order of `Stage::parameters()`. They depend on `seed` and
 /// each parameter's name alone.
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
+
+/// What the passes of a stage read as its parameters: the parameters in its precision, weights_size() words.
+std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters);
 
 }  // namespace starpipe::model

@@ -26,7 +26,11 @@ struct StageSizes {
   std::uint64_t gradient = 0;        ///< gradient with respect to the stage's output
   std::uint64_t stash = 0;           ///< what F keeps for B and W
   std::uint64_t gradient_stash = 0;  ///< what B keeps for W where the backward pass is split
-  std::uint64_t weights = 0;         ///< the stage's parameters, and as much for their gradient
+  std::uint64_t weights = 0;         ///< the stage's parameters, as passes read them
+  std::uint64_t master = 0;          ///< what the optimizer has of them besides; 0 when it updates `weights`
+
+  /// Of what the optimizer updates. As much is a gradient, and each state.
+  [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
 /// What things cost. Per-stage vectors have one entry a stage, or a single one for all stages.

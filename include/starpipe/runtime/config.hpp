@@ -91,6 +91,11 @@ struct RuntimeConfig {
     return device[device.size() == 1 ? 0 : static_cast<std::size_t>(worker)];
   }
   [[nodiscard]] bool on_gpu(int worker) const { return device_of(worker) == "cuda"; }
+  [[nodiscard]] std::vector<bool> on_gpu_of(int workers) const {
+    std::vector<bool> on_gpus;
+    for (int w = 0; w < workers; ++w) on_gpus.push_back(on_gpu(w));
+    return on_gpus;
+  }
   /// Whether some workers, or all of them, are GPUs.
   [[nodiscard]] bool uses_gpus() const { return std::ranges::find(device, "cuda") != device.end(); }
   [[nodiscard]] bool is_mixed() const {

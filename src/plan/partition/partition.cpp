@@ -84,7 +84,9 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
   }
   set_weights();
   for (const LayerCosts& layer : request.layers) {
-    add_to(weights_, (2 + request.optimizer_states) * static_cast<double>(layer.sizes.weights));
+    const StageSizes& sizes = layer.sizes;
+    add_to(weights_, static_cast<double>(sizes.weights + sizes.master) +
+                         (1 + request.optimizer_states) * static_cast<double>(sizes.updated()));
     add_to(stash_, static_cast<double>(layer.sizes.stash));
     activation_.push_back(transfer(layer.sizes.activation));
     gradient_.push_back(transfer(layer.sizes.gradient));
@@ -304,6 +306,7 @@ Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts,
     sum.stash += sizes.stash;
     sum.gradient_stash += sizes.gradient_stash;
     sum.weights += sizes.weights;
+    sum.master += sizes.master;
   }
   return costs;
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The passes of a bf16 layer on the calling thread: its fp32 passes between numbers that are widened and, to
+// nearest even, rounded. Arguments as of Backend.
+#pragma once
+
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model::bf16 {
+
+void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
+             Memory scratch) noexcept;
+void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
+                    ConstMemory output_gradient, Memory input_gradient, Memory scratch) noexcept;
+void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
+                      std::span<float> parameter_gradient, Memory scratch) noexcept;
+/// Returns the mean loss.
+float forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
+              Memory scratch) noexcept;
+void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
+                    Memory scratch) noexcept;
+/// Of as many bf16 as fit `sum`.
+void add(ConstMemory a, ConstMemory b, Memory sum) noexcept;
+
+}  // namespace starpipe::model::bf16

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`runtime.precision: bf16` beside fp32: bytes as predicted, and losses that stay close.
+
+Usage: precision_test.py BINARY CONFIGURATION LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+from support import CommandTest
+
+CONFIGURATION = ""
+LAUNCHER = []
+STEPS = 200
+
+
+class Precision(CommandTest):
+    def report(self, precision, *arguments, **options):
+        result = self.run_command("train", CONFIGURATION, "--set", f"runtime.precision={precision}", "--report",
+                                  "r.json", *arguments, timeout=600, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("r.json"))
+
+    def test_losses_are_within_a_percent_of_those_of_fp32(self):
+        """The configuration's model after 200 steps of small batches."""
+        size = ("--set", "training.microbatches=2", "--set", "training.microbatch_size=2", "--set",
+                f"training.steps={STEPS}")
+        fp32, bf16 = (self.report(precision, *size)["losses"] for precision in ("fp32", "bf16"))
+        self.assertEqual(len(bf16), STEPS)
+        self.assertNotEqual(bf16, fp32)
+        self.assertLess(fp32[-1], 0.6 * fp32[0], "it has learnt")
+        self.assertAlmostEqual(bf16[-1] / fp32[-1], 1, delta=0.01)
+
+    def test_bytes_are_as_predicted(self):
+        """Alone and as two ranks: what is held, received and sent; about half of fp32's."""
+        size = ("--set", "training.steps=2", "--set", "schedule.name=fsdp", "--set", "runtime.workers_per_core=16")
+        for launcher in ([], LAUNCHER):
+            reports = [self.report(precision, *size, launcher=launcher) for precision in ("fp32", "bf16")]
+            for report in reports:
+                for figures in (report["peak_activation_bytes"], report["bytes_between_ranks"],
+                                *(figures for kind in report["received"].values() for figures in kind.values())):
+                    self.assertEqual(figures["predicted"], figures["measured"])
+            fp32, bf16 = reports
+            weights = [report["received"]["weights"]["bytes"]["measured"] for report in reports]
+            self.assertEqual([2 * bytes for bytes in weights[1]], weights[0])
+            self.assertEqual(*(report["received"]["weight_gradients"] for report in reports), "they are sums")
+            for less, more in zip(bf16["peak_activation_bytes"]["measured"], fp32["peak_activation_bytes"]["measured"]):
+                self.assertAlmostEqual(less / more, 0.5, delta=0.02)
+
+    def test_limits_of_memory(self):
+        """What is too little for fp32 is enough for bf16."""
+        limit = ("--set", "runtime.memory_limit=22MiB")
+        self.refused(("simulate", CONFIGURATION, *limit), "runtime.memory_limit")
+        self.run_ok("simulate", CONFIGURATION, *limit, "--set", "runtime.precision=bf16")
+
+    def run_ok(self, *arguments):
+        result = self.run_command(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_saved_weights_are_fp32(self):
+        """Not what bf16 rounds them to: a run of fp32 goes on with other numbers than rounded ones."""
+        self.report("bf16", "--set", "training.steps=1", "--save-weights", "w.safetensors")
+        with open(self.path("w.safetensors"), "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            start, end = header["transformer.ln_f.bias"]["data_offsets"]
+            self.assertEqual(header["transformer.ln_f.bias"]["dtype"], "F32")
+            file.seek(start, os.SEEK_CUR)
+            data = file.read(end - start)
+        self.assertTrue(any(data[0::4]) or any(data[1::4]), "the lower halves")
+
+
+if __name__ == "__main__":
+    CommandTest.binary, CONFIGURATION = map(os.path.abspath, sys.argv[1:3])
+    LAUNCHER = sys.argv[3:]
+    unittest.main(argv=sys.argv[:1])

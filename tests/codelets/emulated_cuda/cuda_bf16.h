@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// As much of CUDA's bf16 as we use; see cuda_runtime.h.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+// NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier)
+
+/// Rounds to nearest even, by the definition: not with the code that it is to test.
+class __nv_bfloat16 {
+ public:
+  __nv_bfloat16() = default;
+  explicit __nv_bfloat16(float value) {
+    if (std::isfinite(value) && value != 0) {
+      int exponent = 0;
+      std::frexp(value, &exponent);         // value / 2^exponent is in [1/2, 1): 8 bits of it are kept
+      exponent = std::max(exponent, -125);  // below, numbers are subnormal
+      value = std::ldexp(std::nearbyint(std::ldexp(value, 8 - exponent)), exponent - 8);
+    }
+    bits_ = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16u);
+  }
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits_} << 16u); }
+
+ private:
+  std::uint16_t bits_;
+};
+
+// NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)
