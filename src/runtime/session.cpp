@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -93,19 +94,6 @@ void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
   for (std::size_t i = 0; !gpus.gpus.empty() && i < std::size(conf.workers_cuda_gpuid); ++i) {
     conf.workers_cuda_gpuid[i] = static_cast<unsigned>(gpus.gpus[i % gpus.gpus.size()]);
   }
-}
-
-// StarPU numbers the workers of GPUs before those of cores, and gives cores in that order.
-void bind_workers(starpu_conf& conf, std::span<const unsigned> pus, const GpuShare& gpus) {
-  std::vector<unsigned> order;
-  for (const bool on_gpu : {true, false}) {
-    for (std::size_t place = 0; place < pus.size(); ++place) {
-      if (gpus.has(static_cast<int>(place)) == on_gpu) order.push_back(pus[place]);
-    }
-  }
-  conf.use_explicit_workers_bindid = 1;
-  for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i)
-    conf.workers_bindid[i] = order[i % order.size()];
 }
 
 // StarPU's numbers of the workers that it started of a kind; neighbours on the same GPU, in whatever order
@@ -265,6 +253,21 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   return share;
 }
 
+std::vector<unsigned> cores_in_order(std::span<const unsigned> pus, const GpuShare& gpus) {
+  std::vector<unsigned> drivers;
+  std::vector<unsigned> computing;
+  std::vector<unsigned> rest;
+  std::set<int> seen;
+  for (std::size_t place = 0; place < pus.size(); ++place) {
+    const bool on_gpu = gpus.has(static_cast<int>(place));
+    const bool drives = on_gpu && seen.insert(gpus.devices[place]->number).second;
+    (drives ? drivers : on_gpu ? rest : computing).push_back(pus[place]);
+  }
+  drivers.insert(drivers.end(), computing.begin(), computing.end());
+  drivers.insert(drivers.end(), rest.begin(), rest.end());
+  return drivers;
+}
+
 std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                                      std::span<const Device> devices) {
   std::vector<std::string> names;
@@ -317,7 +320,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
     if (!user_binds_workers()) unbound.emplace("STARPU_WORKERS_NOBIND", "1");
   } else {
     binding_.emplace(share.binding);
-    bind_workers(conf, share.worker_pus, gpus);
+    conf.use_explicit_workers_bindid = 1;
+    const std::vector<unsigned> order = cores_in_order(share.worker_pus, gpus);
+    for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i)
+      conf.workers_bindid[i] = order[i % order.size()];
   }
   starpu_sched_policy ours = sched::starpipe_policy();
   if (choice_.starpu == sched::policy_name) {

@@ -112,6 +112,10 @@ struct GpuShare {
   }
 };
 
+/// The PUs of a rank's places as StarPU gives them to its threads: first one for each GPU, which drives all
+/// its streams, then those of the workers on cores.
+std::vector<unsigned> cores_in_order(std::span<const unsigned> pus, const GpuShare& gpus);
+
 /// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank that is a core, bound to
 /// its core when the share has one for each; the process's other threads are then bound to the share. And
 /// with one CUDA worker (a stream) for each that is on a GPU, neighbours on the same one.

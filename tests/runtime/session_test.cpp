@@ -117,6 +117,38 @@ TEST(Devices, CoresCarrySoManyWorkers) {
   EXPECT_NE(check(100000, 1000000).find("StarPU was built for"), std::string::npos);
 }
 
+TEST(Devices, WorkersOnGpusNeedNoCores) {
+  RuntimeConfig config;
+  config.workers_per_core = 1;
+  config.device = {"cuda"};
+  EXPECT_NO_THROW(share_cores(*mpi, WorkerMap(100000, mpi->ranks()), config));
+  // Of two workers of each rank, one on a core.
+  config.device.clear();
+  for (int rank = 0; rank < mpi->ranks(); ++rank) config.device.insert(config.device.end(), {"cuda", "cpu"});
+  const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+  config.workers_per_core = 100;
+  setenv("STARPU_NCPU", "1", 1);
+  EXPECT_NO_THROW(share_cores(*mpi, map, config));
+  config.device = {"cpu"};
+  EXPECT_THROW(share_cores(*mpi, map, config), InputError);
+  unsetenv("STARPU_NCPU");
+}
+
+TEST(Devices, ThreadsThatDriveGpusGetTheFirstCores) {
+  const auto gpu = [](int number) {
+    Device device;
+    device.number = number;
+    return std::optional(device);
+  };
+  const std::vector<unsigned> pus = {10, 11, 12, 13, 14};
+  using Order = std::vector<unsigned>;
+  EXPECT_EQ(cores_in_order(pus, {}), (Order{10, 11, 12, 13, 14}));
+  const GpuShare mixed{.gpus = {0, 1}, .workers_each = 1, .devices = {{}, gpu(0), {}, gpu(1), {}}};
+  EXPECT_EQ(cores_in_order(pus, mixed), (Order{11, 13, 10, 12, 14}));
+  const GpuShare streams{.gpus = {0}, .workers_each = 2, .devices = {gpu(0), gpu(0), {}, {}, {}}};
+  EXPECT_EQ(cores_in_order(pus, streams), (Order{10, 12, 13, 14, 11}));
+}
+
 TEST(Devices, EveryRankHasAWorker) {
   if (mpi->ranks() == 1) GTEST_SKIP();
   const std::string message = check(mpi->ranks() - 1, 100);
