@@ -1,60 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/attention.cuh"
-
 #include <cmath>
+#include <cstdint>
 
+#include "codelets/cuda/attention.cuh"
+#include "codelets/cuda/attention_tensor_cores.cuh"
 #include "starpipe/model/cuda_twin.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-/// codelets/cpu/attention.cpp on a GPU, for heads of at most D columns.
-template <int D, class T>
+/// What both kinds of kernels have in common; Tile rows a block.
+template <int Tile>
+class Blocks {
+ public:
+  Blocks(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
+
+  [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] std::size_t qkv_size() const noexcept { return rows_ * 3 * shape_.hidden; }
+  /// One float a row and head.
+  [[nodiscard]] std::size_t sums() const noexcept { return rows_ * static_cast<std::size_t>(shape_.heads); }
+  [[nodiscard]] Grid grid(unsigned threads, std::size_t shared) const noexcept {
+    const auto context = static_cast<std::size_t>(shape_.context);
+    const std::size_t tiles = parts(context, Tile);
+    return {dim3(static_cast<unsigned>(sums() / context), static_cast<unsigned>(tiles)), dim3(threads),
+            shared};
+  }
+
+ private:
+  std::size_t rows_;
+  attention::Shape shape_;
+};
+
+/// codelets/cpu/attention.cpp on a GPU in fp32, for heads of at most D columns.
+template <int D>
 class Attention final : public CudaLayer {
  public:
-  Attention(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
+  Attention(std::size_t rows, const attention::Shape& shape) : blocks_(rows, shape) {}
 
-  /// One float a row and head.
-  std::size_t scratch_size() const override { return rows_ * static_cast<std::size_t>(shape_.heads); }
+  std::size_t scratch_size() const override { return blocks_.sums(); }
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    const std::size_t count = rows_ * 3 * shape_.hidden;
-    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(T), cudaMemcpyDeviceToDevice, on.stream),
+    const std::size_t count = blocks_.qkv_size();
+    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(float), cudaMemcpyDeviceToDevice,
+                          on.stream),
           "attention F");
-    launch(on, "attention F", grid(attention::kForwardShared<D>), attention::forward<D, T>, shape_,
-           input.as<T>(), output.as<T>(), floats_behind<T>(stash, count));
+    launch(on, "attention F", blocks_.grid(kThreads, attention::kForwardShared<D>), attention::forward<D>,
+           blocks_.shape(), input.as<float>(), output.as<float>(), floats_behind<float>(stash, count));
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
-    const float* log_sums = floats_behind<T>(stash, rows_ * 3 * shape_.hidden);
-    const Grid blocks = grid(attention::kBackwardShared<D>);
-    launch(on, "attention B", blocks, attention::backward_queries<D, T>, shape_, stash.as<T>(), log_sums,
-           output_gradient.as<T>(), input_gradient.as<T>(), scratch.data());
-    launch(on, "attention B", blocks, attention::backward_keys<D, T>, shape_, stash.as<T>(), log_sums,
-           static_cast<const float*>(scratch.data()), output_gradient.as<T>(), input_gradient.as<T>());
+    const float* log_sums = floats_behind<float>(stash, blocks_.qkv_size());
+    const Grid grid = blocks_.grid(kThreads, attention::kBackwardShared<D>);
+    launch(on, "attention B", grid, attention::backward_queries<D>, blocks_.shape(), stash.as<float>(),
+           log_sums, output_gradient.as<float>(), input_gradient.as<float>(), scratch.data());
+    launch(on, "attention B", grid, attention::backward_keys<D>, blocks_.shape(), stash.as<float>(), log_sums,
+           static_cast<const float*>(scratch.data()), output_gradient.as<float>(),
+           input_gradient.as<float>());
   }
 
  private:
-  Grid grid(std::size_t shared) const noexcept {
-    const auto context = static_cast<std::size_t>(shape_.context);
-    const std::size_t heads = rows_ / context * static_cast<std::size_t>(shape_.heads);
-    const std::size_t tiles = parts(context, attention::kTile);
-    return {dim3(static_cast<unsigned>(heads), static_cast<unsigned>(tiles)), dim3(kThreads), shared};
-  }
-
-  std::size_t rows_;
-  attention::Shape shape_;
+  Blocks<attention::kTile> blocks_;
 };
 
-template <class T>
-using Attention32 = Attention<32, T>;
-template <class T>
-using Attention64 = Attention<64, T>;
-template <class T>
-using Attention128 = Attention<128, T>;
+/// The same in bf16, on tensor cores.
+template <int D>
+class TensorCoreAttention final : public CudaLayer {
+  using Element = attention::tensor_cores::Element;
+
+ public:
+  TensorCoreAttention(std::size_t rows, const attention::Shape& shape) : blocks_(rows, shape) {}
+
+  std::size_t scratch_size() const override { return blocks_.sums(); }
+
+  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
+               std::span<float> /*scratch*/) const noexcept override {
+    using namespace attention;
+    const std::size_t count = blocks_.qkv_size();
+    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(Element), cudaMemcpyDeviceToDevice,
+                          on.stream),
+          "attention F");
+    launch(on, "attention F", blocks_.grid(tensor_cores::kThreads, tensor_cores::kForwardShared<D>),
+           tensor_cores::forward<D>, blocks_.shape(), vectors(input), input.as<Element>(),
+           output.as<Element>(), floats_behind<Element>(stash, count));
+  }
+
+  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
+                      ConstMemory output_gradient, Memory input_gradient,
+                      std::span<float> scratch) const noexcept override {
+    using namespace attention;
+    const float* log_sums = floats_behind<Element>(stash, blocks_.qkv_size());
+    const bool by_vector = vectors(stash) && vectors(output_gradient);
+    const Grid grid = blocks_.grid(tensor_cores::kThreads, tensor_cores::kBackwardShared<D>);
+    launch(on, "attention B", grid, tensor_cores::backward_queries<D>, blocks_.shape(), by_vector,
+           stash.as<Element>(), log_sums, output_gradient.as<Element>(), input_gradient.as<Element>(),
+           scratch.data());
+    launch(on, "attention B", grid, tensor_cores::backward_keys<D>, blocks_.shape(), by_vector,
+           stash.as<Element>(), log_sums, static_cast<const float*>(scratch.data()),
+           output_gradient.as<Element>(), input_gradient.as<Element>());
+  }
+
+ private:
+  /// Whether the rows of all heads begin at multiples of 16 bytes and are as long.
+  [[nodiscard]] bool vectors(ConstMemory memory) const noexcept {
+    return reinterpret_cast<std::uintptr_t>(memory.data()) % 16 == 0 && blocks_.shape().size % 8 == 0;
+  }
+
+  Blocks<attention::tensor_cores::kTile> blocks_;
+};
+
+/// Null: the tiles would not fit the shared memory of every GPU.
+template <template <int> class Twin>
+std::shared_ptr<const CudaLayer> of_width(std::size_t rows, const attention::Shape& shape) {
+  if (shape.size <= 32) return std::make_shared<Twin<32>>(rows, shape);
+  if (shape.size <= 64) return std::make_shared<Twin<64>>(rows, shape);
+  if (shape.size <= 128) return std::make_shared<Twin<128>>(rows, shape);
+  return nullptr;
+}
 
 std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision) {
   constexpr std::size_t kMostTiles = 65535;  // blocks in a grid's second dimension
@@ -65,10 +129,8 @@ std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision
   if (parts(context, attention::kTile) > kMostTiles) return nullptr;
   const attention::Shape shape = {static_cast<int>(context), static_cast<int>(heads), static_cast<int>(size),
                                   1.0f / std::sqrt(static_cast<float>(size)), hidden};
-  if (size <= 32) return make_twin<CudaLayer, Attention32>(precision, spec.rows, shape);
-  if (size <= 64) return make_twin<CudaLayer, Attention64>(precision, spec.rows, shape);
-  if (size <= 128) return make_twin<CudaLayer, Attention128>(precision, spec.rows, shape);
-  return nullptr;  // its tiles would not fit the shared memory of every GPU
+  return precision == Precision::bf16 ? of_width<TensorCoreAttention>(spec.rows, shape)
+                                      : of_width<Attention>(spec.rows, shape);
 }
 
 const bool registered = register_cuda_layer("attention", make);

@@ -45,15 +45,14 @@ template <int D>
 inline constexpr int kSkewed = D + 1;
 
 /// Rows [first, first + kTile) of one head, `stride` apart in memory.
-template <int D, int TileStride, class T>
-__device__ void load(float* tile, const T* head, std::size_t stride, int first, const Shape& shape) {
+template <int D, int TileStride>
+__device__ void load(float* tile, const float* head, std::size_t stride, int first, const Shape& shape) {
   for (int i = static_cast<int>(threadIdx.x); i < kTile * D; i += static_cast<int>(kThreads)) {
     const int row = i / D;
     const int column = i % D;
     const bool inside = first + row < shape.context && column < shape.size;
     tile[row * TileStride + column] =
-        inside ? static_cast<float>(
-                     head[static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column)])
+        inside ? head[static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column)]
                : 0.0f;
   }
 }
@@ -85,15 +84,15 @@ __device__ void accumulate(const float* weights, const float* tile, int lane, Su
 }
 
 /// Writes factors[r] * sums[r] to the warp's rows, the first of which is `first`.
-template <int D, class T>
-__device__ void store(const Sums<D>& sums, const float (&factors)[kRows], T* head, std::size_t stride,
+template <int D>
+__device__ void store(const Sums<D>& sums, const float (&factors)[kRows], float* head, std::size_t stride,
                       int first, int lane, const Shape& shape) {
   for (int r = 0; r < kRows; ++r) {
     for (int t = 0; t < D / kWarp; ++t) {
       const int column = lane + t * kWarp;
       if (first + r >= shape.context || column >= shape.size) continue;
       head[static_cast<std::size_t>(first + r) * stride + static_cast<std::size_t>(column)] =
-          static_cast<T>(factors[r] * sums[r][t]);
+          factors[r] * sums[r][t];
     }
   }
 }
@@ -105,8 +104,9 @@ template <int D>
 inline constexpr std::size_t kBackwardShared = kTile*(2 * D + 2 * kSkewed<D> + 2 * kTile);
 
 /// F, for the queries [kTile * blockIdx.y, ...) of the sequence and head blockIdx.x.
-template <int D, class T>
-__global__ void __launch_bounds__(kThreads) forward(Shape shape, const T* qkv, T* y, float* log_sums) {
+template <int D>
+__global__ void __launch_bounds__(kThreads)
+    forward(Shape shape, const float* qkv, float* y, float* log_sums) {
   float* const q = shared_floats();
   float* const k = q + kTile * D;
   float* const v = k + kTile * kSkewed<D>;
@@ -149,9 +149,10 @@ __global__ void __launch_bounds__(kThreads) forward(Shape shape, const T* qkv, T
 }
 
 /// B, of the queries; row_sums[row] = sum over keys of probability times its gradient, for backward_keys.
-template <int D, class T>
-__global__ void __launch_bounds__(kThreads) backward_queries(Shape shape, const T* qkv, const float* log_sums,
-                                                             const T* dy, T* dqkv, float* row_sums) {
+template <int D>
+__global__ void __launch_bounds__(kThreads)
+    backward_queries(Shape shape, const float* qkv, const float* log_sums, const float* dy, float* dqkv,
+                     float* row_sums) {
   float* const q = shared_floats();
   float* const g = q + kTile * D;  // of dy
   float* const k = g + kTile * D;
@@ -205,9 +206,10 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Shape shape, const 
 }
 
 /// B, of the keys [kTile * blockIdx.y, ...) and their values; after backward_queries.
-template <int D, class T>
-__global__ void __launch_bounds__(kThreads) backward_keys(Shape shape, const T* qkv, const float* log_sums,
-                                                          const float* row_sums, const T* dy, T* dqkv) {
+template <int D>
+__global__ void __launch_bounds__(kThreads)
+    backward_keys(Shape shape, const float* qkv, const float* log_sums, const float* row_sums,
+                  const float* dy, float* dqkv) {
   float* const k = shared_floats();
   float* const v = k + kTile * D;
   float* const q = v + kTile * D;
@@ -252,7 +254,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(Shape shape, const T* 
     ones[r] = 1;
     scales[r] = shape.scale;
   }
-  T* const dkeys = dqkv + at.qkv + shape.hidden;
+  float* const dkeys = dqkv + at.qkv + shape.hidden;
   store<D>(key_sums, scales, dkeys, 3 * shape.hidden, first + row, lane, shape);
   store<D>(value_sums, ones, dkeys + shape.hidden, 3 * shape.hidden, first + row, lane, shape);
 }

@@ -9,9 +9,9 @@
 
 namespace starpipe::model::cuda {
 
-/// The block's shared memory of the size that the launch asked for. One a kernel.
+/// The block's shared memory of the size that the launch asked for, at a multiple of 128 bytes. One a kernel.
 __device__ inline float* shared_floats() {
-  extern __shared__ float starpipe_shared_floats[];
+  extern __shared__ __align__(128) float starpipe_shared_floats[];
   return starpipe_shared_floats;
 }
 

@@ -167,6 +167,7 @@ std::vector<Case> cases() {
       {"attention_whole_tiles", attention(1, 64, 1, 32)},
       {"attention_tiles", attention(2, 70, 2, 5)},
       {"attention_wide_head", attention(1, 37, 2, 33)},
+      {"attention_long", attention(1, 130, 1, 64)},
       {"attention_widest_head", attention(1, 34, 1, 128)},
   };
   for (Case& c : all) {

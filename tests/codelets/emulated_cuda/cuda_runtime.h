@@ -25,6 +25,11 @@ struct dim3 {
   constexpr explicit dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
+/// May stand for other types' bytes, as on a GPU.
+struct __attribute__((may_alias)) uint4 {
+  unsigned x, y, z, w;
+};
+
 // Of the fiber that runs.
 inline dim3 threadIdx;
 inline dim3 blockIdx;

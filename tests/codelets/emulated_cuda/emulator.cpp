@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -163,14 +164,25 @@ void Block::enter() {
   start_switch(nullptr, block().scheduler_stack_);
 }
 
-std::vector<float>& shared() {
-  static std::vector<float> floats;
+struct Free {
+  void operator()(float* memory) const { std::free(memory); }
+};
+std::unique_ptr<float[], Free>& shared() {
+  static std::unique_ptr<float[], Free> floats;
   return floats;
+}
+
+/// Of its exact size and new, so that nothing is left of the block before and sanitizers see its ends.
+void renew_shared(std::size_t count) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 128, std::max<std::size_t>(count, 1) * sizeof(float)) != 0) std::abort();
+  shared().reset(static_cast<float*>(memory));
+  std::fill_n(shared().get(), count, std::numeric_limits<float>::quiet_NaN());
 }
 
 }  // namespace
 
-float* shared_floats() { return shared().data(); }
+float* shared_floats() { return shared().get(); }
 
 void run_grid(const char* name, const Grid& grid, const std::function<void()>& thread) {
   const std::size_t threads = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
@@ -187,8 +199,7 @@ void run_grid(const char* name, const Grid& grid, const std::function<void()>& t
   for (unsigned y = 0; y < grid.blocks.y; ++y) {
     for (unsigned x = 0; x < grid.blocks.x; ++x) {
       blockIdx = dim3(x, y);
-      // Of its exact size and new, so that nothing is left of the block before and sanitizers see its ends.
-      shared() = std::vector<float>(grid.shared, std::numeric_limits<float>::quiet_NaN());
+      renew_shared(grid.shared);
       block().run(name, grid, thread);
     }
   }
