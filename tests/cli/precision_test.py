@@ -24,14 +24,15 @@ class Precision(CommandTest):
         return json.loads(self.read("r.json"))
 
     def test_losses_are_within_a_percent_of_those_of_fp32(self):
-        """The configuration's model after 200 steps of small batches."""
+        """The configuration's model after 200 small steps; the mean of the last ones, as each sees other text."""
         size = ("--set", "training.microbatches=2", "--set", "training.microbatch_size=2", "--set",
                 f"training.steps={STEPS}")
         fp32, bf16 = (self.report(precision, *size)["losses"] for precision in ("fp32", "bf16"))
         self.assertEqual(len(bf16), STEPS)
         self.assertNotEqual(bf16, fp32)
-        self.assertLess(fp32[-1], 0.6 * fp32[0], "it has learnt")
-        self.assertAlmostEqual(bf16[-1] / fp32[-1], 1, delta=0.01)
+        last = [sum(losses[-20:]) / 20 for losses in (fp32, bf16)]
+        self.assertLess(last[0], 0.6 * fp32[0], "it has learnt")
+        self.assertAlmostEqual(last[1] / last[0], 1, delta=0.01)
 
     def test_bytes_are_as_predicted(self):
         """Alone and as two ranks: what is held, received and sent; about half of fp32's."""
@@ -60,7 +61,7 @@ class Precision(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_saved_weights_are_fp32(self):
-        """Not what bf16 rounds them to: a run of fp32 goes on with other numbers than rounded ones."""
+        """The masters, not what passes read."""
         self.report("bf16", "--set", "training.steps=1", "--save-weights", "w.safetensors")
         with open(self.path("w.safetensors"), "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

@@ -14,7 +14,7 @@ struct MappingRequest {
   /// Topologies of the nodes, as `lstopo FILE.xml` writes them; this host when empty. A node may be there
   /// several times: a cluster of equal ones.
   std::vector<std::filesystem::path> nodes;
-  int ranks = 0;      ///< spread over the nodes in blocks; one a node when 0
+  int ranks = 0;  ///< spread over the nodes in blocks; one a node when 0
 };
 
 /// Where the workers of the configured schedule go under `runtime.mapping`, drawn node by node, and who sends
