@@ -174,6 +174,7 @@ void add_check(CLI::App& schedule, Action& action) {
       ->type_name("FILE.csv|FILE.json");
   options->costs.add_to(*command, "those in the file where not given, else 1 each");
   options->result.add_to(*command);
+  command->footer("Example:\n  starpipe schedule check schedule.csv --durations F=1,B=1,W=1 --comm 0.1");
   command->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
