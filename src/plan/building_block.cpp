@@ -8,12 +8,11 @@
 
 #include <fmt/format.h>
 
+#include "plan/index.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 int cells_of(const BuildingBlock& block, Pass pass) { return pass == Pass::BW ? block.fused_cells : 1; }
 

@@ -6,10 +6,10 @@
 #include <deque>
 #include <tuple>
 
+#include "plan/index.hpp"
+
 namespace starpipe::plan {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // A gap that W fills exactly is no shorter than W.
 constexpr double rounding = 1 + 1e-12;

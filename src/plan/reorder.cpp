@@ -5,13 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "plan/index.hpp"
 #include "starpipe/plan/building_block.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // One worker's cells. A W without a cell of its own waits for the next empty one.
 class Row {

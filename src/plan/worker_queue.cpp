@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/index.hpp"
+
 namespace starpipe::plan {
-namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
 
 WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
     : schedule_(&schedule),

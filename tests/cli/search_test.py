@@ -99,6 +99,10 @@ class Search(CommandTest):
         self.assertLessEqual(max(peaks), 10 << 20)
         self.refused(["search", "--workers", 2, "--microbatches", 6, "--chunks", 2, "--layout", "v", "--stash",
                       "3,1,2,5", "--memory-limit", "7"], "least feasible limit is 8")
+        # Shares of 13000, 13000, 13000 and 12001 bytes in three: whole bytes, and enough of them.
+        uneven = ["--workers", 4, "--microbatches", 4, "--stash", "13000,13000,13000,12001", "--memory-limit"]
+        self.refused(["search", *uneven, 1000], "least feasible limit is 12751,")
+        self.search(*uneven, 12751, budget=0.1)
 
     def test_chunks_are_chosen(self):
         data = self.search("--workers", 4, "--microbatches", 4, "--durations", "F=12,B=12,W=12", "--memory-limit", 2.5)

@@ -19,7 +19,6 @@ using testing::chain_of;
 using ::testing::Each;
 using testing::equal_stages;
 using testing::growth;
-using testing::index;
 using ::testing::Le;
 using testing::random_chain;
 using testing::sum;

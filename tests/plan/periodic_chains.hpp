@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "plan/index.hpp"
 #include "starpipe/plan/check.hpp"
 #include "starpipe/plan/periodic.hpp"
 #include "starpipe/plan/simulate.hpp"
@@ -15,8 +16,6 @@
 namespace starpipe::plan::testing {
 
 using Chain = std::vector<ChainStage>;
-
-inline std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 inline Chain equal_stages(int stages) { return Chain(index(stages)); }
 

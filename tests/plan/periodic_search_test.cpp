@@ -21,7 +21,6 @@ using testing::costs_of;
 using ::testing::Each;
 using testing::equal_stages;
 using testing::growth;
-using testing::index;
 using ::testing::Le;
 using testing::random_chain;
 using testing::random_integer_chain;

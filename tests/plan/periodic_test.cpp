@@ -25,7 +25,6 @@ using ::testing::ElementsAre;
 using testing::equal_stages;
 using testing::growth;
 using ::testing::HasSubstr;
-using testing::index;
 using ::testing::Le;
 using testing::random_chain;
 using testing::random_integer_chain;

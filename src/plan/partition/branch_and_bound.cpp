@@ -7,6 +7,7 @@
 #include <ranges>
 #include <set>
 
+#include "plan/index.hpp"
 #include "plan/partition/local_search.hpp"
 #include "plan/partition/problem.hpp"
 
@@ -14,8 +15,6 @@ namespace starpipe::plan::detail {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// The steps that are left, and the best value that is known: a branch goes on while it may become better.
 class Budget {

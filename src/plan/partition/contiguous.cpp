@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/index.hpp"
 #include "plan/partition/problem.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -120,7 +121,6 @@ class InOrder {
   }
 
  private:
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] std::size_t at(int w, int k, int i) const {
     return (index(w) * (index(most_) + 1) + index(k)) * (index(layers_) + 1) + index(i);
   }

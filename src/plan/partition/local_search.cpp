@@ -5,12 +5,11 @@
 #include <numeric>
 #include <tuple>
 
+#include "plan/index.hpp"
 #include "plan/search/random.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// Smaller is better, the first difference decides: what is beyond the memory limit, the value, its spread.
 using Score = std::tuple<double, double, double>;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/index.hpp"
 #include "starpipe/plan/partition.hpp"
 
 namespace starpipe::plan::detail {
@@ -81,7 +82,6 @@ class PartitionProblem {
   void set_weights();
   [[nodiscard]] double bottleneck_bound() const;
 
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   static double difference(const std::vector<double>& before, LayerRange range) {
     return before[index(range.end)] - before[index(range.begin)];
   }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "plan/index.hpp"
 #include "plan/periodic/pattern.hpp"
 #include "starpipe/plan/error.hpp"
 
@@ -19,8 +20,6 @@ namespace {
 
 using detail::longest_stage;
 using detail::round_trip;
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 constexpr double tolerance = 1e-9;  // of a period, for it to be another one
 constexpr double rounding = 1e-11;  // of a period, in a time

@@ -5,13 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include "plan/index.hpp"
 #include "plan/periodic/pattern.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// The groups of 1F1B*(T), and the periods for which they are the same: T in [shortest, next).
 struct Groups {

@@ -9,13 +9,12 @@
 #include <numeric>
 #include <tuple>
 
+#include "plan/index.hpp"
 #include "starpipe/plan/building_block.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // Parts of the period: how far times of a pattern may be off, and how close two are to be one.
 constexpr double tolerance = 1e-9;

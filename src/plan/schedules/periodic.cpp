@@ -7,14 +7,13 @@
 #include <limits>
 
 #include "common.hpp"
+#include "plan/index.hpp"
 
 namespace starpipe::plan {
 namespace {
 
 constexpr int most_repetitions = 4;
 constexpr double most_parts = 16;  // of a link
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 double transfer(const Costs& costs, std::uint64_t bytes) {
   return costs.alpha + costs.beta * static_cast<double>(bytes);

@@ -7,12 +7,11 @@
 #include <cmath>
 
 #include "plan/formats_common.hpp"
+#include "plan/index.hpp"
 #include "starpipe/plan/error.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 void require(bool good, std::string_view what) {
   if (!good) throw InputError(fmt::format("search: {}", what));

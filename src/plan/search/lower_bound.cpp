@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "plan/index.hpp"
 #include "plan/search/instance.hpp"
 
 // Names and proofs as in docs/search.md, "The lower bound".
@@ -10,8 +11,6 @@ namespace starpipe::plan {
 namespace {
 
 using detail::Instance;
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 

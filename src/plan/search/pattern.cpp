@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "plan/index.hpp"
+
 namespace starpipe::plan::detail {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 constexpr double never = std::numeric_limits<double>::infinity();
 

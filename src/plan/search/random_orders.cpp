@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/index.hpp"
+
 namespace starpipe::plan::detail {
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 constexpr double never = std::numeric_limits<double>::infinity();
 

@@ -9,6 +9,7 @@
 #include <future>
 #include <mutex>
 
+#include "plan/index.hpp"
 #include "plan/search/order_search.hpp"
 #include "plan/search/pattern.hpp"
 #include "plan/search/random_orders.hpp"
@@ -25,8 +26,6 @@ using detail::OrderSearch;
 using detail::Pattern;
 using detail::PatternRun;
 using detail::Random;
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// Searches that run at the same time, each with its own random numbers: always so many, whatever the
 /// machine has, so that the result does not depend on it.
@@ -303,6 +302,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
     return variant.problem.memory_limit * (1 + 1e-9) < least_memory_limit(variant.problem);
   });
   if (variants.empty()) {
+    if (!request.stash.empty()) least = std::ceil(least * (1 - 1e-9));  // bytes
     throw InputError(
         fmt::format("no schedule fits a memory limit of {}: the least feasible limit is {}, one stash of "
                     "each stage of a worker",
