@@ -52,6 +52,8 @@ enum class Access : std::uint8_t {
 enum class TaskKind : std::uint8_t { zero, F, B, W, BW, close, add, copy, optimize };
 
 std::string_view to_string(TaskKind kind);
+/// F, B, W or BW.
+constexpr bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::BW; }
 
 struct DataAccess {
   std::size_t datum;

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`schedule list`, `show` and `check`. Usage: schedule_test.py BINARY"""
+
+import itertools
+import json
+import os
+import random
+import stat
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+from check_schedule import check
+from support import CommandTest
+
+
+def defined(name, workers, microbatches):
+    """Whether the schedule is defined for these counts."""
+    if name in ("chimera", "dualpipe") and workers % 2 != 0:
+        return False
+    if name in ("dualpipe", "dualpipe-v"):
+        return microbatches >= 2 * workers and (name == "dualpipe-v" or microbatches % 2 == 0)
+    return True
+
+
+# Of the schedules, the ones with groups and those that place by micro-batch.
+GROUPED = {"lpp", "fslpp"}
+ANY_STAGES = {"ddp", "fsdp", "lpp", "fslpp"}
+
+
+class ScheduleShow(CommandTest):
+    def names(self):
+        return [s["name"] for s in json.loads(self.ok("schedule", "list", "--json"))["schedules"]]
+
+    def show(self, name, workers, microbatches, *more):
+        return json.loads(self.ok("schedule", "show", name, "--workers", workers, "--microbatches", microbatches,
+                                  "--json", *more))
+
+    def assert_sound(self, data, **expect):
+        self.assertEqual(check(data, expect), [])
+
+    def test_list(self):
+        names = self.names()
+        self.assertTrue({"naive", "gpipe", "1f1b", "eager-1f1b", "ddp", "fsdp", "lpp", "fslpp"} <= set(names))
+        text = self.ok("schedule", "list")
+        for name in names:
+            self.assertIn(name, text)
+
+    def requests(self, name):
+        """Worker counts and options that the schedule has an answer to."""
+        for workers in (1, 2, 3, 4, 6):
+            if name in GROUPED:
+                for groups in (g for g in range(1, workers + 1) if workers % g == 0):
+                    for stages in (1, 3, workers, 2 * workers):
+                        yield workers, ["--groups", groups, "--stages", stages]
+            elif name in ANY_STAGES:
+                for stages in (1, 3, workers):
+                    yield workers, ["--stages", stages]
+            else:
+                yield workers, []
+
+    def test_every_schedule_against_an_independent_checker(self):
+        rng = random.Random(1)
+        durations = ["F=1,B=1,W=1", "F=1,B=2,W=0.5", "F=0.25,B=3,W=1"]
+        for name in self.names():
+            requests = [(w, m, o) for w, o in self.requests(name) for m in (1, 3, 8, 12) if defined(name, w, m)]
+            # Each with one of the costs; that is every combination of one option with another somewhere.
+            for (workers, microbatches, options), cost, comm in zip(
+                    rng.sample(requests, min(len(requests), 7)), itertools.cycle(durations),
+                    itertools.cycle(["0", "0.5", "2", "0"])):
+                with self.subTest(name=name, workers=workers, microbatches=microbatches, options=options, cost=cost,
+                                  comm=comm):
+                    data = self.show(name, workers, microbatches, *options, "--durations", cost, "--comm", comm)
+                    self.assert_sound(data, schedule=name, workers=workers, microbatches=microbatches,
+                                      comm=float(comm))
+
+    def test_pytorchs_names(self):
+        self.assertEqual(self.show("ZBVZeroBubble", 3, 5), self.show("v-zb", 3, 5))
+        self.assertIn("Interleaved1F1B in PyTorch", self.ok("schedule", "list"))
+
+    def test_the_order_knows_durations_and_transfers(self):
+        options = ["--durations", "F=1,B=3,W=0.5", "--comm", 0.4]
+        order = lambda data: [[(op["op"], op["microbatch"]) for op in row] for row in data["ops"]]
+        self.assertNotEqual(order(self.show("zb-2p", 4, 12, *options)), order(self.show("zb-2p", 4, 12)))
+        self.assertEqual(order(self.show("1f1b", 4, 12, *options)), order(self.show("1f1b", 4, 12)))
+
+    def test_recomputation(self):
+        data = self.show("1f1b", 4, 8, "--recompute", "--durations", "F=2,B=3,W=1")
+        self.assertEqual(data["makespan"], (8 + 4 - 1) * (2 + 2 + 3 + 1))
+        self.assertEqual(data["peak_activations"], [1, 1, 1, 1])
+        self.assertEqual(data["durations"], {"F": 2, "B": 5, "W": 1})
+        self.write("r.json", json.dumps(data))
+        again = json.loads(self.ok("schedule", "check", "r.json", "--json"))
+        self.assertEqual(again["peak_activations"], [1, 1, 1, 1])
+        self.assertEqual(again["makespan"], data["makespan"])
+
+    def test_other_options_against_the_checker(self):
+        self.write("stages.yaml", "- {F: 1, B: 2, W: 1}\n- {F: 2.5, W: 0.5}\n- {F: 1, B: 1, W: 1}\n")
+        for more in (["--durations", "stages.yaml"],
+                     ["--discipline", "greedy"],
+                     ["--discipline", "greedy", "--comm", 3, "--durations", "stages.yaml"],
+                     ["--memory-limit", 1],
+                     ["--memory-limit", 2, "--comm", 1],
+                     ["--placement", "2,1,0"],
+                     ["--no-prefetch", "--comm", 1],
+                     ["--placement", "0,1,1,2,0"]):
+            with self.subTest(more=more):
+                self.assert_sound(self.show("1f1b", 3, 5, *more))
+        self.assert_sound(self.show("fsdp", 3, 5, "--no-prefetch", "--comm", 1))
+        data = self.show("1f1b", 3, 5, "--memory-limit", 2)
+        self.assertEqual((data["discipline"], data["memory_limits"]), ("bounded", [2, 2, 2]))
+        data = self.show("1f1b", 3, 5, "--durations", "stages.yaml")
+        self.assertEqual(data["durations"][1], {"F": 2.5, "B": 1, "W": 0.5})
+
+    def test_figures_of_the_documentation(self):
+        data = self.show("1f1b", 4, 8)
+        self.assertEqual(data["makespan"], 33)
+        self.assertAlmostEqual(data["bubble_fraction"], 0.2727, 4)
+        self.assertEqual(data["peak_activations"], [4, 3, 2, 1])
+        self.assertEqual(data["ops"][0][0],
+                         {"op": "F", "stage": 0, "microbatch": 0, "start": 0, "end": 1, "weights_from": 0})
+        self.assertEqual(data["received"]["activations"], [0, 8, 8, 8])
+        self.assertEqual(data["received"]["gradients"], [8, 8, 8, 0])
+
+    def test_the_checker_sees_faults(self):
+        def fault(change):
+            data = self.show("1f1b", 3, 4, "--comm", 1)
+            change(data)
+            self.assertNotEqual(check(data), [])
+
+        fault(lambda d: d["ops"][1].pop())
+        fault(lambda d: d["ops"][1].append(d["ops"][1][0]))
+        fault(lambda d: d["ops"][1][0].update(start=0, end=1))
+        fault(lambda d: d["ops"][0][0].update(end=2))
+        fault(lambda d: d.update(makespan=1))
+        fault(lambda d: d.update(bubble_fraction=0))
+        fault(lambda d: d["peak_activations"].reverse())
+        fault(lambda d: d["received"].update(gradients=[0, 0, 0]))
+        fault(lambda d: d["ops"][0][0].update(weights_from=1))
+        fault(lambda d: d.update(comm=100))
+
+    def test_formats(self):
+        show = ["schedule", "show", "1f1b", "--workers", 3, "--microbatches", 4]
+        text = self.ok(*show)
+        self.assertIn("makespan", text)
+        self.assertIn("worker 0", text)
+        self.assertNotIn("\x1b", text)  # not a terminal
+        self.assertEqual(len(self.ok(*show, "--format", "csv").splitlines()), 3)
+        self.assertEqual(json.loads(self.ok(*show, "--format", "json")), json.loads(self.ok(*show, "--json")))
+        trace = json.loads(self.ok(*show, "--format", "trace"))
+        jobs = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+        self.assertEqual(len(jobs), 3 * 4 * 2)
+        svg = ElementTree.fromstring(self.ok(*show, "--format", "svg"))
+        namespace = "{http://www.w3.org/2000/svg}"
+        self.assertEqual(svg.tag, namespace + "svg")
+        groups = [g for g in svg.iter(namespace + "g") if g.get("class") == "jobs"]
+        self.assertEqual(sum(len(list(g.iter(namespace + "rect"))) for g in groups), 3 * 4 * 2)
+
+    def test_files(self):
+        show = ["schedule", "show", "gpipe", "--workers", 2, "--microbatches", 3]
+        for name, format in (("a.json", "json"), ("a.csv", "csv"), ("a.svg", "svg"), ("a.txt", "text")):
+            self.assertEqual(self.ok(*show, "-o", name), "")
+            self.assertEqual(self.read(name), self.ok(*show, "--format", format))
+        self.ok(*show, "--format", "trace", "-o", "t.json")
+        self.assertIn("traceEvents", json.loads(self.read("t.json")))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a.csv", "a.json", "a.svg", "a.txt", "t.json"])
+        # A file that is there is replaced, and a link stays a link.
+        os.symlink("a.txt", self.path("link"))
+        self.ok(*show, "--format", "csv", "-o", "link")
+        self.assertTrue(stat.S_ISLNK(os.lstat(self.path("link")).st_mode))
+        self.assertEqual(self.read("a.txt"), self.read("a.csv"))
+        self.assertEqual(self.ok(*show, "--format", "csv", "-o", "/dev/stdout"), self.read("a.csv"))
+
+    def test_no_room(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([self.binary, "schedule", "list"], stdout=full, stderr=subprocess.PIPE,
+                                    encoding="utf-8", check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr, "starpipe: cannot write to standard output: No space left on device\n")
+
+    def test_bad_requests(self):
+        def refused(*arguments, **expected):
+            self.refused(["schedule", "show", *arguments], *expected["names"])
+
+        size = ["--workers", 4, "--microbatches", 8]
+        refused("2f2b", *size, names=["'2f2b'", "known: 1f1b"])
+        refused("1f1b", "--workers", 0, "--microbatches", 8, names=["--workers", "0"])
+        refused("1f1b", "--workers", -2, "--microbatches", 8, names=["--workers", "-2"])
+        refused("1f1b", "--workers", "many", "--microbatches", 8, names=["--workers", "many"])
+        refused("1f1b", "--workers", 4, names=["--microbatches"])
+        refused("1f1b", "--workers", 4, "--microbatches", 0, names=["--microbatches", "0"])
+        refused("1f1b", "--workers", 60000, "--microbatches", 1000000, names=["--microbatches", "too many"])
+        refused("1f1b", *size, "--stages", 5, names=["1f1b", "5 stages", "4 workers"])
+        refused("1f1b", *size, "--stages", 0, names=["--stages"])
+        refused("1f1b", *size, "--groups", 2, names=["1f1b", "groups"])
+        refused("lpp", *size, names=["lpp", "groups"])
+        refused("lpp", *size, "--groups", 3, names=["lpp", "4 workers", "3"])
+        refused("lpp", *size, "--groups", 0, names=["lpp", "0"])
+        refused("ddp", *size, "--placement", "0,1,2,3", names=["ddp", "placement"])
+        refused("1f1b", *size, "--placement", "0,1,2,7", names=["stage 3", "worker 7"])
+        refused("1f1b", *size, "--placement", "0,1,x,3", names=["--placement", "x"])
+        refused("1f1b", *size, "--discipline", "lazy", names=["--discipline", "lazy"])
+        refused("1f1b", *size, "--discipline", "bounded", names=["bounded", "limit"])
+        refused("1f1b", *size, "--discipline", "greedy", "--memory-limit", 2, names=["greedy", "limit"])
+        refused("1f1b", *size, "--discipline", "ordered", "--memory-limit", 2, names=["worker 0", "limit of 2"])
+        refused("1f1b", *size, "--memory-limit", 0, names=["--memory-limit", "0"])
+        refused("ddp", *size, "--memory-limit", 2, names=["limit of 2", "4 stages"])
+        refused("1f1b", *size, "--comm", -1, names=["--comm", "-1"])
+        refused("1f1b", *size, "--comm", "inf", names=["--comm", "inf"])
+        refused("1f1b", *size, "--comm", "nan", names=["--comm", "nan"])
+        refused("1f1b", *size, "--comm", "fast", names=["--comm", "fast"])
+        refused("1f1b", *size, "--format", "png", names=["--format", "png"])
+        refused("1f1b", *size, "--format", "csv", "--json", names=["--json", "--format"])
+        refused("1f1b", *size, "-o", "nowhere/a.json", names=["-o", "nowhere/a.json", "does not exist"])
+        refused("1f1b", *size, "-o", ".", names=["-o", "directory"])
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_bad_durations(self):
+        def refused(durations, *names):
+            self.refused(["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--durations", durations],
+                         *names)
+
+        refused("F=x", "--durations F=x", "F", "'x'")
+        refused("F=-1", "--durations", "F", "-1")
+        refused("F=nan", "--durations", "nan")
+        refused("F=1,G=2", "--durations", "'G'")
+        refused("F=1,F=2", "--durations", "F is given twice")
+        refused("F=1,2", "--durations", "'2'")
+        refused("missing.yaml", "missing.yaml", "No such file")
+        refused(self.write("list.yaml", "- {F: 1}\n- {F: 1}\n- {F: 1}\n"), "list.yaml", "3 stages", "2")
+        refused(self.write("word.yaml", "- {F: 1}\n- {F: fast}\n"), "word.yaml:2", "F", "'fast'")
+        refused(self.write("pass.yaml", "{F: 1, FB: 2}\n"), "pass.yaml", "'FB'")
+        refused(self.write("scalar.yaml", "3\n"), "scalar.yaml", "'3'")
+        refused(self.write("broken.yaml", "a: [\n"), "broken.yaml:2", "not YAML")
+        refused(self.write("empty.yaml", ""), "empty.yaml", "nothing")
+
+
+class ScheduleCheck(CommandTest):
+    def test_round_trip(self):
+        requests = [["1f1b", "--workers", 3, "--microbatches", 5],
+                    ["fslpp", "--workers", 4, "--microbatches", 6, "--groups", 2, "--stages", 8],
+                    ["gpipe", "--workers", 3, "--microbatches", 4, "--placement", "2,0,1,1"],
+                    ["1f1b", "--workers", 3, "--microbatches", 5, "--memory-limit", 2]]
+        for request in requests:
+            for costs in ([], ["--durations", "F=1,B=2,W=0.5", "--comm", 0.5]):
+                with self.subTest(request=request, costs=costs):
+                    self.ok("schedule", "show", *request, *costs, "-o", "s.json")
+                    shown = json.loads(self.read("s.json"))
+                    checked = json.loads(self.ok("schedule", "check", "s.json", "--json"))
+                    self.assertEqual(check(checked), [])
+                    self.assertEqual(checked.pop("discipline"), "ordered")
+                    shown.pop("discipline")
+                    self.assertEqual(checked, shown)
+
+    def test_csv(self):
+        self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 5, "-o", "s.csv")
+        self.assertEqual(self.read("s.csv").splitlines()[2], "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3,2F4,2B4")
+        costs = ["--durations", "F=1,B=2,W=1", "--comm", 1]
+        checked = json.loads(self.ok("schedule", "check", "s.csv", *costs, "--json"))
+        self.assertEqual(check(checked), [])
+        shown = json.loads(self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 5, *costs, "--json"))
+        self.assertEqual(checked["ops"], shown["ops"])
+        self.assertEqual(self.ok("schedule", "check", "s.csv", "--format", "csv"), self.read("s.csv"))
+
+    def test_summary(self):
+        self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+        text = self.ok("schedule", "check", "s.csv")
+        for word in ("makespan", "bubble", "peak activations"):
+            self.assertIn(word, text)
+
+    def test_files_that_are_not_named_after_what_they_are(self):
+        self.write("s", "0F0,0B0\n")
+        self.ok("schedule", "check", "s")
+        self.write("s", '{"ops": [[{"op": "F", "stage": 0, "microbatch": 0}, {"op": "BW", "stage": 0, "microbatch": 0}]]}')
+        self.ok("schedule", "check", "s")
+
+    def test_bad_files(self):
+        def refused(name, text, *names):
+            self.refused(["schedule", "check", self.write(name, text)], name, *names)
+
+        self.refused(["schedule", "check", "missing.csv"], "missing.csv", "No such file")
+        self.refused(["schedule", "check", "."], "is a directory")
+        refused("a.csv", "0F0,0X0\n", "row 1, cell 2", "0X0")
+        refused("a.csv", "", "empty")
+        refused("a.csv", "0F0,0B0,0F0\n", "F(0,0)", "twice")
+        refused("a.csv", "0F0\n", "stage 0, micro-batch 0")
+        refused("a.csv", "0F0,0B0\n1B0,1F0\n", "cycle", "F(1,0)")
+        refused("a.json", "{", "parse error")
+        refused("a.json", "{}", "ops", "missing")
+        refused("a.json", '{"ops": [[{"op": "Q", "stage": 0, "microbatch": 0}]]}', "ops[0][0].op", "Q")
+        refused("a.json", '{"ops": [[{"op": "F", "stage": 0, "microbatch": 0}]]}', "micro-batch 0")
+        good = '{"op": "F", "stage": 0, "microbatch": 0}, {"op": "BW", "stage": 0, "microbatch": 0, "weights_from": 3}'
+        refused("a.json", '{"ops": [[' + good + "]]}", "worker 3")
+        cell = '{"op": "%s", "stage": 0, "microbatch": %d}'
+        row = ", ".join([cell % ("F", 0), cell % ("F", 1), cell % ("BW", 0), cell % ("BW", 1)])
+        refused("a.json", '{"memory_limits": [1], "ops": [[' + row + "]]}", "worker 0", "limit of 1")
+
+
+if __name__ == "__main__":
+    CommandTest.binary = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
