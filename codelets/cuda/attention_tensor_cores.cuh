@@ -99,6 +99,16 @@ __device__ void load(Element* tile, const Element* head, std::size_t stride, int
   }
 }
 
+/// From `key` on, for all threads to read, when all have done with the tiles before. `head`: of the queries.
+template <int D>
+__device__ void load_keys_and_values(Element* k, Element* v, const Element* head, int key, const Shape& shape,
+                                     bool vectors) {
+  __syncthreads();
+  load<D>(k, head + shape.hidden, 3 * shape.hidden, key, shape, vectors);
+  load<D>(v, head + 2 * shape.hidden, 3 * shape.hidden, key, shape, vectors);
+  __syncthreads();
+}
+
 /// scores = the warp's rows times the tile's, for all lanes to read.
 template <int D>
 __device__ void multiply(const Element* rows, const Element* tile, float* scores) {
@@ -221,10 +231,7 @@ __global__ void __launch_bounds__(kThreads)
   Sums<D> sums;
   clear<D>(sums);
   for (int key = 0; key <= first; key += kTile) {
-    __syncthreads();
-    load<D>(k, qkv + at.qkv + shape.hidden, 3 * shape.hidden, key, shape, vectors);
-    load<D>(v, qkv + at.qkv + 2 * shape.hidden, 3 * shape.hidden, key, shape, vectors);
-    __syncthreads();
+    load_keys_and_values<D>(k, v, qkv + at.qkv, key, shape, vectors);
     multiply<D>(rows, k, scores);
     for (int i = 0; i < Part::kColumns; ++i) {
       const bool seen = key + part.column(i) <= query;
@@ -263,10 +270,7 @@ __global__ void __launch_bounds__(kThreads)
   float row_sum = 0;
   for (int sweep = 0; sweep < 2; ++sweep) {
     for (int key = 0; key <= first; key += kTile) {
-      __syncthreads();
-      load<D>(k, qkv + at.qkv + shape.hidden, 3 * shape.hidden, key, shape, vectors);
-      load<D>(v, qkv + at.qkv + 2 * shape.hidden, 3 * shape.hidden, key, shape, vectors);
-      __syncthreads();
+      load_keys_and_values<D>(k, v, qkv + at.qkv, key, shape, vectors);
       multiply<D>(q + rows, k, scores);
       float p[Part::kColumns];
 #pragma unroll

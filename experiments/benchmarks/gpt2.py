@@ -44,11 +44,12 @@ def flops_a_token(arguments):
 def matrix_peak(arguments, name):
     """FLOP/s of matrix products."""
     run = subprocess.run([arguments.matrix, f"--benchmark_filter=^{name}/", "--benchmark_repetitions=3",
-                          "--benchmark_format=json"], check=True, capture_output=True, text=True)
-    rates = [b["FLOP/s"] for b in json.loads(run.stdout)["benchmarks"]
-             if b["run_type"] == "iteration" and not b.get("error_occurred")]
+                          "--benchmark_format=json"], capture_output=True, text=True, check=False)
+    runs = json.loads(run.stdout)["benchmarks"] if run.stdout else []  # nothing where the build has no CUDA
+    rates = [b["FLOP/s"] for b in runs if b["run_type"] == "iteration" and not b.get("error_occurred")]
     if not rates:
-        sys.exit(f"{arguments.matrix}: no figure for {name}")
+        reasons = {b["error_message"] for b in runs if b.get("error_occurred")} or {"not in this build"}
+        sys.exit(f"{arguments.matrix}: no figure for {name}: {', '.join(sorted(reasons))}")
     return statistics.median(rates)
 
 
@@ -110,6 +111,9 @@ def main():
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--json", type=pathlib.Path, help="write all figures there as well")
     arguments = parser.parse_args()
+    for program in (arguments.starpipe, arguments.matrix):
+        if not pathlib.Path(program).exists():
+            sys.exit(f"{program} is not there: scripts/test builds it")
 
     products = f"cuda/{arguments.precision}" if arguments.device == "cuda" else "cpu_fp32"
     peak = matrix_peak(arguments, products)

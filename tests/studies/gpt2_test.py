@@ -51,6 +51,8 @@ class Gpt2(unittest.TestCase):
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("model.heads", run.stderr)
         self.assertIsNone(figures)
+        run, _ = self.run_small("--starpipe", "missing")
+        self.assertEqual(run.stderr, "missing is not there: scripts/test builds it\n")
 
 
 if __name__ == "__main__":
