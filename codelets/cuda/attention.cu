@@ -4,6 +4,7 @@
 
 #include "codelets/cuda/attention.cuh"
 #include "codelets/cuda/attention_tensor_cores.cuh"
+#include "codelets/cuda/keep_input.hpp"
 #include "starpipe/model/cuda_twin.hpp"
 
 namespace starpipe::model::cuda {
@@ -42,9 +43,7 @@ class Attention final : public CudaLayer {
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = blocks_.qkv_size();
-    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(float), cudaMemcpyDeviceToDevice,
-                          on.stream),
-          "attention F");
+    keep_input(on, "attention F", input, stash, count * sizeof(float));
     launch(on, "attention F", blocks_.grid(kThreads, attention::kForwardShared<D>), attention::forward<D>,
            blocks_.shape(), input.as<float>(), output.as<float>(), floats_behind<float>(stash, count));
   }
@@ -79,9 +78,7 @@ class TensorCoreAttention final : public CudaLayer {
                std::span<float> /*scratch*/) const noexcept override {
     using namespace attention;
     const std::size_t count = blocks_.qkv_size();
-    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(Element), cudaMemcpyDeviceToDevice,
-                          on.stream),
-          "attention F");
+    keep_input(on, "attention F", input, stash, count * sizeof(Element));
     launch(on, "attention F", blocks_.grid(tensor_cores::kThreads, tensor_cores::kForwardShared<D>),
            tensor_cores::forward<D>, blocks_.shape(), vectors(input), input.as<Element>(),
            output.as<Element>(), floats_behind<Element>(stash, count));
