@@ -34,7 +34,7 @@ __device__ inline unsigned address_in_shared(const void* at) {
 }
 
 /// `row`: lane l's is row l % 8 of matrix l / 8, in shared memory and at a multiple of 16 bytes.
-__device__ inline Matrices load(const Bf16* row) {
+__device__ inline Matrices load_matrices(const Bf16* row) {
   Matrices to;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to.of[0]), "=r"(to.of[1]), "=r"(to.of[2]), "=r"(to.of[3])
@@ -43,8 +43,8 @@ __device__ inline Matrices load(const Bf16* row) {
   return to;
 }
 
-/// The transposes of what load() loads.
-__device__ inline Matrices load_transposed(const Bf16* row) {
+/// The transposes of what load_matrices() loads.
+__device__ inline Matrices load_matrices_transposed(const Bf16* row) {
   Matrices to;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to.of[0]), "=r"(to.of[1]), "=r"(to.of[2]), "=r"(to.of[3])
@@ -59,6 +59,9 @@ __device__ inline unsigned pack(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
+
+/// What pack() gave, at a multiple of 4 bytes.
+__device__ inline void store_pair(Bf16* to, unsigned both) { *reinterpret_cast<unsigned*>(to) = both; }
 
 /// 2^x within 2^-22 of itself; 0 where that is less than the least normal number.
 __device__ inline float exp2_approximate(float x) {

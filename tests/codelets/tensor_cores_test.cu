@@ -33,9 +33,9 @@ __global__ void multiply(const Bf16* left, const Bf16* right, bool by_column, in
   __syncwarp();
 
   const int at = lane % 16 * kStride + lane / 16 * 8;
-  const tensor_cores::Matrices of_a = tensor_cores::load(a + at);
+  const tensor_cores::Matrices of_a = tensor_cores::load_matrices(a + at);
   const tensor_cores::Matrices of_b =
-      by_column ? tensor_cores::load(b + at) : tensor_cores::load_transposed(b + at);
+      by_column ? tensor_cores::load_matrices(b + at) : tensor_cores::load_matrices_transposed(b + at);
   tensor_cores::Product halves[2];
   if (by_column) {
     tensor_cores::multiply_add(halves[0], of_a, of_b.of[0], of_b.of[2]);

@@ -61,9 +61,7 @@ struct Fiber {
   void* of_sanitizer = nullptr;
   State state = State::ended;
   dim3 index;
-  // What it offers to its warp, for two exchanges: it can be one ahead of another lane, no more.
-  Words offered[2] = {};
-  unsigned exchange = 0;
+  unsigned exchanges = 0;
   std::vector<Copy> copies;  // begun
 };
 
@@ -74,6 +72,7 @@ class Block {
     thread_ = &thread;
     count_ = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
     while (fibers_.size() < count_) fibers_.push_back(std::make_unique<Fiber>());
+    exchanged_.resize((count_ + kLanes - 1) / kLanes);
     order_.resize(count_);
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     for (std::size_t i = 0; i < count_; ++i) start(i, grid.threads);
@@ -96,13 +95,11 @@ class Block {
   [[nodiscard]] Fiber& current() { return *fibers_[current_]; }
   [[nodiscard]] unsigned lane() const { return static_cast<unsigned>(current_ % kLanes); }
 
-  void offer(const Words& words) {
-    Fiber& fiber = current();
-    fiber.offered[++fiber.exchange % 2] = words;
+  const WarpWords& exchange(const Words& words) {
+    WarpWords& warp = exchanged_[current_ / kLanes][current().exchanges++ % 2];
+    warp[lane()] = words;
     wait(Fiber::State::at_warp_barrier);
-  }
-  const Words& offered(unsigned lane) {
-    return fibers_[current_ / kLanes * kLanes + lane]->offered[current().exchange % 2];
+    return warp;
   }
 
  private:
@@ -113,7 +110,7 @@ class Block {
     const auto number = static_cast<unsigned>(i);
     fiber.index = dim3(number % threads.x, number / threads.x % threads.y, number / threads.x / threads.y);
     fiber.state = Fiber::State::ready;
-    fiber.exchange = 0;
+    fiber.exchanges = 0;
     fiber.copies.clear();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -161,6 +158,8 @@ class Block {
   std::size_t count_ = 0;
   std::size_t current_ = 0;
   std::vector<std::unique_ptr<Fiber>> fibers_;
+  // Of each warp two exchanges: a lane can be one ahead of another, no more.
+  std::vector<std::array<WarpWords, 2>> exchanged_;
   std::vector<std::size_t> order_;
   ucontext_t scheduler_{};
   Stack scheduler_stack_;
@@ -206,8 +205,7 @@ void require(bool holds, const char* otherwise) {
 }
 
 unsigned lane() { return block().lane(); }
-void offer(const Words& words) { block().offer(words); }
-const Words& offered(unsigned lane) { return block().offered(lane); }
+const WarpWords& exchange(const Words& words) { return block().exchange(words); }
 
 void begin_copy(void* to, const void* from, std::size_t bytes, bool inside) {
   const auto aligned = [&](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % bytes == 0; };
@@ -259,7 +257,7 @@ void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
   namespace cuda = starpipe::model::cuda;
   cuda::require(mask == 0xffffffffu, "a shuffle of less than a warp");
-  cuda::offer({std::bit_cast<std::uint32_t>(value)});
-  return std::bit_cast<float>(cuda::offered(cuda::lane() ^ static_cast<unsigned>(lane_mask))[0]);
+  const cuda::WarpWords& warp = cuda::exchange({std::bit_cast<std::uint32_t>(value)});
+  return std::bit_cast<float>(warp[cuda::lane() ^ static_cast<unsigned>(lane_mask)][0]);
 }
 // NOLINTEND(bugprone-reserved-identifier)

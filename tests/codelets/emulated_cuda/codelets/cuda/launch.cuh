@@ -30,11 +30,11 @@ void require(bool holds, const char* otherwise);
 /// The thread's number in its warp.
 unsigned lane();
 
-/// What a lane gives to its warp.
+/// What a lane gives to its warp, and what the lanes of a warp gave.
 using Words = std::array<std::uint32_t, 6>;
-/// Waits for the whole warp to offer; offered() then gives a lane's words, until the next offer.
-void offer(const Words& words);
-const Words& offered(unsigned lane);
+using WarpWords = std::array<Words, 32>;
+/// Waits for all lanes of the warp. The result is there until the lane's next exchange.
+const WarpWords& exchange(const Words& words);
 
 /// What is at `to` is NaN from now on, and that of `from`, or 0 if not `inside`, only after the thread's
 /// end_copies(): so neither a copy that begins too early nor one that nothing waits for goes unseen.

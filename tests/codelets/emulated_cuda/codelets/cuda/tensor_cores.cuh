@@ -26,57 +26,67 @@ inline float half_of(unsigned both, unsigned half) {
   return std::bit_cast<float>(half == 0 ? both << 16u : both & 0xffff0000u);
 }
 
-/// a0 ... a7 of the fragment are a lane's elements of `left`, b0 ... b3 `upper` and `lower`.
+/// a0 ... a7 of the fragment are a lane's elements of `left`, b0 ... b3 of `upper` and `lower`.
 inline void multiply_add(Product& sum, const Matrices& left, unsigned upper, unsigned lower) {
-  offer({left.of[0], left.of[1], left.of[2], left.of[3], upper, lower});
+  const WarpWords& lanes = exchange({left.of[0], left.of[1], left.of[2], left.of[3], upper, lower});
   const unsigned group = lane() / 4;
   const unsigned in_group = lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = group + i / 2 * 8;
     const unsigned column = in_group * 2 + i % 2;
     for (unsigned k = 0; k < 16; ++k) {
-      const Words& of_left = offered(row % 8 * 4 + k % 8 / 2);
-      const Words& of_right = offered(column * 4 + k % 8 / 2);
+      const Words& of_left = lanes[row % 8 * 4 + k % 8 / 2];
+      const Words& of_right = lanes[column * 4 + k % 8 / 2];
       sum.at[i] += half_of(of_left[row / 8 + k / 8 * 2], k % 2) * half_of(of_right[4 + k / 8], k % 2);
     }
   }
 }
 
-inline void offer_row(const Bf16* row) {
-  require(reinterpret_cast<std::uintptr_t>(row) % 16 == 0, "a row of ldmatrix that is not aligned");
-  const auto address = reinterpret_cast<std::uintptr_t>(row);
-  offer({static_cast<std::uint32_t>(address), static_cast<std::uint32_t>(address >> 32u)});
-}
-/// [row][column] of one of the four matrices.
-inline std::uint32_t element(unsigned matrix, unsigned row, unsigned column) {
-  const Words& words = offered(matrix * 8 + row);
-  const std::uintptr_t address = words[0] | std::uintptr_t{words[1]} << 32u;
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, reinterpret_cast<const Bf16*>(address) + column, sizeof bits);
-  return bits;
-}
+/// [row][column] of each of the matrices of ldmatrix.
+class Rows {
+ public:
+  explicit Rows(const Bf16* row) : addresses_(exchange(halves(reinterpret_cast<std::uintptr_t>(row)))) {}
 
-inline Matrices load(const Bf16* row) {
-  offer_row(row);
+  [[nodiscard]] unsigned element(unsigned matrix, unsigned row, unsigned column) const {
+    const Words& address = addresses_[matrix * 8 + row];
+    const auto* const from = reinterpret_cast<const Bf16*>(address[0] | std::uintptr_t{address[1]} << 32u);
+    return std::bit_cast<std::uint16_t>(from[column]);
+  }
+
+ private:
+  static Words halves(std::uintptr_t address) {
+    require(address % 16 == 0, "a row of ldmatrix that is not aligned");
+    return {static_cast<std::uint32_t>(address), static_cast<std::uint32_t>(address >> 32u)};
+  }
+  const WarpWords& addresses_;
+};
+
+inline Matrices load_matrices(const Bf16* row) {
+  const Rows rows(row);
   const unsigned r = lane() / 4;
   const unsigned c = lane() % 4 * 2;
   Matrices to;
-  for (unsigned m = 0; m < 4; ++m) to.of[m] = element(m, r, c) | element(m, r, c + 1) << 16u;
+  for (unsigned m = 0; m < 4; ++m) to.of[m] = rows.element(m, r, c) | rows.element(m, r, c + 1) << 16u;
   return to;
 }
 
-inline Matrices load_transposed(const Bf16* row) {
-  offer_row(row);
+inline Matrices load_matrices_transposed(const Bf16* row) {
+  const Rows rows(row);
   const unsigned r = lane() % 4 * 2;
   const unsigned c = lane() / 4;
   Matrices to;
-  for (unsigned m = 0; m < 4; ++m) to.of[m] = element(m, r, c) | element(m, r + 1, c) << 16u;
+  for (unsigned m = 0; m < 4; ++m) to.of[m] = rows.element(m, r, c) | rows.element(m, r + 1, c) << 16u;
   return to;
 }
 
 inline unsigned pack(float low, float high) {
   const auto bits = [](float x) { return std::uint32_t{std::bit_cast<std::uint16_t>(Bf16(x))}; };
   return bits(low) | bits(high) << 16u;
+}
+
+inline void store_pair(Bf16* to, unsigned both) {
+  require(reinterpret_cast<std::uintptr_t>(to) % sizeof both == 0, "a pair that is not aligned");
+  std::memcpy(static_cast<void*>(to), &both, sizeof both);
 }
 
 inline float exp2_approximate(float x) { return std::exp2(x); }
