@@ -137,18 +137,19 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
 
+LayerSpec attention(std::size_t sequences, std::size_t context, std::size_t heads, std::size_t size) {
+  return {"attention",
+          "a",
+          sequences * context,
+          3 * heads * size,
+          {{"heads", static_cast<double>(heads)}, {"context", static_cast<double>(context)}}};
+}
+
 // Shapes that do not fill the last warp, block or tile, and some that are one element.
 std::vector<Case> cases() {
   const auto embedding = [](double vocabulary, double context, double outputs) {
     return LayerSpec{
         "embedding", "e", 0, 1, {{"vocabulary", vocabulary}, {"context", context}, {"outputs", outputs}}};
-  };
-  const auto attention = [](std::size_t sequences, std::size_t context, std::size_t heads, std::size_t size) {
-    return LayerSpec{"attention",
-                     "a",
-                     sequences * context,
-                     3 * heads * size,
-                     {{"heads", static_cast<double>(heads)}, {"context", static_cast<double>(context)}}};
   };
   std::vector<Case> all = {
       {"linear", {"linear", "l", 70, 33, {{"outputs", 45}}}},
@@ -168,16 +169,20 @@ std::vector<Case> cases() {
       {"attention_whole_tiles", attention(1, 64, 1, 32)},
       {"attention_tiles", attention(2, 70, 2, 5)},
       {"attention_wide_head", attention(1, 37, 2, 33)},
+      {"attention_long", attention(1, 130, 1, 64)},
       {"attention_widest_head", attention(1, 34, 1, 128)},
-      // More than two of the bf16 kernels' blocks, by each of their widths.
-      {"attention_blocks", attention(1, 270, 1, 8)},
-      {"attention_wide_blocks", attention(1, 257, 1, 64)},
-      {"attention_widest_blocks", attention(1, 141, 1, 66)},
   };
   for (Case& c : all) {
     if (c.ids > 0) c.spec.rows = 4 * size_option(c.spec, "context");
   }
   return all;
+}
+
+// More than two blocks of the GPU's kernels, which are larger in bf16, for each width of their tiles.
+std::vector<Case> bf16_cases() {
+  return {{"attention_blocks", attention(1, 270, 1, 8)},
+          {"attention_wide_blocks", attention(1, 257, 1, 64)},
+          {"attention_widest_blocks", attention(1, 141, 1, 66)}};
 }
 
 class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<Target, Case>> {
@@ -281,46 +286,15 @@ TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
   expect_close(run(0).stash, run(0, Cpu()).stash, "stash", tolerance_);
 }
 
+const auto name_of_passes = [](const auto& test) {
+  return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param).label;
+};
 INSTANTIATE_TEST_SUITE_P(All, LayerPasses, ::testing::Combine(targets, ::testing::ValuesIn(cases())),
-                         [](const auto& test) {
-                           return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param).label;
-                         });
-
-// The passes of attention on arrays at multiples of 4 bytes only, which cannot be copied by 16.
-TEST(Attention, TakesArraysThatBeginAnywhere) {
-#ifndef STARPIPE_TEST_CUDA
-  GTEST_SKIP() << "built without CUDA";
-#else
-  if (!Gpu::missing().empty()) GTEST_SKIP() << "no CUDA device: " << Gpu::missing();
-  const Gpu gpu;
-  const auto layer = make_layer({"attention", "a", 20, 48, {{"heads", 2}, {"context", 10}}}, Precision::bf16);
-  const Floats x = encoded(Precision::bf16, random(20 * 48, 1));
-  const Floats g = encoded(Precision::bf16, random(20 * 16, 2));
-  const auto results_at = [&](std::size_t word) {
-    const auto put = [&](const Floats& values) {
-      Floats later(word, kPoison);
-      later.insert(later.end(), values.begin(), values.end());
-      return DeviceFloats(gpu, later);
-    };
-    DeviceFloats input = put(x);
-    DeviceFloats gradient = put(g);
-    DeviceFloats output(gpu, word + g.size());
-    DeviceFloats stash(gpu, word + layer->stash_words());
-    DeviceFloats input_gradient(gpu, word + x.size());
-    DeviceFloats scratch(gpu, layer->scratch_words(true));
-    gpu.backend().forward(*layer, {}, input.span().subspan(word), output.span().subspan(word),
-                          stash.span().subspan(word), scratch);
-    gpu.backend().backward_input(*layer, {}, stash.span().subspan(word), gradient.span().subspan(word),
-                                 input_gradient.span().subspan(word), scratch);
-    Floats all = output.read("output");
-    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(word));
-    const Floats of_input = input_gradient.read("input gradient");
-    all.insert(all.end(), of_input.begin() + static_cast<std::ptrdiff_t>(word), of_input.end());
-    return all;
-  };
-  EXPECT_EQ(results_at(1), results_at(0));
-#endif
-}
+                         name_of_passes);
+INSTANTIATE_TEST_SUITE_P(Bf16, LayerPasses,
+                         ::testing::Combine(::testing::Values(Target{"cuda", Precision::bf16}),
+                                            ::testing::ValuesIn(bf16_cases())),
+                         name_of_passes);
 
 // Else the bounds of TF32 would be those of fp32, and nobody would notice that it is not there.
 TEST(Tf32, MultipliesOtherwise) {
