@@ -24,7 +24,7 @@ inline constexpr int kStride = D + 8;
 
 /// Floats that a tile takes.
 template <int D, int Rows>
-inline constexpr std::size_t kTileFloats = Rows* kStride<D> / 2;
+inline constexpr std::size_t kTileFloats = kStride<D>* Rows / 2;
 
 __device__ inline int at_most(int most, int x) { return x < most ? x : most; }
 
@@ -67,6 +67,7 @@ __device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int
       }
     }
   }
+  __syncwarp();  // lanes may have parted, and what tensor cores do is done together
 }
 
 /// A warp's rows, kStep * M, as left factors.

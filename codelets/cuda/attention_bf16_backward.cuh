@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int M = Tiles::kRowTiles;
   const Lane lane;
   const Corner at = corner(shape, blockIdx.x);
-  const int block =
-      static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::kRows;  // those with the most keys first
+  // Those with the most keys first.
+  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::kRows;
   const int first = block + lane.warp * M * kStep;
   const int keys = at_most(shape.context, block + Tiles::kRows);
   const int tiles = static_cast<int>(parts(static_cast<std::size_t>(keys), Tiles::kKeys));
