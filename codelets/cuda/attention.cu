@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 
 #include "codelets/cuda/attention.cuh"
-#include "codelets/cuda/attention_tensor_cores.cuh"
+#include "codelets/cuda/attention_bf16_backward.cuh"
+#include "codelets/cuda/attention_bf16_forward.cuh"
 #include "codelets/cuda/keep_input.hpp"
 #include "starpipe/model/cuda_twin.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-/// What both kinds of kernels have in common; Tile rows a block.
-template <int Tile>
+/// What both kinds of kernels have in common.
 class Blocks {
  public:
   Blocks(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
@@ -20,9 +22,10 @@ class Blocks {
   [[nodiscard]] std::size_t qkv_size() const noexcept { return rows_ * 3 * shape_.hidden; }
   /// One float a row and head.
   [[nodiscard]] std::size_t sums() const noexcept { return rows_ * static_cast<std::size_t>(shape_.heads); }
-  [[nodiscard]] Grid grid(unsigned threads, std::size_t shared) const noexcept {
+  /// Of blocks of so many rows.
+  [[nodiscard]] Grid grid(std::size_t block, unsigned threads, std::size_t shared) const noexcept {
     const auto context = static_cast<std::size_t>(shape_.context);
-    const std::size_t tiles = parts(context, Tile);
+    const std::size_t tiles = parts(context, block);
     return {dim3(static_cast<unsigned>(sums() / context), static_cast<unsigned>(tiles)), dim3(threads),
             shared};
   }
@@ -44,15 +47,16 @@ class Attention final : public CudaLayer {
                std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = blocks_.qkv_size();
     keep_input(on, "attention F", input, stash, count * sizeof(float));
-    launch(on, "attention F", blocks_.grid(kThreads, attention::kForwardShared<D>), attention::forward<D>,
-           blocks_.shape(), input.as<float>(), output.as<float>(), floats_behind<float>(stash, count));
+    launch(on, "attention F", blocks_.grid(attention::kTile, kThreads, attention::kForwardShared<D>),
+           attention::forward<D>, blocks_.shape(), input.as<float>(), output.as<float>(),
+           floats_behind<float>(stash, count));
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
     const float* log_sums = floats_behind<float>(stash, blocks_.qkv_size());
-    const Grid grid = blocks_.grid(kThreads, attention::kBackwardShared<D>);
+    const Grid grid = blocks_.grid(attention::kTile, kThreads, attention::kBackwardShared<D>);
     launch(on, "attention B", grid, attention::backward_queries<D>, blocks_.shape(), stash.as<float>(),
            log_sums, output_gradient.as<float>(), input_gradient.as<float>(), scratch.data());
     launch(on, "attention B", grid, attention::backward_keys<D>, blocks_.shape(), stash.as<float>(), log_sums,
@@ -61,14 +65,12 @@ class Attention final : public CudaLayer {
   }
 
  private:
-  Blocks<attention::kTile> blocks_;
+  Blocks blocks_;
 };
 
 /// The same in bf16, on tensor cores.
 template <int D>
 class TensorCoreAttention final : public CudaLayer {
-  using Element = attention::tensor_cores::Element;
-
  public:
   TensorCoreAttention(std::size_t rows, const attention::Shape& shape) : blocks_(rows, shape) {}
 
@@ -76,36 +78,39 @@ class TensorCoreAttention final : public CudaLayer {
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    using namespace attention;
     const std::size_t count = blocks_.qkv_size();
-    keep_input(on, "attention F", input, stash, count * sizeof(Element));
-    launch(on, "attention F", blocks_.grid(tensor_cores::kThreads, tensor_cores::kForwardShared<D>),
-           tensor_cores::forward<D>, blocks_.shape(), vectors(input), input.as<Element>(),
-           output.as<Element>(), floats_behind<Element>(stash, count));
+    keep_input(on, "attention F", input, stash, count * sizeof(Bf16));
+    launch(on, "attention F", grid<attention::bf16::Forward<D>>(), attention::bf16::forward<D>,
+           blocks_.shape(), vectors({input, output}), input.as<Bf16>(), output.as<Bf16>(),
+           floats_behind<Bf16>(stash, count));
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
-    using namespace attention;
-    const float* log_sums = floats_behind<Element>(stash, blocks_.qkv_size());
-    const bool by_vector = vectors(stash) && vectors(output_gradient);
-    const Grid grid = blocks_.grid(tensor_cores::kThreads, tensor_cores::kBackwardShared<D>);
-    launch(on, "attention B", grid, tensor_cores::backward_queries<D>, blocks_.shape(), by_vector,
-           stash.as<Element>(), log_sums, output_gradient.as<Element>(), input_gradient.as<Element>(),
-           scratch.data());
-    launch(on, "attention B", grid, tensor_cores::backward_keys<D>, blocks_.shape(), by_vector,
-           stash.as<Element>(), log_sums, static_cast<const float*>(scratch.data()),
-           output_gradient.as<Element>(), input_gradient.as<Element>());
+    using namespace attention::bf16;
+    const float* log_sums = floats_behind<Bf16>(stash, blocks_.qkv_size());
+    const bool by_vector = vectors({stash, output_gradient, input_gradient});
+    launch(on, "attention B", grid<BackwardQueries<D>>(), backward_queries<D>, blocks_.shape(), by_vector,
+           stash.as<Bf16>(), log_sums, output_gradient.as<Bf16>(), input_gradient.as<Bf16>(), scratch.data());
+    launch(on, "attention B", grid<BackwardKeys<D>>(), backward_keys<D>, blocks_.shape(), by_vector,
+           stash.as<Bf16>(), log_sums, static_cast<const float*>(scratch.data()), output_gradient.as<Bf16>(),
+           input_gradient.as<Bf16>());
   }
 
  private:
+  template <class Tiles>
+  [[nodiscard]] Grid grid() const noexcept {
+    return blocks_.grid(Tiles::kRows, attention::bf16::kThreads, Tiles::kShared);
+  }
   /// Whether the rows of all heads begin at multiples of 16 bytes and are as long.
-  [[nodiscard]] bool vectors(ConstMemory memory) const noexcept {
-    return reinterpret_cast<std::uintptr_t>(memory.data()) % 16 == 0 && blocks_.shape().size % 8 == 0;
+  [[nodiscard]] bool vectors(std::initializer_list<ConstMemory> arrays) const noexcept {
+    return blocks_.shape().size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
+             return reinterpret_cast<std::uintptr_t>(array.data()) % 16 == 0;
+           });
   }
 
-  Blocks<attention::tensor_cores::kTile> blocks_;
+  Blocks blocks_;
 };
 
 /// Null: the tiles would not fit the shared memory of every GPU.

@@ -64,6 +64,7 @@ class Gpu final : public Device {
 
   const Backend& backend() const override { return *backend_; }
   bool is_gpu() const override { return true; }
+  const cuda::Context& context() const { return on_; }
   std::shared_ptr<float> allocate(std::size_t size) const override {
     void* memory = nullptr;
     cuda::check(cudaMalloc(&memory, size * sizeof(float)), "memory");

@@ -26,7 +26,7 @@ struct dim3 {
 };
 
 /// May stand for other types' bytes, as on a GPU.
-struct __attribute__((may_alias)) uint4 {
+struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
 };
 

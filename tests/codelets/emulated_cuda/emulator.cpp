@@ -2,8 +2,11 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -41,6 +44,13 @@ void finish_switch([[maybe_unused]] void* left, [[maybe_unused]] Stack* from) {
 #endif
 }
 
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  bool inside;
+};
+
 /// One thread of the block.
 struct Fiber {
   static constexpr std::size_t kStack = 256 * 1024;  // sanitizers take much
@@ -51,9 +61,8 @@ struct Fiber {
   void* of_sanitizer = nullptr;
   State state = State::ended;
   dim3 index;
-  // What it offers to its warp, for two exchanges: it can be one ahead of another lane, no more.
-  float offered[2] = {};
-  int exchange = 0;
+  unsigned exchanges = 0;
+  std::vector<Copy> copies;  // begun
 };
 
 class Block {
@@ -63,6 +72,7 @@ class Block {
     thread_ = &thread;
     count_ = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
     while (fibers_.size() < count_) fibers_.push_back(std::make_unique<Fiber>());
+    exchanged_.resize((count_ + kLanes - 1) / kLanes);
     order_.resize(count_);
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     for (std::size_t i = 0; i < count_; ++i) start(i, grid.threads);
@@ -75,20 +85,21 @@ class Block {
   }
 
   void wait(Fiber::State state) {
-    Fiber& fiber = *fibers_[current_];
+    Fiber& fiber = current();
     fiber.state = state;
     start_switch(&fiber.of_sanitizer, scheduler_stack_);
     swapcontext(&fiber.context, &scheduler_);
     finish_switch(fiber.of_sanitizer, &scheduler_stack_);
   }
 
-  float exchange(float value, int lane_mask) {
-    Fiber& fiber = *fibers_[current_];
-    const int slot = fiber.exchange++ % 2;
-    fiber.offered[slot] = value;
-    const std::size_t partner = current_ ^ static_cast<std::size_t>(lane_mask);
+  [[nodiscard]] Fiber& current() { return *fibers_[current_]; }
+  [[nodiscard]] unsigned lane() const { return static_cast<unsigned>(current_ % kLanes); }
+
+  const WarpWords& exchange(const Words& words) {
+    WarpWords& warp = exchanged_[current_ / kLanes][current().exchanges++ % 2];
+    warp[lane()] = words;
     wait(Fiber::State::at_warp_barrier);
-    return fibers_[partner]->offered[slot];
+    return warp;
   }
 
  private:
@@ -99,7 +110,8 @@ class Block {
     const auto number = static_cast<unsigned>(i);
     fiber.index = dim3(number % threads.x, number / threads.x % threads.y, number / threads.x / threads.y);
     fiber.state = Fiber::State::ready;
-    fiber.exchange = 0;
+    fiber.exchanges = 0;
+    fiber.copies.clear();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = Fiber::kStack;
@@ -146,6 +158,8 @@ class Block {
   std::size_t count_ = 0;
   std::size_t current_ = 0;
   std::vector<std::unique_ptr<Fiber>> fibers_;
+  // Of each warp two exchanges: a lane can be one ahead of another, no more.
+  std::vector<std::array<WarpWords, 2>> exchanged_;
   std::vector<std::size_t> order_;
   ucontext_t scheduler_{};
   Stack scheduler_stack_;
@@ -184,6 +198,33 @@ void renew_shared(std::size_t count) {
 
 float* shared_floats() { return shared().get(); }
 
+void require(bool holds, const char* otherwise) {
+  if (holds) return;
+  std::fprintf(stderr, "emulated CUDA: %s\n", otherwise);
+  std::abort();
+}
+
+unsigned lane() { return block().lane(); }
+const WarpWords& exchange(const Words& words) { return block().exchange(words); }
+
+void begin_copy(void* to, const void* from, std::size_t bytes, bool inside) {
+  const auto aligned = [&](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % bytes == 0; };
+  require(aligned(to) && aligned(from), "a copy that is not aligned");
+  std::memset(to, 0xff, bytes);
+  block().current().copies.push_back({to, from, bytes, inside});
+}
+
+void end_copies() {
+  for (const Copy& copy : block().current().copies) {
+    if (copy.inside) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+  block().current().copies.clear();
+}
+
 void run_grid(const char* name, const Grid& grid, const std::function<void()>& thread) {
   const std::size_t threads = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
   const bool fits =
@@ -214,10 +255,9 @@ using starpipe::model::cuda::Fiber;
 void __syncthreads() { block().wait(Fiber::State::at_block_barrier); }
 void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
-  if (mask != 0xffffffffu) {
-    std::fprintf(stderr, "emulated CUDA: a shuffle of less than a warp\n");
-    std::abort();
-  }
-  return block().exchange(value, lane_mask);
+  namespace cuda = starpipe::model::cuda;
+  cuda::require(mask == 0xffffffffu, "a shuffle of less than a warp");
+  const cuda::WarpWords& warp = cuda::exchange({std::bit_cast<std::uint32_t>(value)});
+  return std::bit_cast<float>(warp[cuda::lane() ^ static_cast<unsigned>(lane_mask)][0]);
 }
 // NOLINTEND(bugprone-reserved-identifier)
