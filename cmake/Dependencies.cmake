@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything starpipe links, found once. Imported targets used elsewhere: fmt::fmt,
 # nlohmann_json::nlohmann_json, yaml-cpp, CLI11::CLI11, PkgConfig::openblas,
-# PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas.
+# PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas,
+# CUDA::cublasLt.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)

@@ -26,11 +26,6 @@ struct Rounded {
 
 }  // namespace
 
-// Else cuBLAS may add the parts of a bf16 product in bf16.
-StreamBackend::StreamBackend(const Context& on) : on_(on) {
-  check(cublasSetMathMode(on.cublas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "math mode");
-}
-
 void StreamBackend::zero(Memory memory) const noexcept {
   check(cudaMemsetAsync(memory.data(), 0, memory.floats().size_bytes(), on_.stream), "zero");
 }

@@ -11,7 +11,7 @@ namespace starpipe::model::cuda {
 /// after one line on standard error.
 class StreamBackend final : public Backend {
  public:
-  explicit StreamBackend(const Context& on);
+  explicit StreamBackend(const Context& on) : on_(on) {}
 
   void zero(Memory memory) const noexcept override;
   void copy(ConstMemory from, Memory to) const noexcept override;

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 namespace starpipe::model::cuda {
@@ -19,7 +19,7 @@ inline void check(cudaError_t status, const char* what) noexcept {
 
 inline void check(cublasStatus_t status, const char* what) noexcept {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  std::fprintf(stderr, "starpipe: cuBLAS: %s: %s\n", what, cublasGetStatusString(status));
+  std::fprintf(stderr, "starpipe: cuBLAS: %s: %s\n", what, cublasLtGetStatusString(status));
   std::abort();
 }
 

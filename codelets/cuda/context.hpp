@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 namespace starpipe::model::cuda {
 
-/// What a pass runs on: a stream of the current device, and a cuBLAS handle set to that stream.
+/// What a pass runs on: a stream of the current device, and a handle of cuBLASLt for that device.
 struct Context {
   cudaStream_t stream;
-  cublasHandle_t cublas;
+  cublasLtHandle_t cublas;
 };
 
 }  // namespace starpipe::model::cuda

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "codelets/cuda/keep_input.hpp"
 #include "codelets/cuda/kernels.cuh"
 #include "codelets/cuda/multiply.hpp"
@@ -6,15 +8,6 @@
 
 namespace starpipe::model::cuda {
 namespace {
-
-/// Every row is the bias, for the product to be added to.
-template <class T>
-struct BiasRows {
-  const T* bias;
-  T* y;
-  std::size_t columns;
-  __device__ void operator()(std::size_t i) const { y[i] = bias[i % columns]; }
-};
 
 template <class T>
 struct Element {
@@ -37,49 +30,48 @@ class Linear final : public CudaLayer {
         conv1d_(option(spec, "conv1d", 0) != 0),
         compute_(compute_type(precision)) {}
 
-  std::size_t scratch_size() const override { return bias_ ? sum_rows_scratch(outputs_) : 0; }
+  std::size_t scratch_size() const override {
+    return std::max({multiply_scratch(rows_, outputs_), multiply_scratch(rows_, inputs_),
+                     multiply_scratch(inputs_, outputs_), bias_ ? sum_rows_scratch(outputs_) : 0});
+  }
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               std::span<float> scratch) const noexcept override {
     keep_input(on, "linear F", input, stash, rows_ * inputs_ * sizeof(T));
-    T* const y = output.as<T>();
-    if (bias_) {
-      const T* bias = parameters.as<T>() + inputs_ * outputs_;
-      for_each(on, "linear F", rows_ * outputs_, BiasRows<T>{bias, y, outputs_});
-    }
-    multiply<T>(on, compute_, rows_, outputs_, inputs_, {input.as<T>(), inputs_}, weight(parameters, false),
-                bias_ ? 1.0f : 0.0f, y, outputs_);
+    const T* const bias = bias_ ? parameters.as<T>() + inputs_ * outputs_ : nullptr;
+    multiply<T, T>(on, compute_, {input.as<T>(), rows_, inputs_}, weight(parameters, false), 0,
+                   {output.as<T>(), rows_, outputs_}, bias, scratch);
   }
 
   void backward_input(const Context& on, ConstMemory parameters, ConstMemory /*stash*/,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
-    multiply<T>(on, compute_, rows_, inputs_, outputs_, {output_gradient.as<T>(), outputs_},
-                weight(parameters, true), 0, input_gradient.as<T>(), inputs_);
+                      std::span<float> scratch) const noexcept override {
+    multiply<T, T>(on, compute_, {output_gradient.as<T>(), rows_, outputs_}, weight(parameters, true), 0,
+                   {input_gradient.as<T>(), rows_, inputs_}, nullptr, scratch);
   }
 
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
                         std::span<float> parameter_gradient,
                         std::span<float> scratch) const noexcept override {
-    const T* input = stash.as<T>();
-    const T* dy = output_gradient.as<T>();
-    float* dw = parameter_gradient.data();
+    const Matrix<const T> x{stash.as<T>(), rows_, inputs_};
+    const Matrix<const T> dy{output_gradient.as<T>(), rows_, outputs_};
+    float* const dw = parameter_gradient.data();
     if (conv1d_) {
-      multiply<T>(on, compute_, inputs_, outputs_, rows_, {input, inputs_, true}, {dy, outputs_}, 1, dw,
-                  outputs_);
+      multiply<T, float>(on, compute_, transpose(x), dy, 1, {dw, inputs_, outputs_}, nullptr, scratch);
     } else {
-      multiply<T>(on, compute_, outputs_, inputs_, rows_, {dy, outputs_, true}, {input, inputs_}, 1, dw,
-                  inputs_);
+      multiply<T, float>(on, compute_, transpose(dy), x, 1, {dw, outputs_, inputs_}, nullptr, scratch);
     }
     if (bias_) {
-      sum_rows(on, "linear W", rows_, outputs_, Element<T>{dy, outputs_}, dw + inputs_ * outputs_, scratch);
+      sum_rows(on, "linear W", rows_, outputs_, Element<T>{dy.data, outputs_}, dw + inputs_ * outputs_,
+               scratch);
     }
   }
 
  private:
-  /// The weight as the [inputs, outputs] operand, or its transpose.
-  Matrix<T> weight(ConstMemory parameters, bool transposed) const noexcept {
-    return {parameters.as<T>(), conv1d_ ? outputs_ : inputs_, conv1d_ == transposed};
+  /// The weight as the [inputs, outputs] factor, or its transpose.
+  Matrix<const T> weight(ConstMemory parameters, bool transposed) const noexcept {
+    if (conv1d_) return {parameters.as<T>(), inputs_, outputs_, transposed};
+    return {parameters.as<T>(), outputs_, inputs_, !transposed};
   }
 
   std::size_t rows_;

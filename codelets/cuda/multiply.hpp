@@ -1,45 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <span>
 
-#include "codelets/cuda/check.hpp"
 #include "codelets/cuda/context.hpp"
 #include "codelets/cuda/element.hpp"
 #include "starpipe/model/precision.hpp"
 
 namespace starpipe::model::cuda {
 
-template <class T>
-inline constexpr cudaDataType_t kDataType = CUDA_R_32F;
-template <>
-inline constexpr cudaDataType_t kDataType<Bf16> = CUDA_R_16BF;
-
 /// What cuBLAS multiplies with; it sums in fp32.
 inline cublasComputeType_t compute_type(Precision precision) noexcept {
   return precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/// An operand, row-major.
+/// A matrix as stored: row-major, without gaps.
 template <class T>
 struct Matrix {
-  const T* data;
-  std::size_t stride;  ///< elements from row to row, as stored
-  bool transposed = false;
+  T* data;
+  std::size_t rows;
+  std::size_t columns;
+  bool transposed = false;  ///< whether the product has its transpose
 };
 
-/// C = op(A) op(B) + beta * C, row-major; C is m x n, the inner dimension k. Products are summed in fp32.
-template <class T, class Sum>
-void multiply(const Context& on, cublasComputeType_t compute, std::size_t m, std::size_t n, std::size_t k,
-              Matrix<T> a, Matrix<T> b, float beta, Sum* c, std::size_t c_stride) noexcept {
-  const auto i = [](std::size_t value) { return static_cast<int>(value); };
-  const auto op = [](const Matrix<T>& matrix) { return matrix.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  const float alpha = 1;
-  // cuBLAS is column-major: to it, each of these is its transpose, and C' = B' A'.
-  check(cublasGemmEx(on.cublas, op(b), op(a), i(n), i(m), i(k), &alpha, b.data, kDataType<T>, i(b.stride),
-                     a.data, kDataType<T>, i(a.stride), &beta, c, kDataType<Sum>, i(c_stride), compute,
-                     CUBLAS_GEMM_DEFAULT),
-        "matrix product");
+template <class T>
+Matrix<T> transpose(const Matrix<T>& matrix) noexcept {
+  return {matrix.data, matrix.rows, matrix.columns, !matrix.transposed};
 }
+
+/// Floats that cuBLAS may use beside a product of m x n: where the inner dimension is long and the product
+/// small, several blocks make a part each of the same elements. 16 parts, but at most the 32 MiB that NVIDIA
+/// recommends for Hopper (4 MiB for others): what is larger fills a GPU without.
+constexpr std::size_t workspace_size(std::size_t m, std::size_t n) noexcept {
+  return std::min(16 * m * n, (std::size_t{32} << 20u) / sizeof(float));
+}
+
+/// Floats of scratch of a product of m x n: the workspace at a multiple of 256 bytes, and a copy of the bias.
+constexpr std::size_t multiply_scratch(std::size_t m, std::size_t n) noexcept {
+  return workspace_size(m, n) + n + 256 / sizeof(float);
+}
+
+/// C = op(A) op(B) + beta * C, plus the bias (one number a column; may be null) in each row. Products are
+/// summed in fp32, in an order that depends on the shapes, the arrays' alignment and the kind of GPU.
+/// `scratch`: multiply_scratch() of C's shape.
+///
+/// cuBLAS is asked for an algorithm when a thread has its first product of a kind, and the thread keeps it:
+/// only then is memory of the host allocated.
+template <class T, class Sum>
+void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const T>& a,
+              const Matrix<const T>& b, float beta, const Matrix<Sum>& c, const Sum* bias,
+              std::span<float> scratch) noexcept;
 
 }  // namespace starpipe::model::cuda

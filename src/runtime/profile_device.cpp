@@ -6,7 +6,7 @@
 #include <vector>
 
 #ifdef STARPIPE_WITH_CUDA
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -41,14 +41,11 @@ class Stream final : public ProfileDevice {
  public:
   Stream() {
     require(cudaStreamCreate(&on_.stream), "a stream");
-    if (cublasCreate(&on_.cublas) != CUBLAS_STATUS_SUCCESS ||
-        cublasSetStream(on_.cublas, on_.stream) != CUBLAS_STATUS_SUCCESS) {
-      throw std::runtime_error("cuBLAS: no handle");
-    }
+    if (cublasLtCreate(&on_.cublas) != CUBLAS_STATUS_SUCCESS) throw std::runtime_error("cuBLAS: no handle");
     backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
   }
   ~Stream() override {
-    cublasDestroy(on_.cublas);
+    cublasLtDestroy(on_.cublas);
     cudaStreamDestroy(on_.stream);
   }
   Stream(const Stream&) = delete;

@@ -18,8 +18,9 @@ CublasHandles::~CublasHandles() { starpu_cublas_shutdown(); }
 
 void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                           model::Memory scratch) noexcept {
+  // cuBLAS documents that its handles are cuBLASLt's too, by this cast.
   const model::cuda::StreamBackend backend(
-      {starpu_cuda_get_local_stream(), starpu_cublas_get_local_handle()});
+      {starpu_cuda_get_local_stream(), reinterpret_cast<cublasLtHandle_t>(starpu_cublas_get_local_handle())});
   run_kernel(context, task, data, scratch, backend);
 }
 

@@ -51,12 +51,11 @@ class Gpu final : public Device {
  public:
   Gpu() {
     cuda::check(cudaStreamCreate(&on_.stream), "stream");
-    cuda::check(cublasCreate(&on_.cublas), "handle");
-    cuda::check(cublasSetStream(on_.cublas, on_.stream), "handle");
+    cuda::check(cublasLtCreate(&on_.cublas), "handle");
     backend_ = std::make_unique<cuda::StreamBackend>(on_);
   }
   ~Gpu() override {
-    cublasDestroy(on_.cublas);
+    cublasLtDestroy(on_.cublas);
     cudaStreamDestroy(on_.stream);
   }
   Gpu(const Gpu&) = delete;

@@ -153,6 +153,7 @@ std::vector<Case> cases() {
   };
   std::vector<Case> all = {
       {"linear", {"linear", "l", 70, 33, {{"outputs", 45}}}},
+      {"linear_aligned", {"linear", "l", 64, 32, {{"outputs", 48}}}},
       {"linear_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}}},
       {"linear_conv1d", {"linear", "l", 150, 7, {{"outputs", 33}, {"conv1d", 1}}}},
       {"linear_conv1d_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}, {"bias", 0}}}},
@@ -398,6 +399,7 @@ INSTANTIATE_TEST_SUITE_P(All, LossPasses,
 class Devices : public OnDevice, public ::testing::WithParamInterface<Target> {
  protected:
   void SetUp() override { start(GetParam()); }
+  void expect_stages_of_the_cpu(ModelConfig config, int microbatch_size, int stages) const;
 };
 
 TEST_P(Devices, Optimizers) {
@@ -509,23 +511,16 @@ StageResults run_stage(const Device& device, const Stage& stage, const Floats& p
           split.read("gradient of B and W"), fused.read("gradient of BW")};
 }
 
-// Stages of a GPT: embedding, blocks with residual connections, head with loss.
-TEST_P(Devices, StagesAreThoseOfTheCpu) {
-  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  ModelConfig config;
-  config.layers = 2;
-  config.hidden = 24;
-  config.heads = 2;
-  config.context = 33;
+void Devices::expect_stages_of_the_cpu(ModelConfig config, int microbatch_size, int stages) const {
   config.precision = precision_;
-  const Network network = build_network(config, 2, 3);
+  const Network network = build_network(config, microbatch_size, stages);
   // In bf16 both devices round between layers, and a block has ten in a row.
   const double tolerance = precision_ == Precision::bf16 ? 4 * tolerance_ : tolerance_;
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     const Stage& stage = network.stages[s];
     const Floats parameters = numbers(stage.parameter_size(), 1, 0.3);
     const std::size_t inputs = stage.rows() * stage.input_columns()[0];
-    const Floats input = s == 0 ? random_ids(inputs, 256, 2) : numbers(inputs, 2);
+    const Floats input = stage.reads_ids() ? random_ids(inputs, 256, 2) : numbers(inputs, 2);
     const Floats target = random_ids(stage.rows() * stage.target_columns(), 256, 3);
     const Floats gradient = numbers(stage.rows() * stage.output_columns(), 4);
     const StageResults expected = run_stage(Cpu(), stage, parameters, input, target, gradient, s == 0);
@@ -536,6 +531,28 @@ TEST_P(Devices, StagesAreThoseOfTheCpu) {
     expect_close(results.split, expected.split, name + "gradient of B and W", tolerance);
     expect_close(results.fused, expected.fused, name + "gradient of BW", tolerance);
   }
+}
+
+// Stages of a GPT: embedding, blocks with residual connections, head with loss.
+TEST_P(Devices, StagesAreThoseOfTheCpu) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 24;
+  config.heads = 2;
+  config.context = 33;
+  expect_stages_of_the_cpu(config, 2, 3);
+}
+
+// Of odd sizes, so that weights and biases start at any element.
+TEST_P(Devices, LayersMayStartAnywhere) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  ModelConfig config;
+  config.kind = "mlp";
+  config.inputs = 5;
+  config.hidden = 7;
+  config.outputs = 3;
+  expect_stages_of_the_cpu(config, 33, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Devices, targets, [](const auto& test) { return label(test.param); });

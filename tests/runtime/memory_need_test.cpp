@@ -104,7 +104,8 @@ TEST(MemoryNeed, OfTwoStagesInBf16) {
   EXPECT_EQ(first.activations, 3U * 32 + 32);
 }
 
-/// On a GPU, kernels read bf16; on a CPU they need room for what they read and write as floats.
+/// On a CPU, the kernels need room for the bf16 that they read and write as floats; on a GPU, cuBLAS for
+/// parts of products.
 TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   const model::Network network = tiny_gpt(2, model::Precision::bf16);
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
@@ -114,7 +115,7 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
                                     {.devices = {}, .on_gpu = {on_gpus, on_gpus}});
     EXPECT_EQ(memory[0].workspace, network.stages[0].scratch_size(on_gpus) * sizeof(float));
   }
-  EXPECT_GT(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
+  EXPECT_NE(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
 }
 
 TEST(MemoryNeed, CountsWhatWaitsToBeRead) {

@@ -19,9 +19,9 @@ struct Context;  // a stream and its libraries: codelets/cuda/context.hpp
 /// The passes of a layer on a GPU, with the meaning, shapes and stash of the Layer whose twin it is, and in
 /// its precision: arrays as Backend has them.
 ///
-/// All memory is the GPU's. Passes only enqueue work on the context's stream: they do not wait, allocate or
-/// throw. Sums are in an order that the code fixes, so that two runs are bitwise equal. What CUDA refuses
-/// (a lost GPU) ends the process after one line on standard error.
+/// All memory is the GPU's. Passes only enqueue work on the context's stream: they do not wait, allocate
+/// (after a thread's first ones) or throw. Sums are in an order that the code fixes, so that two runs are
+/// bitwise equal. What CUDA refuses (a lost GPU) ends the process after one line on standard error.
 class CudaLayer {
  public:
   virtual ~CudaLayer() = default;

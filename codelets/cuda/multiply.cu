@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/multiply.hpp"
+
+#include <compare>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <type_traits>
+
+#include "codelets/cuda/check.hpp"
+
+namespace starpipe::model::cuda {
+namespace {
+
+constexpr const char* kWhat = "matrix product";
+
+template <class T>
+constexpr cudaDataType_t kDataType = CUDA_R_32F;
+template <>
+constexpr cudaDataType_t kDataType<Bf16> = CUDA_R_16BF;
+
+/// That tensor cores, and the kernels which read a bias, can need.
+constexpr std::uint32_t kAligned = 16;
+
+/// Of an address, in bytes, up to `most`: what is more makes no difference.
+std::uint32_t alignment(const void* at, std::uint32_t most) noexcept {
+  const auto bits = reinterpret_cast<std::uintptr_t>(at) | most;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+struct Operand {
+  cudaDataType_t type;
+  std::size_t rows;
+  std::size_t columns;
+  bool transposed;
+  std::uint32_t alignment;
+  auto operator<=>(const Operand&) const = default;
+};
+
+template <class T>
+Operand operand(const Matrix<T>& matrix) noexcept {
+  return {kDataType<std::remove_const_t<T>>, matrix.rows, matrix.columns, matrix.transposed,
+          alignment(matrix.data, kAligned)};
+}
+
+/// All that the choice of an algorithm depends on.
+struct Problem {
+  int device;
+  cublasComputeType_t compute;
+  Operand a;
+  Operand b;
+  Operand c;
+  std::uint32_t bias_alignment;  ///< 0 without
+  std::size_t workspace;         ///< bytes
+  auto operator<=>(const Problem&) const = default;
+};
+
+void set(cublasLtMatmulDescOpaque_t& of, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+  check(cublasLtMatmulDescSetAttribute(&of, attribute, &value, sizeof(value)), kWhat);
+}
+void set(cublasLtMatmulPreferenceOpaque_t& of, cublasLtMatmulPreferenceAttributes_t attribute,
+         const auto& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(&of, attribute, &value, sizeof(value)), kWhat);
+}
+
+/// The problem in cuBLAS's words. It is column-major: to it, each matrix is its transpose, and C' = B' A'.
+struct Descriptors {
+  Descriptors(const Problem& problem, const void* bias) noexcept {
+    check(cublasLtMatmulDescInit(&operation, problem.compute, CUDA_R_32F), kWhat);
+    const auto op = [](const Operand& o) { return o.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSA, op(problem.b));
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSB, op(problem.a));
+    if (bias != nullptr) {
+      set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // cuBLAS reads its alignment off it
+    }
+    const auto layout = [](cublasLtMatrixLayoutOpaque_t& of, const Operand& o) {
+      check(cublasLtMatrixLayoutInit(&of, o.type, o.columns, o.rows, static_cast<std::int64_t>(o.columns)),
+            kWhat);
+    };
+    layout(a, problem.a);
+    layout(b, problem.b);
+    layout(c, problem.c);
+  }
+
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a;
+  cublasLtMatrixLayoutOpaque_t b;
+  cublasLtMatrixLayoutOpaque_t c;
+};
+
+cublasLtMatmulAlgo_t choose(const Context& on, const Problem& problem, Descriptors& descriptors) noexcept {
+  cublasLtMatmulPreferenceOpaque_t preference;
+  check(cublasLtMatmulPreferenceInit(&preference), kWhat);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{problem.workspace});
+  // Else cuBLAS may add the parts of a bf16 product in bf16.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.b.alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.a.alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.c.alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.c.alignment);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(on.cublas, &descriptors.operation, &descriptors.b, &descriptors.a,
+                                     &descriptors.c, &descriptors.c, &preference, 1, &found, &count);
+  if (status == CUBLAS_STATUS_SUCCESS) status = count == 1 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
+  if (status == CUBLAS_STATUS_SUCCESS) return found.algo;
+  std::fprintf(stderr, "starpipe: cuBLAS: no algorithm for the %s of %zu x %zu and %zu x %zu: %s\n", kWhat,
+               problem.a.rows, problem.a.columns, problem.b.rows, problem.b.columns,
+               cublasLtGetStatusString(status));
+  std::abort();
+}
+
+/// The thread's own, so that workers need no lock; all of them ask cuBLAS the same and get the same.
+const cublasLtMatmulAlgo_t& algorithm(const Context& on, const Problem& problem,
+                                      Descriptors& descriptors) noexcept {
+  thread_local std::map<Problem, cublasLtMatmulAlgo_t> chosen;
+  const auto found = chosen.find(problem);
+  if (found != chosen.end()) return found->second;
+  return chosen.emplace(problem, choose(on, problem, descriptors)).first->second;
+}
+
+}  // namespace
+
+template <class T, class Sum>
+void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const T>& a,
+              const Matrix<const T>& b, float beta, const Matrix<Sum>& c, const Sum* bias,
+              std::span<float> scratch) noexcept {
+  constexpr std::size_t kOfWorkspace = 256 / sizeof(float);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(scratch.data()) / sizeof(float) % kOfWorkspace;
+  float* const workspace = scratch.data() + (kOfWorkspace - past) % kOfWorkspace;
+  const std::size_t size = workspace_size(c.rows, c.columns);
+  if (bias != nullptr && alignment(bias, kAligned) < kAligned) {
+    // The kernels' need of a bias's alignment is not among the preferences.
+    float* const copy = workspace + size;
+    check(cudaMemcpyAsync(copy, bias, c.columns * sizeof(Sum), cudaMemcpyDeviceToDevice, on.stream), kWhat);
+    bias = reinterpret_cast<const Sum*>(copy);
+  }
+
+  int device = 0;
+  check(cudaGetDevice(&device), kWhat);
+  const Problem problem{.device = device,
+                        .compute = compute,
+                        .a = operand(a),
+                        .b = operand(b),
+                        .c = operand(c),
+                        .bias_alignment = bias == nullptr ? 0 : alignment(bias, 256),
+                        .workspace = size * sizeof(float)};
+  Descriptors descriptors(problem, bias);
+  const float alpha = 1;
+  check(cublasLtMatmul(on.cublas, &descriptors.operation, &alpha, b.data, &descriptors.b, a.data,
+                       &descriptors.a, &beta, c.data, &descriptors.c, c.data, &descriptors.c,
+                       &algorithm(on, problem, descriptors), workspace, problem.workspace, on.stream),
+        kWhat);
+}
+
+template void multiply(const Context&, cublasComputeType_t, const Matrix<const float>&,
+                       const Matrix<const float>&, float, const Matrix<float>&, const float*,
+                       std::span<float>) noexcept;
+template void multiply(const Context&, cublasComputeType_t, const Matrix<const Bf16>&,
+                       const Matrix<const Bf16>&, float, const Matrix<Bf16>&, const Bf16*,
+                       std::span<float>) noexcept;
+template void multiply(const Context&, cublasComputeType_t, const Matrix<const Bf16>&,
+                       const Matrix<const Bf16>&, float, const Matrix<float>&, const float*,
+                       std::span<float>) noexcept;
+
+}  // namespace starpipe::model::cuda
