@@ -360,9 +360,6 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     device->fail(fmt::format("{} devices for schedule.workers {}", config.runtime.device.size(),
                              *config.schedule.workers));
   }
-  if (config.runtime.is_mixed() && config.runtime.mapping == runtime::MappingKind::automatic) {
-    given.find("runtime.mapping")->fail("auto does not apply to a list of cores and GPUs (runtime.device)");
-  }
   if (config.runtime.emulate) {
     for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
   }

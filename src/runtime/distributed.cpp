@@ -108,9 +108,11 @@ int run_on_ranks(const std::function<Config()>& configure,
       auto parameters =
           agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
       WorkerMap map(experiment.schedule.workers(), mpi.ranks());
-      const CoreShare share = share_cores(mpi, map, config.runtime);
+      CoreShare share = share_cores(mpi, map, config.runtime);
       GpuShare gpus = share_gpus(mpi, map, config.runtime);
-      const std::vector<Device> devices = devices_of(share, gpus, map.count(mpi.rank()));
+      const Topology& host = config.runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
+      share = host.near_gpus(std::move(share), gpus.devices);
+      const std::vector<Device> devices = devices_of(host, share, gpus.devices, map.count(mpi.rank()));
       if (config.runtime.mapping == MappingKind::automatic) {
         map = map_to_ranks(mpi, devices, flows_of(experiment));
       }

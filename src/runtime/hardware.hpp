@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,10 +69,12 @@ class Topology {
   /// NVIDIA's, and any other that has a CUDA device; by PCI address. Their host is left empty. None where the
   /// topology has no PCI devices.
   [[nodiscard]] std::vector<Device> gpus() const;
-  /// By device: the PU of a core of its own, for the thread that drives it, near the device where one is
-  /// left; empty when there is not one for each. In hwloc's logical numbering.
-  [[nodiscard]] std::vector<unsigned> near_cores(const std::string& pus,
-                                                 std::span<const Device> devices) const;
+  /// By GPU: the PU of a core of its own, where its PCI hierarchy begins if one is left, else of its NUMA
+  /// nodes, else any; empty when there is not one for each. In hwloc's logical numbering.
+  [[nodiscard]] std::vector<unsigned> near_cores(const std::string& pus, std::span<const Device> gpus) const;
+  /// The share with other cores of it for its workers: a GPU's thread is near its GPU, a worker on a core is
+  /// near the GPU of the nearest place. `gpus`: by place, nothing where a worker is a core.
+  [[nodiscard]] CoreShare near_gpus(CoreShare share, std::span<const std::optional<Device>> gpus) const;
 
  private:
   Topology(const std::string& description, const std::filesystem::path& file, bool with_devices);

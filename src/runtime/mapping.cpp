@@ -51,6 +51,11 @@ double nvlink_between(const Device& a, const Device& b) {
   return bandwidth;
 }
 
+bool begins_at(const Device& gpu, const Device& core) {
+  return gpu.kind == DeviceKind::gpu && core.kind == DeviceKind::core && !gpu.bridges.empty() &&
+         std::ranges::find(core.bridges, gpu.bridges.front()) != core.bridges.end();
+}
+
 LinkKind kind_on_host(const Device& a, const Device& b, bool nvlink) {
   if (is_same(a, b)) return LinkKind::same;
   if (nvlink) return LinkKind::nvlink;
@@ -59,6 +64,7 @@ LinkKind kind_on_host(const Device& a, const Device& b, bool nvlink) {
     if (common > 1) return LinkKind::pcie_switch;
     if (common == 1) return LinkKind::host_bridge;
   }
+  if (begins_at(a, b) || begins_at(b, a)) return LinkKind::host_bridge;
   if (!a.cache.empty() && a.cache == b.cache) return LinkKind::cache;
   return !a.numa.empty() && a.numa == b.numa ? LinkKind::numa : LinkKind::host;
 }

@@ -29,7 +29,9 @@ struct Device {
   std::string numa;   ///< the NUMA nodes that it is near, as a list of the system's numbers; empty: unknown
   std::string cache;  ///< of a core: the largest cache that it is under, if there is one
   std::string pci;    ///< of a GPU: its address ("0000:3b:00.0")
-  std::vector<std::string> bridges;      ///< of a GPU: those above it, the host bridge first
+  /// Of a GPU: those above it, the host bridge first. Of a core: the host bridges of the part of the machine
+  /// that it is in.
+  std::vector<std::string> bridges;
   std::map<std::string, double> nvlink;  ///< of a GPU: GB/s to others, by their PCI address
 
   friend bool operator==(const Device&, const Device&) = default;
@@ -41,7 +43,7 @@ enum class LinkKind : std::uint8_t {
   nvlink,       // GPU to GPU
   cache,        // cores that share one
   pcie_switch,  // below one bridge of a PCI hierarchy
-  host_bridge,  // the same PCI hierarchy
+  host_bridge,  // the same PCI hierarchy, or a core where it begins
   numa,         // the same NUMA node, and what is near it
   host,         // across NUMA nodes
   network,
@@ -64,9 +66,9 @@ Link link_between(const Device& a, const Device& b);
 double link_seconds(std::span<const Device> devices, std::span<const plan::Flow> flows);
 
 /// By worker: which of `devices` it should run on, each taken by one, for the least `link_seconds`. Worker w
-/// on device w unless others are better, so never worse than that. The best there is for up to
-/// `exact_mapping` workers; beyond, improved from several starts within a fixed number of tries.
-/// Deterministic.
+/// is of the kind of device w, core or GPU, and gets no other; that very one unless others are better, so
+/// never worse than that. The best there is for up to `exact_mapping` workers; beyond, improved from several
+/// starts within a fixed number of tries. Deterministic.
 std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Flow> flows);
 
 inline constexpr std::size_t exact_mapping = 9;

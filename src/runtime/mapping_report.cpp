@@ -12,6 +12,7 @@
 #include "devices.hpp"
 #include "experiment.hpp"
 #include "hardware.hpp"
+#include "rank_mapping.hpp"
 #include "session.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/formats.hpp"
@@ -41,8 +42,8 @@ std::vector<Node> nodes_of(const MappingRequest& request, bool gpus) {
                      gpus ? topology.gpus() : std::vector<Device>{}});
   }
   if (nodes.empty()) {
-    nodes.push_back(
-        {find_hardware().machine, Topology::host(), gpus ? visible_gpus() : std::vector<Device>{}});
+    nodes.push_back({find_hardware().machine, gpus ? Topology::host_with_devices() : Topology::host(),
+                     gpus ? visible_gpus() : std::vector<Device>{}});
   }
   for (const Node& node : nodes) {
     if (gpus && node.gpus.empty())
@@ -62,15 +63,14 @@ void add_places(const Node& node, int number, int first_rank, std::span<const st
   }
   const std::vector<std::vector<Device>> shared = share_gpus(gpu_tenants);
   for (std::size_t rank = 0; rank < tenants.size(); ++rank) {
-    const CoreShare share = node.topology.share(tenants, rank);
-    std::vector<Device> devices = node.topology.cores_of(share, tenants[rank].workers);
+    std::vector<std::optional<Device>> gpus(on_gpu[rank].size());
     auto gpu = shared[rank].begin();
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      if (on_gpu[rank][i]) devices[i] = *gpu++;
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+      if (on_gpu[rank][i]) gpus[i] = *gpu++;
     }
-    const bool all_on_gpus = std::ranges::count(on_gpu[rank], false) == 0;
-    const std::vector<unsigned> pus =
-        all_on_gpus ? node.topology.near_cores(share.binding, devices) : share.worker_pus;
+    const CoreShare share = node.topology.near_gpus(node.topology.share(tenants, rank), gpus);
+    const std::vector<Device> devices = devices_of(node.topology, share, gpus, tenants[rank].workers);
+    const std::vector<unsigned>& pus = share.worker_pus;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       Place& place = places.emplace_back(Place{number, devices[i], {}});
       place.device.host = std::to_string(number);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -21,6 +22,7 @@ class Problem {
  public:
   Problem(std::span<const Device> devices, std::span<const plan::Flow> flows)
       : size_(devices.size()), peers_(size_), distances_(size_ * size_, 0) {
+    for (const Device& device : devices) kinds_.push_back(device.kind);
     const bool sized = std::ranges::any_of(flows, [](const plan::Flow& f) { return f.sent.bytes > 0; });
     std::vector<double> amounts(size_ * size_, 0);
     for (const plan::Flow& flow : flows) {
@@ -48,6 +50,8 @@ class Problem {
 
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] const std::vector<Peer>& peers(std::size_t worker) const { return peers_[worker]; }
+  /// Of a worker, and of the device of its number.
+  [[nodiscard]] DeviceKind kind(std::size_t number) const { return kinds_[number]; }
   [[nodiscard]] double distance(int a, int b) const {
     return distances_[static_cast<std::size_t>(a) * size_ + static_cast<std::size_t>(b)];
   }
@@ -77,6 +81,7 @@ class Problem {
 
   /// Whether the two can be exchanged in any mapping without a change of its cost.
   [[nodiscard]] bool interchangeable(int a, int b) const {
+    if (kind(static_cast<std::size_t>(a)) != kind(static_cast<std::size_t>(b))) return false;
     for (int other = 0; std::cmp_less(other, size_); ++other) {
       if (other != a && other != b && distance(a, other) != distance(b, other)) return false;
     }
@@ -85,6 +90,7 @@ class Problem {
 
  private:
   std::size_t size_;
+  std::vector<DeviceKind> kinds_;
   std::vector<std::vector<Peer>> peers_;
   std::vector<double> distances_;
 };
@@ -134,7 +140,8 @@ class BranchAndBound {
     }
     const std::size_t worker = order_[depth];
     for (int device = 0; std::cmp_less(device, problem_.size()); ++device) {
-      if (taken_[static_cast<std::size_t>(device)] || is_like_an_earlier(device)) continue;
+      const auto d = static_cast<std::size_t>(device);
+      if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || is_like_an_earlier(device)) continue;
       double more = 0;
       double closed = 0;
       for (const Problem::Peer& peer : problem_.peers(worker)) {
@@ -144,9 +151,9 @@ class BranchAndBound {
         closed += peer.amount;
       }
       mapping_[worker] = device;
-      taken_[static_cast<std::size_t>(device)] = true;
+      taken_[d] = true;
       place(depth + 1, cost + more, open - closed);
-      taken_[static_cast<std::size_t>(device)] = false;
+      taken_[d] = false;
       mapping_[worker] = -1;
     }
   }
@@ -182,7 +189,8 @@ Mapping greedy(const Problem& problem) {
     int best = -1;
     double least = std::numeric_limits<double>::infinity();
     for (int device = 0; std::cmp_less(device, size); ++device) {
-      if (taken[static_cast<std::size_t>(device)]) continue;
+      const auto d = static_cast<std::size_t>(device);
+      if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
       double cost = 0;
       for (const Problem::Peer& peer : problem.peers(*next)) {
         if (mapping[peer.worker] >= 0) cost += peer.amount * problem.distance(device, mapping[peer.worker]);
@@ -205,6 +213,7 @@ void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
     improved = false;
     for (std::size_t a = 0; a < problem.size(); ++a) {
       for (std::size_t b = a + 1; b < problem.size(); ++b) {
+        if (problem.kind(a) != problem.kind(b)) continue;
         tries -= static_cast<std::int64_t>(1 + problem.peers(a).size() + problem.peers(b).size());
         if (tries < 0) return;
         const double change = problem.exchange(mapping, a, b);
@@ -215,6 +224,19 @@ void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
       }
     }
   }
+}
+
+/// The devices in this order, each to the next worker of its kind.
+Mapping dealt(const Problem& problem, const std::vector<int>& order) {
+  Mapping mapping(problem.size());
+  std::map<DeviceKind, std::size_t> next;
+  for (const int device : order) {
+    const DeviceKind kind = problem.kind(static_cast<std::size_t>(device));
+    std::size_t& worker = next[kind];
+    while (problem.kind(worker) != kind) ++worker;
+    mapping[worker++] = device;
+  }
+  return mapping;
 }
 
 /// The best that exchanges lead to from some starts.
@@ -229,7 +251,7 @@ Mapping search(const Problem& problem) {
   Mapping shuffled = linear;
   for (int start = -2; start < shuffled_starts && tries > 0; ++start) {
     if (start >= 0) std::ranges::shuffle(shuffled, random);
-    Mapping mapping = start == -2 ? linear : start == -1 ? greedy(problem) : shuffled;
+    Mapping mapping = start == -2 ? linear : start == -1 ? greedy(problem) : dealt(problem, shuffled);
     improve(problem, mapping, tries);
     const double cost = problem.cost(mapping);
     if (!is_better(cost, least)) continue;

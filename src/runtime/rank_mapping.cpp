@@ -94,10 +94,11 @@ GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& c
   return share;
 }
 
-std::vector<Device> devices_of(const CoreShare& cores, const GpuShare& gpus, int places) {
-  std::vector<Device> devices = Topology::host().cores_of(cores, places);
-  for (std::size_t i = 0; i < gpus.devices.size(); ++i) {
-    if (gpus.devices[i]) devices[i] = *gpus.devices[i];
+std::vector<Device> devices_of(const Topology& topology, const CoreShare& cores,
+                               std::span<const std::optional<Device>> gpus, int places) {
+  std::vector<Device> devices = topology.cores_of(cores, places);
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    if (gpus[i]) devices[i] = *gpus[i];
   }
   return devices;
 }

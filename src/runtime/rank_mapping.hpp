@@ -15,8 +15,9 @@ namespace starpipe::runtime {
 /// InputError on every rank when a rank's GPUs do not carry equally many of these.
 GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
-/// By place of this rank: its GPU, or its core.
-std::vector<Device> devices_of(const CoreShare& cores, const GpuShare& gpus, int places);
+/// By place: its GPU, or its core on that machine.
+std::vector<Device> devices_of(const Topology& topology, const CoreShare& cores,
+                               std::span<const std::optional<Device>> gpus, int places);
 
 /// Collective. The workers on the places of the ranks, near to those that they exchange much with. `devices`:
 /// of this rank's places (their host and rank are set here).

@@ -45,17 +45,30 @@ std::optional<int> cuda_number_below(hwloc_obj_t pci) {
   return std::nullopt;
 }
 
+std::string bridge_name(hwloc_obj_t object) {
+  const hwloc_obj_attr_u::hwloc_bridge_attr_s& bridge = object->attr->bridge;
+  if (bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI) return address(bridge.upstream.pci);
+  // A host bridge has no address of its own.
+  return fmt::format("host {:04x}:{:02x}", bridge.downstream.pci.domain, bridge.downstream.pci.secondary_bus);
+}
+
 std::vector<std::string> bridges_above(hwloc_obj_t object) {
   std::vector<std::string> bridges;
-  for (hwloc_obj_t up = object->parent; up != nullptr && up->type == HWLOC_OBJ_BRIDGE; up = up->parent) {
-    const hwloc_obj_attr_u::hwloc_bridge_attr_s& bridge = up->attr->bridge;
-    // A host bridge has no address of its own.
-    bridges.push_back(bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI
-                          ? address(bridge.upstream.pci)
-                          : fmt::format("host {:04x}:{:02x}", bridge.downstream.pci.domain,
-                                        bridge.downstream.pci.secondary_bus));
-  }
+  for (hwloc_obj_t up = object->parent; up != nullptr && up->type == HWLOC_OBJ_BRIDGE; up = up->parent)
+    bridges.push_back(bridge_name(up));
   std::ranges::reverse(bridges);
+  return bridges;
+}
+
+/// Those of the part of the machine that has all these PUs: a package, a group of cores.
+std::vector<std::string> host_bridges_of(hwloc_topology_t topology, hwloc_const_bitmap_t pus) {
+  std::vector<std::string> bridges;
+  hwloc_obj_t bridge = nullptr;
+  while ((bridge = hwloc_get_next_bridge(topology, bridge)) != nullptr) {
+    if (bridge->attr->bridge.upstream_type != HWLOC_OBJ_BRIDGE_HOST) continue;
+    if (hwloc_bitmap_isincluded(pus, hwloc_get_non_io_ancestor_obj(topology, bridge)->cpuset) != 0)
+      bridges.push_back(bridge_name(bridge));
+  }
   return bridges;
 }
 
@@ -132,6 +145,7 @@ std::vector<Device> Topology::cores_of(const CoreShare& share, int workers) cons
     device.kind = DeviceKind::core;
     device.name = "any core";
     device.numa = nodes.list();
+    device.bridges = host_bridges_of(topology_.get(), pus.get());
     if (share.worker_pus.empty()) continue;
     const unsigned number = share.worker_pus[static_cast<std::size_t>(place)];
     const hwloc_obj_t pu = hwloc_get_obj_by_type(topology_.get(), HWLOC_OBJ_PU, number);
@@ -140,6 +154,7 @@ std::vector<Device> Topology::cores_of(const CoreShare& share, int workers) cons
     device.name = fmt::format("core {}", core != nullptr ? core->logical_index : number);
     device.numa = list_of(pu->nodeset);
     device.cache = cache_above(pu);
+    device.bridges = host_bridges_of(topology_.get(), pu->cpuset);
   }
   return devices;
 }
@@ -170,22 +185,26 @@ std::vector<Device> Topology::gpus() const {
   return gpus;
 }
 
-std::vector<unsigned> Topology::near_cores(const std::string& pus, std::span<const Device> devices) const {
+std::vector<unsigned> Topology::near_cores(const std::string& pus, std::span<const Device> gpus) const {
   const PuSet mine(pus);
   const std::vector<hwloc_obj_t> cores = cores_with(topology_.get(), mine);
-  if (cores.size() < devices.size()) return {};
-  std::vector<std::optional<unsigned>> chosen(devices.size());
+  if (cores.size() < gpus.size()) return {};
+  const auto distance = [&](hwloc_obj_t core, const Device& gpu) {
+    const auto bridges = host_bridges_of(topology_.get(), core->cpuset);
+    if (!gpu.bridges.empty() && std::ranges::find(bridges, gpu.bridges.front()) != bridges.end()) return 0;
+    return hwloc_bitmap_intersects(core->nodeset, PuSet(gpu.numa).get()) != 0 ? 1 : 2;
+  };
+  std::vector<std::optional<unsigned>> chosen(gpus.size());
   std::vector<bool> taken(cores.size(), false);
-  // First those that are near, then what is left: no core near a device goes to one that is far.
-  for (const bool near : {true, false}) {
-    for (std::size_t d = 0; d < devices.size(); ++d) {
-      for (std::size_t c = 0; c < cores.size() && !chosen[d]; ++c) {
-        const PuSet nodes(devices[d].numa);
-        if (taken[c] || (near && hwloc_bitmap_intersects(cores[c]->nodeset, nodes.get()) == 0)) continue;
+  // First those that are nearest: no core near a GPU goes to one that is far.
+  for (int most = 0; most <= 2; ++most) {
+    for (std::size_t g = 0; g < gpus.size(); ++g) {
+      for (std::size_t c = 0; c < cores.size() && !chosen[g]; ++c) {
+        if (taken[c] || distance(cores[c], gpus[g]) > most) continue;
         const PuSet here;
         hwloc_bitmap_and(here.get(), cores[c]->cpuset, mine.get());
         const auto first = static_cast<unsigned>(hwloc_bitmap_first(here.get()));
-        chosen[d] = hwloc_get_pu_obj_by_os_index(topology_.get(), first)->logical_index;
+        chosen[g] = hwloc_get_pu_obj_by_os_index(topology_.get(), first)->logical_index;
         taken[c] = true;
       }
     }
@@ -193,6 +212,21 @@ std::vector<unsigned> Topology::near_cores(const std::string& pus, std::span<con
   std::vector<unsigned> numbers;
   for (const auto& number : chosen) numbers.push_back(*number);
   return numbers;
+}
+
+CoreShare Topology::near_gpus(CoreShare share, std::span<const std::optional<Device>> gpus) const {
+  std::vector<std::size_t> on_gpus;
+  for (std::size_t place = 0; place < gpus.size(); ++place) {
+    if (gpus[place]) on_gpus.push_back(place);
+  }
+  if (on_gpus.empty() || share.worker_pus.empty()) return share;
+  std::vector<Device> nearest;
+  for (std::size_t place = 0; place < gpus.size(); ++place) {
+    const auto away = [place](std::size_t other) { return std::max(place, other) - std::min(place, other); };
+    nearest.push_back(*gpus[*std::ranges::min_element(on_gpus, {}, away)]);
+  }
+  share.worker_pus = near_cores(share.binding, nearest);
+  return share;
 }
 
 }  // namespace starpipe::runtime

@@ -112,8 +112,22 @@ class Mapping(CommandTest):
         mixed = self.map(way="linear", device=device)["workers"]
         self.assertEqual(["cuda" if w["device"].startswith("cuda") else "cpu" for w in mixed], kinds)
         self.assertEqual(len({w["device"] for w in mixed}), 8)
-        self.refused(["info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", f"runtime.device={device}"],
-                     "runtime.mapping", "a list of cores and GPUs")
+        best = self.map(device=device)
+        self.assertEqual(["cuda" if w["device"].startswith("cuda") else "cpu" for w in best["workers"]], kinds)
+        self.assertEqual({w["device"] for w in best["workers"]}, {w["device"] for w in mixed})
+        self.assertEqual(len({w["pu"] for w in best["workers"]}), 8)
+        # The four GPUs that are nearest to each other are on one node, and so are the cores.
+        self.assertEqual([w["pu"] // 16 for w in best["workers"]], [int(w["numa"]) for w in best["workers"]])
+        self.assertEqual({f["link"] for f in best["flows"]}, {"PCIe host bridge"})
+        nodes = self.map(nodes=2, device=device)
+        self.assertEqual([w["node"] for w in nodes["workers"]], [0] * 4 + [1] * 4)
+        text = self.ok("info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", f"runtime.device={device}",
+                       "--topology", self.node)
+        for words in ("1f1b: 8 workers, mapping auto", "cuda0", "driven from PU", "core ", "PCIe host bridge"):
+            self.assertIn(words, text)
+        # One device for each worker.
+        self.refused(["info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", "runtime.device=[cuda, cpu]"],
+                     "runtime.device", "2 devices for schedule.workers 8")
 
     def test_cores(self):
         cores = self.map(device="cpu")["workers"]

@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 
 #include "runtime/hardware.hpp"
 #include "runtime/machines.hpp"
+#include "runtime/rank_mapping.hpp"
 #include "runtime/session.hpp"
 #include "starpipe/plan/error.hpp"
 #include "starpipe/plan/registry.hpp"
@@ -46,6 +48,60 @@ std::vector<Device> mapped(std::span<const Device> devices, std::span<const plan
   for (const int device : map_workers(devices, flows))
     by_worker.push_back(devices[static_cast<std::size_t>(device)]);
   return by_worker;
+}
+
+/// By worker: a GPU of the machine, in the order of their numbers, or a core near them, as a rank that has
+/// the machine alone gets them.
+std::vector<Device> mixed_of(const Machine& machine, const std::vector<bool>& on_gpu,
+                             const std::string& host = "") {
+  const MachineFile file(machine);
+  const Topology topology = Topology::from_file(file.path());
+  std::vector<Device> numbered = gpus_of(machine);
+  std::vector<std::optional<Device>> gpus(on_gpu.size());
+  auto next = numbered.begin();
+  for (std::size_t place = 0; place < gpus.size(); ++place) {
+    if (on_gpu[place]) gpus[place] = *next++;
+  }
+  const std::vector<Tenant> alone = {{topology.binding(), static_cast<int>(on_gpu.size())}};
+  const CoreShare share = topology.near_gpus(topology.share(alone, 0), gpus);
+  std::vector<Device> devices = devices_of(topology, share, gpus, static_cast<int>(on_gpu.size()));
+  for (Device& device : devices) device.host = host;
+  return devices;
+}
+
+std::vector<bool> in_turn(std::size_t workers) {
+  std::vector<bool> on_gpu(workers);
+  for (std::size_t w = 0; w < workers; w += 2) on_gpu[w] = true;
+  return on_gpu;
+}
+
+std::vector<DeviceKind> kinds_of(std::span<const Device> devices) {
+  std::vector<DeviceKind> kinds;
+  for (const Device& device : devices) kinds.push_back(device.kind);
+  return kinds;
+}
+
+/// Like devices, in turn.
+std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_64& random) {
+  for (std::size_t w = 1; w < devices.size(); ++w) {
+    const std::size_t other = random() % (w + 1);
+    if (devices[other].kind == devices[w].kind) std::swap(devices[other], devices[w]);
+  }
+  return devices;
+}
+
+/// The least over all mappings that leave cores to workers on cores, and GPUs to the others.
+double least_seconds(const std::vector<Device>& devices, std::span<const plan::Flow> flows) {
+  std::vector<std::size_t> order(devices.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  double least = std::numeric_limits<double>::infinity();
+  do {
+    std::vector<Device> tried;
+    for (std::size_t w = 0; w < order.size() && devices[order[w]].kind == devices[w].kind; ++w)
+      tried.push_back(devices[order[w]]);
+    if (tried.size() == devices.size()) least = std::min(least, link_seconds(tried, flows));
+  } while (std::ranges::next_permutation(order).found);
+  return least;
 }
 
 /// How many pairs of workers that talk do so over such a link.
@@ -189,17 +245,9 @@ TEST(Mapping, OfAFewIsTheBest) {
     const int count = 1 + static_cast<int>(random() % 7);
     const auto devices = random_devices(random, count);
     const auto flows = random_flows(random, count);
-    std::vector<int> order(static_cast<std::size_t>(count));
-    std::iota(order.begin(), order.end(), 0);
-    const double linear = link_seconds(devices, flows);
-    double least = linear;
-    do {
-      std::vector<Device> tried;
-      for (const int device : order) tried.push_back(devices[static_cast<std::size_t>(device)]);
-      least = std::min(least, link_seconds(tried, flows));
-    } while (std::ranges::next_permutation(order).found);
+    const double least = least_seconds(devices, flows);
     EXPECT_NEAR(link_seconds(mapped(devices, flows), flows), least, 1e-6 * least);
-    improved += least < linear;
+    improved += least < link_seconds(devices, flows);
   }
   EXPECT_GT(improved, 30);
 }
@@ -286,6 +334,109 @@ TEST(Mapping, WithoutBytesMessagesCount) {
   const auto flows = plan::count_flows(plan::make_schedule("1f1b", {.workers = 4, .microbatches = 4}), {});
   EXPECT_GT(link_seconds(gpus, flows), 0);
   EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, flows), flows), 1);
+}
+
+// ---- cores and GPUs together ----
+
+TEST(Mixed, CoresAreNearTheGpusOfTheirPartOfTheMachine) {
+  // Worker 3 is next to the GPUs of both nodes; the one before is as near.
+  const auto devices = mixed_of({.gpus = {{0, 2}, {1, 3}}}, {true, false, true, false, false, true});
+  EXPECT_THAT(kinds_of(devices), ElementsAre(DeviceKind::gpu, DeviceKind::core, DeviceKind::gpu,
+                                             DeviceKind::core, DeviceKind::core, DeviceKind::gpu));
+  EXPECT_EQ(devices[2].name, "cuda1");
+  EXPECT_EQ(devices[1].numa, "0");
+  EXPECT_EQ(devices[3].numa, "1");
+  EXPECT_EQ(devices[4].numa, "0");
+  EXPECT_EQ(link_between(devices[0], devices[1]).kind, LinkKind::host_bridge);
+  EXPECT_EQ(link_between(devices[1], devices[0]).kind, LinkKind::host_bridge);
+  EXPECT_EQ(link_between(devices[0], devices[3]).kind, LinkKind::host);
+  EXPECT_EQ(link_between(devices[1], devices[4]).kind, LinkKind::numa) << "two cores";
+  // A PCI hierarchy may begin at a part of a NUMA node.
+  Device beside = devices[1];
+  beside.bridges.clear();
+  EXPECT_EQ(link_between(devices[0], beside).kind, LinkKind::numa);
+  EXPECT_LT(link_between(devices[0], beside).bandwidth, link_between(devices[0], devices[1]).bandwidth);
+  beside.host = "another";
+  EXPECT_EQ(link_between(devices[0], beside).kind, LinkKind::network);
+}
+
+TEST(Mixed, NoCoresOfTheirOwnNoBridge) {
+  const MachineFile file({.cpus = "package:2 [numa] core:2 pu:1", .gpus = {{0}, {1}}});
+  const Topology topology = Topology::from_file(file.path());
+  for (const auto& [binding, kind] : {std::pair{"0-3", LinkKind::host}, {"0-1", LinkKind::host_bridge}}) {
+    const CoreShare crowded = topology.share(std::vector<Tenant>{{binding, 4}}, 0);
+    ASSERT_THAT(crowded.worker_pus, IsEmpty());
+    const std::vector<std::optional<Device>> gpus = {topology.gpus()[0], {}, {}, {}};
+    const CoreShare share = topology.near_gpus(crowded, gpus);
+    EXPECT_THAT(share.worker_pus, IsEmpty());
+    const auto devices = devices_of(topology, share, gpus, 4);
+    EXPECT_EQ(link_between(devices[0], devices[1]).kind, kind) << binding;
+  }
+}
+
+TEST(Mixed, OfAFewIsTheBestAndKeepsKinds) {
+  std::mt19937_64 random(7);
+  int improved = 0;
+  for (int run = 0; run < 60; ++run) {
+    const std::size_t count = 2 + random() % 7;
+    std::vector<bool> on_gpu(count);
+    for (std::size_t w = 0; w < count; ++w) on_gpu[w] = random() % 2 == 0;
+    auto devices = mixed_of({.gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}}, on_gpu);
+    if (run % 2 == 0) {  // one rank on each of two nodes
+      for (std::size_t w = count / 2; w < count; ++w) devices[w].host = "n1";
+    }
+    for (const auto& flows :
+         {random_flows(random, static_cast<int>(count)), flows_of("1f1b", static_cast<int>(count)),
+          flows_of("interleaved-1f1b", static_cast<int>(count))}) {
+      const auto best = mapped(devices, flows);
+      EXPECT_EQ(kinds_of(best), kinds_of(devices));
+      const double least = least_seconds(devices, flows);
+      EXPECT_NEAR(link_seconds(best, flows), least, 1e-6 * least);
+      improved += least < link_seconds(devices, flows);
+    }
+  }
+  EXPECT_GT(improved, 60);
+}
+
+TEST(Mixed, EightGpusAndCoresInTurnCrossOnce) {
+  const auto devices = mixed_of({.gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}}, in_turn(15));
+  const auto flows = flows_of("1f1b", 15);
+  EXPECT_EQ(pairs_over(LinkKind::host, devices, flows), 7) << "linear";
+  const auto best = mapped(devices, flows);
+  EXPECT_EQ(kinds_of(best), kinds_of(devices));
+  EXPECT_EQ(pairs_over(LinkKind::host, best, flows), 1);
+  EXPECT_EQ(pairs_over(LinkKind::host_bridge, best, flows), 13);
+}
+
+TEST(Mixed, OddCounts) {
+  for (const auto& packages :
+       std::vector<std::vector<std::vector<int>>>{{{0, 2, 4}, {1, 3}}, {{6, 1, 3}, {0, 2, 4, 5}}}) {
+    const Machine machine{.gpus = packages};
+    const std::size_t gpus = packages[0].size() + packages[1].size();
+    const auto devices = mixed_of(machine, in_turn(2 * gpus - 1));
+    const auto flows = flows_of("1f1b", static_cast<int>(devices.size()));
+    const auto best = mapped(devices, flows);
+    EXPECT_EQ(kinds_of(best), kinds_of(devices));
+    EXPECT_EQ(pairs_over(LinkKind::host, best, flows), 1) << gpus;
+  }
+}
+
+TEST(Mixed, TwoNodesCrossTheNetworkOnce) {
+  const Machine machine{.cpus = "package:2 [numa] core:10 pu:1", .gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}};
+  std::vector<Device> devices;
+  for (const char* host : {"n0", "n1"}) {
+    const auto node = mixed_of(machine, in_turn(16), host);
+    devices.insert(devices.end(), node.begin(), node.end());
+  }
+  std::mt19937_64 random(3);
+  for (int shuffle = 0; shuffle < 20; ++shuffle) {
+    const auto flows = flows_of("1f1b", 32);
+    const auto best = mapped(devices, flows);
+    EXPECT_EQ(kinds_of(best), kinds_of(devices));
+    EXPECT_EQ(pairs_over(LinkKind::network, best, flows), 1);
+    EXPECT_LE(pairs_over(LinkKind::host, best, flows), 2);
+    devices = shuffled_in_kinds(std::move(devices), random);
+  }
 }
 
 // ---- GPUs and cores of ranks ----
