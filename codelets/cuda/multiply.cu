@@ -6,9 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <type_traits>
 
-#include "codelets/cuda/check.hpp"
+#include "codelets/cuda/kernels.cuh"
 
 namespace starpipe::model::cuda {
 namespace {
@@ -90,7 +91,9 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t c;
 };
 
-cublasLtMatmulAlgo_t choose(const Context& on, const Problem& problem, Descriptors& descriptors) noexcept {
+std::optional<cublasLtMatmulAlgo_t> ask(const Context& on, const Problem& problem,
+                                        const void* bias) noexcept {
+  Descriptors descriptors(problem, bias);
   cublasLtMatmulPreferenceOpaque_t preference;
   check(cublasLtMatmulPreferenceInit(&preference), kWhat);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{problem.workspace});
@@ -103,25 +106,47 @@ cublasLtMatmulAlgo_t choose(const Context& on, const Problem& problem, Descripto
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.c.alignment);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  cublasStatus_t status =
+  const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(on.cublas, &descriptors.operation, &descriptors.b, &descriptors.a,
                                      &descriptors.c, &descriptors.c, &preference, 1, &found, &count);
-  if (status == CUBLAS_STATUS_SUCCESS) status = count == 1 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
-  if (status == CUBLAS_STATUS_SUCCESS) return found.algo;
-  std::fprintf(stderr, "starpipe: cuBLAS: no algorithm for the %s of %zu x %zu and %zu x %zu: %s\n", kWhat,
-               problem.a.rows, problem.a.columns, problem.b.rows, problem.b.columns,
-               cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0)) return {};
+  check(status, kWhat);
+  check(found.state, kWhat);
+  return found.algo;
+}
+
+struct Algorithm {
+  cublasLtMatmulAlgo_t of;
+  bool adds_bias;  ///< else a kernel of ours does
+};
+
+Algorithm choose(const Context& on, const Problem& problem, const void* bias) noexcept {
+  if (bias != nullptr) {
+    if (const auto found = ask(on, problem, bias)) return {*found, true};
+  }
+  if (const auto found = ask(on, problem, nullptr)) return {*found, false};
+  std::fprintf(stderr, "starpipe: cuBLAS: no algorithm for the %s of %zu x %zu and %zu x %zu\n", kWhat,
+               problem.a.rows, problem.a.columns, problem.b.rows, problem.b.columns);
   std::abort();
 }
 
 /// The thread's own, so that workers need no lock; all of them ask cuBLAS the same and get the same.
-const cublasLtMatmulAlgo_t& algorithm(const Context& on, const Problem& problem,
-                                      Descriptors& descriptors) noexcept {
-  thread_local std::map<Problem, cublasLtMatmulAlgo_t> chosen;
+const Algorithm& algorithm(const Context& on, const Problem& problem, const void* bias) noexcept {
+  thread_local std::map<Problem, Algorithm> chosen;
   const auto found = chosen.find(problem);
   if (found != chosen.end()) return found->second;
-  return chosen.emplace(problem, choose(on, problem, descriptors)).first->second;
+  return chosen.emplace(problem, choose(on, problem, bias)).first->second;
 }
+
+template <class T>
+struct AddBias {
+  const T* bias;
+  T* rows;
+  std::size_t columns;
+  __device__ void operator()(std::size_t i) const {
+    rows[i] = static_cast<T>(static_cast<float>(rows[i]) + static_cast<float>(bias[i % columns]));
+  }
+};
 
 }  // namespace
 
@@ -149,12 +174,15 @@ void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const
                         .c = operand(c),
                         .bias_alignment = bias == nullptr ? 0 : alignment(bias, 256),
                         .workspace = size * sizeof(float)};
-  Descriptors descriptors(problem, bias);
+  const Algorithm& chosen = algorithm(on, problem, bias);
+  Descriptors descriptors(problem, chosen.adds_bias ? bias : nullptr);
   const float alpha = 1;
   check(cublasLtMatmul(on.cublas, &descriptors.operation, &alpha, b.data, &descriptors.b, a.data,
-                       &descriptors.a, &beta, c.data, &descriptors.c, c.data, &descriptors.c,
-                       &algorithm(on, problem, descriptors), workspace, problem.workspace, on.stream),
+                       &descriptors.a, &beta, c.data, &descriptors.c, c.data, &descriptors.c, &chosen.of,
+                       workspace, problem.workspace, on.stream),
         kWhat);
+  if (bias == nullptr || chosen.adds_bias) return;
+  for_each(on, "bias", c.rows * c.columns, AddBias<Sum>{bias, c.data, c.columns});
 }
 
 template void multiply(const Context&, cublasComputeType_t, const Matrix<const float>&,

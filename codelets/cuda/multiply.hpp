@@ -44,7 +44,8 @@ constexpr std::size_t multiply_scratch(std::size_t m, std::size_t n) noexcept {
 
 /// C = op(A) op(B) + beta * C, plus the bias (one number a column; may be null) in each row. Products are
 /// summed in fp32, in an order that depends on the shapes, the arrays' alignment and the kind of GPU.
-/// `scratch`: multiply_scratch() of C's shape.
+/// `scratch`: multiply_scratch() of C's shape. Where cuBLAS has no algorithm that adds a bias, a kernel does
+/// after the product, which is then rounded twice.
 ///
 /// cuBLAS is asked for an algorithm when a thread has its first product of a kind, and the thread keeps it:
 /// only then is memory of the host allocated.

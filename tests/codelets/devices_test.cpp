@@ -155,6 +155,8 @@ std::vector<Case> cases() {
       {"linear", {"linear", "l", 70, 33, {{"outputs", 45}}}},
       {"linear_aligned", {"linear", "l", 64, 32, {{"outputs", 48}}}},
       {"linear_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}}},
+      // A bias of one column, which cuBLAS may not add.
+      {"linear_one_output", {"linear", "l", 70, 33, {{"outputs", 1}}}},
       {"linear_conv1d", {"linear", "l", 150, 7, {{"outputs", 33}, {"conv1d", 1}}}},
       {"linear_conv1d_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}, {"bias", 0}}}},
       // Without a bias, which the product could cancel: bounds are relative to the largest result.

@@ -169,6 +169,8 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtM
   if (requested < 1 || !emulated_fits(*operation, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   // Any other scheme may round parts of a sum to bf16, too little for tests of its result to tell.
   if (preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) return CUBLAS_STATUS_NOT_SUPPORTED;
+  // Which products have a bias added is not documented; not those of one column, here.
+  if (operation->epilogue == CUBLASLT_EPILOGUE_BIAS && d->rows == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   cublasLtMatmulAlgo_t& algo = results[0].algo;
   algo = {*operation, *a, *b, *c, *d, preference->workspace, {}, 1};
   std::memcpy(algo.alignments, preference->alignments, sizeof(algo.alignments));
