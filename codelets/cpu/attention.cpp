@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
@@ -38,6 +37,7 @@ class Attention final : public Layer {
   std::size_t input_columns() const override { return 3 * hidden_; }
   std::size_t output_columns() const override { return hidden_; }
   std::size_t stash_size() const override { return rows_ * 3 * hidden_ + rows_ * heads_; }
+  bool keeps_input() const override { return true; }
   std::size_t statistics_size() const override { return rows_ * heads_; }
   std::size_t scratch_size() const override { return 2 * std::min(kBlock, context_) * context_; }
   double flops() const override {
@@ -48,7 +48,7 @@ class Attention final : public Layer {
 
   void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
                std::span<float> stash, std::span<float> scratch) const noexcept override {
-    std::memcpy(stash.data(), input.data(), rows_ * 3 * hidden_ * sizeof(float));
+    cpu::keep_input(input, stash);
     const std::size_t stride = 3 * hidden_;
     for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
       for (std::size_t head = 0; head < heads_; ++head) {

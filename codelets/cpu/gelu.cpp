@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
 
 #include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
@@ -24,12 +23,13 @@ class Gelu final : public Layer {
   std::size_t input_columns() const override { return columns_; }
   std::size_t output_columns() const override { return columns_; }
   std::size_t stash_size() const override { return rows_ * columns_; }
+  bool keeps_input() const override { return true; }
   double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
 
   void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
                std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = rows_ * columns_;
-    std::memcpy(stash.data(), input.data(), count * sizeof(float));
+    cpu::keep_input(input, stash);
     const float* __restrict x = input.data();
     float* __restrict y = output.data();
     for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);

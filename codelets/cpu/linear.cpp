@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 
 #include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
@@ -28,6 +27,7 @@ class Linear final : public Layer {
   std::size_t input_columns() const override { return inputs_; }
   std::size_t output_columns() const override { return outputs_; }
   std::size_t stash_size() const override { return rows_ * inputs_; }
+  bool keeps_input() const override { return true; }
   double flops() const override {
     return 2.0 * static_cast<double>(rows_) * static_cast<double>(inputs_) * static_cast<double>(outputs_);
   }
@@ -43,7 +43,7 @@ class Linear final : public Layer {
 
   void forward(std::span<const float> parameters, std::span<const float> input, std::span<float> output,
                std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
-    std::memcpy(stash.data(), input.data(), rows_ * inputs_ * sizeof(float));
+    cpu::keep_input(input, stash);
     if (bias_) {
       const float* bias = parameters.data() + inputs_ * outputs_;
       for (std::size_t r = 0; r < rows_; ++r) std::copy_n(bias, outputs_, output.data() + r * outputs_);

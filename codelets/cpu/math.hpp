@@ -3,12 +3,19 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace starpipe::model::cpu {
+
+/// To the beginning of the stash, unless it is there already.
+inline void keep_input(std::span<const float> input, std::span<float> stash) noexcept {
+  if (input.data() != stash.data()) std::ranges::copy(input, stash.begin());
+}
 
 // Sums and maxima run in eight lanes: a compiler must not reorder a plain float loop, so it would not
 // vectorise it. The order is fixed by the code, so results do not depend on the machine's vectors.

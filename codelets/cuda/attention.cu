@@ -7,6 +7,7 @@
 #include "codelets/cuda/attention.cuh"
 #include "codelets/cuda/attention_bf16_backward.cuh"
 #include "codelets/cuda/attention_bf16_forward.cuh"
+#include "codelets/cuda/keep_input.hpp"
 #include "starpipe/model/cuda_twin.hpp"
 
 namespace starpipe::model::cuda {
@@ -45,9 +46,7 @@ class Attention final : public CudaLayer {
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = blocks_.qkv_size();
-    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(float), cudaMemcpyDeviceToDevice,
-                          on.stream),
-          "attention F");
+    keep_input(on, "attention F", input, stash, count * sizeof(float));
     launch(on, "attention F", blocks_.grid(attention::kTile, kThreads, attention::kForwardShared<D>),
            attention::forward<D>, blocks_.shape(), input.as<float>(), output.as<float>(),
            floats_behind<float>(stash, count));
@@ -80,9 +79,7 @@ class TensorCoreAttention final : public CudaLayer {
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = blocks_.qkv_size();
-    check(cudaMemcpyAsync(stash.data(), input.data(), count * sizeof(Bf16), cudaMemcpyDeviceToDevice,
-                          on.stream),
-          "attention F");
+    keep_input(on, "attention F", input, stash, count * sizeof(Bf16));
     launch(on, "attention F", grid<attention::bf16::Forward<D>>(), attention::bf16::forward<D>,
            blocks_.shape(), vectors({input, output}), input.as<Bf16>(), output.as<Bf16>(),
            floats_behind<Bf16>(stash, count));

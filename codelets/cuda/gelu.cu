@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/keep_input.hpp"
 #include "codelets/cuda/kernels.cuh"
 #include "starpipe/model/cuda_twin.hpp"
 
@@ -9,11 +10,7 @@ template <class T>
 struct Forward {
   const T* x;
   T* y;
-  T* kept;
-  __device__ void operator()(std::size_t i) const {
-    kept[i] = x[i];
-    y[i] = static_cast<T>(gelu(static_cast<float>(x[i])));
-  }
+  __device__ void operator()(std::size_t i) const { y[i] = static_cast<T>(gelu(static_cast<float>(x[i]))); }
 };
 
 template <class T>
@@ -34,7 +31,8 @@ class Gelu final : public CudaLayer {
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    for_each(on, "gelu F", count_, Forward<T>{input.as<T>(), output.as<T>(), stash.as<T>()});
+    keep_input(on, "gelu F", input, stash, count_ * sizeof(T));
+    for_each(on, "gelu F", count_, Forward<T>{input.as<T>(), output.as<T>()});
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,

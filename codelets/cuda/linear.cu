@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/keep_input.hpp"
 #include "codelets/cuda/kernels.cuh"
 #include "codelets/cuda/multiply.hpp"
 #include "starpipe/model/cuda_twin.hpp"
@@ -40,9 +41,7 @@ class Linear final : public CudaLayer {
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    check(cudaMemcpyAsync(stash.data(), input.data(), rows_ * inputs_ * sizeof(T), cudaMemcpyDeviceToDevice,
-                          on.stream),
-          "linear F");
+    keep_input(on, "linear F", input, stash, rows_ * inputs_ * sizeof(T));
     T* const y = output.as<T>();
     if (bias_) {
       const T* bias = parameters.as<T>() + inputs_ * outputs_;

@@ -31,7 +31,7 @@ void split(const Backend& backend, ConstMemory joined, std::size_t joined_column
   }
 }
 
-/// Nothing when they are the same.
+/// Nothing when they are the same already.
 void copy(const Backend& backend, ConstMemory from, Memory to) noexcept {
   if (from.data() != to.data()) backend.copy(from, to);
 }
@@ -54,7 +54,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   joined_columns_ = std::accumulate(input_columns_.begin(), input_columns_.end(), std::size_t{0});
   std::size_t columns = joined_columns_;
   std::size_t widest = columns;
-  std::vector<std::size_t> open;  // words of the open residual connections
+  std::vector<std::size_t> open;  // residual connections
   std::size_t open_size = 0;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     Place place;
@@ -63,24 +63,27 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
         add_layer(i, columns, place);
         break;
       case StageOp::Kind::residual_begin:
-        open_size += open.emplace_back(matrix_size(precision_, columns));
+        place.residual = open_size;
+        open_size += matrix_size(precision_, columns);
         residual_size_ = std::max(residual_size_, open_size);
+        open.push_back(i);
         break;
       case StageOp::Kind::residual_end:
-        require(!open.empty() && open.back() == matrix_size(precision_, columns),
-                "residual connection does not fit");
-        open_size -= open.back();
+        require(!open.empty() && places_[open.back()].columns == columns, "residual connection does not fit");
+        place.partner = open.back();
+        place.residual = open_size = places_[open.back()].residual;
+        places_[open.back()].partner = i;
         open.pop_back();
         break;
     }
     place.columns = columns;
-    place.output_size = matrix_size(precision_, columns);
     widest = std::max(widest, columns);
     places_.push_back(place);
   }
   require(open.empty(), "residual connection leaves the stage");
   if (loss_ != nullptr) add_loss(columns);
   buffer_size_ = matrix_size(precision_, widest);
+  find_places();
 }
 
 void Stage::add_layer(std::size_t op, std::size_t& columns, Place& place) {
@@ -120,9 +123,37 @@ void Stage::add_loss(std::size_t columns) {
   }
 }
 
-std::size_t Stage::size_before(std::size_t op) const {
-  if (op > 0) return places_[op - 1].output_size;
-  return input_columns_.size() == 1 ? input_size(0) : matrix_size(precision_, joined_columns_);
+std::size_t Stage::value_read(std::size_t op) const {
+  while (op > 0 && is(StageOp::Kind::residual_begin, op - 1)) --op;
+  return op;
+}
+
+std::size_t Stage::value_given(std::size_t op) const {
+  std::size_t value = op + 1;
+  while (is(StageOp::Kind::residual_end, value)) ++value;
+  return value;
+}
+
+void Stage::find_places() {
+  for (std::size_t i = 0; i <= ops_.size(); ++i) {
+    Value value;
+    value.size = i > 0                       ? matrix_size(precision_, places_[i - 1].columns)
+                 : input_columns_.size() > 1 ? matrix_size(precision_, joined_columns_)
+                                             : input_size(0);
+    std::size_t reader = i;
+    while (is(StageOp::Kind::residual_begin, reader)) ++reader;
+    if (reader > i) value.residual = places_[i].residual;
+    if (is(StageOp::Kind::layer, reader) && ops_[reader].layer->keeps_input()) {
+      value.stash = places_[reader].stash;
+    }
+    std::size_t writer = i;  // the op before it
+    while (writer > 0 && is(StageOp::Kind::residual_end, writer - 1)) --writer;
+    if (writer < i) value.gradient_residual = places_[i - 1].residual;
+    if (writer > 0 && places_[writer - 1].parameter_size > 0) {
+      value.gradient = places_[writer - 1].gradient;
+    }
+    values_.push_back(value);
+  }
 }
 
 // A layer's weights start at any element; arrays are aligned, not what is within.
@@ -167,42 +198,43 @@ double Stage::flops() const {
 void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs, ConstMemory target,
                     Memory output, Memory stash, Memory scratch, const Backend& backend) const noexcept {
   const Scratch room = divide(scratch, stash.empty());
-  std::size_t open = 0;  // words of open residual connections
-  const auto stash_at = [&](std::size_t at, std::size_t size) noexcept {
-    return stash.empty() ? room.kept.first(size) : stash.subspan(at, size);
+  // `current`: what must not be overwritten.
+  const auto place_for = [&](std::size_t value, ConstMemory current) noexcept -> Memory {
+    const Value& of = values_[value];
+    if (value == ops_.size() && !is_sink() && !output.empty()) return output.first(of.size);
+    if (of.stash != kNone && !stash.empty()) return stash.subspan(of.stash, of.size);
+    if (of.residual != kNone) return room.residuals.subspan(of.residual, of.size);
+    return room.other(current).first(of.size);
   };
 
-  ConstMemory x = inputs[0].first(input_size(0));
+  ConstMemory start = inputs[0].first(input_size(0));
   if (inputs.size() > 1) {
-    const Memory joined = room.buffers[0].first(matrix_size(precision_, joined_columns_));
+    const Memory joined = place_for(0, {});
     join(backend, inputs, input_columns_, rows_, joined_columns_, element_bytes(precision_), joined);
-    x = joined;
+    start = joined;
   }
+  ConstMemory x = start;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const Place& place = places_[i];
-    const std::size_t size = place.output_size;
-    if (ops_[i].kind == StageOp::Kind::residual_begin) {
-      copy(backend, x, room.residuals.subspan(open, size));
-      open += size;
-      continue;
-    }
-    const bool last = i + 1 == ops_.size() && !is_sink() && !output.empty();
-    const Memory y = (last ? output : room.other(x)).first(size);
+    if (ops_[i].kind == StageOp::Kind::residual_begin) continue;
+    const Memory y = place_for(i + 1, x);
     if (ops_[i].kind == StageOp::Kind::residual_end) {
-      open -= size;
-      backend.add(precision_, x, room.residuals.subspan(open, size), y);
+      const std::size_t kept = value_read(place.partner);
+      backend.add(precision_, x, kept == 0 ? start : place_for(kept, {}), y);
     } else {
-      backend.forward(*ops_[i].layer, weights_of(place, parameters), x, y,
-                      stash_at(place.stash, place.stash_size), room.layer);
+      const Memory layer_stash =
+          stash.empty() ? room.kept.first(place.stash_size) : stash.subspan(place.stash, place.stash_size);
+      backend.forward(*ops_[i].layer, weights_of(place, parameters), x, y, layer_stash, room.layer);
     }
     x = y;
   }
   if (is_sink()) {
     const std::size_t size = loss_->stash_words();
-    backend.forward(*loss_, x, target.floats(), stash_at(stash_size_ - size, size), output.floats(),
-                    room.layer);
+    backend.forward(*loss_, x, target.floats(),
+                    stash.empty() ? room.kept.first(size) : stash.subspan(stash_size_ - size, size),
+                    output.floats(), room.layer);
   } else if (!output.empty()) {
-    copy(backend, x, output.first(x.size()));  // only when there was no op
+    copy(backend, x, output.first(x.size()));  // only when no op wrote it
   }
 }
 
@@ -211,45 +243,40 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
                          std::span<const Memory> input_gradients, Memory gradient_stash,
                          Memory parameter_gradient, Memory scratch, const Backend& backend) const noexcept {
   const Scratch room = divide(scratch, false);
-  std::size_t open = 0;
   const bool source = input_gradients.empty();
   const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradient before it
 
-  // Where the gradient of what ops_[i] reads goes. Straight to where it is needed, when that is known.
-  const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
-    const std::size_t size = size_before(i);
-    if (i == 0 && input_gradients.size() == 1) return input_gradients[0].first(size);
-    if (i > 0 && places_[i - 1].parameter_size > 0 && !gradient_stash.empty()) {
-      return gradient_stash.subspan(places_[i - 1].gradient, size);
-    }
-    return room.other(current).first(size);
+  // Of the gradient of values_[value]. `current`: what must not be overwritten.
+  const auto place_for = [&](std::size_t value, ConstMemory current) noexcept -> Memory {
+    const Value& of = values_[value];
+    if (value == 0 && input_gradients.size() == 1) return input_gradients[0].first(of.size);
+    if (of.gradient != kNone && !gradient_stash.empty()) return gradient_stash.subspan(of.gradient, of.size);
+    if (of.gradient_residual != kNone) return room.residuals.subspan(of.gradient_residual, of.size);
+    return room.other(current).first(of.size);
   };
 
-  ConstMemory dy;
+  ConstMemory start;
   if (is_sink()) {
-    const Memory start = place_for(ops_.size(), {});
+    const Memory gradient = place_for(ops_.size(), {});
     const std::size_t size = loss_->stash_words();
-    backend.backward_input(*loss_, stash.subspan(stash_size_ - size, size), loss_scale, start, room.layer);
-    dy = start;
+    backend.backward_input(*loss_, stash.subspan(stash_size_ - size, size), loss_scale, gradient, room.layer);
+    start = gradient;
   } else {
-    dy = output_gradients[0].first(output_size());
+    start = output_gradients[0].first(output_size());
     for (const ConstMemory more : output_gradients.subspan(1)) {
-      const Memory sum = room.buffers[0].first(dy.size());
-      backend.add(precision_, dy, more, sum);  // element by element, so `sum` may be `dy`
-      dy = sum;
+      const Memory sum = place_for(ops_.size(), {});
+      backend.add(precision_, start, more, sum);  // from the third on, `start` is `sum`
+      start = sum;
     }
   }
+  ConstMemory dy = start;
   for (std::size_t i = ops_.size(); i-- > end;) {
     const Place& place = places_[i];
-    if (ops_[i].kind == StageOp::Kind::residual_end) {
-      copy(backend, dy, room.residuals.subspan(open, dy.size()));
-      open += dy.size();
-      continue;
-    }
+    if (ops_[i].kind == StageOp::Kind::residual_end) continue;
     if (ops_[i].kind == StageOp::Kind::residual_begin) {
+      const std::size_t kept = value_given(place.partner);
       const Memory dx = place_for(i, dy);
-      open -= dx.size();
-      backend.add(precision_, dy, room.residuals.subspan(open, dx.size()), dx);
+      backend.add(precision_, dy, kept == ops_.size() ? start : place_for(kept, {}), dx);
       dy = dx;
       continue;
     }
@@ -290,7 +317,7 @@ void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memo
     const Place& place = places_[i];
     if (place.parameter_size == 0) continue;
     backend.backward_weights(*ops_[i].layer, stash.subspan(place.stash, place.stash_size),
-                             gradient_stash.subspan(place.gradient, place.output_size),
+                             gradient_stash.subspan(place.gradient, matrix_size(precision_, place.columns)),
                              parameter_gradient.subspan(place.parameters, place.parameter_size).floats(),
                              room.layer);
   }

@@ -286,6 +286,25 @@ TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
   expect_close(run(0).stash, run(0, Cpu()).stash, "stash", tolerance_);
 }
 
+// Stages have it written there.
+TEST_P(LayerPasses, FindTheirInputInTheStash) {
+  if (!layer_->keeps_input()) return;
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results apart = run(0);
+  const Floats input = encoded(precision_, input_);
+  Floats start(layer_->stash_words(), kNaN);
+  std::ranges::copy(input, start.begin());
+  DeviceFloats stash = put(start);
+  DeviceFloats parameters = put_array(parameters_);
+  DeviceFloats output = poisoned(words(precision_, weights_.size()));
+  DeviceFloats scratch = poisoned(layer_->scratch_words(device_->is_gpu()));
+  on().forward(*layer_, parameters, stash.span().first(input.size()), output, stash, scratch);
+  const std::size_t statistics = layer_->statistics_size();
+  EXPECT_EQ(decoded(precision_, output.read("output"), weights_.size()), apart.output);
+  EXPECT_EQ(decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
+            apart.stash);
+}
+
 const auto name_of_passes = [](const auto& test) {
   return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param).label;
 };

@@ -325,6 +325,73 @@ TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
   EXPECT_EQ(first->weight_passes, 2);
 }
 
+/// The CPU, which counts what is copied as it is.
+class CopyCounter final : public Backend {
+ public:
+  void zero(Memory memory) const noexcept override { cpu_.zero(memory); }
+  void copy(ConstMemory from, Memory to) const noexcept override {
+    ++copies;
+    cpu_.copy(from, to);
+  }
+  void add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept override {
+    cpu_.add(precision, a, b, sum);
+  }
+  void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
+                    std::size_t columns, std::size_t rows) const noexcept override {
+    cpu_.copy_columns(from, from_stride, to, to_stride, columns, rows);
+  }
+  void round(std::span<const float> from, Memory to) const noexcept override { cpu_.round(from, to); }
+  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
+               Memory scratch) const noexcept override {
+    copies += layer.keeps_input() && input.data() != stash.data() ? 1 : 0;
+    cpu_.forward(layer, parameters, input, output, stash, scratch);
+  }
+  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash, ConstMemory dy,
+                      Memory dx, Memory scratch) const noexcept override {
+    cpu_.backward_input(layer, parameters, stash, dy, dx, scratch);
+  }
+  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory dy, std::span<float> gradient,
+                        Memory scratch) const noexcept override {
+    cpu_.backward_weights(layer, stash, dy, gradient, scratch);
+  }
+  void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
+               std::span<float> mean, Memory scratch) const noexcept override {
+    cpu_.forward(loss, input, target, stash, mean, scratch);
+  }
+  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory dx,
+                      Memory scratch) const noexcept override {
+    cpu_.backward_input(loss, stash, scale, dx, scratch);
+  }
+  void update(const OptimizerConfig& config, int step, std::span<const float> gradient,
+              std::span<float> parameters, std::span<float> state) const noexcept override {
+    cpu_.update(config, step, gradient, parameters, state);
+  }
+
+  mutable int copies = 0;
+
+ private:
+  const Backend& cpu_ = cpu_backend();
+};
+
+// All that a block of a transformer hands on lies where it is needed next.
+TEST(Stage, CopiesNothingBetweenItsLayers) {
+  const Stage stage(joined({block(), block()}), kRows, {8}, nullptr);
+  const Floats parameters = random_floats(stage.parameter_size(), 1);
+  const Floats x = random_floats(kRows * 8, 2);
+  const Floats dy = random_floats(kRows * 8, 3);
+  Floats y(kRows * 8), dx(kRows * 8), sums(stage.parameter_size()), stash(stage.stash_size());
+  Floats kept(stage.gradient_stash_size()), scratch(stage.scratch_size());
+  const std::vector<ConstMemory> in = {x};
+  const std::vector<ConstMemory> gradients = {dy};
+  const std::vector<Memory> out = {dx};
+  const CopyCounter counter;
+  stage.forward(parameters, in, {}, y, stash, scratch, counter);
+  stage.backward(parameters, stash, gradients, 1, out, sums, scratch, counter);
+  EXPECT_EQ(counter.copies, 0);
+  stage.backward_input(parameters, stash, gradients, 1, out, kept, scratch, counter);
+  EXPECT_EQ(counter.copies, 1);  // the last layer's gradient, which is the next stage's
+}
+
 TEST(Stage, KnowsItsSizes) {
   const Stage stage({linear("a", 9, 8), layer({"gelu", "g", kRows, 8, {}})}, kRows, {3, 6}, nullptr);
   EXPECT_EQ(stage.rows(), kRows);

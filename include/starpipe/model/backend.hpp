@@ -33,7 +33,8 @@ class Backend {
 
   // The passes of a layer and of the loss, in its precision: see Layer and Loss. `parameters`, `input`,
   // `output` and their gradients are arrays in that precision, but ids, targets, `mean` and the parameters'
-  // gradient are floats. `stash`: stash_words(), `scratch`: scratch_words().
+  // gradient are floats. `stash`: stash_words(), `scratch`: scratch_words(). `input` may be the beginning of
+  // `stash` where the layer keeps its input.
   virtual void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,
                        Memory stash, Memory scratch) const noexcept = 0;
   virtual void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,

@@ -54,7 +54,7 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key);
 /// Inputs and outputs are row-major matrices of `rows()` rows; token ids travel as floats (exact up to 2^24).
 /// The passes here are those of a CPU, on fp32 whatever the layer's precision: cpu_backend() converts. A
 /// layer is immutable after construction and its passes are thread-safe: all state is in the spans, which
-/// never overlap. Passes do not allocate and do not throw.
+/// never overlap but for keeps_input(). Passes do not allocate and do not throw.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -68,6 +68,9 @@ class Layer {
   [[nodiscard]] virtual std::size_t stash_size() const = 0;
   /// How many of them, the last ones, are floats in any precision: statistics of rows, token ids.
   [[nodiscard]] virtual std::size_t statistics_size() const { return 0; }
+  /// Whether its stash begins with its input, as it is. `input` of F may then be the stash's beginning: what
+  /// writes the input writes it there, and nothing is copied.
+  [[nodiscard]] virtual bool keeps_input() const { return false; }
   /// Whether its input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
   /// Floats of working memory that any of the passes needs.

@@ -12,8 +12,8 @@
 
 namespace starpipe::model {
 
-/// One step of a stage: a layer, or one end of a residual connection (`x + f(x)`): `begin` keeps a copy
-/// of the current activation, `end` adds it. Residual connections nest and never cross a stage.
+/// One step of a stage: a layer, or one end of a residual connection (`x + f(x)`): `begin` keeps the
+/// current activation, `end` adds it. Residual connections nest and never cross a stage.
 struct StageOp {
   enum class Kind { layer, residual_begin, residual_end };
   Kind kind = Kind::layer;
@@ -103,25 +103,46 @@ class Stage {
                 Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
 
  private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
   /// Where what an op has lies, in words but for the parameters, which are counted.
   struct Place {
     std::size_t parameters = 0, parameter_size = 0;
     std::size_t stash = 0, stash_size = 0;
-    std::size_t gradient = 0;     ///< in the gradient stash, for layers with parameters
-    std::size_t columns = 0;      ///< of the op's output
-    std::size_t output_size = 0;  ///< of all rows
+    std::size_t gradient = 0;  ///< in the gradient stash, for layers with parameters
+    std::size_t columns = 0;   ///< of the op's output
+    std::size_t partner = 0;   ///< the op at the other end of the residual connection
+    std::size_t residual = 0;  ///< where what the connection keeps may lie, in the scratch for it
+  };
+
+  /// values_[i]: what ops_[i] reads and the op before it writes. Value and gradient are written to where they
+  /// are needed next, so that nothing is copied; kNone: not needed there. A connection's begin writes no
+  /// value of its own, its end no gradient.
+  struct Value {
+    std::size_t size = 0;
+    std::size_t stash = kNone;              ///< of the layer that reads it, which keeps its input
+    std::size_t residual = kNone;           ///< of the connection that begins here
+    std::size_t gradient = kNone;           ///< in the gradient stash, of the layer that wrote it
+    std::size_t gradient_residual = kNone;  ///< of the connection that ends here
   };
 
   [[nodiscard]] std::size_t matrix_size(Precision precision, std::size_t columns) const {
     return words(precision, rows_ * columns);
   }
-  /// Words that the gradient of what ops_[op] reads has.
-  [[nodiscard]] std::size_t size_before(std::size_t op) const;
   [[nodiscard]] ConstMemory weights_of(const Place& place, ConstMemory parameters) const;
 
   // Parts of the constructor. They throw as it does.
   void add_layer(std::size_t op, std::size_t& columns, Place& place);
   void add_loss(std::size_t columns);
+  void find_places();
+
+  [[nodiscard]] bool is(StageOp::Kind kind, std::size_t op) const {
+    return op < ops_.size() && ops_[op].kind == kind;
+  }
+  /// The value that ops_[op] reads: that before the connections which begin there.
+  [[nodiscard]] std::size_t value_read(std::size_t op) const;
+  /// The value whose gradient is that of ops_[op]'s output: that behind the connections which end there.
+  [[nodiscard]] std::size_t value_given(std::size_t op) const;
 
   /// The parts of a pass's scratch. `kept` is where a layer's stash is that is not kept, if one is wanted.
   struct Scratch {
@@ -142,6 +163,7 @@ class Stage {
 
   std::vector<StageOp> ops_;
   std::vector<Place> places_;
+  std::vector<Value> values_;  ///< one more than ops
   std::size_t rows_;
   std::vector<std::size_t> input_columns_;
   std::shared_ptr<const Loss> loss_;

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "codelets/cuda/check.hpp"
+#include "codelets/cuda/context.hpp"
+#include "starpipe/model/memory.hpp"
+
+namespace starpipe::model::cuda {
+
+/// The input's bytes to the beginning of the stash, unless they are there already.
+inline void keep_input(const Context& on, const char* name, ConstMemory input, Memory stash,
+                       std::size_t bytes) noexcept {
+  if (input.data() == stash.data()) return;
+  check(cudaMemcpyAsync(stash.data(), input.data(), bytes, cudaMemcpyDeviceToDevice, on.stream), name);
+}
+
+}  // namespace starpipe::model::cuda
