@@ -83,16 +83,40 @@ class Block {
   }
 
   float exchange(float value, int lane_mask) {
-    Fiber& fiber = *fibers_[current_];
-    const int slot = fiber.exchange++ % 2;
-    fiber.offered[slot] = value;
+    const int slot = offer(value);
     const std::size_t partner = current_ ^ static_cast<std::size_t>(lane_mask);
     wait(Fiber::State::at_warp_barrier);
     return fibers_[partner]->offered[slot];
   }
 
+  unsigned ballot(bool predicate) {
+    const int slot = offer(predicate ? 1.0f : 0.0f);
+    wait(Fiber::State::at_warp_barrier);
+    const std::size_t first = current_ / kLanes * kLanes;
+    unsigned lanes = 0;
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      if (fibers_[first + i]->offered[slot] != 0) lanes |= 1u << i;
+    }
+    return lanes;
+  }
+
+  bool any(bool predicate) {
+    const int slot = offer(predicate ? 1.0f : 0.0f);
+    wait(Fiber::State::at_block_barrier);
+    const auto offers = [slot](const auto& fiber) { return fiber->offered[slot] != 0; };
+    return std::any_of(fibers_.begin(), fibers_.begin() + static_cast<std::ptrdiff_t>(count_), offers);
+  }
+
  private:
   static void enter();
+
+  /// The slot of the exchange in which the value is offered.
+  int offer(float value) {
+    Fiber& fiber = *fibers_[current_];
+    const int slot = fiber.exchange++ % 2;
+    fiber.offered[slot] = value;
+    return slot;
+  }
 
   void start(std::size_t i, const dim3& threads) {
     Fiber& fiber = *fibers_[i];
@@ -182,6 +206,12 @@ void renew_shared(std::size_t count) {
 
 }  // namespace
 
+void require_whole_warp(unsigned mask) {
+  if (mask == 0xffffffffu) return;
+  std::fprintf(stderr, "emulated CUDA: an exchange of less than a warp\n");
+  std::abort();
+}
+
 float* shared_floats() { return shared().get(); }
 
 void run_grid(const char* name, const Grid& grid, const std::function<void()>& thread) {
@@ -209,15 +239,18 @@ void run_grid(const char* name, const Grid& grid, const std::function<void()>& t
 
 using starpipe::model::cuda::block;
 using starpipe::model::cuda::Fiber;
+using starpipe::model::cuda::require_whole_warp;
 
 // NOLINTBEGIN(bugprone-reserved-identifier)
 void __syncthreads() { block().wait(Fiber::State::at_block_barrier); }
 void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
+int __syncthreads_or(int predicate) { return block().any(predicate != 0) ? 1 : 0; }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
-  if (mask != 0xffffffffu) {
-    std::fprintf(stderr, "emulated CUDA: a shuffle of less than a warp\n");
-    std::abort();
-  }
+  require_whole_warp(mask);
   return block().exchange(value, lane_mask);
+}
+unsigned __ballot_sync(unsigned mask, int predicate) {
+  require_whole_warp(mask);
+  return block().ballot(predicate != 0);
 }
 // NOLINTEND(bugprone-reserved-identifier)
