@@ -15,15 +15,6 @@ struct BiasRows {
   __device__ void operator()(std::size_t i) const { y[i] = bias[i % columns]; }
 };
 
-template <class T>
-struct Element {
-  const T* values;
-  std::size_t columns;
-  __device__ float operator()(std::size_t row, std::size_t column) const {
-    return static_cast<float>(values[row * columns + column]);
-  }
-};
-
 /// codelets/cpu/linear.cpp on a GPU.
 template <class T>
 class Linear final : public CudaLayer {
@@ -73,7 +64,7 @@ class Linear final : public CudaLayer {
                   inputs_);
     }
     if (bias_) {
-      sum_rows(on, "linear W", rows_, outputs_, Element<T>{dy, outputs_}, dw + inputs_ * outputs_, scratch);
+      sum_rows(on, "linear W", rows_, outputs_, Elements<T>{dy}, dw + inputs_ * outputs_, scratch);
     }
   }
 
