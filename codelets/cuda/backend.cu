@@ -13,16 +13,29 @@ struct Sum {
   const T* a;
   const T* b;
   T* sum;
-  __device__ void operator()(std::size_t i) const {
-    sum[i] = static_cast<T>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    Values<N> x = load<N>(a + i);
+    const Values<N> y = load<N>(b + i);
+    for (int k = 0; k < N; ++k) x[k] += y[k];
+    store(sum + i, x);
   }
 };
 
 struct Rounded {
   const float* from;
   Bf16* to;
-  __device__ void operator()(std::size_t i) const { to[i] = static_cast<Bf16>(from[i]); }
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    store(to + i, load<N>(from + i));
+  }
 };
+
+template <class T>
+void add_arrays(const Context& on, ConstMemory a, ConstMemory b, Memory sum) noexcept {
+  for_each_pack<Sum<T>, kPack<T>>(on, "add", sum.size() * sizeof(float) / sizeof(T), a.as<T>(), b.as<T>(),
+                                  sum.as<T>());
+}
 
 }  // namespace
 
@@ -38,9 +51,9 @@ void StreamBackend::copy(ConstMemory from, Memory to) const noexcept {
 
 void StreamBackend::add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept {
   if (precision == Precision::bf16) {
-    for_each(on_, "add", 2 * sum.size(), Sum<Bf16>{a.as<Bf16>(), b.as<Bf16>(), sum.as<Bf16>()});
+    add_arrays<Bf16>(on_, a, b, sum);
   } else {
-    for_each(on_, "add", sum.size(), Sum<float>{a.as<float>(), b.as<float>(), sum.as<float>()});
+    add_arrays<float>(on_, a, b, sum);
   }
 }
 
@@ -53,7 +66,7 @@ void StreamBackend::copy_columns(const std::byte* from, std::size_t from_stride,
 }
 
 void StreamBackend::round(std::span<const float> from, Memory to) const noexcept {
-  for_each(on_, "round", from.size(), Rounded{from.data(), to.as<Bf16>()});
+  for_each_pack<Rounded, kPack<Bf16>>(on_, "round", from.size(), from.data(), to.as<Bf16>());
 }
 
 void StreamBackend::forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,

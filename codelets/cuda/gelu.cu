@@ -10,7 +10,12 @@ template <class T>
 struct Forward {
   const T* x;
   T* y;
-  __device__ void operator()(std::size_t i) const { y[i] = static_cast<T>(gelu(static_cast<float>(x[i]))); }
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    Values<N> v = load<N>(x + i);
+    for (int k = 0; k < N; ++k) v[k] = gelu(v[k]);
+    store(y + i, v);
+  }
 };
 
 template <class T>
@@ -18,8 +23,12 @@ struct Backward {
   const T* x;
   const T* dy;
   T* dx;
-  __device__ void operator()(std::size_t i) const {
-    dx[i] = static_cast<T>(static_cast<float>(dy[i]) * gelu_slope(static_cast<float>(x[i])));
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> v = load<N>(x + i);
+    Values<N> d = load<N>(dy + i);
+    for (int k = 0; k < N; ++k) d[k] *= gelu_slope(v[k]);
+    store(dx + i, d);
   }
 };
 
@@ -32,14 +41,14 @@ class Gelu final : public CudaLayer {
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     keep_input(on, "gelu F", input, stash, count_ * sizeof(T));
-    for_each(on, "gelu F", count_, Forward<T>{input.as<T>(), output.as<T>()});
+    for_each_pack<Forward<T>, kPack<T>>(on, "gelu F", count_, input.as<T>(), output.as<T>());
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
-    for_each(on, "gelu B", count_,
-             Backward<T>{stash.as<T>(), output_gradient.as<T>(), input_gradient.as<T>()});
+    for_each_pack<Backward<T>, kPack<T>>(on, "gelu B", count_, stash.as<T>(), output_gradient.as<T>(),
+                                         input_gradient.as<T>());
   }
 
  private:

@@ -1,77 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/rows.cuh"
 #include "starpipe/model/cuda_twin.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-constexpr unsigned kRowsPerBlock = kThreads / kWarp;  // one warp a row
-
-/// The row of this thread's warp.
-__device__ std::size_t row_of_warp() { return std::size_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp; }
-
-template <class T>
-__global__ void forward_rows(std::size_t rows, std::size_t columns, const T* parameters, const T* input,
-                             T* output, T* xhat, float* scales) {
+template <class T, class Columns>
+__global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce)
+    forward_rows(std::size_t rows, Columns columns, const T* __restrict__ parameters,
+                 const T* __restrict__ input, T* __restrict__ output, T* __restrict__ xhat,
+                 float* __restrict__ scales) {
   constexpr float kEpsilon = 1e-5f;
-  const std::size_t row = row_of_warp();
-  const std::size_t lane = threadIdx.x % kWarp;
+  constexpr int N = Columns::N;
+  const std::size_t row = columns.row();
   if (row >= rows) return;
-  const T* x = input + row * columns;
-  const float n = static_cast<float>(columns);
+  const std::size_t start = row * columns.count;
+  const float n = static_cast<float>(columns.count);
+  const Row<T, Columns> x(input + start, columns);
   float sum = 0;
-  for (std::size_t c = lane; c < columns; c += kWarp) sum += static_cast<float>(x[c]);
-  const float mean = warp_sum(sum) / n;
+  columns.each([&](unsigned p, unsigned column) {
+    const Values<N> v = x.at(p, column);
+    for (int k = 0; k < N; ++k) sum += v[k];
+  });
+  const float mean = columns.sum(sum) / n;
   float squares = 0;
-  for (std::size_t c = lane; c < columns; c += kWarp) {
-    const float off = static_cast<float>(x[c]) - mean;
-    squares += off * off;
-  }
-  const float scale = 1.0f / sqrtf(warp_sum(squares) / n + kEpsilon);
-  if (lane == 0) scales[row] = scale;
-  for (std::size_t c = lane; c < columns; c += kWarp) {
-    const float normal = (static_cast<float>(x[c]) - mean) * scale;
-    xhat[row * columns + c] = static_cast<T>(normal);
-    output[row * columns + c] = static_cast<T>(normal * static_cast<float>(parameters[c]) +
-                                               static_cast<float>(parameters[columns + c]));
-  }
+  columns.each([&](unsigned p, unsigned column) {
+    const Values<N> v = x.at(p, column);
+    for (int k = 0; k < N; ++k) squares += (v[k] - mean) * (v[k] - mean);
+  });
+  const float scale = 1.0f / sqrtf(columns.sum(squares) / n + kEpsilon);
+  if (columns.lane() == 0) scales[row] = scale;
+  columns.each([&](unsigned p, unsigned column) {
+    const Values<N> weight = load<N>(parameters + column);
+    const Values<N> bias = load<N>(parameters + columns.count + column);
+    Values<N> v = x.at(p, column);
+    for (int k = 0; k < N; ++k) v[k] = (v[k] - mean) * scale;
+    store(xhat + start + column, v);
+    for (int k = 0; k < N; ++k) v[k] = v[k] * weight[k] + bias[k];
+    store(output + start + column, v);
+  });
 }
 
-template <class T>
-__global__ void backward_rows(std::size_t rows, std::size_t columns, const T* weight, const T* xhat,
-                              const float* scales, const T* output_gradient, T* input_gradient) {
-  const std::size_t row = row_of_warp();
-  const std::size_t lane = threadIdx.x % kWarp;
+template <class T, class Columns>
+__global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce)
+    backward_rows(std::size_t rows, Columns columns, const T* __restrict__ weight, const T* __restrict__ xhat,
+                  const float* __restrict__ scales, const T* __restrict__ output_gradient,
+                  T* __restrict__ input_gradient) {
+  constexpr int N = Columns::N;
+  const std::size_t row = columns.row();
   if (row >= rows) return;
-  const T* normal = xhat + row * columns;
-  const T* dy = output_gradient + row * columns;
-  const float n = static_cast<float>(columns);
+  const std::size_t start = row * columns.count;
+  const float n = static_cast<float>(columns.count);
+  const Row<T, Columns> normal(xhat + start, columns);
+  const Row<T, Columns> dy(output_gradient + start, columns);
+  const float scale = scales[row];
   float sum = 0;
   float slope_sum = 0;
-  for (std::size_t c = lane; c < columns; c += kWarp) {
-    const float g = static_cast<float>(dy[c]) * static_cast<float>(weight[c]);
-    sum += g;
-    slope_sum += g * static_cast<float>(normal[c]);
-  }
-  const float mean = warp_sum(sum) / n;
-  const float slope = warp_sum(slope_sum) / n;
-  for (std::size_t c = lane; c < columns; c += kWarp) {
-    const float g = static_cast<float>(dy[c]) * static_cast<float>(weight[c]);
-    input_gradient[row * columns + c] =
-        static_cast<T>(scales[row] * (g - mean - static_cast<float>(normal[c]) * slope));
-  }
+  columns.each([&](unsigned p, unsigned column) {
+    const Values<N> w = load<N>(weight + column);
+    const Values<N> d = dy.at(p, column);
+    const Values<N> v = normal.at(p, column);
+    for (int k = 0; k < N; ++k) {
+      sum += d[k] * w[k];
+      slope_sum += d[k] * w[k] * v[k];
+    }
+  });
+  const float mean = columns.sum(sum) / n;
+  const float slope = columns.sum(slope_sum) / n;
+  columns.each([&](unsigned p, unsigned column) {
+    const Values<N> w = load<N>(weight + column);
+    const Values<N> v = normal.at(p, column);
+    Values<N> d = dy.at(p, column);
+    for (int k = 0; k < N; ++k) d[k] = scale * (d[k] * w[k] - mean - v[k] * slope);
+    store(input_gradient + start + column, d);
+  });
 }
 
-/// Of the weight's gradient in the first half of the columns, of the bias's in the second.
+/// The terms of the gradients of weight and bias, from one reading.
 template <class T>
-struct GradientTerm {
+struct GradientTerms {
+  static constexpr int kSums = 2;
+  static constexpr int kPack = cuda::kPack<T>;
   const T* xhat;
   const T* dy;
-  std::size_t columns;
-  __device__ float operator()(std::size_t row, std::size_t column) const {
-    if (column >= columns) return static_cast<float>(dy[row * columns + column - columns]);
-    const std::size_t i = row * columns + column;
-    return static_cast<float>(dy[i]) * static_cast<float>(xhat[i]);
+  [[nodiscard]] bool begin_packs() const { return cuda::begin_packs(xhat, dy); }
+  template <int N>
+  struct Loaded {
+    Pack<T, N> xhat;
+    Pack<T, N> dy;
+  };
+  template <int N>
+  __device__ Loaded<N> load(std::size_t i) const {
+    return {load_pack<N>(xhat + i), load_pack<N>(dy + i)};
+  }
+  template <int N>
+  __device__ static void add(const Loaded<N>& loaded, Values<N> (&sums)[kSums]) {
+    const Values<N> v = floats(loaded.xhat);
+    const Values<N> d = floats(loaded.dy);
+    for (int k = 0; k < N; ++k) {
+      sums[0][k] += d[k] * v[k];
+      sums[1][k] += d[k];
+    }
   }
 };
 
@@ -85,28 +114,39 @@ class LayerNorm final : public CudaLayer {
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    launch(on, "layernorm F", grid(), forward_rows<T>, rows_, columns_, parameters.as<T>(), input.as<T>(),
-           output.as<T>(), stash.as<T>(), floats_behind<T>(stash, rows_ * columns_));
+    const T* x = input.as<T>();
+    T* y = output.as<T>();
+    T* xhat = stash.as<T>();
+    divide(begin_packs(parameters.as<T>(), x, y, xhat), [&](auto columns, const Grid& grid) {
+      launch(on, "layernorm F", grid, forward_rows<T, decltype(columns)>, rows_, columns, parameters.as<T>(),
+             x, y, xhat, floats_behind<T>(stash, rows_ * columns_));
+    });
   }
 
   void backward_input(const Context& on, ConstMemory parameters, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
-    launch(on, "layernorm B", grid(), backward_rows<T>, rows_, columns_, parameters.as<T>(), stash.as<T>(),
-           floats_behind<T>(stash, rows_ * columns_), output_gradient.as<T>(), input_gradient.as<T>());
+    const T* xhat = stash.as<T>();
+    const T* dy = output_gradient.as<T>();
+    T* dx = input_gradient.as<T>();
+    divide(begin_packs(parameters.as<T>(), xhat, dy, dx), [&](auto columns, const Grid& grid) {
+      launch(on, "layernorm B", grid, backward_rows<T, decltype(columns)>, rows_, columns, parameters.as<T>(),
+             xhat, floats_behind<T>(stash, rows_ * columns_), dy, dx);
+    });
   }
 
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
                         std::span<float> parameter_gradient,
                         std::span<float> scratch) const noexcept override {
-    sum_rows(on, "layernorm W", rows_, 2 * columns_,
-             GradientTerm<T>{stash.as<T>(), output_gradient.as<T>(), columns_}, parameter_gradient.data(),
-             scratch);
+    sum_rows(on, "layernorm W", rows_, columns_, GradientTerms<T>{stash.as<T>(), output_gradient.as<T>()},
+             parameter_gradient.data(), scratch);
   }
 
  private:
-  Grid grid() const noexcept {
-    return {dim3(static_cast<unsigned>(parts(rows_, kRowsPerBlock))), dim3(kThreads)};
+  /// function(columns, grid), with packs where all arrays begin some and rows are whole ones.
+  template <class Function>
+  void divide(bool arrays_begin_packs, Function function) const noexcept {
+    divide_rows<T>(rows_, columns_, arrays_begin_packs && columns_ % kPack<T> == 0, function);
   }
 
   std::size_t rows_;

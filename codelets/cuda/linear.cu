@@ -9,15 +9,6 @@
 namespace starpipe::model::cuda {
 namespace {
 
-template <class T>
-struct Element {
-  const T* values;
-  std::size_t columns;
-  __device__ float operator()(std::size_t row, std::size_t column) const {
-    return static_cast<float>(values[row * columns + column]);
-  }
-};
-
 /// codelets/cpu/linear.cpp on a GPU.
 template <class T>
 class Linear final : public CudaLayer {
@@ -62,8 +53,7 @@ class Linear final : public CudaLayer {
       multiply<T, float>(on, compute_, transpose(dy), x, 1, {dw, outputs_, inputs_}, nullptr, scratch);
     }
     if (bias_) {
-      sum_rows(on, "linear W", rows_, outputs_, Element<T>{dy.data, outputs_}, dw + inputs_ * outputs_,
-               scratch);
+      sum_rows(on, "linear W", rows_, outputs_, Elements<T>{dy.data}, dw + inputs_ * outputs_, scratch);
     }
   }
 

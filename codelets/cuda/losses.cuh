@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/rows.cuh"
 
 namespace starpipe::model::cuda {
-
-// One warp a row: classes and targets are few.
-inline constexpr unsigned kLossRowsPerBlock = kThreads / kWarp;
-
-inline Grid loss_grid(std::size_t rows) noexcept {
-  return {dim3(static_cast<unsigned>(parts(rows, kLossRowsPerBlock))), dim3(kThreads)};
-}
 
 /// mean = the sum of the rows' values / divisor. One block, whose order of summation is fixed; in double, as
 /// on the CPU.
@@ -18,6 +11,7 @@ template <class T>
 __global__ void sum_of_rows(std::size_t rows, const T* values, double divisor, float* mean) {
   __shared__ double sums[kThreads];
   double sum = 0;
+#pragma unroll 8
   for (std::size_t r = threadIdx.x; r < rows; r += kThreads) sum += static_cast<double>(values[r]);
   sums[threadIdx.x] = sum;
   __syncthreads();
@@ -34,8 +28,11 @@ struct Scaled {
   const T* stash;
   T* gradient;
   float factor;
-  __device__ void operator()(std::size_t i) const {
-    gradient[i] = static_cast<T>(factor * static_cast<float>(stash[i]));
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    Values<N> x = load<N>(stash + i);
+    for (int k = 0; k < N; ++k) x[k] *= factor;
+    store(gradient + i, x);
   }
 };
 

@@ -6,18 +6,23 @@ namespace starpipe::model::cuda {
 namespace {
 
 /// Of each row: the errors, and the sum of their squares.
-template <class T>
-__global__ void forward_rows(std::size_t rows, std::size_t columns, const T* input, const float* target,
-                             T* errors, float* squares) {
-  const std::size_t row = std::size_t{blockIdx.x} * kLossRowsPerBlock + threadIdx.x / kWarp;
-  const std::size_t lane = threadIdx.x % kWarp;
+template <class T, int N>
+__global__ void forward_rows(std::size_t rows, std::size_t columns, const T* __restrict__ input,
+                             const float* __restrict__ target, T* __restrict__ errors,
+                             float* __restrict__ squares) {
+  const std::size_t row = Team<false>::row();
+  const unsigned lane = Team<false>::lane();
   if (row >= rows) return;
   float sum = 0;
-  for (std::size_t c = lane; c < columns; c += kWarp) {
-    const std::size_t i = row * columns + c;
-    const float error = static_cast<float>(input[i]) - target[i];
-    errors[i] = static_cast<T>(error);
-    sum += error * error;
+  for (std::size_t column = std::size_t{lane} * N; column < columns; column += kWarp * N) {
+    const std::size_t i = row * columns + column;
+    Values<N> error = load<N>(input + i);
+    const Values<N> wanted = load<N>(target + i);
+    for (int k = 0; k < N; ++k) {
+      error[k] -= wanted[k];
+      sum += error[k] * error[k];
+    }
+    store(errors + i, error);
   }
   sum = warp_sum(sum);
   if (lane == 0) squares[row] = sum;
@@ -31,8 +36,13 @@ class MeanSquaredError final : public CudaLoss {
 
   void forward(const Context& on, ConstMemory input, std::span<const float> target, Memory stash,
                std::span<float> mean, std::span<float> scratch) const noexcept override {
-    launch(on, "mse F", loss_grid(rows_), forward_rows<T>, rows_, columns_, input.as<T>(), target.data(),
-           stash.as<T>(), scratch.data());
+    const T* x = input.as<T>();
+    T* errors = stash.as<T>();
+    const bool packs = columns_ % kPack<T> == 0 && begin_packs(x, target.data(), errors);
+    with_packs<kPack<T>>(packs, [&](auto size) {
+      launch(on, "mse F", warp_rows(rows_), forward_rows<T, size>, rows_, columns_, x, target.data(), errors,
+             scratch.data());
+    });
     if (mean.empty()) return;
     launch(on, "mse F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
            static_cast<double>(rows_ * columns_), mean.data());
@@ -41,7 +51,8 @@ class MeanSquaredError final : public CudaLoss {
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
     const float factor = 2.0f * scale / static_cast<float>(rows_ * columns_);
-    for_each(on, "mse B", rows_ * columns_, Scaled<T>{stash.as<T>(), input_gradient.as<T>(), factor});
+    for_each_pack<Scaled<T>, kPack<T>>(on, "mse B", rows_ * columns_, stash.as<T>(), input_gradient.as<T>(),
+                                       factor);
   }
 
  private:

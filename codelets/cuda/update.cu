@@ -12,10 +12,20 @@ struct AdamW {
   float* w;
   float* first;
   float* second;
-  __device__ void operator()(std::size_t i) const {
-    first[i] += by.new1 * (g[i] - first[i]);
-    second[i] = by.beta2 * second[i] + by.new2 * g[i] * g[i];
-    w[i] = by.keep * w[i] - by.rate * (first[i] / (sqrtf(second[i]) / by.root + by.epsilon));
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> slope = load<N>(g + i);
+    Values<N> x = load<N>(w + i);
+    Values<N> m = load<N>(first + i);
+    Values<N> v = load<N>(second + i);
+    for (int k = 0; k < N; ++k) {
+      m[k] += by.new1 * (slope[k] - m[k]);
+      v[k] = by.beta2 * v[k] + by.new2 * slope[k] * slope[k];
+      x[k] = by.keep * x[k] - by.rate * (m[k] / (sqrtf(v[k]) / by.root + by.epsilon));
+    }
+    store(w + i, x);
+    store(first + i, m);
+    store(second + i, v);
   }
 };
 
@@ -24,7 +34,13 @@ struct Sgd {
   float decay;
   const float* g;
   float* w;
-  __device__ void operator()(std::size_t i) const { w[i] -= rate * (g[i] + decay * w[i]); }
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> slope = load<N>(g + i);
+    Values<N> x = load<N>(w + i);
+    for (int k = 0; k < N; ++k) x[k] -= rate * (slope[k] + decay * x[k]);
+    store(w + i, x);
+  }
 };
 
 struct SgdWithMomentum {
@@ -34,9 +50,17 @@ struct SgdWithMomentum {
   const float* g;
   float* w;
   float* velocity;
-  __device__ void operator()(std::size_t i) const {
-    velocity[i] = momentum * velocity[i] + (g[i] + decay * w[i]);
-    w[i] -= rate * velocity[i];
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> slope = load<N>(g + i);
+    Values<N> x = load<N>(w + i);
+    Values<N> v = load<N>(velocity + i);
+    for (int k = 0; k < N; ++k) {
+      v[k] = momentum * v[k] + (slope[k] + decay * x[k]);
+      x[k] -= rate * v[k];
+    }
+    store(w + i, x);
+    store(velocity + i, v);
   }
 };
 
@@ -47,19 +71,20 @@ void update(const Context& on, const OptimizerConfig& config, int step, std::spa
   const std::size_t count = parameters.size();
   const float* g = gradient.data();
   float* w = parameters.data();
+  constexpr int kSize = kPack<float>;
   if (config.kind == "adamw") {
-    for_each(on, "adamw", count,
-             AdamW{adamw_factors(config, step), g, w, state.data(), state.data() + count});
+    for_each_pack<AdamW, kSize>(on, "adamw", count, adamw_factors(config, step), g, w, state.data(),
+                                state.data() + count);
     return;
   }
   const float rate = static_cast<float>(config.learning_rate);
   const float decay = static_cast<float>(config.weight_decay);
   if (config.momentum == 0) {
-    for_each(on, "sgd", count, Sgd{rate, decay, g, w});
+    for_each_pack<Sgd, kSize>(on, "sgd", count, rate, decay, g, w);
     return;
   }
-  for_each(on, "sgd", count,
-           SgdWithMomentum{rate, decay, static_cast<float>(config.momentum), g, w, state.data()});
+  for_each_pack<SgdWithMomentum, kSize>(on, "sgd", count, rate, decay, static_cast<float>(config.momentum), g,
+                                        w, state.data());
 }
 
 }  // namespace starpipe::model::cuda

@@ -122,36 +122,40 @@ inline Floats decoded(Precision precision, const Floats& array, std::size_t elem
   return values;
 }
 
-/// Words on a device between guards that must stay.
+/// Words on a device between guards that must stay. They start `shift` words after a multiple of 64 bytes.
 class DeviceFloats {
  public:
-  DeviceFloats(const Device& device, std::span<const float> start) : device_(device), size_(start.size()) {
-    Floats all(size_ + 2 * kGuard, kMark);
-    std::copy(start.begin(), start.end(), all.begin() + kGuard);
+  DeviceFloats(const Device& device, std::span<const float> start, std::size_t shift = 0)
+      : device_(device), first_(kGuard + shift), size_(start.size()) {
+    Floats all(first_ + size_ + kGuard, kMark);
+    std::copy(start.begin(), start.end(), all.begin() + static_cast<std::ptrdiff_t>(first_));
     memory_ = device.allocate(all.size());
     device.copy(all.data(), memory_.get(), all.size());
   }
   /// Poisoned.
-  DeviceFloats(const Device& device, std::size_t size) : DeviceFloats(device, Floats(size, kPoison)) {}
+  DeviceFloats(const Device& device, std::size_t size, std::size_t shift = 0)
+      : DeviceFloats(device, Floats(size, kPoison), shift) {}
 
-  std::span<float> span() { return {memory_.get() + kGuard, size_}; }
+  std::span<float> span() { return {memory_.get() + first_, size_}; }
   operator std::span<float>() { return span(); }
   operator std::span<const float>() { return span(); }
 
   Floats read(const std::string& what) const {
-    Floats all(size_ + 2 * kGuard);
+    Floats all(first_ + size_ + kGuard);
     device_.copy(memory_.get(), all.data(), all.size());
-    for (std::size_t i = 0; i < kGuard; ++i) {
-      EXPECT_EQ(all[i], kMark) << what << ": written before its start";
-      EXPECT_EQ(all[kGuard + size_ + i], kMark) << what << ": written past its end";
-    }
-    return {all.begin() + kGuard, all.end() - kGuard};
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first_);
+    const auto end = begin + static_cast<std::ptrdiff_t>(size_);
+    const auto is_mark = [](float value) { return value == kMark; };
+    EXPECT_TRUE(std::all_of(all.begin(), begin, is_mark)) << what << ": written before its start";
+    EXPECT_TRUE(std::all_of(end, all.end(), is_mark)) << what << ": written past its end";
+    return {begin, end};
   }
 
  private:
-  static constexpr std::ptrdiff_t kGuard = 16;
+  static constexpr std::size_t kGuard = 16;
   static constexpr float kMark = 12345.0f;
   const Device& device_;
+  std::size_t first_;
   std::size_t size_;
   std::shared_ptr<float> memory_;
 };

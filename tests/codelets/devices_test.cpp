@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <limits>
 #include <ostream>
@@ -120,9 +121,11 @@ class OnDevice : public ::testing::Test {
   Floats numbers(std::size_t count, std::uint64_t stream, double deviation = 1) const {
     return decoded(precision_, encoded(precision_, random(count, stream, deviation)), count);
   }
-  DeviceFloats put(const Floats& values) const { return {*device_, values}; }
-  DeviceFloats put_array(const Floats& values) const { return put(encoded(precision_, values)); }
-  DeviceFloats poisoned(std::size_t size) const { return {*device_, size}; }
+  DeviceFloats put(const Floats& values, std::size_t shift = 0) const { return {*device_, values, shift}; }
+  DeviceFloats put_array(const Floats& values, std::size_t shift = 0) const {
+    return put(encoded(precision_, values), shift);
+  }
+  DeviceFloats poisoned(std::size_t size, std::size_t shift = 0) const { return {*device_, size, shift}; }
 
   Precision precision_ = Precision::fp32;
   double tolerance_ = 0;
@@ -163,10 +166,22 @@ std::vector<Case> cases() {
       {"linear_one", {"linear", "l", 1, 1, {{"outputs", 1}, {"bias", 0}}}},
       {"layernorm", {"layernorm", "n", 150, 33, {}}},
       {"layernorm_wide", {"layernorm", "n", 5, 300, {}}},
+      // What a warp, a block and neither holds of a row, in packs; and rows of blocks that are not whole
+      // packs.
+      {"layernorm_packs", {"layernorm", "n", 70, 40, {}}},
+      {"layernorm_packs_of_warp", {"layernorm", "n", 9, 512, {}}},
+      {"layernorm_packs_of_block", {"layernorm", "n", 3, 1544, {}}},
+      {"layernorm_no_packs_of_block", {"layernorm", "n", 2, 2051, {}}},
+      {"layernorm_widest", {"layernorm", "n", 2, 16392, {}}},
+      {"layernorm_one", {"layernorm", "n", 1, 1, {}}},
       {"gelu", {"gelu", "g", 30, 33, {}}},
+      {"gelu_one", {"gelu", "g", 1, 1, {}}},
       {"embedding", embedding(11, 4, 5), 11},
       {"embedding_many_rows", embedding(3, 130, 3), 3},
+      {"embedding_packs", embedding(3, 1100, 16), 3},
       {"embedding_wide", embedding(4, 3, 300), 4},
+      {"embedding_more_tokens_than_rows", embedding(30, 5, 304), 7},
+      {"embedding_one", embedding(1, 1, 1), 1},
       {"attention", attention(2, 5, 2, 4)},
       {"attention_one_token", attention(3, 1, 2, 2)},
       {"attention_whole_tiles", attention(1, 64, 1, 32)},
@@ -205,27 +220,41 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
     Floats output, stash, input_gradient, parameter_gradient;
   };
 
-  /// F, B and W. `start` is what is in the weights' gradient before.
-  Results run(float start) const { return run(start, *device_); }
-  Results run(float start, const Device& device) const {
+  enum class Array { parameters, input, weights, output, stash, input_gradient, gradient, scratch };
+  using Arrays = std::set<Array>;
+
+  /// F, B and W. `start` is what is in the weights' gradient before; arrays that are shifted start at
+  /// addresses that are only multiples of an element's size.
+  Results run(float start, const Arrays& shifted = {}) const { return run(start, *device_, shifted); }
+  Results run(float start, const Device& device, const Arrays& shifted = {}) const {
+    const auto shift = [&](Array array) { return shifted.count(array); };
     const Precision of_input = layer_->reads_ids() ? Precision::fp32 : precision_;
     const Floats encoded_input = encoded(of_input, input_);
-    const Floats encoded_parameters = encoded(precision_, parameters_);
-    DeviceFloats parameters(device, encoded_parameters);
-    DeviceFloats input(device, encoded_input);
-    DeviceFloats weights(device, encoded(precision_, weights_));
-    DeviceFloats output(device, words(precision_, weights_.size()));
-    DeviceFloats stash(device, layer_->stash_words());
-    DeviceFloats input_gradient(device, encoded_input.size());
-    DeviceFloats parameter_gradient(device, Floats(parameters_.size(), start));
-    DeviceFloats scratch(device, layer_->scratch_words(device.is_gpu()));
+    // Weights start at any element.
+    Floats encoded_parameters = encoded(precision_, parameters_);
+    const std::size_t parameter_words = encoded_parameters.size();
+    const std::size_t bytes = shift(Array::parameters) * element_bytes(precision_);
+    encoded_parameters.push_back(0);
+    auto* const memory = reinterpret_cast<std::byte*>(encoded_parameters.data());
+    std::memmove(memory + bytes, memory, parameter_words * sizeof(float));
+    DeviceFloats all_parameters(device, encoded_parameters);
+    const ConstMemory parameters(reinterpret_cast<std::byte*>(all_parameters.span().data()) + bytes,
+                                 parameter_words);
+
+    DeviceFloats input(device, encoded_input, shift(Array::input));
+    DeviceFloats weights(device, encoded(precision_, weights_), shift(Array::weights));
+    DeviceFloats output(device, words(precision_, weights_.size()), shift(Array::output));
+    DeviceFloats stash(device, layer_->stash_words(), shift(Array::stash));
+    DeviceFloats input_gradient(device, encoded_input.size(), shift(Array::input_gradient));
+    DeviceFloats parameter_gradient(device, Floats(parameters_.size(), start), shift(Array::gradient));
+    DeviceFloats scratch(device, layer_->scratch_words(device.is_gpu()), shift(Array::scratch));
     const Backend& on = device.backend();
     on.forward(*layer_, parameters, input, output, stash, scratch);
     on.backward_input(*layer_, parameters, stash, weights, input_gradient, scratch);
     on.backward_weights(*layer_, stash, weights, parameter_gradient, scratch);
     scratch.read("scratch");
     EXPECT_EQ(input.read("input"), encoded_input);
-    EXPECT_EQ(parameters.read("parameters"), encoded_parameters);
+    EXPECT_EQ(all_parameters.read("parameters"), encoded_parameters);
     const std::size_t statistics = layer_->statistics_size();
     return {decoded(precision_, output.read("output"), weights_.size()),
             decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
@@ -281,6 +310,23 @@ TEST_P(LayerPasses, AreBitwiseTheSameTwice) {
   EXPECT_EQ(a.stash, b.stash);
   EXPECT_EQ(a.input_gradient, b.input_gradient);
   EXPECT_EQ(a.parameter_gradient, b.parameter_gradient);
+}
+
+// Stages have the arrays of layers one after the other, however many words they have. In turn, each pass has
+// one that is shifted.
+TEST_P(LayerPasses, AreExactWhereverArraysStart) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results expected = run(0);
+  for (const Arrays& shifted :
+       {Arrays{Array::input, Array::input_gradient, Array::gradient}, Arrays{Array::output, Array::weights},
+        Arrays{Array::parameters, Array::scratch}, Arrays{Array::stash}}) {
+    const Results results = run(0, shifted);
+    SCOPED_TRACE("the first array that is shifted: " + std::to_string(static_cast<int>(*shifted.begin())));
+    expect_close(results.output, expected.output, "output", tolerance_);
+    expect_close(results.stash, expected.stash, "stash", tolerance_);
+    expect_close(results.input_gradient, expected.input_gradient, "input gradient", tolerance_);
+    expect_close(results.parameter_gradient, expected.parameter_gradient, "parameter gradient", tolerance_);
+  }
 }
 
 // So that a micro-batch's F and B may be on different kinds of devices.
@@ -387,16 +433,37 @@ TEST_P(LossPasses, AreExact) {
   DeviceFloats again = poisoned(loss->stash_words());
   on().forward(*loss, input, on_device, again, {}, scratch);
   EXPECT_EQ(numbers_of(again), numbers_of(stash));
+
+  // Wherever arrays start.
+  for (int shifted = 0; shifted < 4; ++shifted) {
+    const auto shift = [shifted](int array) { return array == shifted ? std::size_t{1} : std::size_t{0}; };
+    DeviceFloats input_there = put_array(x, shift(0));
+    DeviceFloats target_there = put(wanted, shift(1));
+    DeviceFloats stash_there = poisoned(loss->stash_words(), shift(2));
+    DeviceFloats gradient_there = poisoned(words(precision_, x.size()), shift(3));
+    on().forward(*loss, input_there, target_there, stash_there, mean, scratch);
+    on().backward_input(*loss, stash_there, 0.25f, gradient_there, scratch);
+    EXPECT_NEAR(mean.read("loss")[0], expected, 1e-5 * expected + 1e-9);
+    expect_close(numbers_of(stash_there), numbers_of(stash), "stash", tolerance_);
+    expect_close(decoded(precision_, gradient_there.read("gradient"), x.size()),
+                 decoded(precision_, gradient.read("gradient"), x.size()), "gradient", tolerance_);
+  }
+}
+
+std::string loss_label(const ::testing::TestParamInfo<LossCase>& test) {
+  const auto& [target, kind, rows, columns] = test.param;
+  return label(target) + "_" + kind + "_" + std::to_string(rows) + "_" + std::to_string(columns);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LossPasses,
                          ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
                                             ::testing::Values(1, 3, 300), ::testing::Values(1, 50)),
-                         [](const auto& test) {
-                           return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param) + "_" +
-                                  std::to_string(std::get<2>(test.param)) + "_" +
-                                  std::to_string(std::get<3>(test.param));
-                         });
+                         loss_label);
+// Rows of whole packs, and those too wide for a warp, which begin packs or do not.
+INSTANTIATE_TEST_SUITE_P(Wide, LossPasses,
+                         ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
+                                            ::testing::Values(3), ::testing::Values(64, 2051, 4096)),
+                         loss_label);
 
 class Devices : public OnDevice, public ::testing::WithParamInterface<Target> {
  protected:
@@ -411,8 +478,9 @@ TEST_P(Devices, Optimizers) {
   sgd.kind = "sgd";
   OptimizerConfig momentum = sgd;
   momentum.momentum = 0.9;
-  for (const OptimizerConfig& config : {adamw, sgd, momentum}) {
-    const std::size_t n = 300;
+  using Run = std::tuple<OptimizerConfig, std::size_t>;  // ..., parameters
+  for (const auto& [config, n] :
+       {Run{adamw, 300}, Run{adamw, 301}, Run{sgd, 1}, Run{sgd, 303}, Run{momentum, 303}}) {
     Floats w = random(n, 1);
     Floats state(optimizer_state_size(config, n), 0.0f);
     DeviceFloats parameters = put(w);
@@ -430,7 +498,8 @@ TEST_P(Devices, Optimizers) {
 
 TEST_P(Devices, Memory) {
   const std::size_t rows = 7;
-  const std::size_t count = rows * 40;
+  const std::size_t stride = 41;
+  const std::size_t count = rows * stride;
   const Floats a = numbers(count, 1);
   const Floats b = numbers(count, 2);
   DeviceFloats x = put_array(a);
@@ -446,17 +515,24 @@ TEST_P(Devices, Memory) {
   EXPECT_EQ(read(sum, "sum"), expected);
   on().add(precision_, x, y, x);
   EXPECT_EQ(read(x, "sum in place"), expected);
+  for (const auto& [of_a, of_b, of_sum] : {std::tuple(1, 0, 0), std::tuple(0, 1, 0), std::tuple(0, 0, 1)}) {
+    DeviceFloats a_there = put_array(a, of_a);
+    DeviceFloats b_there = put_array(b, of_b);
+    DeviceFloats sum_there = poisoned(words(precision_, count), of_sum);
+    on().add(precision_, a_there, b_there, sum_there);
+    EXPECT_EQ(read(sum_there, "sum wherever arrays start"), expected);
+  }
   on().copy(y, sum);
   EXPECT_EQ(read(sum, "copy"), b);
   on().zero(sum);
   EXPECT_EQ(read(sum, "zero"), Floats(count, 0.0f));
   const std::size_t bytes = element_bytes(precision_);
-  on().copy_columns(reinterpret_cast<const std::byte*>(y.span().data()) + 3 * bytes, 40 * bytes,
-                    reinterpret_cast<std::byte*>(sum.span().data()) + 5 * bytes, 40 * bytes, 10 * bytes,
+  on().copy_columns(reinterpret_cast<const std::byte*>(y.span().data()) + 3 * bytes, stride * bytes,
+                    reinterpret_cast<std::byte*>(sum.span().data()) + 5 * bytes, stride * bytes, 10 * bytes,
                     rows);
   Floats columns(count, 0.0f);
   for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < 10; ++c) columns[r * 40 + 5 + c] = b[r * 40 + 3 + c];
+    for (std::size_t c = 0; c < 10; ++c) columns[r * stride + 5 + c] = b[r * stride + 3 + c];
   }
   EXPECT_EQ(read(sum, "columns"), columns);
 }
@@ -469,10 +545,12 @@ TEST_P(Devices, RoundToBf16) {
                        0, -0x1p-130f,  0x1.02p-126f, kTop,         kInfinity, 1.9999f};
   const Floats to = {1, 1,          1.015625f,    -1,        1.0078125f, 3.140625f,
                      0, -0x1p-130f, 0x1.02p-126f, kInfinity, kInfinity,  2};
-  DeviceFloats floats = put(from);
-  DeviceFloats rounded = poisoned(words(Precision::bf16, from.size()));
-  on().round(floats, rounded);
-  EXPECT_EQ(decoded(Precision::bf16, rounded.read("rounded"), from.size()), to);
+  for (const auto& [of_floats, of_rounded] : {std::pair(0, 0), std::pair(1, 0), std::pair(0, 1)}) {
+    DeviceFloats floats = put(from, of_floats);
+    DeviceFloats rounded = poisoned(words(Precision::bf16, from.size()), of_rounded);
+    on().round(floats, rounded);
+    EXPECT_EQ(decoded(Precision::bf16, rounded.read("rounded"), from.size()), to);
+  }
 }
 
 /// The passes of a stage, as they run on `device`.

@@ -25,7 +25,7 @@ struct dim3 {
   constexpr explicit dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/// May stand for other types' bytes, as on a GPU.
+/// May stand for other types' bytes, as on a GPU, and has to be aligned.
 struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
 };
@@ -37,8 +37,12 @@ inline dim3 blockDim;
 inline dim3 gridDim;
 
 void __syncthreads();
+int __syncthreads_or(int predicate);
 void __syncwarp();
+unsigned __ballot_sync(unsigned mask, int predicate);
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
+inline void __stwb(uint4* to, uint4 value) { *to = value; }
 
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess };

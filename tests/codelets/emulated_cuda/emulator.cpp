@@ -62,6 +62,8 @@ struct Fiber {
   State state = State::ended;
   dim3 index;
   unsigned exchanges = 0;
+  unsigned votes = 0;
+  bool vote[2] = {};         // as of exchanges, below
   std::vector<Copy> copies;  // begun
 };
 
@@ -102,6 +104,14 @@ class Block {
     return warp;
   }
 
+  bool any(bool predicate) {
+    const unsigned slot = current().votes++ % 2;
+    current().vote[slot] = predicate;
+    wait(Fiber::State::at_block_barrier);
+    const auto votes = [slot](const auto& fiber) { return fiber->vote[slot]; };
+    return std::any_of(fibers_.begin(), fibers_.begin() + static_cast<std::ptrdiff_t>(count_), votes);
+  }
+
  private:
   static void enter();
 
@@ -110,7 +120,7 @@ class Block {
     const auto number = static_cast<unsigned>(i);
     fiber.index = dim3(number % threads.x, number / threads.x % threads.y, number / threads.x / threads.y);
     fiber.state = Fiber::State::ready;
-    fiber.exchanges = 0;
+    fiber.exchanges = fiber.votes = 0;
     fiber.copies.clear();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -251,13 +261,24 @@ void run_grid(const char* name, const Grid& grid, const std::function<void()>& t
 using starpipe::model::cuda::block;
 using starpipe::model::cuda::Fiber;
 
+constexpr const char* kLessThanAWarp = "an exchange of less than a warp";
+
 // NOLINTBEGIN(bugprone-reserved-identifier)
 void __syncthreads() { block().wait(Fiber::State::at_block_barrier); }
 void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
+int __syncthreads_or(int predicate) { return block().any(predicate != 0) ? 1 : 0; }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
   namespace cuda = starpipe::model::cuda;
-  cuda::require(mask == 0xffffffffu, "a shuffle of less than a warp");
+  cuda::require(mask == 0xffffffffu, kLessThanAWarp);
   const cuda::WarpWords& warp = cuda::exchange({std::bit_cast<std::uint32_t>(value)});
   return std::bit_cast<float>(warp[cuda::lane() ^ static_cast<unsigned>(lane_mask)][0]);
+}
+unsigned __ballot_sync(unsigned mask, int predicate) {
+  namespace cuda = starpipe::model::cuda;
+  cuda::require(mask == 0xffffffffu, kLessThanAWarp);
+  unsigned lanes = 0;
+  const cuda::WarpWords& warp = cuda::exchange({predicate != 0});
+  for (unsigned i = 0; i < warp.size(); ++i) lanes |= warp[i][0] << i;
+  return lanes;
 }
 // NOLINTEND(bugprone-reserved-identifier)
