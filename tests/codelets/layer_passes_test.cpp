@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every pass of every layer on each device against what is exact.
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "codelets/on_device.hpp"
+#include "starpipe/model/cuda_twin.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+struct Case {
+  std::string label;
+  LayerSpec spec;
+  std::size_t ids = 0;  // the input is token ids below this
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
+
+LayerSpec attention(std::size_t sequences, std::size_t context, std::size_t heads, std::size_t size) {
+  return {"attention",
+          "a",
+          sequences * context,
+          3 * heads * size,
+          {{"heads", static_cast<double>(heads)}, {"context", static_cast<double>(context)}}};
+}
+
+// Shapes that do not fill the last warp, block or tile, and some that are one element.
+std::vector<Case> cases() {
+  const auto embedding = [](double vocabulary, double context, double outputs) {
+    return LayerSpec{
+        "embedding", "e", 0, 1, {{"vocabulary", vocabulary}, {"context", context}, {"outputs", outputs}}};
+  };
+  std::vector<Case> all = {
+      {"linear", {"linear", "l", 70, 33, {{"outputs", 45}}}},
+      {"linear_aligned", {"linear", "l", 64, 32, {{"outputs", 48}}}},
+      {"linear_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}}},
+      // A bias of one column, which cuBLAS may not add.
+      {"linear_one_output", {"linear", "l", 70, 33, {{"outputs", 1}}}},
+      {"linear_conv1d", {"linear", "l", 150, 7, {{"outputs", 33}, {"conv1d", 1}}}},
+      {"linear_conv1d_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}, {"bias", 0}}}},
+      // Without a bias, which the product could cancel: bounds are relative to the largest result.
+      {"linear_one", {"linear", "l", 1, 1, {{"outputs", 1}, {"bias", 0}}}},
+      {"layernorm", {"layernorm", "n", 150, 33, {}}},
+      {"layernorm_wide", {"layernorm", "n", 5, 300, {}}},
+      // What a warp, a block and neither holds of a row, in packs; and rows of blocks that are not whole
+      // packs.
+      {"layernorm_packs", {"layernorm", "n", 70, 40, {}}},
+      {"layernorm_packs_of_warp", {"layernorm", "n", 9, 512, {}}},
+      {"layernorm_packs_of_block", {"layernorm", "n", 3, 1544, {}}},
+      {"layernorm_no_packs_of_block", {"layernorm", "n", 2, 2051, {}}},
+      {"layernorm_widest", {"layernorm", "n", 2, 16392, {}}},
+      {"layernorm_one", {"layernorm", "n", 1, 1, {}}},
+      {"gelu", {"gelu", "g", 30, 33, {}}},
+      {"gelu_one", {"gelu", "g", 1, 1, {}}},
+      {"embedding", embedding(11, 4, 5), 11},
+      {"embedding_many_rows", embedding(3, 130, 3), 3},
+      {"embedding_packs", embedding(3, 1100, 16), 3},
+      {"embedding_wide", embedding(4, 3, 300), 4},
+      {"embedding_more_tokens_than_rows", embedding(30, 5, 304), 7},
+      {"embedding_one", embedding(1, 1, 1), 1},
+      {"attention", attention(2, 5, 2, 4)},
+      {"attention_one_token", attention(3, 1, 2, 2)},
+      {"attention_whole_tiles", attention(1, 64, 1, 32)},
+      {"attention_tiles", attention(2, 70, 2, 5)},
+      {"attention_wide_head", attention(1, 37, 2, 33)},
+      {"attention_long", attention(1, 130, 1, 64)},
+      {"attention_widest_head", attention(1, 34, 1, 128)},
+  };
+  for (Case& c : all) {
+    if (c.ids > 0) c.spec.rows = 4 * size_option(c.spec, "context");
+  }
+  return all;
+}
+
+std::vector<Case> linear_cases() {
+  std::vector<Case> all = cases();
+  std::erase_if(all, [](const Case& c) { return c.spec.kind != "linear"; });
+  return all;
+}
+
+// More than two blocks of the GPU's kernels, which are larger in bf16, for each width of their tiles.
+std::vector<Case> bf16_cases() {
+  return {{"attention_blocks", attention(1, 270, 1, 8)},
+          {"attention_wide_blocks", attention(1, 257, 1, 64)},
+          {"attention_widest_blocks", attention(1, 141, 1, 66)}};
+}
+
+class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<Target, Case>> {
+ protected:
+  void SetUp() override {
+    start(std::get<0>(GetParam()));
+    if (IsSkipped()) return;
+    const Case& c = std::get<1>(GetParam());
+    layer_ = make_layer(c.spec, precision_);
+    parameters_ = numbers(layer_->parameter_size(), 1, 0.7);
+    const std::size_t inputs = layer_->rows() * layer_->input_columns();
+    input_ = c.ids > 0 ? random_ids(inputs, c.ids, 2) : numbers(inputs, 2);
+    weights_ = numbers(layer_->rows() * layer_->output_columns(), 3);
+  }
+
+  struct Results {
+    Floats output, stash, input_gradient, parameter_gradient;
+  };
+
+  enum class Array { parameters, input, weights, output, stash, input_gradient, gradient, scratch };
+  using Arrays = std::set<Array>;
+
+  /// F, B and W. `start` is what is in the weights' gradient before; arrays that are shifted start at
+  /// addresses that are only multiples of an element's size.
+  Results run(float start, const Arrays& shifted = {}) const { return run(start, *device_, shifted); }
+  Results run(float start, const Device& device, const Arrays& shifted = {}) const {
+    const auto shift = [&](Array array) { return shifted.count(array); };
+    const Precision of_input = layer_->reads_ids() ? Precision::fp32 : precision_;
+    const Floats encoded_input = encoded(of_input, input_);
+    // Weights start at any element.
+    Floats encoded_parameters = encoded(precision_, parameters_);
+    const std::size_t parameter_words = encoded_parameters.size();
+    const std::size_t bytes = shift(Array::parameters) * element_bytes(precision_);
+    encoded_parameters.push_back(0);
+    auto* const memory = reinterpret_cast<std::byte*>(encoded_parameters.data());
+    std::memmove(memory + bytes, memory, parameter_words * sizeof(float));
+    DeviceFloats all_parameters(device, encoded_parameters);
+    const ConstMemory parameters(reinterpret_cast<std::byte*>(all_parameters.span().data()) + bytes,
+                                 parameter_words);
+
+    DeviceFloats input(device, encoded_input, shift(Array::input));
+    DeviceFloats weights(device, encoded(precision_, weights_), shift(Array::weights));
+    DeviceFloats output(device, words(precision_, weights_.size()), shift(Array::output));
+    DeviceFloats stash(device, layer_->stash_words(), shift(Array::stash));
+    DeviceFloats input_gradient(device, encoded_input.size(), shift(Array::input_gradient));
+    DeviceFloats parameter_gradient(device, Floats(parameters_.size(), start), shift(Array::gradient));
+    DeviceFloats scratch(device, layer_->scratch_words(device.is_gpu()), shift(Array::scratch));
+    const Backend& on = device.backend();
+    on.forward(*layer_, parameters, input, output, stash, scratch);
+    on.backward_input(*layer_, parameters, stash, weights, input_gradient, scratch);
+    on.backward_weights(*layer_, stash, weights, parameter_gradient, scratch);
+    scratch.read("scratch");
+    EXPECT_EQ(input.read("input"), encoded_input);
+    EXPECT_EQ(all_parameters.read("parameters"), encoded_parameters);
+    const std::size_t statistics = layer_->statistics_size();
+    return {decoded(precision_, output.read("output"), weights_.size()),
+            decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
+            decoded(of_input, input_gradient.read("input gradient"), input_.size()),
+            parameter_gradient.read("parameter gradient")};
+  }
+
+  const LayerSpec& spec() const { return std::get<1>(GetParam()).spec; }
+
+  std::unique_ptr<Layer> layer_;
+  Floats parameters_, input_, weights_;
+};
+
+TEST_P(LayerPasses, AreExact) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results results = run(0);
+  const Doubles parameters = doubles(parameters_);
+  const Doubles input = doubles(input_);
+  expect_close(results.output, exact(spec(), parameters, input), "output", tolerance_);
+
+  const auto weighted = [&](const Doubles& y) {
+    double sum = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * static_cast<double>(weights_[i]);
+    return sum;
+  };
+  if (std::get<1>(GetParam()).ids > 0) {
+    EXPECT_EQ(results.input_gradient, Floats(input_.size(), 0.0f));
+  } else {
+    expect_slopes([&](const Doubles& x) { return weighted(exact(spec(), parameters, x)); }, input,
+                  results.input_gradient, 0, input.size(), "input gradient", tolerance_);
+  }
+  std::size_t first = 0;
+  for (const Parameter& parameter : layer_->parameters()) {
+    expect_slopes([&](const Doubles& p) { return weighted(exact(spec(), p, input)); }, parameters,
+                  results.parameter_gradient, first, parameter.size(), parameter.name, tolerance_);
+    first += parameter.size();
+  }
+}
+
+TEST_P(LayerPasses, AddToTheWeightsGradient) {
+  if (parameters_.empty()) return;
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  Doubles sum = doubles(run(0).parameter_gradient);
+  for (double& value : sum) value += 3;
+  expect_close(run(3).parameter_gradient, sum, "parameter gradient", 1e-5);
+}
+
+TEST_P(LayerPasses, AreBitwiseTheSameTwice) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results a = run(0);
+  const Results b = run(0);
+  EXPECT_EQ(a.output, b.output);
+  EXPECT_EQ(a.stash, b.stash);
+  EXPECT_EQ(a.input_gradient, b.input_gradient);
+  EXPECT_EQ(a.parameter_gradient, b.parameter_gradient);
+}
+
+// Stages have the arrays of layers one after the other, however many words they have. In turn, each pass has
+// one that is shifted.
+TEST_P(LayerPasses, AreExactWhereverArraysStart) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results expected = run(0);
+  for (const Arrays& shifted :
+       {Arrays{Array::input, Array::input_gradient, Array::gradient}, Arrays{Array::output, Array::weights},
+        Arrays{Array::parameters, Array::scratch}, Arrays{Array::stash}}) {
+    const Results results = run(0, shifted);
+    SCOPED_TRACE("the first array that is shifted: " + std::to_string(static_cast<int>(*shifted.begin())));
+    expect_close(results.output, expected.output, "output", tolerance_);
+    expect_close(results.stash, expected.stash, "stash", tolerance_);
+    expect_close(results.input_gradient, expected.input_gradient, "input gradient", tolerance_);
+    expect_close(results.parameter_gradient, expected.parameter_gradient, "parameter gradient", tolerance_);
+  }
+}
+
+// So that a micro-batch's F and B may be on different kinds of devices.
+TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  expect_close(run(0).stash, run(0, Cpu()).stash, "stash", tolerance_);
+}
+
+// Stages have it written there.
+TEST_P(LayerPasses, FindTheirInputInTheStash) {
+  if (!layer_->keeps_input()) return;
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  const Results apart = run(0);
+  const Floats input = encoded(precision_, input_);
+  Floats start(layer_->stash_words(), kNaN);
+  std::ranges::copy(input, start.begin());
+  DeviceFloats stash = put(start);
+  DeviceFloats parameters = put_array(parameters_);
+  DeviceFloats output = poisoned(words(precision_, weights_.size()));
+  DeviceFloats scratch = poisoned(layer_->scratch_words(device_->is_gpu()));
+  on().forward(*layer_, parameters, stash.span().first(input.size()), output, stash, scratch);
+  const std::size_t statistics = layer_->statistics_size();
+  EXPECT_EQ(decoded(precision_, output.read("output"), weights_.size()), apart.output);
+  EXPECT_EQ(decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
+            apart.stash);
+}
+
+const auto name_of_passes = [](const auto& test) {
+  return label(std::get<0>(test.param)) + "_" + std::get<1>(test.param).label;
+};
+INSTANTIATE_TEST_SUITE_P(
+    All, LayerPasses,
+    ::testing::Combine(::testing::Values(Target{"cpu", Precision::fp32}, Target{"cpu", Precision::bf16},
+                                         Target{"cuda", Precision::fp32}, Target{"cuda", Precision::bf16}),
+                       ::testing::ValuesIn(cases())),
+    name_of_passes);
+// In which all but linear layers are those of fp32.
+INSTANTIATE_TEST_SUITE_P(Tf32, LayerPasses,
+                         ::testing::Combine(::testing::Values(Target{"cuda", Precision::tf32}),
+                                            ::testing::ValuesIn(linear_cases())),
+                         name_of_passes);
+INSTANTIATE_TEST_SUITE_P(Bf16, LayerPasses,
+                         ::testing::Combine(::testing::Values(Target{"cuda", Precision::bf16}),
+                                            ::testing::ValuesIn(bf16_cases())),
+                         name_of_passes);
+
+// Else the bounds of TF32 would be those of fp32, and nobody would notice that it is not there.
+TEST(Tf32, MultipliesOtherwise) {
+#ifndef STARPIPE_TEST_CUDA
+  GTEST_SKIP() << "built without CUDA";
+#else
+  if (!Gpu::missing().empty()) GTEST_SKIP() << "no CUDA device: " << Gpu::missing();
+  const Gpu gpu;
+  const LayerSpec spec = {"linear", "l", 64, 64, {{"outputs", 64}}};
+  const auto output_in = [&](Precision precision) {
+    const auto layer = make_layer(spec, precision);
+    DeviceFloats parameters(gpu, random(64 * 64 + 64, 1));
+    DeviceFloats input(gpu, random(64 * 64, 2));
+    DeviceFloats output(gpu, std::size_t{64 * 64});
+    DeviceFloats stash(gpu, layer->stash_size());
+    DeviceFloats scratch(gpu, layer->cuda()->scratch_size());
+    gpu.backend().forward(*layer, parameters, input, output, stash, scratch);
+    return output.read("output");
+  };
+  EXPECT_NE(output_in(Precision::tf32), output_in(Precision::fp32));
+#endif
+}
+
+TEST(Cases, HaveEveryLayer) {
+  std::set<std::string> tested;
+  for (const Case& c : cases()) tested.insert(c.spec.kind);
+  const std::vector<std::string> kinds = layer_kinds();
+  EXPECT_EQ(tested, std::set<std::string>(kinds.begin(), kinds.end()));
+}
+
+}  // namespace
+}  // namespace starpipe::model
