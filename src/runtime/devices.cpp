@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <stdexcept>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -68,6 +69,11 @@ std::vector<Device> visible_gpus() {
   return visible;
 }
 
+void use_gpu(int gpu) {
+  if (const cudaError_t status = cudaSetDevice(gpu); status != cudaSuccess)
+    throw std::runtime_error(fmt::format("GPU {}: {}", gpu, cudaGetErrorString(status)));
+}
+
 std::uint64_t gpu_bytes_in_use(int gpu) {
   // The thread may be a StarPU worker, which relies on its own device.
   int before = 0;
@@ -81,6 +87,7 @@ std::uint64_t gpu_bytes_in_use(int gpu) {
 
 #else
 
+void use_gpu(int /*gpu*/) { std::abort(); }
 std::uint64_t gpu_bytes_in_use(int /*gpu*/) { std::abort(); }
 bool built_with_cuda() { return false; }
 std::vector<std::string> cuda_devices() { return {}; }

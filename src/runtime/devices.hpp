@@ -20,6 +20,10 @@ bool built_with_cuda();
 /// CUDA's numbering. In builds without STARPIPE_WITH_CUDA all that hwloc finds.
 std::vector<Device> visible_gpus();
 
+/// Makes a GPU (CUDA's number) the calling thread's. Without this it is 0, where each rank would take memory.
+/// In builds without STARPIPE_WITH_CUDA it is never called.
+void use_gpu(int gpu);
+
 /// What the driver says is in use of the memory of a GPU (CUDA's number), by all processes and libraries. In
 /// builds without STARPIPE_WITH_CUDA it is never called.
 std::uint64_t gpu_bytes_in_use(int gpu);

@@ -95,7 +95,7 @@ int run_on_ranks(const std::function<Config()>& configure,
     try {
       Config config = agree(mpi, [&] {
         Config wanted = configure();
-        check_device(wanted);
+        check_rank_device(wanted);
         return wanted;
       });
       if (config.schedule.partition) decide_partition(mpi, config);

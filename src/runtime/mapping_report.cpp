@@ -45,10 +45,6 @@ std::vector<Node> nodes_of(const MappingRequest& request, bool gpus) {
     nodes.push_back({find_hardware().machine, gpus ? Topology::host_with_devices() : Topology::host(),
                      gpus ? visible_gpus() : std::vector<Device>{}});
   }
-  for (const Node& node : nodes) {
-    if (gpus && node.gpus.empty())
-      throw InputError(fmt::format("runtime.device: cuda: {} has no GPU", node.name));
-  }
   return nodes;
 }
 
@@ -60,6 +56,8 @@ void add_places(const Node& node, int number, int first_rank, std::span<const st
   for (const std::vector<bool>& workers : on_gpu) {
     tenants.push_back({node.topology.binding(), static_cast<int>(workers.size())});
     gpu_tenants.push_back({node.gpus, static_cast<int>(std::ranges::count(workers, true))});
+    if (node.gpus.empty() && gpu_tenants.back().workers > 0)
+      throw InputError(fmt::format("runtime.device: cuda: {} has no GPU", node.name));
   }
   const std::vector<std::vector<Device>> shared = share_gpus(gpu_tenants);
   for (std::size_t rank = 0; rank < tenants.size(); ++rank) {

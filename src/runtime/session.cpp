@@ -299,6 +299,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   default_environment("STARPU_MPI_NOBIND", "1");
   // A GPU's worker takes a task when the one before has ended, as the policy and the meter see it.
   default_environment("STARPU_CUDA_PIPELINE", "1");
+  // Where few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
+  if (!gpus.gpus.empty()) default_environment("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
   openblas_set_num_threads(1);
 
   // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
@@ -309,6 +311,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
   const int workers = map.count(mpi.rank());
+  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     device_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
   const WithVariable streams("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
@@ -333,6 +336,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   }
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
+  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());  // where it has measured links, it left another
 
   std::string problem;
   policy_ = starpu_sched_get_sched_policy()->policy_name;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <starpu_scheduler.h>
 
@@ -63,6 +65,20 @@ bool has_own_memory(int worker) {
   return starpu_node_get_kind(node) != STARPU_CPU_RAM;
 }
 
+// StarPU would also allocate what the task only writes, such as the stash of F(b+1) while F(b) runs, but
+// passes over scratch. It knows a fetch by its task, so this must be the task, not a copy that has fewer
+// data.
+void fetch_inputs(starpu_task* task, int worker) {
+  std::vector<starpu_data_access_mode> modes;
+  for (int i = 0; i < static_cast<int>(STARPU_TASK_GET_NBUFFERS(task)); ++i) {
+    const starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+    modes.push_back((mode & STARPU_R) != 0 ? mode : STARPU_SCRATCH);
+  }
+  starpu_data_access_mode* const own = std::exchange(task->dyn_modes, modes.data());
+  starpu_prefetch_task_input_for(task, static_cast<unsigned>(worker));
+  task->dyn_modes = own;
+}
+
 void wake(std::optional<int> worker) {
   if (worker) starpu_wake_worker_relax_light(*worker);
 }
@@ -76,7 +92,7 @@ int push_task(starpu_task* task) {
   }
   const int priority = task->priority;
   if (data && has_own_memory(data->worker) && core.fetch_before_push(data->worker, data->job)) {
-    starpu_prefetch_task_input_for(task, static_cast<unsigned>(data->worker));
+    fetch_inputs(task, data->worker);
   }
   // Before the task is visible to its worker: after that it is not ours to touch.
   starpu_push_task_end(task);
@@ -106,9 +122,8 @@ starpu_task* pop_task(unsigned context) {
   if (task != nullptr) wake(core.start(worker));
   if (has_own_memory(worker)) {
     starpu_worker_relax_on();
-    for (const PolicyCore::Task next : core.to_fetch(worker)) {
-      starpu_prefetch_task_input_for(static_cast<starpu_task*>(next), static_cast<unsigned>(worker));
-    }
+    for (const PolicyCore::Task next : core.to_fetch(worker))
+      fetch_inputs(static_cast<starpu_task*>(next), worker);
     starpu_worker_relax_off();
   }
   return static_cast<starpu_task*>(task);

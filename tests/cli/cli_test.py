@@ -129,6 +129,25 @@ class Mapping(CommandTest):
         self.refused(["info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", "runtime.device=[cuda, cpu]"],
                      "runtime.device", "2 devices for schedule.workers 8")
 
+    def test_a_node_without_gpus(self):
+        # Of workers on cores only, in a run that has GPUs elsewhere.
+        def of(kind, name, cpus, inside=""):
+            sets = "".join(f' {key}="{cpus}"' for key in ("cpuset", "complete_cpuset"))
+            sets += "".join(f' {key}="0x1"' for key in ("nodeset", "complete_nodeset"))
+            return f'<object type="{kind}" os_index="{name}"{sets}>{inside}</object>'
+
+        cores = "".join(of("Core", i, hex(1 << i), of("PU", i, hex(1 << i))) for i in range(8))
+        machine = of("Machine", 0, "0xff", of("NUMANode", 0, "0xff") + cores)
+        self.write("cores.xml", f'<topology version="2.0">{machine}</topology>')
+        # --topology once for each node.
+        first, second = [["--topology", node] for node in (self.node, "cores.xml")]
+        halves = "[cuda, cuda, cuda, cuda, cpu, cpu, cpu, cpu]"
+        workers = self.map(*first, *second, nodes=0, device=halves)["workers"]
+        self.assertEqual([w["device"][:4] for w in workers], ["cuda"] * 4 + ["core"] * 4)
+        self.assertEqual([w["node"] for w in workers], [0] * 4 + [1] * 4)
+        self.refused(["info", "mlp.yaml", *second, *first, "--set", "runtime.mapping=auto", "--set", f"runtime.device={halves}"],
+                     "runtime.device: cuda", "cores.xml", "no GPU")
+
     def test_cores(self):
         cores = self.map(device="cpu")["workers"]
         self.assertEqual([w["device"] for w in cores], [f"core {i}" for i in range(8)])

@@ -2,7 +2,11 @@
 // What runtime.device: cuda refuses before anything runs.
 #include "runtime/gpus.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <starpu.h>
+
+#include <cstdlib>
 
 #include "runtime/devices.hpp"
 #include "starpipe/plan/error.hpp"
@@ -10,9 +14,9 @@
 namespace starpipe::runtime {
 namespace {
 
-std::string problem(const Config& config) {
+std::string problem(const Config& config, void (*check)(const Config&) = check_device) {
   try {
-    check_device(config);
+    check(config);
     return {};
   } catch (const InputError& error) {
     return error.what();
@@ -32,8 +36,26 @@ TEST(Device, IsRefusedWhereThereIsNone) {
   config.runtime.device = {"cpu", "cuda"};
   EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "")
       << "one worker of two";
+  EXPECT_EQ(problem(config, check_rank_device), cuda_devices().empty() ? "" : starpu_problem())
+      << "a rank of cores, maybe";
+  config.runtime.device = {"cuda"};
+  EXPECT_EQ(problem(config, check_rank_device),
+            cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : starpu_problem());
   config.runtime.emulate.emplace();
   EXPECT_EQ(problem(config), "runtime.device: cuda: runtime.emulate needs device cpu");
+}
+
+TEST(Device, NeedsAStarPUThatKeepsGpusBusy) {
+#ifdef STARPU_NON_BLOCKING_DRIVERS
+  unsetenv("STARPU_WORKERS_CUDAID");
+  EXPECT_EQ(starpu_problem(), "");
+  setenv("STARPU_WORKERS_CUDAID", "1", 1);
+  EXPECT_THAT(starpu_problem(), ::testing::StartsWith("STARPU_WORKERS_CUDAID: "));
+  unsetenv("STARPU_WORKERS_CUDAID");
+#else
+  EXPECT_THAT(starpu_problem(), ::testing::AllOf(::testing::StartsWith("runtime.device: cuda: StarPU"),
+                                                 ::testing::HasSubstr("STARPIPE_GPUS=1 scripts/setup")));
+#endif
 }
 
 TEST(Device, NeedsKernelsForEachLayer) {

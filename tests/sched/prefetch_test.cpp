@@ -6,8 +6,12 @@
 #include <gtest/gtest.h>
 #include <starpu.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -24,6 +28,7 @@ struct Fetch {
 
 std::mutex mutex;
 std::vector<Fetch> fetches;
+std::set<starpu_data_handle_t> fetched_data;
 
 std::vector<Fetch> fetched() {
   const std::scoped_lock lock(mutex);
@@ -37,6 +42,10 @@ extern "C" unsigned starpu_worker_get_memory_node(unsigned worker) { return work
 extern "C" int starpu_prefetch_task_input_for(starpu_task* task, unsigned worker) {
   const std::scoped_lock lock(mutex);
   fetches.push_back({task->cl_arg, worker});
+  for (unsigned i = 0; i < static_cast<unsigned>(STARPU_TASK_GET_NBUFFERS(task)); ++i) {
+    if ((STARPU_TASK_GET_MODE(task, i) & (STARPU_SCRATCH | STARPU_REDUX)) == 0)  // as StarPU's own
+      fetched_data.insert(STARPU_TASK_GET_HANDLE(task, i));
+  }
   return 0;
 }
 
@@ -75,6 +84,46 @@ TEST(Prefetch, TheNextJobsInLine) {
   // The first is running or about to, and blocks; two more are in line behind it at most.
   EXPECT_THAT(early, ::testing::SizeIs(::testing::AllOf(::testing::Ge(2U), ::testing::Le(3U))));
   EXPECT_THAT(fetched(), ::testing::ElementsAreArray(line)) << "each once, in order, and none of worker 0";
+}
+
+void add(void** buffers, void* /*argument*/) {
+  const auto number = [&](int i) -> int& {
+    return *reinterpret_cast<int*>(STARPU_VARIABLE_GET_PTR(buffers[i]));
+  };
+  number(1) = number(0) + 1;
+  number(2) += number(1);
+}
+
+TEST(Prefetch, OnlyWhatIsRead) {
+  const testing::StarPU starpu(2);
+  fetched_data.clear();
+  const std::array modes = {STARPU_R, STARPU_W, STARPU_RW, STARPU_SCRATCH};
+  for (const bool variable : {false, true}) {
+    starpu_codelet codelet;
+    starpu_codelet_init(&codelet);
+    codelet.cpu_funcs[0] = add;
+    codelet.nbuffers = variable ? STARPU_VARIABLE_NBUFFERS : static_cast<int>(modes.size());
+    codelet.specific_nodes = 1;  // where it runs in truth
+    std::fill_n(codelet.nodes, modes.size(), STARPU_SPECIFIC_NODE_CPU);
+    std::array numbers = {1, 10, 100, 1000};
+    std::array<starpu_data_handle_t, 4> data{};
+    starpu_task* const task = starpu_task_create();
+    task->cl = &codelet;
+    task->nbuffers = static_cast<int>(modes.size());
+    for (std::size_t i = 0; i < modes.size(); ++i) {
+      starpu_variable_data_register(&data[i], i == 3 ? -1 : STARPU_MAIN_RAM,
+                                    reinterpret_cast<std::uintptr_t>(&numbers[i]), sizeof(int));
+      task->handles[i] = data[i];
+      (variable ? task->modes : codelet.modes)[i] = modes[i];
+    }
+    task->sched_data = pack_sched_data(1, std::nullopt);
+    ASSERT_EQ(starpu_task_submit(task), 0);
+    starpu_task_wait_for_all();
+    for (const starpu_data_handle_t handle : data) starpu_data_unregister(handle);
+    EXPECT_THAT(numbers, ::testing::ElementsAre(1, 2, 102, 1000)) << "the task has its modes";
+    EXPECT_THAT(fetched_data, ::testing::UnorderedElementsAre(data[0], data[2]));
+    fetched_data.clear();
+  }
 }
 
 }  // namespace
