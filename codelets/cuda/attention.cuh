@@ -60,7 +60,7 @@ __device__ void load(float* tile, const float* head, std::size_t stride, int fir
 /// products[r] = the warp's row r of `rows` (D floats each) times the lane's row.
 template <int D>
 __device__ void dots(const float* rows, const float* lane_row, float (&products)[kRows]) {
-  for (int r = 0; r < kRows; ++r) products[r] = 0;
+  for (float& product : products) product = 0;
 #pragma unroll 8
   for (int c = 0; c < D; ++c) {
     const float x = lane_row[c];

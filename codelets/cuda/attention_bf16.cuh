@@ -50,20 +50,30 @@ template <int D, int Rows>
 __device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int first, const Shape& shape,
                            bool vectors) {
   constexpr int kVector = 8;
-  for (int i = static_cast<int>(threadIdx.x) * kVector; i < Rows * D;
-       i += static_cast<int>(kThreads) * kVector) {
-    const int row = i / D;
-    const int column = i % D;
-    const bool inside = first + row < shape.context && column < shape.size;
-    const Bf16* const from =
-        inside ? head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column)
-               : head;
-    Bf16* const to = tile + row * kStride<D> + column;
-    if (vectors) {
-      copy_async<16>(to, from, inside);
-    } else {
+  constexpr int kAtOnce = static_cast<int>(kThreads) * kVector / D;  // rows
+  static_assert(Rows % kAtOnce == 0);
+  const int row = static_cast<int>(threadIdx.x) * kVector / D;
+  const int column = static_cast<int>(threadIdx.x) * kVector % D;
+  const int rows = column < shape.size ? shape.context - first - row : 0;  // from this one on; or negative
+  const Bf16* const from =
+      head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
+  Bf16* const to = tile + row * kStride<D> + column;
+  if (vectors) {
+#pragma unroll
+    for (int r = 0; r < Rows; r += kAtOnce) {
+      const bool inside = r < rows;
+      copy_async<16>(to + r * kStride<D>, inside ? from + static_cast<std::size_t>(r) * stride : head,
+                     inside);
+    }
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < Rows; r += kAtOnce) {
+#pragma unroll 1
       for (int c = 0; c < kVector; ++c) {
-        to[c] = inside && column + c < shape.size ? from[c] : static_cast<Bf16>(0.0f);
+        to[r * kStride<D> + c] =
+            r < rows && column + c < shape.size
+                ? from[static_cast<std::size_t>(r) * stride + static_cast<std::size_t>(c)]
+                : static_cast<Bf16>(0.0f);
       }
     }
   }

@@ -135,6 +135,7 @@ struct BackwardKeys {
   static constexpr std::size_t kStage = 2 * kTile + 2 * kQueries;  ///< floats
   static constexpr std::size_t kShared = kTileFloats<D, 2 * kRows> + 2 * kStage;
   static_assert(kRows % kQueries == 0);
+  static_assert(kQueries % kWarp == 0 && 2 * kQueries <= int{kThreads});  // whole warps copy all sums
 };
 
 /// What the keys' kernel knows of a warp's rows.

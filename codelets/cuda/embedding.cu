@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     __syncthreads();
     for (unsigned i = threadIdx.x; i < kColumns && start + i < columns; i += blockDim.x) {
       float total = 0;
-      for (unsigned w = 0; w < kWarps; ++w) total += sums[w][i];
+      for (const auto& of_warp : sums) total += of_warp[i];
       gradients[token * columns + start + i] += total;
     }
     __syncthreads();

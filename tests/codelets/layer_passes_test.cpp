@@ -86,7 +86,7 @@ std::vector<Case> linear_cases() {
 std::vector<Case> bf16_cases() {
   return {{"attention_blocks", attention(1, 270, 1, 8)},
           {"attention_wide_blocks", attention(1, 257, 1, 64)},
-          {"attention_widest_blocks", attention(1, 141, 1, 66)}};
+          {"attention_widest_blocks", attention(1, 141, 2, 72)}};
 }
 
 class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<Target, Case>> {

@@ -21,6 +21,7 @@ class MemoryView {
   MemoryView(Of<void>* data, std::size_t words) : data_(data), size_(words) {}
   /// Of floats, from all that converts to a span of them.
   template <class Floats>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a view is no span
   requires std::convertible_to<Floats, std::span<Of<float>>> MemoryView(Floats&& floats) {
     const std::span<Of<float>> span = std::forward<Floats>(floats);
     data_ = span.data();

@@ -5,7 +5,7 @@
 // would break does break.
 #pragma once
 
-#include <math.h>
+#include <math.h>  // NOLINT(modernize-deprecated-headers): names outside of std
 
 #include <cstddef>
 #include <cstdlib>

@@ -54,7 +54,7 @@ struct Copy {
 /// One thread of the block.
 struct Fiber {
   static constexpr std::size_t kStack = 256 * 1024;  // sanitizers take much
-  enum class State { ready, at_block_barrier, at_warp_barrier, ended };
+  enum class State { ready, at_block_barrier, at_warp_barrier, exchanging, ended };
 
   ucontext_t context{};
   std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStack);
@@ -100,7 +100,7 @@ class Block {
   const WarpWords& exchange(const Words& words) {
     WarpWords& warp = exchanged_[current_ / kLanes][current().exchanges++ % 2];
     warp[lane()] = words;
-    wait(Fiber::State::at_warp_barrier);
+    wait(Fiber::State::exchanging);
     return warp;
   }
 
@@ -154,7 +154,9 @@ class Block {
     if (all(0, count_, Fiber::State::ended)) return false;
     if (all(0, count_, Fiber::State::at_block_barrier)) make_ready(0, count_);
     for (std::size_t first = 0; first + kLanes <= count_; first += kLanes) {
-      if (all(first, first + kLanes, Fiber::State::at_warp_barrier)) make_ready(first, first + kLanes);
+      for (const auto state : {Fiber::State::at_warp_barrier, Fiber::State::exchanging}) {
+        if (all(first, first + kLanes, state)) make_ready(first, first + kLanes);
+      }
     }
     for (std::size_t i = 0; i < count_; ++i) {
       if (fibers_[i]->state == Fiber::State::ready) return true;
