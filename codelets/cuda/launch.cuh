@@ -33,8 +33,13 @@ void launch(const Context& on, const char* name, const Grid& grid, void (*kernel
                                cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
           name);
   }
-  kernel<<<grid.blocks, grid.threads, bytes, on.stream>>>(arguments...);
-  check(cudaGetLastError(), name);
+  // Its own status: the thread's last error may be an allocation's, from which StarPU has recovered.
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = bytes;
+  config.stream = on.stream;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
 }  // namespace starpipe::model::cuda

@@ -254,7 +254,8 @@ class Given {
         throw InputError(fmt::format("{}: a key must be a word, got {}", place, described(pair.first)));
       }
       const std::string name = prefix + pair.first.Scalar();
-      add_one(name, pair.second, file, place, file != nullptr ? place + ": " + name : "--set " + name);
+      add_one(name, pair.second, file, place,
+              file != nullptr ? fmt::format("{}: {}", place, name) : fmt::format("--set {}", name));
     }
   }
 

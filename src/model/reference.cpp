@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 namespace starpipe::model {
@@ -55,8 +56,7 @@ class Pass {
 
   /// Adds `loss_scale` times the gradient of the loss to `sums`.
   void backward(float loss_scale, const std::vector<Floats>& weights, std::vector<Floats>& sums) {
-    for (auto stage = order_.rbegin(); stage != order_.rend(); ++stage) {
-      const int s = *stage;
+    for (const int s : std::views::reverse(order_)) {
       std::vector<ConstMemory> in;
       for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
       std::vector<Memory> out;

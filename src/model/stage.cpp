@@ -36,6 +36,10 @@ void copy(const Backend& backend, ConstMemory from, Memory to) noexcept {
   if (from.data() != to.data()) backend.copy(from, to);
 }
 
+/// Words up to where the next array begins, a multiple of 16 bytes: so neither what kernels move at a time
+/// nor the order of their sums depends on what lies before.
+constexpr std::size_t padded(std::size_t words) { return (words + 3) / 4 * 4; }
+
 void require(bool fits, const std::string& what) {
   if (!fits) throw std::invalid_argument("stage: " + what);
 }
@@ -64,7 +68,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
         break;
       case StageOp::Kind::residual_begin:
         place.residual = open_size;
-        open_size += matrix_size(precision_, columns);
+        open_size += padded(matrix_size(precision_, columns));
         residual_size_ = std::max(residual_size_, open_size);
         open.push_back(i);
         break;
@@ -82,7 +86,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   }
   require(open.empty(), "residual connection leaves the stage");
   if (loss_ != nullptr) add_loss(columns);
-  buffer_size_ = matrix_size(precision_, widest);
+  buffer_size_ = padded(matrix_size(precision_, widest));
   find_places();
 }
 
@@ -103,13 +107,13 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, Place& place) {
   place.stash_size = layer.stash_words();
   place.gradient = gradient_stash_size_;
   parameter_size_ += place.parameter_size;
-  stash_size_ += place.stash_size;
-  largest_stash_ = std::max(largest_stash_, place.stash_size);
+  stash_size_ += padded(place.stash_size);
+  largest_stash_ = std::max(largest_stash_, padded(place.stash_size));
   for (const bool gpu : {false, true}) {
     layer_scratch_[gpu ? 1 : 0] = std::max(layer_scratch_[gpu ? 1 : 0], layer.scratch_words(gpu));
   }
   if (place.parameter_size == 0) return;
-  gradient_stash_size_ += matrix_size(precision_, columns);
+  gradient_stash_size_ += padded(matrix_size(precision_, columns));
   first_with_parameters_ = std::min(first_with_parameters_, op);
 }
 
@@ -117,7 +121,7 @@ void Stage::add_loss(std::size_t columns) {
   require(loss_->rows() == rows_ && loss_->input_columns() == columns, "loss does not fit the last layer");
   require(loss_->precision() == precision_, "the loss is of another precision");
   stash_size_ += loss_->stash_words();
-  largest_stash_ = std::max(largest_stash_, loss_->stash_words());
+  largest_stash_ = std::max(largest_stash_, padded(loss_->stash_words()));
   for (const bool gpu : {false, true}) {
     layer_scratch_[gpu ? 1 : 0] = std::max(layer_scratch_[gpu ? 1 : 0], loss_->scratch_words(gpu));
   }

@@ -57,7 +57,7 @@ class Stream final : public ProfileDevice {
     void* memory = nullptr;
     const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
     require(cudaMalloc(&memory, bytes), "memory");
-    const std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
+    std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
     require(cudaMemset(memory, 0, bytes), "memory");
     return owner;
   }
