@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every pass of every layer on each device against what is exact.
+#include <cstring>
 #include <limits>
 #include <set>
 #include <tuple>
