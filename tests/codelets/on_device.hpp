@@ -8,9 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -19,19 +17,9 @@
 
 #include "codelets/devices.hpp"
 #include "codelets/exact.hpp"
+#include "model/seed.hpp"
 
 namespace starpipe::model::testing {
-
-inline std::uint64_t seed() {
-  static const std::uint64_t value = [] {
-    const char* given = std::getenv("STARPIPE_TEST_SEED");
-    const std::uint64_t chosen =
-        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-    std::cout << "STARPIPE_TEST_SEED=" << chosen << '\n';
-    return chosen;
-  }();
-  return value;
-}
 
 inline Floats random(std::size_t count, std::uint64_t stream, double deviation = 1) {
   return random_floats(count, seed() * 100 + stream, deviation);

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+
+#include "starpipe/model/backend.hpp"
+
+namespace starpipe::model::testing {
+
+/// The CPU, which refuses views that overlap, are of a wrong size or begin at no multiple of 16 bytes, and
+/// fills with NaN what a pass is to write.
+class CheckingBackend final : public Backend {
+ public:
+  void zero(Memory) const noexcept override { ADD_FAILURE() << "zero"; }
+  void round(std::span<const float>, Memory) const noexcept override { ADD_FAILURE() << "round"; }
+  void update(const OptimizerConfig&, int, std::span<const float>, std::span<float>,
+              std::span<float>) const noexcept override {
+    ADD_FAILURE() << "update";
+  }
+
+  void copy(ConstMemory from, Memory to) const noexcept override {
+    if (!fits("copy", from, to.size()) || !apart("copy", {from, to})) return;
+    cpu_.copy(from, to);
+  }
+  void add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept override {
+    if (!fits("add", a, sum.size()) || !fits("add", b, sum.size())) return;
+    if (a.data() != sum.data() && !apart("add", {a, sum})) return;
+    if (b.data() != sum.data() && !apart("add", {b, sum})) return;
+    cpu_.add(precision, a, b, sum);
+  }
+  void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
+                    std::size_t columns, std::size_t rows) const noexcept override {
+    if (overlap(from, (rows - 1) * from_stride + columns, to, (rows - 1) * to_stride + columns)) {
+      ADD_FAILURE() << "copy_columns: views overlap";
+      return;
+    }
+    cpu_.copy_columns(from, from_stride, to, to_stride, columns, rows);
+  }
+
+  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
+               Memory scratch) const noexcept override {
+    if (!fits("input", input, input_words(layer)) || !fits("output", output, output_words(layer)) ||
+        !fits("stash", stash, layer.stash_words()) || !holds(scratch, layer)) {
+      return;
+    }
+    const bool in_stash = layer.keeps_input() && input.data() == stash.data();
+    if (!apart("F", {output, stash, scratch, in_stash ? ConstMemory() : input})) return;
+    poison(output);
+    poison(in_stash ? stash.subspan(input.size()) : stash);
+    poison(scratch);
+    cpu_.forward(layer, parameters, input, output, stash, scratch);
+  }
+  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash, ConstMemory dy,
+                      Memory dx, Memory scratch) const noexcept override {
+    if (!fits("dy", dy, output_words(layer)) || !fits("dx", dx, input_words(layer)) ||
+        !fits("stash", stash, layer.stash_words()) || !holds(scratch, layer) ||
+        !apart("B", {stash, dy, dx, scratch})) {
+      return;
+    }
+    poison(dx);
+    poison(scratch);
+    cpu_.backward_input(layer, parameters, stash, dy, dx, scratch);
+  }
+  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory dy, std::span<float> gradient,
+                        Memory scratch) const noexcept override {
+    if (!fits("dy", dy, output_words(layer)) || !fits("stash", stash, layer.stash_words()) ||
+        !fits("gradient of parameters", gradient, layer.parameter_size()) || !holds(scratch, layer) ||
+        !apart("W", {stash, dy, scratch})) {
+      return;
+    }
+    poison(scratch);
+    cpu_.backward_weights(layer, stash, dy, gradient, scratch);
+  }
+  void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
+               std::span<float> mean, Memory scratch) const noexcept override {
+    if (!fits("input of the loss", input, input_words(loss)) ||
+        !fits("target", target, loss.rows() * loss.target_columns()) ||
+        !fits("stash of the loss", stash, loss.stash_words()) || !holds(scratch, loss) ||
+        !apart("F of the loss", {input, stash, scratch})) {
+      return;
+    }
+    poison(stash);
+    poison(scratch);
+    cpu_.forward(loss, input, target, stash, mean, scratch);
+  }
+  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory dx,
+                      Memory scratch) const noexcept override {
+    if (!fits("gradient of the loss", dx, input_words(loss)) ||
+        !fits("stash of the loss", stash, loss.stash_words()) || !holds(scratch, loss) ||
+        !apart("B of the loss", {stash, dx, scratch})) {
+      return;
+    }
+    poison(dx);
+    poison(scratch);
+    cpu_.backward_input(loss, stash, scale, dx, scratch);
+  }
+
+ private:
+  static std::size_t input_words(const Layer& layer) {
+    return words(layer.reads_ids() ? Precision::fp32 : layer.precision(),
+                 layer.rows() * layer.input_columns());
+  }
+  static std::size_t output_words(const Layer& layer) {
+    return words(layer.precision(), layer.rows() * layer.output_columns());
+  }
+  static std::size_t input_words(const Loss& loss) {
+    return words(loss.precision(), loss.rows() * loss.input_columns());
+  }
+
+  static void poison(Memory memory) {
+    if (!memory.empty()) std::memset(memory.data(), 0xff, memory.floats().size_bytes());
+  }
+  static bool fits(const char* what, ConstMemory memory, std::size_t size) {
+    EXPECT_EQ(memory.size(), size) << what;
+    return memory.size() == size;
+  }
+  template <class LayerOrLoss>
+  static bool holds(ConstMemory scratch, const LayerOrLoss& pass) {
+    EXPECT_GE(scratch.size(), pass.scratch_words(false)) << "scratch";
+    return scratch.size() >= pass.scratch_words(false);
+  }
+  static bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+    const auto a_begin = reinterpret_cast<std::uintptr_t>(a);
+    const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
+    return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+  }
+  static bool apart(const char* what, std::initializer_list<ConstMemory> views) {
+    for (const ConstMemory* a = views.begin(); a != views.end(); ++a) {
+      if (a->empty()) continue;
+      if (reinterpret_cast<std::uintptr_t>(a->data()) % 16 != 0) {
+        ADD_FAILURE() << what << ": a view begins at no multiple of 16 bytes";
+        return false;
+      }
+      for (const ConstMemory* b = views.begin(); b != a; ++b) {
+        if (!overlap(a->data(), a->floats().size_bytes(), b->data(), b->floats().size_bytes())) continue;
+        ADD_FAILURE() << what << ": views overlap";
+        return false;
+      }
+    }
+    return true;
+  }
+
+  const Backend& cpu_ = cpu_backend();
+};
+
+}  // namespace starpipe::model::testing
