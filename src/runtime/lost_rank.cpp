@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,9 +32,13 @@ void write_text(int descriptor, const char* text) {
 }
 
 // hydra ends the job when a rank has gone. srun waits for the other ranks unless it is told otherwise, and
-// they wait for the one that was lost; this is what MPI_Abort says to it (PMI-1).
+// they wait for the one that was lost; this is what MPI_Abort says to it (PMI-1). It goes another way than the
+// line that was just written, which must not be overtaken: srun then ends without having read it.
 void abort_job() {
-  if (slurm_socket >= 0) write_text(slurm_socket, "cmd=abort exitcode=1\n");
+  if (slurm_socket < 0) return;
+  constexpr int wait_ms = 500;
+  poll(nullptr, 0, wait_ms);  // sleeps, and a signal handler may call it
+  write_text(slurm_socket, "cmd=abort exitcode=1\n");
 }
 
 void end_orphan(int /*signal*/) {
