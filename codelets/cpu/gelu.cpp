@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-
 #include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
 

@@ -112,33 +112,20 @@ __device__ void multiply_rows(const Lefts<D, M>& rows, const Bf16* tile, Product
   }
 }
 
-/// Of scores [query][key], makes those of keys behind the query's own -infinity. `ahead`: by how much the
-/// first query is behind the first key.
-template <int M, int N>
+/// Of scores [query][key], or with kTransposed [key][query], makes those of keys behind the query's own
+/// -infinity. `ahead`: by how much the first query is behind the first key.
+template <bool kTransposed, int M, int N>
 __device__ void mask(Product (&scores)[M][N], int ahead, const Lane& lane) {
-  const int last = ahead + lane.row - lane.column;
+  const int last = ahead + (kTransposed ? lane.column - lane.row : lane.row - lane.column);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (n * 8 + i % 2 > last + m * kStep + i / 2 * 8) scores[m][n].at[i] = -INFINITY;
-      }
-    }
-  }
-}
-/// Of scores [key][query].
-template <int M, int N>
-__device__ void mask_transposed(Product (&scores)[M][N], int ahead, const Lane& lane) {
-  const int last = ahead + lane.column - lane.row;
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (m * kStep + i / 2 * 8 > last + n * 8 + i % 2) scores[m][n].at[i] = -INFINITY;
+        const int row = m * kStep + i / 2 * 8;
+        const int column = n * 8 + i % 2;
+        if ((kTransposed ? row - column : column - row) > last) scores[m][n].at[i] = -INFINITY;
       }
     }
   }

@@ -40,7 +40,7 @@ __device__ void meet_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, floa
     Product slopes[M][2];  // of the probabilities, then of the scores
     multiply_rows<D>(rows.q, k + at * kStride<D>, scores);
     multiply_rows<D>(rows.dy, v + at * kStride<D>, slopes);
-    if (ahead - at < kStep - 1) mask(scores, ahead - at, lane);
+    if (ahead - at < kStep - 1) mask<false>(scores, ahead - at, lane);
     Matrices weights[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -164,7 +164,7 @@ __device__ void meet_queries(KeyRows<D>& rows, const float* stage, float scale, 
     Product slopes[M][2];  // of the probabilities, then of the scores
     multiply_rows<D>(rows.k, q + at * kStride<D>, p);
     multiply_rows<D>(rows.v, g + at * kStride<D>, slopes);
-    if (ahead + at < M * kStep - 1) mask_transposed(p, ahead + at, lane);
+    if (ahead + at < M * kStep - 1) mask<true>(p, ahead + at, lane);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
       const Bf16* const k = keys_at(key) + lane.matrix_row<D>();
       Product scores[M][Tiles::kKeys / 8];
       multiply_rows<D>(queries, k, scores);
-      if (ahead < Tiles::kKeys - 1) mask(scores, ahead, lane);
+      if (ahead < Tiles::kKeys - 1) mask<false>(scores, ahead, lane);
       softmax.template apply<D>(scale, scores, sums);
       accumulate_tile<D>(scores, k + Tiles::kKeys * kStride<D>, sums);
     }

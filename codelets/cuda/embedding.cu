@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/keep_input.hpp"
 #include "codelets/cuda/rows.cuh"
 #include "starpipe/model/cuda_twin.hpp"
 
@@ -122,9 +123,7 @@ class Embedding final : public CudaLayer {
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    check(cudaMemcpyAsync(stash.data(), input.data(), rows_ * sizeof(float), cudaMemcpyDeviceToDevice,
-                          on.stream),
-          "embedding F");
+    keep_input(on, "embedding F", input, stash, rows_ * sizeof(float));
     const T* tokens = parameters.as<T>();
     const T* positions = tokens + vocabulary_ * outputs_;
     T* y = output.as<T>();

@@ -33,7 +33,7 @@ void write_text(int descriptor, const char* text) {
 
 // hydra ends the job when a rank has gone. srun waits for the other ranks unless it is told otherwise, and
 // they wait for the one that was lost; this is what MPI_Abort says to it (PMI-1). It goes another way than
-// the line that was just written, which must not be overtaken: srun then ends without having read it.
+// the line that was just written and might overtake it: srun would end before it has read the line.
 void abort_job() {
   if (slurm_socket < 0) return;
   constexpr int wait_ms = 500;
