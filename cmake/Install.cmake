@@ -9,14 +9,14 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/starpipe" "${PROJECT_BINARY_DIR
 # The planning library has an export set of its own: its users need no StarPU.
 get_property(libraries GLOBAL PROPERTY STARPIPE_INSTALLED_LIBRARIES)
 foreach(library IN LISTS libraries)
-  if(library STREQUAL "starpipe_plan")
+  if(library MATCHES "^starpipe_(base|plan)$")
     install(TARGETS ${library} EXPORT starpipePlanTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   else()
     install(TARGETS ${library} EXPORT starpipeRuntimeTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
 endforeach()
 install(EXPORT starpipePlanTargets NAMESPACE starpipe:: DESTINATION "${package_dir}")
-if(NOT libraries STREQUAL "starpipe_plan")
+if(TARGET starpipe::runtime)
   install(EXPORT starpipeRuntimeTargets NAMESPACE starpipe:: DESTINATION "${package_dir}")
 endif()
 

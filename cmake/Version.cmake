@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # starpipe/version.hpp, and the commit behind it, which is looked up at every build.
 #
-# Included by src/CMakeLists.txt to add it to starpipe_plan; run as a script (cmake -P) to write
+# Included by src/CMakeLists.txt to add it to starpipe_base; run as a script (cmake -P) to write
 # the commit.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(commit unknown)
@@ -27,5 +27,5 @@ add_custom_target(starpipe_version
           -P "${CMAKE_CURRENT_LIST_FILE}"
   BYPRODUCTS "${version_source}"
   COMMENT "Recording the commit")
-target_sources(starpipe_plan PRIVATE "${version_source}")
-add_dependencies(starpipe_plan starpipe_version)
+target_sources(starpipe_base PRIVATE "${version_source}")
+add_dependencies(starpipe_base starpipe_version)

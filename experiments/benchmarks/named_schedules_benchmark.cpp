@@ -7,9 +7,9 @@
 
 #include <string>
 
-#include "starpipe/plan/check.hpp"
-#include "starpipe/plan/registry.hpp"
-#include "starpipe/plan/simulate.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace {
 

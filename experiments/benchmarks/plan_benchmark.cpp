@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "starpipe/plan/check.hpp"
-#include "starpipe/plan/registry.hpp"
-#include "starpipe/plan/simulate.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace {
 

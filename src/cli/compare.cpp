@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/compare.hpp"
+#include "starpipe/runtime/commands/compare.hpp"
 
 #include <memory>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
-#include "starpipe/runtime/lost_rank.hpp"
+#include "starpipe/runtime/session/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {

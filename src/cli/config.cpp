@@ -13,7 +13,7 @@
 
 #include "cli/layers.hpp"
 #include "cli/yaml.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/runtime/config.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::cli {
 

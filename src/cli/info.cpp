@@ -10,14 +10,14 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
-#include "starpipe/model/files.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
-#include "starpipe/plan/formats.hpp"
-#include "starpipe/plan/registry.hpp"
-#include "starpipe/runtime/mapping.hpp"
-#include "starpipe/runtime/profile.hpp"
-#include "starpipe/runtime/train.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/runtime/report/mapping_report.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
+#include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {
@@ -81,7 +81,7 @@ int map(const InfoOptions& options) {
   runtime::Config config = options.config.load();
   if (config.schedule.partition) runtime::choose_partition(config);
   const std::string text = runtime::describe_mapping(config, options.machines, options.json);
-  model::print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
+  print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
   return 0;
 }
 
@@ -89,7 +89,7 @@ int info(bool json) {
   ordered_json all = facts();
   if (json) {
     all["runtime"] = ordered_json::parse(runtime::describe_runtime(true));
-    model::print(plan::json_text(all));
+    print(plan::json_text(all));
     return 0;
   }
   // The runtime's part names version, commit and compiler already.
@@ -103,7 +103,7 @@ int info(bool json) {
   for (const char* name : {"models", "schedules"}) {
     text += fmt::format("{:<12}{}\n", name, words(all[name]));
   }
-  model::print(text);
+  print(text);
   return 0;
 }
 

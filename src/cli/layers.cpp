@@ -12,7 +12,7 @@
 #include <span>
 
 #include "cli/yaml.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/partition.hpp"
-#include "starpipe/runtime/profile.hpp"
+#include "starpipe/plan/partition/partition.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
 
 namespace starpipe::cli {
 

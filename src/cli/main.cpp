@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/commands.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/runtime/lost_rank.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/runtime/session/lost_rank.hpp"
 #include "starpipe/version.hpp"
 
 namespace {

@@ -13,11 +13,11 @@
 
 #include "cli/config.hpp"
 #include "cli/yaml.hpp"
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/formats.hpp"
-#include "starpipe/plan/plugin.hpp"
-#include "starpipe/plan/timeline_svg.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/formats/timeline_svg.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -187,7 +187,7 @@ std::string ResultOptions::format() const {
 }
 
 void ResultOptions::check() const {
-  if (file_) model::require_writable("-o", *file_);
+  if (file_) require_writable("-o", *file_);
 }
 
 void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
@@ -217,9 +217,9 @@ void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& cost
     result = text();
   }
   if (file_) {
-    model::write_file("-o", *file_, result);
+    write_file("-o", *file_, result);
   } else {
-    model::print(result);
+    print(result);
   }
 }
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/schedule.hpp"
-#include "starpipe/plan/simulate.hpp"
-#include "starpipe/runtime/config.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::cli {
 

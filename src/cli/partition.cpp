@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/partition.hpp"
+#include "starpipe/plan/partition/partition.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,11 +15,11 @@
 #include "cli/commands.hpp"
 #include "cli/layers.hpp"
 #include "cli/tables.hpp"
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/formats.hpp"
-#include "starpipe/plan/registry.hpp"
-#include "starpipe/plan/search.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/search/search.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -293,7 +293,7 @@ void follow_devices(PartitionOptions& options) {
 }
 
 int partition(PartitionOptions options) {
-  if (options.output) model::require_writable("-o", *options.output);
+  if (options.output) require_writable("-o", *options.output);
   follow_devices(options);
   if (!options.microbatches) options.microbatches = 4 * options.request.workers;
   if (options.memory_limit) options.request.memory_limit = static_cast<double>(*options.memory_limit);
@@ -303,9 +303,9 @@ int partition(PartitionOptions options) {
       options.json || (options.output && std::filesystem::path(*options.output).extension() == ".json");
   const std::string text = json ? plan::json_text(to_json(options, found)) : to_text(options, found);
   if (options.output) {
-    model::write_file("-o", *options.output, text);
+    write_file("-o", *options.output, text);
   } else {
-    model::print(text);
+    print(text);
   }
   return 0;
 }

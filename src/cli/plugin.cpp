@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/plugin.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 #include <fmt/format.h>
 
@@ -11,10 +11,10 @@
 #include "cli/apart.hpp"
 #include "cli/commands.hpp"
 #include "cli/two_ranks.hpp"
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/conformance.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/formats.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/plan/registry/conformance.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -110,7 +110,7 @@ int check(const PluginOptions& options) {
     std::ranges::replace_if(
         result.finding.words, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   }
-  model::print(options.json ? json_of(options.file, results) : text_of(options.file, results));
+  print(options.json ? json_of(options.file, results) : text_of(options.file, results));
   return failed ? 1 : 0;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/profile.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
 
 #include <fmt/format.h>
 
@@ -12,9 +12,9 @@
 #include "cli/layers.hpp"
 #include "cli/options.hpp"
 #include "cli/tables.hpp"
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/formats.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -30,7 +30,7 @@ struct ProfileOptions {
 /// A profile takes time and others may rely on it: it is not lost to a second run.
 void check_output(const ProfileOptions& options) {
   if (!options.file) return;
-  model::require_writable("-o", *options.file);
+  require_writable("-o", *options.file);
   if (!options.replace && std::filesystem::is_regular_file(*options.file)) {
     throw InputError(fmt::format("-o: {} exists already (--replace overwrites it)", *options.file));
   }
@@ -68,11 +68,11 @@ int profile(const ProfileOptions& options) {
       options.json || (options.file && std::filesystem::path(*options.file).extension() == ".json");
   const std::string text = json ? plan::json_text(layers_json(layers)) : layers_yaml(layers);
   if (!options.file) {
-    model::print(text);
+    print(text);
     return 0;
   }
-  model::write_file("-o", *options.file, text);
-  model::print(summary(layers));
+  write_file("-o", *options.file, text);
+  print(summary(layers));
   return 0;
 }
 

@@ -7,11 +7,11 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/check.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/formats.hpp"
-#include "starpipe/plan/registry.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -36,7 +36,7 @@ int list(const ListOptions& options) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
       if (!entry.alias.empty()) all.back()["alias"] = entry.alias;
     }
-    model::print(plan::json_text({{"schedules", all}}));
+    print(plan::json_text({{"schedules", all}}));
     return 0;
   }
   std::size_t width = 0;
@@ -47,7 +47,7 @@ int list(const ListOptions& options) {
     text += fmt::format("{:<{}}  {}\n{:{}}  ({}{})\n", entry.name, width, entry.summary, "", width,
                         entry.source, alias);
   }
-  model::print(text);
+  print(text);
   return 0;
 }
 
@@ -151,7 +151,7 @@ struct CheckOptions {
 
 int check(const CheckOptions& options) {
   options.result.check();
-  plan::ImportedSchedule imported = plan::schedule_from_text(model::read_file(options.file), options.file);
+  plan::ImportedSchedule imported = plan::schedule_from_text(read_file(options.file), options.file);
   if (const auto verdict = plan::check(imported.schedule); !verdict.ok()) {
     throw InputError(fmt::format("{}: {}", options.file, verdict.problem));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/search.hpp"
+#include "starpipe/plan/search/search.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -10,11 +10,11 @@
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
 #include "cli/tables.hpp"
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/formats.hpp"
-#include "starpipe/runtime/memory.hpp"
-#include "starpipe/runtime/profile.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/runtime/step/memory_need.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -117,8 +117,8 @@ plan::Costs default_costs(const runtime::Config& config, const runtime::Experime
 
 int simulate(const SimulateOptions& options) {
   options.result.check();
-  if (options.timeline) model::require_writable("--timeline", *options.timeline);
-  if (options.trace) model::require_writable("--trace", *options.trace);
+  if (options.timeline) require_writable("--timeline", *options.timeline);
+  if (options.trace) require_writable("--trace", *options.trace);
   runtime::Config config = options.config.load();
   if (config.schedule.partition) runtime::choose_partition(config);
   const runtime::Experiment experiment = runtime::make_experiment(config);
@@ -130,10 +130,10 @@ int simulate(const SimulateOptions& options) {
       experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
       {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())});
   if (options.timeline) {
-    model::write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
+    write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }
   if (options.trace)
-    model::write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
+    write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
   options.result.show(experiment.schedule, costs, timeline,
                       [&] { return summary(config, experiment, costs, timeline, memory); },
                       {{"memory", to_json(memory)}});

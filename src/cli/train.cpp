@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/train.hpp"
+#include "starpipe/runtime/commands/train.hpp"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/runtime/lost_rank.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/runtime/session/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -14,11 +14,11 @@
 
 #include "cli/apart.hpp"
 #include "cli/config.hpp"
-#include "starpipe/model/files.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/runtime/lost_rank.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/runtime/session/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -77,7 +77,7 @@ json prepare(const std::string& plugin, const std::string& name, const std::stri
   for (const int workers : {2, 4, 3}) {
     for (const std::optional<int> groups : {std::optional<int>{}, std::optional<int>{2}}) {
       for (const int stages : std::set{workers, 2 * workers}) {
-        model::write_file("plugin check", file, configuration(plugin, name, workers, stages, groups));
+        write_file("plugin check", file, configuration(plugin, name, workers, stages, groups));
         try {
           const runtime::Config config = load_config(file, {});
           const runtime::Experiment experiment = runtime::make_experiment(config);
@@ -160,7 +160,7 @@ Finding train_on_two_ranks(const std::string& plugin, const std::string& name, s
   if (!run.failure.empty()) {
     return {Verdict::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
   }
-  return compare(expected, json::parse(model::read_file(report)));
+  return compare(expected, json::parse(read_file(report)));
 }
 
 }  // namespace starpipe::cli

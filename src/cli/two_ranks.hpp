@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "starpipe/plan/conformance.hpp"
+#include "starpipe/plan/registry/conformance.hpp"
 
 namespace starpipe::cli {
 

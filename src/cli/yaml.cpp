@@ -14,8 +14,8 @@
 #include <map>
 #include <optional>
 
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -175,7 +175,7 @@ std::string place_of(const std::string& file, const YAML::Node& node) {
 }
 
 YAML::Node load_yaml(const std::filesystem::path& file) {
-  const std::string text = model::read_file(file);
+  const std::string text = read_file(file);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/model/bf16.hpp"
+#include "model/bf16.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/model/bf16.hpp"
+#include "model/bf16.hpp"
 
 #include <algorithm>
 #include <array>

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <utility>
 
-#include "src/model/random.hpp"
-#include "starpipe/plan/error.hpp"
+#include "model/random.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::model {
 namespace {

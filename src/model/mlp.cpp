@@ -2,8 +2,8 @@
 #include <cmath>
 #include <string>
 
-#include "src/model/networks.hpp"
-#include "starpipe/plan/error.hpp"
+#include "model/networks.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::model {
 

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <utility>
 
-#include "src/model/networks.hpp"
-#include "src/model/random.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/partition.hpp"
+#include "model/networks.hpp"
+#include "model/random.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/partition/partition.hpp"
 
 namespace starpipe::model {
 namespace {

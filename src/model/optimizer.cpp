@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::model {
 

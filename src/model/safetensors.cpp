@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "starpipe/model/files.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/model/safetensors.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::model {
 namespace {

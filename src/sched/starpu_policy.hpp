@@ -9,7 +9,7 @@
 
 #include <starpu.h>
 
-#include "starpipe/plan/schedule.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::sched {

@@ -7,7 +7,7 @@
 
 #include <fstream>
 
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

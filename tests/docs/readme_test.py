@@ -23,8 +23,8 @@ text = readme.read_text()
 MAIN = {
     "schedules": """
 #include <cstdio>
-#include "starpipe/plan/registry.hpp"
-#include "starpipe/plan/simulate.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 int main() {
   using namespace starpipe::plan;
   const Schedule schedule = make_schedule("gpipe-fifo", {.workers = 4, .microbatches = 8});

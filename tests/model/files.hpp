@@ -12,7 +12,7 @@
 #include <sstream>
 #include <string>
 
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::model::testing {
 

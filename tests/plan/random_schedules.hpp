@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "starpipe/plan/schedule.hpp"
-#include "starpipe/plan/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 /// Seeded random stage graphs, schedules and costs. Every number is a small multiple of 1/4, so sums
 /// are exact and ties are real ties.

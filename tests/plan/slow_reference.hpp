@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "starpipe/plan/schedule.hpp"
-#include "starpipe/plan/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 /// The definitions in the headers of plan/, written down once more as directly as possible and without
 /// any thought of speed. Shares nothing with src/plan but the accessors of Schedule.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/plugin.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 using starpipe::plan::Job;
 using starpipe::plan::Placement;

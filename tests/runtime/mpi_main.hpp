@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/session.hpp"
+#include "runtime/session/session.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -18,15 +18,15 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/kernels.hpp"
-#include "runtime/task_graph.hpp"
+#include "runtime/step/kernels.hpp"
+#include "runtime/step/task_graph.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/check.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/registry.hpp"
-#include "starpipe/plan/simulate.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "sched/starpu.hpp"
-#include "starpipe/plan/check.hpp"
-#include "starpipe/plan/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::sched {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "plan/random_schedules.hpp"
 #include "sched/opaque_tasks.hpp"
-#include "starpipe/plan/check.hpp"
-#include "starpipe/plan/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::sched {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "sched/starpu.hpp"
-#include "starpipe/plan/registry.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 
 namespace {
 

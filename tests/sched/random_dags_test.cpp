@@ -20,7 +20,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "sched/starpu.hpp"
-#include "starpipe/plan/check.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::sched {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "src/sched/starpu_policy.hpp"
+#include "sched/starpu_policy.hpp"
 
 namespace starpipe::sched::testing {
 

@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "starpipe/plan/schedule.hpp"
-#include "starpipe/plan/worker_queue.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/worker_queue.hpp"
 
 namespace starpipe::sched {
 

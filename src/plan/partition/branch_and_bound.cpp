@@ -7,7 +7,7 @@
 #include <ranges>
 #include <set>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/partition/local_search.hpp"
 #include "plan/partition/problem.hpp"
 

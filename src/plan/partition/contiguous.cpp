@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/partition/problem.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

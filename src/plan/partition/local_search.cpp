@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/search/random.hpp"
 
 namespace starpipe::plan::detail {

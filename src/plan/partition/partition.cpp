@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/partition.hpp"
+#include "starpipe/plan/partition/partition.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "plan/partition/problem.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 namespace detail {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/index.hpp"
-#include "starpipe/plan/partition.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/partition/partition.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <optional>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/periodic/pattern.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 // A stage that takes micro-batches one after the other has an order when it is known, for each micro-batch i,
 // how many it holds when BW of i starts: its `Counts` c(i mod k), so that F of i + c - 1 comes before BW of

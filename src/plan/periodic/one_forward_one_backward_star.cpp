@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/periodic/pattern.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "plan/index.hpp"
-#include "starpipe/plan/building_block.hpp"
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "starpipe/plan/periodic.hpp"
+#include "starpipe/plan/periodic/periodic.hpp"
 
 namespace starpipe::plan::detail {
 

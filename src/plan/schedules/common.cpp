@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common.hpp"
+#include "plan/schedules/common.hpp"
 
 #include <fmt/format.h>
 
-#include "starpipe/plan/error.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string_view>
 
-#include "starpipe/plan/registry.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::plan {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several chunks a worker in loops: stage s on worker s mod W.
-#include "common.hpp"
+#include "plan/schedules/common.hpp"
 
 #include <algorithm>
 #include <numeric>
 
-#include "starpipe/plan/building_block.hpp"
+#include "starpipe/plan/orders/building_block.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common.hpp"
+#include "plan/schedules/common.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source 004: two chunks a worker, the second half of the stages back along the workers, so that long
 // lifespans share a worker with short ones.
-#include "common.hpp"
-#include "starpipe/plan/building_block.hpp"
-#include "starpipe/plan/list_scheduling.hpp"
+#include "plan/schedules/common.hpp"
+#include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/list_scheduling.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan/formats_common.hpp"
-#include "plan/index.hpp"
-#include "starpipe/plan/error.hpp"
+#include "plan/formats/formats_common.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "starpipe/plan/search.hpp"
+#include "starpipe/plan/search/search.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/search/instance.hpp"
 
 // Names and proofs as in docs/search.md, "The lower bound".

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/search.hpp"
+#include "starpipe/plan/search/search.hpp"
 
 #include <fmt/format.h>
 
@@ -9,12 +9,12 @@
 #include <future>
 #include <mutex>
 
-#include "plan/index.hpp"
+#include "starpipe/base/index.hpp"
 #include "plan/search/order_search.hpp"
-#include "plan/search/pattern.hpp"
+#include "plan/search/shift_pattern.hpp"
 #include "plan/search/random_orders.hpp"
-#include "starpipe/plan/error.hpp"
-#include "starpipe/plan/registry.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::plan {
 namespace {

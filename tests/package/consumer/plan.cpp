@@ -2,8 +2,8 @@
 // A project of somebody else's that plans with starpipe: a chain of two stages, one worker each.
 #include <iostream>
 
-#include <starpipe/plan/check.hpp>
-#include <starpipe/plan/schedule.hpp>
+#include <starpipe/plan/schedule/check.hpp>
+#include <starpipe/plan/schedule/schedule.hpp>
 #include <starpipe/version.hpp>
 
 int main() {

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/plan/schedule/job.hpp"
+#include "starpipe/plan/schedule/stage_graph.hpp"
+
+namespace starpipe::plan {
+
+/// How a worker uses the priority n.
+enum class Discipline : std::uint8_t {
+  greedy,   ///< among ready jobs the one with the smallest n
+  bounded,  ///< greedy, but never more live stashes than the worker's limit (see WorkerQueue)
+  ordered,  ///< exactly in the order of n, waiting for the next one
+};
+
+std::string_view to_string(Discipline discipline);
+/// Throws InputError for a word that is no discipline.
+Discipline parse_discipline(std::string_view word);
+
+/// Dense number of a job within its schedule, in [0, Schedule::slots()).
+using JobId = std::uint32_t;
+
+/// The two functions, and all else a schedule is made of.
+struct ScheduleSpec {
+  std::string name = {};
+  StageGraph graph = StageGraph::chain(1);
+  int microbatches = 1;
+  int workers = 1;
+  /// Which (stage, micro-batch) has B and W as two jobs; none when empty.
+  std::function<bool(int stage, int microbatch)> split_backward = {};
+  /// w(s, b, d).
+  std::function<Placement(const Job&)> placement = {};
+  /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass.
+  std::function<std::int64_t(const Job&)> priority = {};
+  Discipline discipline = Discipline::ordered;
+  /// Stashes worker w may hold at once; empty: no limits.
+  std::vector<int> memory_limits = {};
+  /// F keeps only the stage's input, and B or BW computes F again first (source 003, rematerialisation;
+  /// 1F1B-R of 001).
+  bool recompute = false;
+};
+
+/// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
+/// tabulated. It may be one that cannot run: `check` tells.
+class Schedule {
+ public:
+  /// Evaluates w and n once for each job. Throws InputError for counts below 1, a missing w or n, or
+  /// memory limits that are not one per worker.
+  explicit Schedule(const ScheduleSpec& spec);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const StageGraph& graph() const { return graph_; }
+  [[nodiscard]] int stages() const { return graph_.size(); }
+  [[nodiscard]] int microbatches() const { return microbatches_; }
+  [[nodiscard]] int workers() const { return workers_; }
+  [[nodiscard]] Discipline discipline() const { return discipline_; }
+  [[nodiscard]] std::span<const int> memory_limits() const { return memory_limits_; }
+  /// True when any (stage, micro-batch) has B and W apart.
+  [[nodiscard]] bool split_backward() const { return stride_ == 3; }
+  [[nodiscard]] bool split_backward(int stage, int microbatch) const;
+
+  /// Whether B and BW compute F again from the stage's inputs. A stash is then live from B on.
+  [[nodiscard]] bool recompute() const { return recompute_; }
+  /// The same jobs, w and n with recomputation.
+  [[nodiscard]] Schedule with_recomputation() const;
+
+  /// The same jobs, w and n under another discipline or other limits.
+  [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
+
+  /// Job numbers run over [0, slots()); with split backward passes some numbers may have no job.
+  [[nodiscard]] JobId slots() const { return static_cast<JobId>(rank_.size()); }
+  [[nodiscard]] bool exists(JobId id) const { return rank_[id] != no_rank; }
+  [[nodiscard]] std::size_t job_count() const { return order_.size(); }
+  [[nodiscard]] const Job& job(JobId id) const { return jobs_[id]; }
+  [[nodiscard]] JobId forward(int stage, int microbatch) const {
+    return static_cast<JobId>((microbatch * stages() + stage) * stride_);
+  }
+  /// B, or BW where the backward pass is not split.
+  [[nodiscard]] JobId backward(int stage, int microbatch) const { return forward(stage, microbatch) + 1; }
+  /// W, or BW where the backward pass is not split.
+  [[nodiscard]] JobId weight_gradient(int stage, int microbatch) const {
+    return forward(stage, microbatch) + (split_backward(stage, microbatch) ? 2 : 1);
+  }
+  /// Nothing when the schedule has no such job (BW where it splits, a stage out of range, ...).
+  [[nodiscard]] std::optional<JobId> find(const Job& job) const;
+
+  [[nodiscard]] Placement placement(JobId id) const { return placement_[id]; }
+  [[nodiscard]] int compute(JobId id) const { return placement_[id].compute; }
+  /// Position in the total order n: 0 runs first. Unique.
+  [[nodiscard]] std::uint32_t rank(JobId id) const { return rank_[id]; }
+  /// Index of the job in `order(compute(id))`.
+  [[nodiscard]] std::uint32_t position(JobId id) const { return position_[id]; }
+  /// Every job, smallest n first.
+  [[nodiscard]] std::span<const JobId> order() const { return order_; }
+  /// The jobs `worker` computes, smallest n first. Empty for a worker that does not exist.
+  [[nodiscard]] std::span<const JobId> order(int worker) const;
+
+  /// Micro-batches by the smallest n of their forward passes, first one first.
+  [[nodiscard]] std::span<const int> microbatches_by_age() const { return by_age_; }
+
+  /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F;
+  /// its own F and the backward passes of the succeeding stages for B and BW; its own B for W.
+  template <class Function>
+  void for_each_pred(JobId id, Function&& f) const;
+  /// The inverse of `for_each_pred`.
+  template <class Function>
+  void for_each_succ(JobId id, Function&& f) const;
+  [[nodiscard]] int pred_count(JobId id) const;
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+
+ private:
+  static constexpr std::uint32_t no_rank = 0xffffffffU;
+
+  std::string name_;
+  StageGraph graph_;
+  int microbatches_;
+  int workers_;
+  int stride_ = 2;
+  Discipline discipline_;
+  std::vector<int> memory_limits_;
+  bool recompute_;
+  std::vector<Job> jobs_;
+  std::vector<Placement> placement_;
+  std::vector<std::uint32_t> rank_;
+  std::vector<std::uint32_t> position_;
+  std::vector<JobId> order_;
+  std::vector<JobId> worker_order_;
+  std::vector<std::size_t> worker_offsets_;
+  std::vector<int> by_age_;
+};
+
+template <class Function>
+void Schedule::for_each_pred(JobId id, Function&& f) const {
+  const Job j = job(id);
+  switch (j.pass) {
+    case Pass::F:
+      for (const int s : graph_.pred(j.stage)) f(forward(s, j.microbatch));
+      break;
+    case Pass::B:
+    case Pass::BW:
+      f(forward(j.stage, j.microbatch));
+      for (const int s : graph_.succ(j.stage)) f(backward(s, j.microbatch));
+      break;
+    case Pass::W:
+      f(backward(j.stage, j.microbatch));
+      break;
+  }
+}
+
+template <class Function>
+void Schedule::for_each_succ(JobId id, Function&& f) const {
+  const Job j = job(id);
+  switch (j.pass) {
+    case Pass::F:
+      for (const int s : graph_.succ(j.stage)) f(forward(s, j.microbatch));
+      f(backward(j.stage, j.microbatch));
+      break;
+    case Pass::B:
+      f(weight_gradient(j.stage, j.microbatch));
+      [[fallthrough]];
+    case Pass::BW:
+      for (const int s : graph_.pred(j.stage)) f(backward(s, j.microbatch));
+      break;
+    case Pass::W:
+      break;
+  }
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/base/files.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <system_error>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+/// Where the bytes go: what a symbolic link points to, so that the link itself stays.
+fs::path target_of(const fs::path& file) {
+  std::error_code error;
+  const fs::path target = fs::canonical(file, error);
+  return error ? file : target;
+}
+
+fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
+
+}  // namespace
+
+std::string read_file(const fs::path& file) {
+  std::error_code error;
+  if (fs::is_directory(file, error)) throw InputError(fmt::format("{}: is a directory", file.string()));
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  std::string text;
+  if (stream) text.assign(std::istreambuf_iterator<char>(stream), {});
+  if (!stream || stream.bad()) throw InputError(fmt::format("{}: {}", file.string(), reason(errno)));
+  return text;
+}
+
+void require_writable(std::string_view option, const fs::path& file) {
+  const auto fail = [&](const std::string& why) {
+    throw InputError(fmt::format("{}: cannot write {}: {}", option, file.string(), why));
+  };
+  if (file.empty()) throw InputError(fmt::format("{}: the name of the file is empty", option));
+  std::error_code error;
+  const fs::path target = target_of(file);
+  const fs::file_status status = fs::status(target, error);
+  if (fs::is_directory(status)) fail("it is a directory");
+  if (fs::exists(status) && !fs::is_regular_file(status)) {  // a device or a pipe, written to directly
+    if (::access(target.c_str(), W_OK) != 0) fail(reason(errno));
+    return;
+  }
+  const fs::path folder = folder_of(target);
+  if (!fs::exists(folder, error)) fail(fmt::format("directory {} does not exist", folder.string()));
+  if (!fs::is_directory(folder, error)) fail(fmt::format("{} is not a directory", folder.string()));
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    fail(fmt::format("directory {}: {}", folder.string(), reason(errno)));
+  }
+}
+
+void write_file(std::string_view option, const fs::path& file, std::string_view text) {
+  write_file(option, file, [text](std::ostream& stream) {
+    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  });
+}
+
+void write_file(std::string_view option, const fs::path& file,
+                const std::function<void(std::ostream&)>& write) {
+  require_writable(option, file);
+  const fs::path target = target_of(file);
+  std::error_code error;
+  const fs::file_status status = fs::status(target, error);
+  const bool direct = fs::exists(status) && !fs::is_regular_file(status);
+  fs::path temporary = target;
+  if (!direct) {
+    temporary = folder_of(target) / fmt::format(".{}.{}.tmp", target.filename().string(), ::getpid());
+  }
+  errno = 0;
+  std::ofstream stream(temporary, std::ios::binary);
+  if (!stream) throw InputError(fmt::format("{}: cannot write {}: {}", option, file.string(), reason(errno)));
+  write(stream);
+  stream.close();
+  int failure = stream ? 0 : (errno != 0 ? errno : EIO);
+  if (!direct && failure == 0) {
+    fs::rename(temporary, target, error);
+    failure = error.value();
+  }
+  if (failure == 0) return;
+  if (!direct) fs::remove(temporary, error);
+  throw std::runtime_error(fmt::format("{}: cannot write {}: {}", option, file.string(), reason(failure)));
+}
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  throw std::runtime_error(fmt::format("cannot write to standard output: {}", reason(errno)));
+}
+
+}  // namespace starpipe

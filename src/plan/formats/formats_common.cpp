@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/formats/formats_common.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "plan/simulate/stashes.hpp"
+
+namespace starpipe::plan::detail {
+
+std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeline& timeline) {
+  const auto& spans = timeline.spans;
+  // Jobs that take no time may share an instant; there the data dependencies tell who was first.
+  std::vector<std::uint32_t> place;
+  const bool instants = std::any_of(schedule.order().begin(), schedule.order().end(),
+                                    [&](JobId id) { return spans[id].start == spans[id].end; });
+  if (instants) {
+    place.resize(schedule.slots());
+    std::uint32_t next = 0;
+    for (const JobId id : topological_order(schedule)) place[id] = next++;
+  }
+  std::vector<std::vector<JobId>> rows(static_cast<std::size_t>(schedule.workers()));
+  for (int worker = 0; worker < schedule.workers(); ++worker) {
+    const auto order = schedule.order(worker);
+    auto& row = rows[static_cast<std::size_t>(worker)];
+    row.assign(order.begin(), order.end());
+    const auto key = [&](JobId id) {
+      return std::tuple(spans[id].start, spans[id].end, instants ? place[id] : schedule.rank(id));
+    };
+    std::sort(row.begin(), row.end(), [&](JobId a, JobId b) { return key(a) < key(b); });
+  }
+  return rows;
+}
+
+double first_start(const Schedule& schedule, const Timeline& timeline) {
+  double first = std::numeric_limits<double>::infinity();
+  for (const JobId id : schedule.order()) first = std::min(first, timeline.spans[id].start);
+  return std::isfinite(first) ? first : 0;
+}
+
+std::string number_text(double value) {
+  const double size = std::abs(value);
+  if (std::floor(value) == value && size < 1e9) return fmt::format("{:.0f}", value);
+  if (size >= 1e5 && size < 1e9) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.5g}", value);
+}
+
+}  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::string_view unit;
+  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
+    value /= 1024;
+    unit = next;
+    if (value < 1000) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+}  // namespace starpipe::plan

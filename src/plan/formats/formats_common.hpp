@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the readers and writers of schedules share; private to plan.
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan::detail {
+
+/// Per worker, its jobs in the order they ran.
+std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeline& timeline);
+
+/// The first start of any job; 0 for a predicted timeline.
+double first_start(const Schedule& schedule, const Timeline& timeline);
+
+/// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".
+std::string number_text(double value);
+
+}  // namespace starpipe::plan::detail

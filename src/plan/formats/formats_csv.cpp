@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <optional>
+
+#include "plan/formats/csv_actions.hpp"
+#include "plan/formats/formats_common.hpp"
+#include "plan/formats/listing.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using detail::CsvAction;
+using Kind = CsvAction::Kind;
+
+struct Word {
+  std::string_view text;
+  Kind kind;
+  Pass pass = Pass::F;
+
+  [[nodiscard]] bool takes_microbatch() const {
+    return kind == Kind::compute || kind == Kind::send || kind == Kind::receive;
+  }
+};
+
+// PyTorch's: I is our B, its B is our BW.
+constexpr std::array words = {Word{"F", Kind::compute, Pass::F},
+                              Word{"I", Kind::compute, Pass::B},
+                              Word{"W", Kind::compute, Pass::W},
+                              Word{"B", Kind::compute, Pass::BW},
+                              Word{"SEND_F", Kind::send, Pass::F},
+                              Word{"RECV_F", Kind::receive, Pass::F},
+                              Word{"SEND_B", Kind::send, Pass::B},
+                              Word{"RECV_B", Kind::receive, Pass::B},
+                              Word{"UNSHARD", Kind::unshard},
+                              Word{"RESHARD", Kind::reshard},
+                              Word{"REDUCE_GRAD", Kind::reduce_gradient}};
+
+std::string_view action(Pass pass) {
+  return std::ranges::find_if(words, [&](const Word& w) { return w.kind == Kind::compute && w.pass == pass; })
+      ->text;
+}
+
+std::string csv(const Schedule& schedule, const std::vector<std::vector<JobId>>& rows) {
+  std::size_t cells = 2;  // so that the row of a worker without jobs is no blank line
+  for (const auto& row : rows) cells = std::max(cells, row.size());
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const Job job = schedule.job(row[i]);
+      fmt::format_to(std::back_inserter(text), "{}{}{}{}", i == 0 ? "" : ",", job.stage, action(job.pass),
+                     job.microbatch);
+    }
+    text.append(cells - std::max<std::size_t>(row.size(), 1), ',');
+    text += '\n';
+  }
+  return text;
+}
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view blank = " \t\r\v\f";
+  const auto first = text.find_first_not_of(blank);
+  if (first == std::string_view::npos) return {};
+  text.remove_prefix(first);
+  return text.substr(0, text.find_last_not_of(blank) + 1);
+}
+
+std::optional<int> leading_number(std::string_view& text) {
+  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  // One below the largest int, as counts are largest + 1.
+  if (error != std::errc{} || value == std::numeric_limits<int>::max()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<CsvAction> parse_action(std::string_view text) {
+  CsvAction action{.text = text};
+  const auto stage = leading_number(text);
+  const auto word = std::ranges::find(words, text.substr(0, text.find_first_of("0123456789")), &Word::text);
+  if (!stage || word == words.end()) return std::nullopt;
+  text.remove_prefix(word->text.size());
+  action.kind = word->kind;
+  action.job = {*stage, 0, word->pass};
+  if (word->takes_microbatch()) {
+    const auto microbatch = leading_number(text);
+    if (!microbatch) return std::nullopt;
+    action.job.microbatch = *microbatch;
+  }
+  return text.empty() ? std::optional(action) : std::nullopt;
+}
+
+/// For a message: one line, not too long.
+std::string quoted(std::string_view cell) {
+  std::string text = "\"";
+  for (const char c : cell.substr(0, 40)) text += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+  return text + (cell.size() > 40 ? "...\"" : "\"");
+}
+
+class RowReader {
+ public:
+  RowReader(std::size_t row, const std::string& source_name) : row_(row), source_name_(source_name) {}
+
+  std::vector<CsvAction> read(std::string_view line) {
+    while (true) {
+      const auto comma = line.find(',');
+      std::string_view text = trim(line.substr(0, comma));
+      if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
+        text = trim(text.substr(1, text.size() - 2));
+      }
+      if (!text.empty()) read_cell(text);
+      if (comma == std::string_view::npos) return std::move(actions_);
+      line.remove_prefix(comma + 1);
+      ++cell_;
+    }
+  }
+
+ private:
+  void read_cell(std::string_view text) {
+    constexpr std::string_view overlap = ")OVERLAP_F_B";
+    if (!text.starts_with('(')) return add(text);
+    if (!text.ends_with(overlap)) fail(text, "is no overlapped pair, such as (0F1;3B0)OVERLAP_F_B");
+    const std::string_view pair = text.substr(1, text.size() - 1 - overlap.size());
+    const auto middle = pair.find(';');
+    if (middle == std::string_view::npos) fail(text, "is no pair, such as (0F1;3B0)OVERLAP_F_B");
+    for (const std::string_view part : {pair.substr(0, middle), pair.substr(middle + 1)}) {
+      add(trim(part));
+      if (actions_.back().kind != Kind::compute) fail(text, "overlaps what is no compute action");
+    }
+  }
+
+  void add(std::string_view text) {
+    auto action = parse_action(text);
+    if (!action) {
+      fail(text,
+           "is no action; expected a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B and a "
+           "micro-batch, as in 0F0, or a stage and UNSHARD, RESHARD or REDUCE_GRAD");
+    }
+    action->cell = cell_;
+    actions_.push_back(*action);
+  }
+
+  [[noreturn]] void fail(std::string_view text, std::string_view message) const {
+    throw InputError(
+        fmt::format("{}: {}: {} {}", source_name_, detail::csv_place(row_, cell_), quoted(text), message));
+  }
+
+  std::size_t row_;
+  const std::string& source_name_;
+  std::size_t cell_ = 0;
+  std::vector<CsvAction> actions_;
+};
+
+}  // namespace
+
+std::string schedule_csv(const Schedule& schedule, const Timeline& timeline) {
+  return csv(schedule, detail::run_order(schedule, timeline));
+}
+
+std::string schedule_csv(const Schedule& schedule) {
+  if (schedule.discipline() != Discipline::ordered) return schedule_csv(schedule, simulate(schedule));
+  std::vector<std::vector<JobId>> rows;
+  for (int worker = 0; worker < schedule.workers(); ++worker) {
+    const auto order = schedule.order(worker);
+    rows.emplace_back(order.begin(), order.end());
+  }
+  return csv(schedule, rows);
+}
+
+Schedule schedule_from_csv(std::string_view text, const std::string& source_name,
+                           const GraphOfStages& graph) {
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  if (text.empty()) {
+    throw InputError(fmt::format("{}: empty; expected one row of actions a worker", source_name));
+  }
+  std::vector<std::vector<CsvAction>> rows;
+  detail::Listing listing{.source_name = source_name, .where = detail::csv_place, .graph = graph};
+  while (!text.empty()) {
+    const auto newline = text.find('\n');
+    const auto row = rows.size();
+    rows.push_back(RowReader(row, source_name).read(text.substr(0, newline)));
+    auto& jobs = listing.rows.emplace_back();
+    for (const CsvAction& action : rows.back()) {
+      if (action.kind == Kind::compute) jobs.push_back({action.job, static_cast<int>(row), action.cell});
+    }
+    text = newline == std::string_view::npos ? std::string_view{} : text.substr(newline + 1);
+  }
+  Schedule schedule = detail::schedule_from_listing(listing);
+  detail::check_communication(schedule, rows, source_name);
+  return schedule;
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "plan/formats/formats_common.hpp"
+#include "plan/formats/listing.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+/// Whole numbers without a decimal point: 33, not 33.0.
+ordered_json number(double value) {
+  if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
+  return value;
+}
+
+/// One value when `of(stage)` is the same for all stages, else one a stage.
+template <class Of>
+ordered_json per_stage(int stages, Of of) {
+  ordered_json all = ordered_json::array();
+  for (int s = 0; s < stages; ++s) all.push_back(of(s));
+  const bool equal = std::all_of(all.begin(), all.end(), [&](const auto& v) { return v == all[0]; });
+  return equal ? all[0] : all;
+}
+
+struct TransferKind {
+  const char* key;
+  Received Transfers::*kind;
+};
+constexpr std::array<TransferKind, 5> transfer_kinds = {{{"activations", &Transfers::activations},
+                                                         {"gradients", &Transfers::gradients},
+                                                         {"weights", &Transfers::weights},
+                                                         {"stashes", &Transfers::stashes},
+                                                         {"weight_gradients", &Transfers::weight_gradients}}};
+
+ordered_json received(const Timeline& timeline, std::uint64_t Received::*what) {
+  ordered_json result;
+  for (const auto& [key, kind] : transfer_kinds) {
+    auto& row = result[key] = ordered_json::array();
+    for (const Transfers& transfers : timeline.received) row.push_back(transfers.*kind.*what);
+  }
+  return result;
+}
+
+struct SizeKind {
+  const char* key;
+  std::uint64_t StageSizes::*size;
+};
+constexpr std::array<SizeKind, 6> size_kinds = {{{"activation", &StageSizes::activation},
+                                                 {"gradient", &StageSizes::gradient},
+                                                 {"stash", &StageSizes::stash},
+                                                 {"gradient_stash", &StageSizes::gradient_stash},
+                                                 {"weights", &StageSizes::weights},
+                                                 {"master", &StageSizes::master}}};
+
+bool has_sizes(const Costs& costs) {
+  return std::any_of(costs.sizes.begin(), costs.sizes.end(), [](const StageSizes& sizes) {
+    return std::any_of(size_kinds.begin(), size_kinds.end(),
+                       [&](const SizeKind& kind) { return sizes.*kind.size != 0; });
+  });
+}
+
+ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
+  ordered_json all = ordered_json::array();
+  for (const auto& order : detail::run_order(schedule, timeline)) {
+    ordered_json row = ordered_json::array();
+    for (const JobId id : order) {
+      const Job job = schedule.job(id);
+      const Span span = timeline.spans[id];
+      row.push_back({{"op", to_string(job.pass)},
+                     {"stage", job.stage},
+                     {"microbatch", job.microbatch},
+                     {"start", number(span.start)},
+                     {"end", number(span.end)},
+                     {"weights_from", schedule.placement(id).weights}});
+    }
+    all.push_back(std::move(row));
+  }
+  return all;
+}
+
+void write(const ordered_json& value, std::size_t indent, std::size_t before, std::string& text) {
+  constexpr std::size_t columns = 100;
+  // Only short containers are worth the try; this bounds the work at each level.
+  if (!value.is_structured() || value.size() <= columns / 2) {
+    const std::string line = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    if (!value.is_structured() || value.empty() || before + line.size() + 1 <= columns) {
+      // A blank after the separators of the line, but not inside of strings.
+      bool in_string = false;
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        text += line[i];
+        if (line[i] == '\\') {
+          text += line[++i];
+        } else if (line[i] == '"') {
+          in_string = !in_string;
+        } else if (!in_string && (line[i] == ',' || line[i] == ':')) {
+          text += ' ';
+        }
+      }
+      return;
+    }
+  }
+  text += value.is_array() ? '[' : '{';
+  bool first = true;
+  for (const auto& [key, item] : value.items()) {
+    if (!first) text += ',';
+    first = false;
+    text += '\n';
+    text.append(indent + 2, ' ');
+    std::size_t column = indent + 2;
+    if (value.is_object()) {
+      const std::string name =
+          ordered_json(key).dump(-1, ' ', false, ordered_json::error_handler_t::replace) + ": ";
+      text += name;
+      column += name.size();
+    }
+    write(item, indent + 2, column, text);
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += value.is_array() ? ']' : '}';
+}
+
+/// A value within a parsed file and the way to it, for messages.
+class Value {
+ public:
+  Value(const json& value, std::string path, const std::string& source_name)
+      : value_(&value), path_(std::move(path)), source_name_(&source_name) {}
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw InputError(fmt::format("{}: {}: {}", *source_name_, path_, message));
+  }
+
+  [[nodiscard]] const json& raw() const { return *value_; }
+
+  [[nodiscard]] std::optional<Value> find(const char* key) const {
+    const auto found = value_->find(key);
+    if (found == value_->end()) return std::nullopt;
+    return Value(*found, path_.empty() ? key : fmt::format("{}.{}", path_, key), *source_name_);
+  }
+
+  [[nodiscard]] Value at(const char* key) const {
+    const auto found = find(key);
+    if (!found) Value(*value_, path_.empty() ? key : path_ + "." + key, *source_name_).fail("missing");
+    return *found;
+  }
+
+  [[nodiscard]] Value at(std::size_t index) const {
+    return {(*value_)[index], fmt::format("{}[{}]", path_, index), *source_name_};
+  }
+
+  const Value& array() const {
+    if (!value_->is_array()) expected("an array");
+    return *this;
+  }
+
+  const Value& object() const {
+    if (!value_->is_object()) expected("an object");
+    return *this;
+  }
+
+  [[nodiscard]] std::size_t size() const { return value_->size(); }
+
+  /// A whole number in [least, largest int): counts derived from it stay in range.
+  [[nodiscard]] int whole(int least) const {
+    if (value_->is_number_integer()) {
+      const bool huge =
+          value_->is_number_unsigned() && value_->get<std::uint64_t>() >= std::numeric_limits<int>::max();
+      if (!huge && value_->get<std::int64_t>() >= least &&
+          value_->get<std::int64_t>() < std::numeric_limits<int>::max()) {
+        return value_->get<int>();
+      }
+    }
+    expected(fmt::format("a whole number of at least {}", least));
+  }
+
+  [[nodiscard]] std::uint64_t bytes() const {
+    if (!value_->is_number_unsigned()) expected("a number of bytes");
+    return value_->get<std::uint64_t>();
+  }
+
+  /// A time: finite and not negative.
+  [[nodiscard]] double time() const {
+    if (!value_->is_number() || !(value_->get<double>() >= 0)) {
+      expected("a number that is not negative");
+    }
+    return value_->get<double>();
+  }
+
+  [[nodiscard]] bool truth() const {
+    if (!value_->is_boolean()) expected("true or false");
+    return value_->get<bool>();
+  }
+
+  [[nodiscard]] std::string word() const {
+    if (!value_->is_string()) expected("a string");
+    return value_->get<std::string>();
+  }
+
+  [[noreturn]] void expected(const std::string& what) const {
+    std::string got;
+    if (value_->is_structured()) {
+      got = value_->is_array() ? "an array" : "an object";
+    } else {
+      got = value_->dump(-1, ' ', true, json::error_handler_t::replace);
+      if (got.size() > 40) got = got.substr(0, 40) + "...";
+    }
+    fail(fmt::format("expected {}, got {}", what, got));
+  }
+
+ private:
+  const json* value_;
+  std::string path_;
+  const std::string* source_name_;
+};
+
+json parse(std::string_view text, const std::string& source_name) {
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the number is of no use here.
+    const std::string message = error.what();
+    const auto end = message.find("] ");
+    throw InputError(
+        fmt::format("{}: {}", source_name, end == std::string::npos ? message : message.substr(end + 2)));
+  }
+}
+
+std::vector<detail::ListedJob> read_row(const Value& row, std::size_t worker) {
+  std::vector<detail::ListedJob> jobs;
+  std::vector<double> starts;
+  jobs.reserve(row.array().size());
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const Value op = row.at(i).object();
+    const Value word = op.at("op");
+    Job job{op.at("stage").whole(0), op.at("microbatch").whole(0), Pass::F};
+    try {
+      job.pass = parse_pass(word.word());
+    } catch (const InputError&) {
+      word.expected("F, B, W or BW");
+    }
+    const auto weights = op.find("weights_from");
+    jobs.push_back({job, weights ? weights->whole(0) : static_cast<int>(worker), i});
+    if (const auto start = op.find("start"); start && !start->raw().is_null()) {
+      if (!start->raw().is_number()) start->expected("a number");
+      starts.push_back(start->raw().get<double>());
+    }
+  }
+  if (starts.size() == jobs.size()) {
+    // Stable: jobs that take no time stay as listed.
+    std::stable_sort(jobs.begin(), jobs.end(),
+                     [&](const auto& a, const auto& b) { return starts[a.cell] < starts[b.cell]; });
+  }
+  return jobs;
+}
+
+/// One value for all stages, or one a stage.
+template <class T, class Read>
+std::vector<T> read_per_stage(const Value& value, int stages, Read read) {
+  if (!value.raw().is_array()) return {read(value.object())};
+  if (value.size() != static_cast<std::size_t>(stages)) {
+    value.fail(fmt::format("{} entries for {} stages", value.size(), stages));
+  }
+  std::vector<T> all;
+  for (std::size_t s = 0; s < value.size(); ++s) all.push_back(read(value.at(s).object()));
+  return all;
+}
+
+Costs read_costs(const Value& file, int stages) {
+  Costs costs;
+  if (const auto value = file.find("durations")) {
+    costs.durations = read_per_stage<Durations>(*value, stages, [](const Value& v) {
+      return Durations{v.at("F").time(), v.at("B").time(), v.at("W").time()};
+    });
+  }
+  if (const auto value = file.find("sizes")) {
+    costs.sizes = read_per_stage<StageSizes>(*value, stages, [](const Value& v) {
+      StageSizes sizes;
+      for (const auto& [key, size] : size_kinds) {
+        if (const auto bytes = v.find(key)) sizes.*size = bytes->bytes();
+      }
+      return sizes;
+    });
+  }
+  if (const auto value = file.find("comm")) costs.alpha = value->time();
+  if (const auto value = file.find("comm_per_byte")) costs.beta = value->time();
+  if (const auto value = file.find("prefetch")) costs.prefetch = value->truth();
+  return costs;
+}
+
+GraphOfStages read_graph(const Value& value) {
+  std::vector<std::pair<int, int>> edges;
+  for (std::size_t i = 0; i < value.array().size(); ++i) {
+    const Value edge = value.at(i);
+    if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
+    edges.emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
+  }
+  return [edges, value](int stages) {
+    try {
+      return StageGraph(stages, edges);
+    } catch (const InputError& error) {
+      value.fail(error.what());
+    }
+  };
+}
+
+std::string where(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
+
+}  // namespace
+
+ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
+  ordered_json result;
+  result["schedule"] = schedule.name();
+  result["workers"] = schedule.workers();
+  result["stages"] = schedule.stages();
+  result["microbatches"] = schedule.microbatches();
+  result["split_backward"] = schedule.split_backward();
+  result["discipline"] = to_string(schedule.discipline());
+  if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
+  if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
+  if (schedule.recompute()) result["recompute"] = true;
+  result["durations"] = per_stage(schedule.stages(), [&](int s) {
+    const Durations& d = costs.duration(s);
+    return ordered_json{{"F", number(d.F)}, {"B", number(d.B)}, {"W", number(d.W)}};
+  });
+  result["comm"] = number(costs.alpha);
+  if (costs.beta != 0) result["comm_per_byte"] = costs.beta;
+  if (!costs.prefetch) result["prefetch"] = false;
+  if (has_sizes(costs)) {
+    result["sizes"] = per_stage(schedule.stages(), [&](int s) {
+      ordered_json sizes;
+      for (const auto& [key, size] : size_kinds) sizes[key] = costs.size(s).*size;
+      return sizes;
+    });
+  }
+  result["makespan"] = number(timeline.makespan);
+  result["bubble_fraction"] = number(timeline.bubble_fraction);
+  result["device_span"] = number(timeline.device_span);
+  result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
+  result["peak_activations"] = timeline.peak_activations;
+  result["received"] = received(timeline, &Received::count);
+  if (has_sizes(costs)) {
+    result["peak_activation_bytes"] = timeline.peak_activation_bytes;
+    result["received_bytes"] = received(timeline, &Received::bytes);
+  }
+  result["ops"] = ops(schedule, timeline);
+  return result;
+}
+
+std::string json_text(const ordered_json& value) {
+  std::string text;
+  write(value, 0, 0, text);
+  return text + "\n";
+}
+
+ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
+                                    const GraphOfStages& graph) {
+  const json parsed = parse(text, source_name);
+  if (!parsed.is_object()) {
+    throw InputError(fmt::format("{}: expected an object with \"ops\"", source_name));
+  }
+  const Value file(parsed, "", source_name);
+
+  detail::Listing listing;
+  listing.source_name = source_name;
+  listing.where = where;
+  const Value rows = file.at("ops").array();
+  for (std::size_t w = 0; w < rows.size(); ++w) listing.rows.push_back(read_row(rows.at(w), w));
+  if (const auto value = file.find("workers")) {
+    if (static_cast<std::size_t>(value->whole(1)) != rows.size()) {
+      value->fail(fmt::format("{}, but \"ops\" has {} rows", value->whole(1), rows.size()));
+    }
+  }
+  if (const auto value = file.find("schedule")) listing.name = value->word();
+  if (const auto value = file.find("stages")) listing.stages = value->whole(1);
+  if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
+  listing.graph = graph;
+  if (const auto value = file.find("stage_graph")) listing.graph = read_graph(*value);
+  if (const auto value = file.find("recompute")) listing.recompute = value->truth();
+  if (const auto value = file.find("memory_limits")) {
+    if (value->array().size() != rows.size()) {
+      value->fail(fmt::format("{} entries for {} workers", value->size(), rows.size()));
+    }
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      listing.memory_limits.push_back(value->at(w).whole(1));
+    }
+  }
+  Schedule schedule = detail::schedule_from_listing(listing);
+  if (const auto value = file.find("split_backward")) {
+    if (value->truth() != schedule.split_backward()) {
+      value->fail(fmt::format("{}, but \"ops\" {} B and W apart", value->truth(),
+                              schedule.split_backward() ? "has" : "never has"));
+    }
+  }
+  Costs costs = read_costs(file, schedule.stages());
+  return {std::move(schedule), std::move(costs)};
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "plan/formats/formats_common.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// 256-colour codes by micro-batch: a light background for F, a dark one for B and BW. The hues follow
+// those of timeline_svg.
+struct Colours {
+  int light;
+  int dark;
+};
+constexpr std::array<Colours, 8> palette = {
+    {{153, 25}, {222, 130}, {151, 23}, {182, 90}, {229, 58}, {217, 124}, {159, 30}, {252, 240}}};
+
+std::string paint(std::string text, const Job& job) {
+  const Colours c = palette[static_cast<std::size_t>(job.microbatch) % palette.size()];
+  switch (job.pass) {
+    case Pass::F:
+      return fmt::format("\x1b[38;5;16;48;5;{}m{}\x1b[0m", c.light, text);
+    case Pass::B:
+    case Pass::BW:
+      return fmt::format("\x1b[38;5;231;48;5;{}m{}\x1b[0m", c.dark, text);
+    case Pass::W:
+      return fmt::format("\x1b[7;38;5;{};48;5;16m{}\x1b[0m", c.light, text);
+  }
+  return text;
+}
+
+/// The largest step of which all starts and ends are multiples, if there is one of sensible size.
+std::optional<double> common_step(const Schedule& schedule, const Timeline& timeline, double origin) {
+  const double tolerance = timeline.makespan * 1e-9;
+  double step = 0;
+  for (const JobId id : schedule.order()) {
+    for (const double time : {timeline.spans[id].start - origin, timeline.spans[id].end - origin}) {
+      double a = std::max(step, time);
+      double b = std::min(step, time);
+      while (b > tolerance) a = std::exchange(b, std::fmod(a, b));
+      step = a;
+    }
+    if (step < timeline.makespan / 1000) return std::nullopt;
+  }
+  return step;
+}
+
+class Drawing {
+ public:
+  Drawing(const Schedule& schedule, const Timeline& timeline, const TextOptions& options)
+      : schedule_(schedule),
+        timeline_(timeline),
+        options_(options),
+        origin_(detail::first_start(schedule, timeline)),
+        gutter_(fmt::formatted_size("worker {} ", schedule.workers() - 1)) {}
+
+  /// Nothing when the terminal is too narrow.
+  std::optional<std::string> draw() {
+    // A worker of several stages needs them in its labels; where that is too wide, micro-batches alone
+    // still show the shape.
+    with_stage_ = !one_stage_each();
+    if (!choose_scale()) {
+      if (!std::exchange(with_stage_, false) || !choose_scale()) return std::nullopt;
+    }
+    std::string text;
+    const auto rows = detail::run_order(schedule_, timeline_);
+    for (std::size_t w = 0; w < rows.size(); ++w) draw_row(w, rows[w], text);
+    draw_axis(text);
+    text += fmt::format("{:{}}{}\n", "", gutter_,
+                        with_stage_ ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
+                                    : "F5: pass F of micro-batch 5; . idle");
+    return text;
+  }
+
+ private:
+  [[nodiscard]] bool one_stage_each() const {
+    for (int w = 0; w < schedule_.workers(); ++w) {
+      const auto order = schedule_.order(w);
+      if (order.empty()) continue;
+      const int stage = schedule_.job(order.front()).stage;
+      for (const JobId id : order) {
+        if (schedule_.job(id).stage != stage) return false;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::string label(const Job& job) const {
+    return with_stage_ ? fmt::format("{}{}.{}", to_string(job.pass), job.stage, job.microbatch)
+                       : fmt::format("{}{}", to_string(job.pass), job.microbatch);
+  }
+
+  /// Fewest columns per unit of time that give every label a place.
+  bool choose_scale() {
+    if (!(timeline_.makespan > 0)) return false;
+    const auto room = static_cast<double>(options_.columns) - static_cast<double>(gutter_);
+    const auto step = common_step(schedule_, timeline_, origin_);
+    scale_ = 0;
+    for (const JobId id : schedule_.order()) {
+      const Span span = timeline_.spans[id];
+      const double time = span.end - span.start;
+      if (!(time > 0)) continue;  // takes no time, gets no place
+      const auto need = static_cast<double>(label(schedule_.job(id)).size() + 1);
+      // Without a common step, rounding of start and end may take a column away.
+      scale_ =
+          std::max(scale_, step ? std::ceil(need / std::round(time / *step)) / *step : (need + 1) / time);
+      if (scale_ * timeline_.makespan > room) return false;
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::size_t column(double time) const {
+    return static_cast<std::size_t>(std::lround((time - origin_) * scale_));
+  }
+
+  void draw_row(std::size_t worker, const std::vector<JobId>& jobs, std::string& text) const {
+    text += fmt::format("{:<{}}", fmt::format("worker {}", worker), gutter_);
+    std::size_t at = 0;
+    const auto idle_to = [&](std::size_t until) {
+      if (until <= at) return;
+      text += options_.colour ? fmt::format("\x1b[2m{:.>{}}\x1b[0m", "", until - at)
+                              : fmt::format("{:.>{}} ", "", until - at - 1);
+      at = until;
+    };
+    for (const JobId id : jobs) {
+      const Span span = timeline_.spans[id];
+      const std::size_t to = column(span.end);
+      idle_to(column(span.start));
+      if (to <= at) continue;
+      const Job job = schedule_.job(id);
+      const std::string name = label(job);
+      text += options_.colour ? paint(fmt::format("{:<{}}", name, to - at), job)
+                              : fmt::format("{:=<{}} ", name, to - at - 1);
+      at = to;
+    }
+    idle_to(column(origin_ + timeline_.makespan));
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    text += '\n';
+  }
+
+  void draw_axis(std::string& text) const {
+    // A tick about every 12 columns, at 1, 2 or 5 times a power of ten.
+    const double wanted = 12 / scale_;
+    const double power = std::pow(10, std::floor(std::log10(wanted)));
+    double step = 10 * power;
+    for (const double factor : {5.0, 2.0, 1.0}) {
+      if (factor * power >= wanted * 0.7) step = factor * power;
+    }
+    std::string line(gutter_, ' ');
+    for (int tick = 0; tick * step <= timeline_.makespan * (1 + 1e-9); ++tick) {
+      const std::size_t at = gutter_ + column(origin_ + tick * step);
+      if (at < line.size() && tick > 0) continue;
+      line.resize(at, ' ');
+      line += detail::number_text(tick * step) + " ";
+    }
+    while (line.back() == ' ') line.pop_back();
+    text += line + '\n';
+  }
+
+  const Schedule& schedule_;
+  const Timeline& timeline_;
+  const TextOptions& options_;
+  double origin_;
+  std::size_t gutter_;
+  bool with_stage_ = false;
+  double scale_ = 1;
+};
+
+std::string percent(double fraction) { return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100); }
+
+struct Column {
+  std::string head;
+  std::vector<std::string> cells;
+};
+
+std::string table(const std::vector<Column>& columns) {
+  std::string text;
+  const std::size_t rows = columns.front().cells.size();
+  for (std::size_t row = 0; row <= rows; ++row) {
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const Column& column = columns[c];
+      std::size_t width = column.head.size();
+      for (const auto& cell : column.cells) width = std::max(width, cell.size());
+      fmt::format_to(std::back_inserter(text), "{}{:>{}}", c == 0 ? "" : "  ",
+                     row == 0 ? column.head : column.cells[row - 1], width);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string summary(const Schedule& schedule, const Timeline& timeline) {
+  std::string text = fmt::format(
+      "makespan                       {}\n"
+      "bubble fraction, by makespan   {}\n"
+      "device span                    {}\n"
+      "bubble fraction, device span   {}\n\n",
+      detail::number_text(timeline.makespan), percent(timeline.bubble_fraction),
+      detail::number_text(timeline.device_span), percent(timeline.device_bubble_fraction));
+
+  const auto workers = static_cast<std::size_t>(schedule.workers());
+  std::vector<Column> columns;
+  const auto add = [&](const char* head, auto cell, bool always) {
+    Column column{head, {}};
+    bool any = always;
+    for (std::size_t w = 0; w < workers; ++w) {
+      column.cells.push_back(cell(w));
+      any = any || column.cells.back() != "0";
+    }
+    if (any) columns.push_back(std::move(column));
+  };
+  const auto received = [&](const char* head, Received Transfers::*kind, bool always) {
+    add(
+        head, [&](std::size_t w) { return std::to_string((timeline.received[w].*kind).count); }, always);
+  };
+  add(
+      "worker", [](std::size_t w) { return std::to_string(w); }, true);
+  add(
+      "busy", [&](std::size_t w) { return detail::number_text(timeline.busy[w]); }, true);
+  add(
+      "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_activations[w]); }, true);
+  if (!schedule.memory_limits().empty()) {
+    add(
+        "limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);
+  }
+  received("activations in", &Transfers::activations, true);
+  received("gradients in", &Transfers::gradients, true);
+  received("weights in", &Transfers::weights, true);
+  received("stashes in", &Transfers::stashes, false);
+  received("weight gradients in", &Transfers::weight_gradients, false);
+  return text + table(columns);
+}
+
+}  // namespace
+
+std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {
+  std::string text =
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}\n\n", schedule.name(),
+                  schedule.workers(), schedule.stages(), schedule.microbatches(),
+                  to_string(schedule.discipline()), schedule.recompute() ? ", with recomputation" : "");
+  if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
+    text += *drawing;
+  } else {
+    text += fmt::format("(too wide to draw in {} columns; try the svg or trace format)\n", options.columns);
+  }
+  return text + '\n' + summary(schedule, timeline);
+}
+
+}  // namespace starpipe::plan

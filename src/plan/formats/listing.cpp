@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/formats/listing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <tuple>
+
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan::detail {
+namespace {
+
+std::string stem(const std::string& source_name) {
+  const auto slash = source_name.find_last_of('/');
+  std::string name = slash == std::string::npos ? source_name : source_name.substr(slash + 1);
+  const auto dot = name.find_last_of('.');
+  if (dot != std::string::npos && dot > 0) name.resize(dot);
+  return name;
+}
+
+struct Entry {
+  const ListedJob* listed;
+  std::size_t row;
+  std::size_t position;
+
+  [[nodiscard]] const Job& job() const { return listed->job; }
+};
+
+auto by_job(const Job& job) { return std::tuple(job.microbatch, job.stage, job.pass); }
+
+/// Sorts and proves a listing complete. Never allocates by the numbers in the file, which may be absurd.
+class Completeness {
+ public:
+  explicit Completeness(const Listing& listing) : listing_(listing) {
+    for (std::size_t r = 0; r < listing.rows.size(); ++r) {
+      for (std::size_t p = 0; p < listing.rows[r].size(); ++p) {
+        entries_.push_back({&listing.rows[r][p], r, p});
+      }
+    }
+    if (entries_.empty()) throw InputError(fmt::format("{}: no jobs", listing.source_name));
+    stages_ = count(&Job::stage, listing.stages, "stages", stages_note_);
+    microbatches_ = count(&Job::microbatch, listing.microbatches, "micro-batches", microbatches_note_);
+    std::ranges::sort(entries_, {}, [](const Entry& e) {
+      return std::tuple_cat(by_job(e.job()), std::tuple(e.row, e.position));
+    });
+    for (const Entry& e : entries_) {
+      if (e.listed->weights < 0 || e.listed->weights >= static_cast<int>(listing.rows.size())) {
+        fail(e, fmt::format("{}: weights from worker {}, which is not among the {} workers",
+                            to_string(e.job()), e.listed->weights, listing.rows.size()));
+      }
+    }
+    for (std::size_t i = 1; i < entries_.size(); ++i) {
+      if (entries_[i].job() != entries_[i - 1].job()) continue;
+      fail(entries_[i], fmt::format("{} is listed twice, first at {}", to_string(entries_[i].job()),
+                                    where(entries_[i - 1])));
+    }
+    std::size_t next = 0;
+    // Stops at the first job that is missing, hence after at most as many turns as there are entries.
+    for (int b = 0; b < microbatches_; ++b) {
+      for (int s = 0; s < stages_; ++s) next = prove(next, s, b);
+    }
+  }
+
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  [[nodiscard]] int stages() const { return stages_; }
+  [[nodiscard]] int microbatches() const { return microbatches_; }
+
+  [[nodiscard]] std::string where(const Entry& e) const { return listing_.where(e.row, e.listed->cell); }
+  /// Null where there is none.
+  [[nodiscard]] const Entry* find(const Job& job) const {
+    const auto found =
+        std::ranges::lower_bound(entries_, by_job(job), {}, [](const Entry& e) { return by_job(e.job()); });
+    return found != entries_.end() && found->job() == job ? &*found : nullptr;
+  }
+  [[noreturn]] void fail(const Entry& e, const std::string& message) const {
+    throw InputError(fmt::format("{}: {}: {}", listing_.source_name, where(e), message));
+  }
+
+ private:
+  int count(int Job::*index, std::optional<int> given, const char* noun, std::string& note) const {
+    const Entry& largest =
+        *std::ranges::max_element(entries_, {}, [&](const Entry& e) { return e.job().*index; });
+    const int top = largest.job().*index;
+    if (!given) {
+      note = fmt::format("{} {} by {}", top + 1, noun, where(largest));
+      return top + 1;
+    }
+    note = fmt::format("{} {} stated", *given, noun);
+    if (top >= *given)
+      fail(largest, fmt::format("{} does not exist with {}", to_string(largest.job()), note));
+    return *given;
+  }
+
+  /// entries_[next...] must start with the passes of (s, b); returns where they end.
+  [[nodiscard]] std::size_t prove(std::size_t next, int s, int b) const {
+    std::array<const Entry*, 4> found = {};
+    for (; next < entries_.size(); ++next) {
+      const Job& job = entries_[next].job();
+      if (job.stage != s || job.microbatch != b) break;
+      found[static_cast<std::size_t>(job.pass)] = &entries_[next];
+    }
+    const auto [f, i, w, bw] = found;  // in the order of Pass
+    if (bw != nullptr && (i != nullptr || w != nullptr)) {
+      fail(*bw, fmt::format("stage {}, micro-batch {} has both the fused backward pass {} and {}", s, b,
+                            to_string(bw->job()), to_string((i != nullptr ? i : w)->job())));
+    }
+    const Entry* const there = f != nullptr ? f : bw != nullptr ? bw : i != nullptr ? i : w;
+    const auto missing = [&](Pass pass) {
+      fail_missing(to_string(Job{s, b, pass}), waiting_for({s, b, pass}), there);
+    };
+    if (f == nullptr) missing(Pass::F);
+    if (bw != nullptr || (i != nullptr && w != nullptr)) return next;
+    if (i != nullptr) missing(Pass::W);
+    if (w != nullptr) missing(Pass::B);
+    fail_missing(fmt::format("the backward pass of stage {}, micro-batch {}", s, b),
+                 waiting_for({s, b, Pass::B}), there);
+  }
+
+  /// A job of the listing that waits for `job`, which is not in it; null where there is none.
+  [[nodiscard]] const Entry* waiting_for(const Job& job) const {
+    const auto [s, b, pass] = job;
+    constexpr int most_stages = 1'000'000;  // to look for one
+    std::vector<Job> candidates;
+    if (pass == Pass::F) candidates = {{s, b, Pass::BW}, {s, b, Pass::B}};
+    if (pass == Pass::B) candidates = {{s, b, Pass::W}};
+    if (pass != Pass::W && stages_ <= most_stages) {
+      const StageGraph graph = listing_.graph(stages_);
+      for (const int other : pass == Pass::F ? graph.succ(s) : graph.pred(s)) {
+        if (pass == Pass::F) candidates.push_back({other, b, Pass::F});
+        if (pass == Pass::B) candidates.insert(candidates.end(), {{other, b, Pass::BW}, {other, b, Pass::B}});
+      }
+    }
+    for (const Job& candidate : candidates) {
+      if (const Entry* const entry = find(candidate)) return entry;
+    }
+    return nullptr;
+  }
+
+  /// At `waiting`, if there is one, else at `there`, another pass of the stage and micro-batch, if any, else
+  /// at the last micro-batch, which makes this one due.
+  [[noreturn]] void fail_missing(const std::string& what, const Entry* waiting, const Entry* there) const {
+    const std::string note = fmt::format("{} is missing ({}, {})", what, stages_note_, microbatches_note_);
+    if (waiting != nullptr) {
+      fail(*waiting, fmt::format("{} can never start: {}", to_string(waiting->job()), note));
+    }
+    fail(there != nullptr ? *there : entries_.back(), note);
+  }
+
+  const Listing& listing_;
+  std::vector<Entry> entries_;
+  int stages_ = 0;
+  int microbatches_ = 0;
+  std::string stages_note_;
+  std::string microbatches_note_;
+};
+
+/// Proves that the rows, in their order, can finish.
+void require_progress(const Completeness& jobs, const Schedule& schedule) {
+  const std::vector<Job> cycle = check(schedule).cycle;
+  if (cycle.empty()) return;
+  // Each waits for the one before it: in its row, or, and that is the one to name, for its data.
+  const auto before = [&](std::size_t i) { return jobs.find(cycle[i == 0 ? cycle.size() - 1 : i - 1]); };
+  std::size_t first = 0;
+  while (before(first)->row == jobs.find(cycle[first])->row &&
+         before(first)->position < jobs.find(cycle[first])->position) {
+    ++first;
+  }
+  constexpr std::size_t most = 5;
+  std::string text = fmt::format("{} can never start", to_string(cycle[first]));
+  std::size_t at = first;
+  for (std::size_t i = 0; i < std::min(cycle.size(), most); ++i) {
+    const Entry& other = *before(at);
+    text += fmt::format("{} {}", i == 0 ? ": it waits for" : ", which waits for", to_string(other.job()));
+    if (i + 1 < cycle.size()) text += fmt::format(" ({})", jobs.where(other));
+    at = at == 0 ? cycle.size() - 1 : at - 1;
+  }
+  jobs.fail(*jobs.find(cycle[first]),
+            fmt::format("{}{}: a cycle of {} jobs", text, cycle.size() > most ? ", ..." : "", cycle.size()));
+}
+
+}  // namespace
+
+Schedule schedule_from_listing(const Listing& listing) {
+  const Completeness complete(listing);
+  const int stages = complete.stages();
+
+  ScheduleSpec spec;
+  spec.name = listing.name.empty() ? stem(listing.source_name) : listing.name;
+  spec.microbatches = complete.microbatches();
+  spec.workers = static_cast<int>(listing.rows.size());
+  spec.discipline = Discipline::ordered;
+  spec.memory_limits = listing.memory_limits;
+  spec.recompute = listing.recompute;
+  spec.graph = listing.graph(stages);
+
+  struct Cell {
+    Placement placement;
+    std::int64_t position = 0;
+    bool present = false;
+  };
+  std::vector<Cell> table(static_cast<std::size_t>(stages) * static_cast<std::size_t>(spec.microbatches) * 4);
+  const auto at = [&](const Job& job) -> Cell& {
+    const auto pair = static_cast<std::size_t>(job.microbatch) * static_cast<std::size_t>(stages) +
+                      static_cast<std::size_t>(job.stage);
+    return table[pair * 4 + static_cast<std::size_t>(job.pass)];
+  };
+  bool any_split = false;
+  for (const Entry& e : complete.entries()) {
+    at(e.job()) = {{e.listed->weights, static_cast<int>(e.row)}, static_cast<std::int64_t>(e.position), true};
+    any_split = any_split || e.job().pass == Pass::B;
+  }
+  if (any_split) {
+    spec.split_backward = [&](int s, int b) { return at({s, b, Pass::B}).present; };
+  }
+  spec.placement = [&](const Job& job) { return at(job).placement; };
+  spec.priority = [&](const Job& job) { return at(job).position; };
+  Schedule schedule(spec);
+  require_progress(complete, schedule);
+  return schedule;
+}
+
+}  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+ImportedSchedule schedule_from_text(std::string_view text, const std::string& source_name,
+                                    const GraphOfStages& graph) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  const bool brace = first != std::string_view::npos && text[first] == '{';
+  if (source_name.ends_with(".json") || (brace && !source_name.ends_with(".csv"))) {
+    return schedule_from_json(text, source_name, graph);
+  }
+  return {schedule_from_csv(text, source_name, graph), Costs{}};
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/timeline_svg.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <string_view>
+
+#include "plan/formats/formats_common.hpp"
+#include "plan/formats/svg_text.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using detail::escape;
+using detail::px;
+using detail::text_width;
+using detail::tick_step;
+
+/// The two strengths of one hue: light for F, dark for B and BW; W is the dark one as an outline.
+struct Hue {
+  const char* light;
+  const char* dark;
+};
+// Neighbours in the cycle differ in more than red against green, so that micro-batches stay apart for
+// colour-blind readers; dark is dark enough for white text, light for black (contrast above 4.5).
+constexpr std::array<Hue, 8> palette = {{{"#a9d0f2", "#1c5d9c"},
+                                         {"#fbd19b", "#a85200"},
+                                         {"#a3dfc8", "#0b6e53"},
+                                         {"#e6c0e4", "#86358a"},
+                                         {"#f0e48f", "#766500"},
+                                         {"#f8bcb3", "#a82a22"},
+                                         {"#a5e2ea", "#0c6879"},
+                                         {"#d3d7dc", "#4a535e"}}};
+
+constexpr double left_margin = 92;
+constexpr double right_margin = 24;
+constexpr double row_gap = 3;
+constexpr double title_height = 34;
+constexpr double run_gap = 18;
+constexpr std::size_t most_rects = 4000;
+constexpr const char* ink = "#1f2328";
+constexpr const char* faint_ink = "#59636e";
+
+enum class Look : std::size_t { light, dark, outlined };
+constexpr std::size_t looks = 3;
+
+Look look_of(Pass pass) {
+  switch (pass) {
+    case Pass::F:
+      return Look::light;
+    case Pass::W:
+      return Look::outlined;
+    case Pass::B:
+    case Pass::BW:
+      break;
+  }
+  return Look::dark;
+}
+
+std::size_t hue_of(const Job& job) { return static_cast<std::size_t>(job.microbatch) % palette.size(); }
+
+class Svg {
+ public:
+  Svg(std::span<const SvgRun> runs, const SvgOptions& options)
+      : runs_(runs), width_(std::max(options.width, 400)), unit_(options.unit), memory_(options.memory) {
+    std::size_t rows = 0;
+    std::size_t jobs = 0;
+    for (const SvgRun& run : runs) {
+      makespan_ = std::max(makespan_, run.timeline->makespan);
+      rows = std::max(rows, static_cast<std::size_t>(run.schedule->workers()));
+      jobs += run.schedule->job_count();
+      microbatches_ = std::max(microbatches_, run.schedule->microbatches());
+      for (const JobId id : run.schedule->order()) {
+        passes_[static_cast<std::size_t>(run.schedule->job(id).pass)] = true;
+      }
+    }
+    if (unit_ == "s" && makespan_ > 0 && makespan_ < 1) {
+      shown_ = makespan_ < 1e-3 ? 1e6 : 1e3;
+      unit_ = makespan_ < 1e-3 ? "µs" : "ms";
+    }
+    row_height_ = std::clamp(720.0 / static_cast<double>(std::max<std::size_t>(rows, 1)), 8.0, 32.0);
+    scale_ = makespan_ > 0 ? (width_ - left_margin - right_margin) / makespan_ : 1;
+    as_rects_ = jobs <= most_rects;
+  }
+
+  std::string draw() {
+    double y = 8;
+    for (const SvgRun& run : runs_) y = draw_run(run, y) + run_gap;
+    if (!runs_.empty()) y -= run_gap;
+    y = draw_legend(draw_axis(y));
+    const std::string height = px(y + 12);
+    return fmt::format(
+               "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
+               "viewBox=\"0 0 {0} {1}\" font-family=\"Helvetica, Arial, 'Liberation Sans', "
+               "'DejaVu Sans', sans-serif\">\n",
+               width_, height) +
+           defs() + fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", width_, height) +
+           body_ + "</svg>\n";
+  }
+
+ private:
+  template <class... Args>
+  void put(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(body_), format, std::forward<Args>(args)...);
+  }
+
+  void put_text(double x, double y, double size, const char* fill, std::string_view text,
+                const char* extra = "") {
+    put("<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"{}>{}</text>\n", px(x), px(y), px(size), fill,
+        extra, escape(text));
+  }
+
+  [[nodiscard]] std::string defs() const {
+    std::string text = "<defs>\n";
+    const auto hatch = [&](const std::string& id, const char* background, const char* line, double step,
+                           double stroke) {
+      fmt::format_to(std::back_inserter(text),
+                     "<pattern id=\"{0}\" width=\"{3}\" height=\"{3}\" patternUnits=\"userSpaceOnUse\" "
+                     "patternTransform=\"rotate(45)\"><rect width=\"{3}\" height=\"{3}\" fill=\"{1}\"/>"
+                     "<rect width=\"{4}\" height=\"{3}\" fill=\"{2}\"/></pattern>\n",
+                     id, background, line, px(step), px(stroke));
+    };
+    hatch("idle", "#f4f5f6", "#e3e6e9", 6, 1.5);
+    for (std::size_t h = 0; !as_rects_ && h < palette.size(); ++h) {
+      hatch(fmt::format("w{}", h), "#ffffff", palette[h].light, 5, 2);
+    }
+    return text + "</defs>\n";
+  }
+
+  /// What cells of a hue and look share.
+  [[nodiscard]] std::string paint(Look look, std::size_t hue) const {
+    switch (look) {
+      case Look::light:
+        return fmt::format("fill=\"{}\"", palette[hue].light);
+      case Look::dark:
+        return fmt::format("fill=\"{}\"", palette[hue].dark);
+      case Look::outlined:
+        break;
+    }
+    // Cells too narrow for an outline are hatched.
+    return as_rects_ ? fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark)
+                     : fmt::format("fill=\"url(#w{})\"", hue);
+  }
+
+  static const char* text_fill(Look look, std::size_t hue) {
+    return look == Look::dark ? "#ffffff" : look == Look::light ? ink : palette[hue].dark;
+  }
+
+  double draw_run(const SvgRun& run, double y) {
+    const Schedule& schedule = *run.schedule;
+    const Timeline& timeline = *run.timeline;
+    std::string figures = fmt::format(
+        "makespan {}{}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
+        detail::number_text(timeline.makespan * shown_), unit_.empty() ? "" : " " + unit_,
+        std::max(0.0, timeline.bubble_fraction) * 100, std::max(0.0, timeline.device_bubble_fraction) * 100);
+    put("<text x=\"{}\" y=\"{}\" font-size=\"15\" fill=\"{}\"><tspan font-weight=\"bold\">{}</tspan>"
+        "<tspan dx=\"14\" font-size=\"13\" fill=\"{}\">{}</tspan></text>\n",
+        px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));
+    y += title_height - 6;
+
+    const double origin = detail::first_start(schedule, timeline);
+    const double run_width = timeline.makespan * scale_;
+    const auto rows = detail::run_order(schedule, timeline);
+    const double label_size = std::clamp(row_height_ * 0.7, 7.0, 12.0);
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      const double top = row_top(y, w);
+      put_text(left_margin - 10, top + row_height_ / 2 + label_size * 0.36, label_size, faint_ink,
+               fmt::format("worker {}", w), " text-anchor=\"end\"");
+      put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"url(#idle)\"/>\n", px(left_margin),
+          px(top), px(run_width), px(row_height_));
+    }
+    draw_cells(schedule, timeline, origin, rows, y);
+    if (as_rects_) draw_chunks(schedule, timeline, origin, rows, y);
+    if (as_rects_) draw_labels(schedule, timeline, origin, rows, y);
+    return draw_memory(schedule, timeline, origin, row_top(y, rows.size()));
+  }
+
+  /// Lines at the foot of a cell: as many as the worker has stages before the job's.
+  void draw_chunks(const Schedule& schedule, const Timeline& timeline, double origin,
+                   const std::vector<std::vector<JobId>>& rows, double y) {
+    std::string path;
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      std::vector<int> stages;
+      for (const JobId id : rows[w]) stages.push_back(schedule.job(id).stage);
+      std::sort(stages.begin(), stages.end());
+      stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+      for (const JobId id : rows[w]) {
+        const auto before = std::lower_bound(stages.begin(), stages.end(), schedule.job(id).stage);
+        const double x = left_margin + (timeline.spans[id].start - origin) * scale_;
+        const double width = (timeline.spans[id].end - timeline.spans[id].start) * scale_ - 1;
+        for (auto line = stages.begin(); line != before && width > 1; ++line) {
+          const double foot =
+              row_top(y, w) + row_height_ - 2.5 - 3 * static_cast<double>(line - stages.begin());
+          fmt::format_to(std::back_inserter(path), "M{} {}h{}", px(x + 1), px(foot), px(width - 2));
+        }
+      }
+    }
+    if (path.empty()) return;
+    any_chunk_ = true;
+    put("<path class=\"chunks\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.6\" fill=\"none\"/>\n", path, ink);
+  }
+
+  /// Live stashes of each worker over time, on one scale, with the peaks as numbers.
+  double draw_memory(const Schedule& schedule, const Timeline& timeline, double origin, double y) {
+    if (!memory_ || timeline.peak_activations.empty()) return y;
+    const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
+    const int most =
+        std::max(1, *std::max_element(timeline.peak_activations.begin(), timeline.peak_activations.end()));
+    const double unit = height / most;
+    const auto live = memory_over_time(schedule, Costs{}, timeline.spans);
+    y += 6;
+    for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {
+      put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
+               fmt::format("holds {}", timeline.peak_activations[w]), " text-anchor=\"end\"");
+      if (live[w].empty()) continue;
+      std::string path =
+          fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_), px(y + height));
+      for (const MemoryStep& step : live[w]) {
+        fmt::format_to(std::back_inserter(path), "H{}V{}", px(left_margin + (step.time - origin) * scale_),
+                       px(y + height - step.stashes * unit));
+      }
+      put("<path class=\"memory\" d=\"{}\" fill=\"#b6bec8\"/>\n", path);
+    }
+    return y;
+  }
+
+  [[nodiscard]] double row_top(double y, std::size_t row) const {
+    return y + static_cast<double>(row) * (row_height_ + (row_height_ > 12 ? row_gap : 1));
+  }
+
+  void draw_cells(const Schedule& schedule, const Timeline& timeline, double origin,
+                  const std::vector<std::vector<JobId>>& rows, double y) {
+    // Grouped by look and hue: each group states its paint once.
+    std::array<std::string, looks * palette.size()> groups;
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      double drawn_to = -1;
+      for (std::size_t i = 0; i < rows[w].size(); ++i) {
+        const Job job = schedule.job(rows[w][i]);
+        const Span span = timeline.spans[rows[w][i]];
+        double from = (span.start - origin) * scale_;
+        double to = (span.end - origin) * scale_;
+        if (!as_rects_) {
+          // What the eye cannot tell apart is one cell, in the colour of its first job. Different
+          // looks merge last: F and B in turn must not end up as all F.
+          if (to < drawn_to) continue;
+          for (; i + 1 < rows[w].size() && to - from < 0.5; ++i) {
+            const JobId follower = rows[w][i + 1];
+            const Span next = timeline.spans[follower];
+            if ((next.start - origin) * scale_ > to + 0.25) break;
+            if (to - from > 0.25 && look_of(schedule.job(follower).pass) != look_of(job.pass)) break;
+            to = (next.end - origin) * scale_;
+          }
+          drawn_to = to;
+        }
+        std::string& group =
+            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job)];
+        cell(group, schedule, rows[w][i], span, left_margin + from, row_top(y, w), to - from);
+      }
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (groups[g].empty()) continue;
+      put("<g class=\"jobs\" {}>\n{}</g>\n", paint(static_cast<Look>(g / palette.size()), g % palette.size()),
+          as_rects_ ? groups[g] : fmt::format("<path d=\"{}\"/>\n", groups[g]));
+    }
+  }
+
+  void cell(std::string& group, const Schedule& schedule, JobId id, const Span& span, double x, double y,
+            double width) const {
+    auto out = std::back_inserter(group);
+    if (!as_rects_) {
+      fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(x), px(y), px(width), px(row_height_), px(width));
+      return;
+    }
+    // A light seam between cells; an outline lies on the border, so W is drawn half a pixel smaller.
+    const Job job = schedule.job(id);
+    const bool outline = look_of(job.pass) == Look::outlined;
+    const double seam = std::min(width > 6 ? 1.0 : 0.4, width / 4);
+    const double inset = outline ? std::min(0.5, width / 4) : 0;
+    fmt::format_to(out,
+                   "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}><title>{} on worker {}, {} to "
+                   "{}</title></rect>\n",
+                   px(x + inset), px(y + inset), px(std::max(0.0, width - seam - 2 * inset)),
+                   px(row_height_ - 2 * inset), width > 12 ? " rx=\"2\"" : "", to_string(job),
+                   schedule.compute(id), detail::number_text(span.start * shown_),
+                   detail::number_text(span.end * shown_));
+  }
+
+  static std::string upper(const Job& job) { return fmt::format("{}{}", to_string(job.pass), job.stage); }
+  static std::string lower(const Job& job) { return std::to_string(job.microbatch); }
+
+  [[nodiscard]] bool two_lines() const { return row_height_ >= 25; }
+
+  /// How the cells of one pass are labelled: alike, so that they read as one kind.
+  struct LabelStyle {
+    double size = 0;       ///< of the font; 0: not at all
+    bool numbers = false;  ///< the micro-batch alone, for want of room
+  };
+
+  [[nodiscard]] static std::string widest(const Job& job, LabelStyle style) {
+    return style.numbers ? lower(job) : upper(job);
+  }
+
+  [[nodiscard]] bool fits(const Job& job, const Span& span, LabelStyle style) const {
+    return text_width(widest(job, style), style.size) <= (span.end - span.start) * scale_ - 2;
+  }
+
+  /// The richest and largest style that most cells of `pass` have room for.
+  [[nodiscard]] LabelStyle label_style(Pass pass, const Schedule& schedule, const Timeline& timeline) const {
+    std::vector<JobId> jobs;
+    for (const JobId id : schedule.order()) {
+      if (schedule.job(id).pass == pass) jobs.push_back(id);
+    }
+    for (const bool numbers : {false, true}) {
+      for (const double size : {12.0, 11.0, 10.0, 9.0, 8.0}) {
+        const LabelStyle style{size, numbers};
+        if (size > row_height_ - 3 || (numbers && size > 10)) continue;
+        const auto fit = std::count_if(jobs.begin(), jobs.end(), [&](JobId id) {
+          return fits(schedule.job(id), timeline.spans[id], style);
+        });
+        if (static_cast<std::size_t>(fit) * 10 >= jobs.size() * 8) return style;
+      }
+    }
+    return {};
+  }
+
+  void draw_labels(const Schedule& schedule, const Timeline& timeline, double origin,
+                   const std::vector<std::vector<JobId>>& rows, double y) {
+    std::array<LabelStyle, 4> styles;
+    for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
+      styles[static_cast<std::size_t>(pass)] = label_style(pass, schedule, timeline);
+    }
+    std::array<std::string, looks * palette.size()> groups;
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      for (const JobId id : rows[w]) {
+        const Job job = schedule.job(id);
+        const Span span = timeline.spans[id];
+        const LabelStyle style = styles[static_cast<std::size_t>(job.pass)];
+        if (style.size == 0 || !fits(job, span, style)) continue;
+        (style.numbers ? any_number_ : any_label_) = true;
+        label(groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job)], job, style,
+              left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5, row_top(y, w),
+              (span.end - span.start) * scale_);
+      }
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (groups[g].empty()) continue;
+      put("<g class=\"labels\" text-anchor=\"middle\" fill=\"{}\">\n{}</g>\n",
+          text_fill(static_cast<Look>(g / palette.size()), g % palette.size()), groups[g]);
+    }
+  }
+
+  void label(std::string& group, const Job& job, LabelStyle style, double x, double y, double width) const {
+    const double size = style.size;
+    auto out = std::back_inserter(group);
+    const double middle = y + row_height_ / 2;
+    const auto line = [&](double baseline, double font, const std::string& text) {
+      fmt::format_to(out, "<text x=\"{}\" y=\"{}\" font-size=\"{}\">{}</text>\n", px(x), px(baseline),
+                     px(font), text);
+    };
+    if (style.numbers) {
+      line(middle + size * 0.36, size, lower(job));
+    } else if (two_lines()) {
+      line(middle - 2, size, upper(job));
+      line(middle + 10, std::min(size, 10.0), lower(job));
+    } else if (text_width(upper(job) + " " + lower(job), size) + 6 <= width) {
+      line(middle + size * 0.36, size, upper(job) + " · " + lower(job));
+    } else {
+      line(middle + size * 0.36, size, upper(job));
+    }
+  }
+
+  double draw_axis(double y) {
+    y += 4;
+    const double right = left_margin + makespan_ * scale_;
+    put("<path d=\"M{} {}H{}\" stroke=\"{}\" fill=\"none\"/>\n", px(left_margin), px(y), px(right),
+        faint_ink);
+    if (makespan_ > 0) {
+      const double range = makespan_ * shown_;
+      const double step = tick_step(range, std::max(4.0, (right - left_margin) / 80));
+      for (int i = 0; i * step <= range * (1 + 1e-9); ++i) {
+        const double x = left_margin + i * step / shown_ * scale_;
+        put("<path d=\"M{} {}v5\" stroke=\"{}\"/>\n", px(x), px(y), faint_ink);
+        put_text(x, y + 18, 11, faint_ink, detail::number_text(i * step), " text-anchor=\"middle\"");
+      }
+    }
+    put_text(left_margin - 10, y + 18, 11, faint_ink, unit_.empty() ? "time" : "time (" + unit_ + ")",
+             " text-anchor=\"end\"");
+    return y + 28;
+  }
+
+  // Legend entries flow from left to right and wrap.
+  struct Flow {
+    double x = left_margin;
+    double y = 0;
+  };
+  static constexpr double legend_line = 22;
+
+  void flow(Flow& at, double width) const {
+    if (at.x + width > width_ - right_margin && at.x > left_margin) at = {left_margin, at.y + legend_line};
+  }
+
+  void entry(Flow& at, std::string_view paint, std::string_view text, double swatch = 18) {
+    const double width = swatch + 6 + text_width(text, 12) * 0.85;
+    flow(at, width);
+    put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"13\" rx=\"2\" {}/>\n", px(at.x + 0.5), px(at.y + 0.5),
+        px(swatch), paint);
+    put_text(at.x + swatch + 6, at.y + 11.5, 12, ink, text);
+    at.x += width + 16;
+  }
+
+  double draw_legend(double y) {
+    Flow at{left_margin, y + 4};
+    const auto has = [&](Pass pass) { return passes_[static_cast<std::size_t>(pass)]; };
+    if (has(Pass::F)) entry(at, paint(Look::light, 0), "F forward");
+    if (has(Pass::B)) entry(at, paint(Look::dark, 0), "B gradient of the input");
+    if (has(Pass::W)) entry(at, paint(Look::outlined, 0), "W gradient of the weights");
+    if (has(Pass::BW)) entry(at, paint(Look::dark, 0), "BW backward, fused");
+    entry(at, "fill=\"url(#idle)\" stroke=\"#d0d4d9\"", "idle");
+    if (memory_) entry(at, "fill=\"#b6bec8\"", "stashes held, and the most");
+    const auto key = [&](bool wanted, const char* text) {
+      if (!wanted) return;
+      const double width = text_width(text, 12) * 0.85;
+      flow(at, width);
+      put_text(at.x, at.y + 11.5, 12, ink, text);
+      at.x += width + 16;
+    };
+    key(any_label_, two_lines() ? "F2 above 5: stage 2, micro-batch 5" : "F2 · 5: stage 2, micro-batch 5");
+    key(any_chunk_, "line at the foot: the worker's second stage");
+    key(any_number_, any_label_ ? "5 alone: micro-batch 5" : "5: micro-batch 5");
+
+    at = {left_margin, at.y + legend_line};
+    const auto shown = std::min(static_cast<std::size_t>(microbatches_), palette.size());
+    put_text(at.x, at.y + 11.5, 12, ink, "micro-batch");
+    at.x += 84;
+    for (std::size_t h = 0; h < shown; ++h) {
+      flow(at, 52);
+      put("<rect x=\"{0}\" y=\"{1}\" width=\"11\" height=\"14\" fill=\"{2}\"/>"
+          "<rect x=\"{3}\" y=\"{1}\" width=\"11\" height=\"14\" fill=\"{4}\"/>\n",
+          px(at.x), px(at.y), palette[h].light, px(at.x + 11), palette[h].dark);
+      put_text(at.x + 28, at.y + 11.5, 12, ink, std::to_string(h));
+      at.x += 52;
+    }
+    if (static_cast<std::size_t>(microbatches_) > palette.size()) {
+      const auto text = fmt::format("{} has the colour of 0, and so on", palette.size());
+      flow(at, text_width(text, 12) * 0.85);
+      put_text(at.x, at.y + 11.5, 12, faint_ink, text);
+    }
+    return at.y + legend_line;
+  }
+
+  std::span<const SvgRun> runs_;
+  int width_;
+  std::string unit_;
+  double shown_ = 1;  ///< from the timelines' unit to the one shown
+  double makespan_ = 0;
+  double scale_ = 1;  ///< pixels per unit
+  double row_height_ = 0;
+  int microbatches_ = 0;
+  std::array<bool, 4> passes_ = {};
+  bool as_rects_ = true;
+  bool memory_;
+  bool any_chunk_ = false;   ///< some worker has several stages
+  bool any_label_ = false;   ///< some cell says "F2"
+  bool any_number_ = false;  ///< some cell only has its micro-batch
+  std::string body_;
+};
+
+}  // namespace
+
+std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options) {
+  return Svg(runs, options).draw();
+}
+
+}  // namespace starpipe::plan

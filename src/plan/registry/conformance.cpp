@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/registry/conformance.hpp"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using Verdict = Finding::Verdict;
+
+// Ends a stage: what failed.
+struct Failure {
+  std::string words;
+};
+
+std::string describe(const ScheduleRequest& request) {
+  std::string text = fmt::format("W={} B={}", request.workers, request.microbatches);
+  if (request.graph)
+    text += fmt::format(" S={}{}", request.graph->size(), request.graph->is_chain() ? "" : " (a tree)");
+  if (request.groups) text += fmt::format(" G={}", *request.groups);
+  if (!request.stage_workers.empty())
+    text += fmt::format(" placement={}", fmt::join(request.stage_workers, ","));
+  return text;
+}
+
+using GraphChoice = std::vector<std::optional<StageGraph>> (*)(int workers);
+
+std::vector<std::optional<StageGraph>> chains(int workers) {
+  std::vector<std::optional<StageGraph>> graphs = {std::nullopt};
+  for (const int stages : std::set{1, 3, workers, 2 * workers})
+    graphs.emplace_back(StageGraph::chain(stages));
+  return graphs;
+}
+
+// Two legs that join: of three stages, and of as many as there are workers, or twice that.
+std::vector<std::optional<StageGraph>> trees(int workers) {
+  std::vector<std::optional<StageGraph>> graphs;
+  for (const int stages : std::set{3, workers, 2 * workers}) {
+    if (stages < 3) continue;
+    std::vector<std::pair<int, int>> edges;
+    const int leg = (stages - 1) / 2;
+    for (int s = 0; s + 1 < stages; ++s) edges.emplace_back(s, s + 1 == leg ? stages - 1 : s + 1);
+    graphs.emplace_back(StageGraph(stages, edges));
+  }
+  return graphs;
+}
+
+std::vector<ScheduleRequest> requests(GraphChoice graphs) {
+  std::vector<ScheduleRequest> all;
+  for (const int workers : {1, 2, 3, 4, 8}) {
+    for (const int microbatches : {1, 2, 3, 8, 16}) {
+      for (const auto& graph : graphs(workers)) {
+        const ScheduleRequest plain{.workers = workers, .microbatches = microbatches, .graph = graph};
+        all.push_back(plain);
+        for (const int groups : std::set{1, 2, workers}) {
+          all.push_back(plain);
+          all.back().groups = groups;
+        }
+        all.push_back(plain);
+        const int stages = graph ? graph->size() : workers;
+        for (int s = 0; s < stages; ++s) all.back().stage_workers.push_back(workers - 1 - s % workers);
+      }
+    }
+  }
+  return all;
+}
+
+Timeline simulated(const Schedule& schedule, const ScheduleRequest& request, const Costs& costs) {
+  try {
+    return simulate(schedule, costs);
+  } catch (const InputError& error) {
+    throw Failure{fmt::format("{}: {}", describe(request), error.what())};
+  }
+}
+
+// The answer to one request: a sound schedule, or nothing and the reason in `refusal`.
+std::optional<Schedule> ask(std::string_view name, const ScheduleRequest& request, std::string& refusal) {
+  try {
+    Schedule schedule = make_schedule(name, request);
+    if (make_schedule(name, request) != schedule) {
+      throw Failure{fmt::format("{}: asked twice, it gives two different schedules, so ranks would disagree",
+                                describe(request))};
+    }
+    if (const CheckResult result = check(schedule); !result.ok()) {
+      throw Failure{fmt::format("{}: it cannot run: {}", describe(request), result.problem)};
+    }
+    return schedule;
+  } catch (const BrokenSchedule& error) {
+    throw Failure{fmt::format("{}: {}", describe(request), error.what())};
+  } catch (const InputError& error) {
+    refusal = error.what();
+    if (refusal.empty()) throw Failure{fmt::format("{}: refused without a reason", describe(request))};
+    return std::nullopt;
+  }
+}
+
+struct Sweep {
+  int answered = 0;
+  int refused = 0;
+  std::string first_refusal;
+};
+
+Sweep sweep(std::string_view name, GraphChoice graphs,
+            const std::function<void(const ScheduleRequest&, const Schedule&)>& look) {
+  Sweep count;
+  for (const ScheduleRequest& request : requests(graphs)) {
+    std::string refusal;
+    if (const auto schedule = ask(name, request, refusal)) {
+      ++count.answered;
+      look(request, *schedule);
+    } else if (++count.refused == 1) {
+      count.first_refusal = fmt::format("{}: {}", describe(request), refusal);
+    }
+  }
+  return count;
+}
+
+void simulate_unit(const ScheduleRequest& request, const Schedule& schedule) {
+  simulated(schedule, request, {});
+  simulated(schedule, request, {.alpha = 0.5, .prefetch = false});
+}
+
+std::string words(const Sweep& count) {
+  const std::string text = fmt::format("{} requests answered, {} refused", count.answered, count.refused);
+  return count.refused == 0 ? text : text + ", the first for " + count.first_refusal;
+}
+
+Finding chain(std::string_view name) {
+  bool parallel = false;
+  const Sweep count = sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+    simulate_unit(request, schedule);
+    parallel = parallel || request.workers > 1;
+  });
+  if (count.answered == 0) return {Verdict::failed, "no request at all is answered: " + count.first_refusal};
+  if (!parallel)
+    return {Verdict::failed, "no request for more than one worker is answered: " + count.first_refusal};
+  return {Verdict::passed, words(count)};
+}
+
+Finding graph(std::string_view name) {
+  const Sweep count = sweep(name, trees, simulate_unit);
+  if (count.answered == 0) return {Verdict::does_not_apply, "refuses trees: " + count.first_refusal};
+  return {Verdict::passed, words(count)};
+}
+
+Finding split_backward(std::string_view name) {
+  int split = 0;
+  sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+    if (!schedule.split_backward()) return;
+    ++split;
+    for (const Durations& d : {Durations{1, 2, 0}, Durations{1, 0.5, 3}}) {
+      const Timeline timeline = simulated(schedule, request, {.durations = {d}, .alpha = 0.5});
+      for (const JobId id : schedule.order()) {
+        const Job job = schedule.job(id);
+        if (job.pass != Pass::W) continue;
+        if (timeline.spans[id].start >= timeline.spans[schedule.backward(job.stage, job.microbatch)].end)
+          continue;
+        throw Failure{fmt::format("{}: {} starts before its B has ended", describe(request), to_string(job))};
+      }
+    }
+  });
+  if (split == 0) return {Verdict::does_not_apply, "B and W are fused everywhere"};
+  return {Verdict::passed,
+          fmt::format("B and W are apart in {} answers, simulated with unequal passes", split)};
+}
+
+// The smallest limit, the same for all workers, under which `check` lets the schedule run bounded.
+std::optional<int> least_limit(const Schedule& schedule, std::string& problem) {
+  for (int limit = 1; limit <= schedule.stages() * schedule.microbatches(); ++limit) {
+    const std::vector<int> limits(static_cast<std::size_t>(schedule.workers()), limit);
+    problem = check(schedule.with(Discipline::bounded, limits)).problem;
+    if (problem.empty()) return limit;
+  }
+  return std::nullopt;
+}
+
+void require_within(const Schedule& schedule, const ScheduleRequest& request) {
+  const Timeline timeline = simulated(schedule, request, {.alpha = 0.5});
+  for (std::size_t w = 0; w < schedule.memory_limits().size(); ++w) {
+    if (timeline.peak_activations[w] <= schedule.memory_limits()[w]) continue;
+    throw Failure{fmt::format("{}: worker {} holds {} stashes, its limit is {}", describe(request), w,
+                              timeline.peak_activations[w], schedule.memory_limits()[w])};
+  }
+}
+
+Finding memory_limit(std::string_view name) {
+  int bounded = 0;
+  std::string why_not;
+  std::string example;
+  sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+    require_within(schedule, request);  // limits of its own
+    std::string problem;
+    const auto limit = least_limit(schedule, problem);
+    if (!limit) {
+      why_not = fmt::format("{}: {}", describe(request), problem);
+      return;
+    }
+    ++bounded;
+    const std::vector<int> limits(static_cast<std::size_t>(schedule.workers()), *limit);
+    require_within(schedule.with(Discipline::bounded, limits), request);
+    example = fmt::format("{}: {} a worker", describe(request), *limit);
+  });
+  if (bounded == 0) return {Verdict::does_not_apply, "no answer can be bounded: " + why_not};
+  return {Verdict::passed, fmt::format("{} answers keep the smallest limit there is; {}", bounded, example)};
+}
+
+// Runs the reduction on sets: who has contributed to the sum that each worker has.
+void require_reduced(const Schedule& schedule, const ScheduleRequest& request, int stage) {
+  std::map<int, std::multiset<int>> sums;
+  const std::vector<int> contributors = gradient_workers(schedule, stage);
+  for (const int worker : contributors) sums[worker] = {worker};
+  for (const ReductionStep& step : reduction_plan(schedule, stage)) {
+    const std::multiset<int> moved = sums[step.from];
+    if (step.broadcast) sums[step.into].clear();
+    sums[step.into].insert(moved.begin(), moved.end());
+  }
+  const std::multiset<int> whole(contributors.begin(), contributors.end());
+  for (const int holder : weight_holders(schedule, stage)) {
+    if (sums[holder] == whole) continue;
+    throw Failure{
+        fmt::format("{}: the gradient of stage {} does not reach worker {}, which holds its weights, "
+                    "once from each of the workers {}",
+                    describe(request), stage, holder, fmt::join(contributors, ", "))};
+  }
+}
+
+Finding replicas(std::string_view name) {
+  int replicated = 0;
+  std::size_t most = 1;
+  sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+    std::size_t holders = 1;
+    for (int s = 0; s < schedule.stages(); ++s) {
+      require_reduced(schedule, request, s);
+      holders = std::max(holders, weight_holders(schedule, s).size());
+    }
+    if (holders > 1) ++replicated;
+    most = std::max(most, holders);
+  });
+  if (replicated == 0)
+    return {Verdict::does_not_apply, "one worker holds the weights of each stage, in all answers"};
+  return {Verdict::passed,
+          fmt::format("up to {} holders of a stage's weights, in {} answers; gradients reach each", most,
+                      replicated)};
+}
+
+// A stage that may end early.
+template <Finding (*stage)(std::string_view)>
+Finding guarded(std::string_view name) {
+  try {
+    return stage(name);
+  } catch (const Failure& failure) {
+    return {Verdict::failed, failure.words};
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::passed:
+      return "passed";
+    case Verdict::failed:
+      return "FAILED";
+    case Verdict::does_not_apply:
+      return "-";
+  }
+  return "?";
+}
+
+std::span<const ConformanceStage> conformance_stages() {
+  static constexpr std::array stages = {ConformanceStage{"chain", guarded<chain>},
+                                        ConformanceStage{"graph", guarded<graph>},
+                                        ConformanceStage{"split backward", guarded<split_backward>},
+                                        ConformanceStage{"memory limit", guarded<memory_limit>},
+                                        ConformanceStage{"replicas", guarded<replicas>}};
+  return stages;
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/registry/plugin.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string_view>
+#include <system_error>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+constexpr int most_stages_per_worker = 1024;
+
+using PluginFunction = void(std::vector<ScheduleEntry>&);
+
+// Neither a blank nor anything that a terminal would act on.
+bool is_plain(char c) { return c > ' ' && c < 0x7f; }
+
+// The interface that a plug-in was built for, from the text that STARPIPE_PLUGIN leaves in the file; empty
+// when there is none. Read, not loaded: loading would run initialisers.
+std::string interface_of(const std::string& content) {
+  constexpr std::string_view mark = "starpipe plug-in interface ";
+  for (auto at = content.find(mark); at != std::string::npos; at = content.find(mark, at + 1)) {
+    const auto begin = content.begin() + static_cast<std::ptrdiff_t>(at + mark.size());
+    const auto end = std::find_if_not(begin, content.end(), is_plain);
+    // Our own libraries hold the mark too, with nothing after it.
+    if (end != begin && end != content.end() && *end == '\0') return {begin, end};
+  }
+  return {};
+}
+
+void require_plugin(const std::filesystem::path& file) {
+  const auto refuse = [&](std::string_view why) {
+    throw InputError(fmt::format("plug-in {}: {}", file.string(), why));
+  };
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(status)) refuse("No such file or directory");
+  if (!std::filesystem::is_regular_file(status)) refuse("not a file");
+  std::ifstream stream(file, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (!stream) refuse("cannot be read");
+  const std::string found = interface_of(content);
+  if (found.empty())
+    refuse("it is no plug-in of starpipe's, which has STARPIPE_PLUGIN (starpipe/plan/plugin.hpp)");
+  if (found != STARPIPE_INTERFACE) {
+    refuse(fmt::format("it was built for starpipe {}, this is starpipe {}; build it again", found,
+                       STARPIPE_INTERFACE));
+  }
+}
+
+PluginFunction* load(const std::filesystem::path& file) {
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const function = handle == nullptr ? nullptr : dlsym(handle, "starpipe_plugin");
+  if (function != nullptr) return reinterpret_cast<PluginFunction*>(function);
+  std::string_view why = dlerror();
+  const std::string prefix = file.string() + ": ";
+  if (why.starts_with(prefix)) why.remove_prefix(prefix.size());
+  throw InputError(fmt::format("plug-in {}: cannot be loaded: {}", file.string(), why));
+}
+
+std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::filesystem::path& file) {
+  std::vector<ScheduleEntry> schedules;
+  const auto refuse = [&](std::string_view what) {
+    throw InputError(fmt::format("plug-in {}: handing over its schedules, it threw {}", file.string(), what));
+  };
+  try {
+    function(schedules);
+  } catch (const std::exception& error) {
+    refuse(error.what());
+  } catch (...) {
+    refuse("something that is no std::exception");
+  }
+  return schedules;
+}
+
+void require_usable(const std::vector<ScheduleEntry>& schedules, const std::filesystem::path& file) {
+  const auto refuse = [&](std::string_view why) {
+    throw InputError(fmt::format("plug-in {}: {}", file.string(), why));
+  };
+  if (schedules.empty()) refuse("it adds no schedule");
+  std::set<std::string_view> taken;
+  const std::vector<ScheduleEntry> registered = schedule_entries();
+  for (const ScheduleEntry& entry : registered) taken.insert(entry.name);
+  for (const ScheduleEntry& entry : schedules) {
+    if (entry.name.empty() || !std::ranges::all_of(entry.name, is_plain)) {
+      refuse("the name of a schedule must be letters, digits and signs, without blanks");
+    }
+    if (!entry.build) refuse(fmt::format("schedule '{}' has no function that builds it", entry.name));
+    if (entry.stages_per_worker < 1 || entry.stages_per_worker > most_stages_per_worker) {
+      refuse(fmt::format("schedule '{}' has {} stages a worker, need 1 to {}", entry.name,
+                         entry.stages_per_worker, most_stages_per_worker));
+    }
+    if (!taken.insert(entry.name).second) refuse(fmt::format("the name '{}' is taken", entry.name));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> load_plugin(const std::filesystem::path& file) {
+  static std::map<std::filesystem::path, std::vector<std::string>> loaded;
+  require_plugin(file);
+  // Absolute: the loader would look for a bare name elsewhere.
+  const std::filesystem::path path = std::filesystem::canonical(file);
+  if (const auto found = loaded.find(path); found != loaded.end()) return found->second;
+  const std::vector<ScheduleEntry> schedules = schedules_of(*load(path), file);
+  require_usable(schedules, file);
+  std::vector<std::string> names;
+  for (const ScheduleEntry& entry : schedules) {
+    register_schedule(entry);
+    names.push_back(entry.name);
+  }
+  return loaded[path] = names;
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/registry/registry.hpp"
+
+#include <map>
+#include <new>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// A function-local static, so that registrations from other files never run before its construction.
+std::map<std::string, ScheduleEntry, std::less<>>& registry() {
+  static std::map<std::string, ScheduleEntry, std::less<>> entries;
+  return entries;
+}
+
+// An engine that was given another shape than it asked for would index past its own.
+void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const std::string& name) {
+  if (built.workers() != asked.workers || built.microbatches() != asked.microbatches) {
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': asked for {} workers and {} micro-batches, it has {} and {}", name,
+                    asked.workers, asked.microbatches, built.workers(), built.microbatches()));
+  }
+  if (asked.graph && built.graph() != *asked.graph) {
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': asked for a graph of {} stages, it has another one ({} stages)", name,
+                    asked.graph->size(), built.stages()));
+  }
+}
+
+// Whatever the function does, short of not returning, ends in a schedule as asked for or one line.
+Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
+  try {
+    Schedule schedule = entry.build(request);
+    require_as_asked(request, schedule, entry.name);
+    return schedule;
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw BrokenSchedule(fmt::format("schedule '{}': building it threw: {}", entry.name, error.what()));
+  } catch (...) {
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': building it threw something that is no std::exception", entry.name));
+  }
+}
+
+}  // namespace
+
+bool register_schedule(ScheduleEntry entry) {
+  const std::string name = entry.name;
+  if (!registry().emplace(name, std::move(entry)).second) {
+    throw InputError(fmt::format("schedule '{}' is registered already", name));
+  }
+  return true;
+}
+
+std::vector<ScheduleEntry> schedule_entries() {
+  std::vector<ScheduleEntry> entries;
+  for (const auto& [name, entry] : registry()) entries.push_back(entry);
+  return entries;
+}
+
+const ScheduleEntry& find_schedule(std::string_view name) {
+  if (const auto found = registry().find(name); found != registry().end()) return found->second;
+  std::vector<std::string_view> names;
+  for (const auto& [known, entry] : registry()) {
+    if (entry.alias == name && !name.empty()) return entry;
+    names.push_back(known);
+  }
+  throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
+}
+
+Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
+  const ScheduleEntry& entry = find_schedule(name);
+  if (request.workers < 1 || request.microbatches < 1) {
+    throw InputError(fmt::format("schedule '{}': {} workers and {} micro-batches, need at least 1 of each",
+                                 name, request.workers, request.microbatches));
+  }
+  if (request.memory_limit.value_or(1) < 1) {
+    throw InputError(fmt::format("schedule '{}': a memory limit of {} stashes, need at least 1", name,
+                                 *request.memory_limit));
+  }
+  ScheduleRequest complete = request;
+  if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
+  Schedule schedule = build(entry, complete);
+  return request.recompute ? schedule.with_recomputation() : schedule;
+}
+
+}  // namespace starpipe::plan

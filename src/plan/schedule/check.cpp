@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/schedule/check.hpp"
+
+#include <algorithm>
+#include <queue>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// Successors by data and, when the discipline is ordered, the next job of the same worker.
+template <class Function>
+void for_each_next(const Schedule& schedule, JobId id, Function&& f) {
+  schedule.for_each_succ(id, f);
+  if (schedule.discipline() != Discipline::ordered) return;
+  const auto order = schedule.order(schedule.compute(id));
+  const std::size_t next = schedule.position(id) + std::size_t{1};
+  if (next < order.size()) f(order[next]);
+}
+
+template <class Function>
+void for_each_previous(const Schedule& schedule, JobId id, Function&& f) {
+  schedule.for_each_pred(id, f);
+  if (schedule.discipline() != Discipline::ordered) return;
+  const auto position = schedule.position(id);
+  if (position > 0) f(schedule.order(schedule.compute(id))[position - 1]);
+}
+
+// Kahn's algorithm; `visit` sees each job that can run. Returns, by JobId, how many jobs each still waits
+// for: zero everywhere when all can run.
+template <class Queue, class Visit>
+std::vector<int> run_all(const Schedule& schedule, Queue free, Visit visit) {
+  std::vector<int> waiting(schedule.slots(), 0);
+  for (const JobId id : schedule.order()) {
+    for_each_previous(schedule, id, [&](JobId) { ++waiting[id]; });
+    if (waiting[id] == 0) free.push(id);
+  }
+  while (!free.empty()) {
+    JobId id = 0;
+    if constexpr (requires { free.top(); }) {
+      id = free.top();
+    } else {
+      id = free.front();
+    }
+    free.pop();
+    visit(id);
+    for_each_next(schedule, id, [&](JobId next) {
+      if (--waiting[next] == 0) free.push(next);
+    });
+  }
+  return waiting;
+}
+
+std::string out_of_range(const Schedule& schedule, JobId id) {
+  const auto bad = [&](int worker) { return worker < 0 || worker >= schedule.workers(); };
+  const Placement at = schedule.placement(id);
+  if (!bad(at.compute) && !bad(at.weights)) return {};
+  return fmt::format("{} {} worker {}, which does not exist (workers 0..{})", to_string(schedule.job(id)),
+                     bad(at.compute) ? "runs on" : "takes its weights from",
+                     bad(at.compute) ? at.compute : at.weights, schedule.workers() - 1);
+}
+
+// The most stages of one micro-batch on each worker, by forward passes.
+std::vector<int> most_stages(const Schedule& schedule) {
+  std::vector<int> most(static_cast<std::size_t>(schedule.workers()), 0);
+  std::vector<int> here(most.size());
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    std::ranges::fill(here, 0);
+    for (int s = 0; s < schedule.stages(); ++s) {
+      const auto w = static_cast<std::size_t>(schedule.compute(schedule.forward(s, b)));
+      most[w] = std::max(most[w], ++here[w]);
+    }
+  }
+  return most;
+}
+
+std::string memory_problem(const Schedule& schedule) {
+  const auto limits = schedule.memory_limits();
+  if (limits.empty()) {
+    if (schedule.discipline() != Discipline::bounded) return {};
+    return "the bounded discipline needs a memory limit";
+  }
+  if (schedule.discipline() == Discipline::greedy) {
+    return "the greedy discipline keeps no memory limit; use bounded or ordered";
+  }
+  for (int w = 0; w < schedule.workers(); ++w) {
+    const int limit = limits[static_cast<std::size_t>(w)];
+    if (limit < 1) return fmt::format("worker {}: a memory limit of {} is below one stash", w, limit);
+  }
+  for (const JobId id : schedule.order()) {
+    const Job job = schedule.job(id);
+    if (schedule.compute(id) == schedule.compute(schedule.forward(job.stage, job.microbatch))) continue;
+    return fmt::format(
+        "a memory limit needs F, B and W of a stage and micro-batch on one worker, but {} runs on worker {} "
+        "and its F on {}",
+        to_string(job), schedule.compute(id), schedule.compute(schedule.forward(job.stage, job.microbatch)));
+  }
+  if (schedule.discipline() == Discipline::bounded) {
+    const auto need = most_stages(schedule);
+    for (std::size_t w = 0; w < need.size(); ++w) {
+      if (limits[w] >= need[w]) continue;
+      return fmt::format(
+          "worker {}: a memory limit of {} stashes is below the {} stages it runs of one micro-batch", w,
+          limits[w], need[w]);
+    }
+    return {};
+  }
+  for (int w = 0; w < schedule.workers(); ++w) {
+    int live = 0;
+    for (const JobId id : schedule.order(w)) {
+      const Job job = schedule.job(id);
+      if (job.pass == Pass::F && ++live > limits[static_cast<std::size_t>(w)]) {
+        return fmt::format("worker {}: {} needs stash number {}, over its memory limit of {}", w,
+                           to_string(job), live, limits[static_cast<std::size_t>(w)]);
+      }
+      if (job.pass == Pass::W || job.pass == Pass::BW) --live;
+    }
+  }
+  return {};
+}
+
+// Among jobs that wait forever, each has a predecessor that does; walking back must meet itself.
+std::vector<Job> find_cycle(const Schedule& schedule, const std::vector<int>& waiting) {
+  const auto stuck = [&](JobId id) { return waiting[id] > 0; };
+  JobId at = *std::ranges::find_if(schedule.order(), stuck);
+  std::vector<JobId> path;
+  std::vector<std::uint32_t> seen(schedule.slots(), 0);  // 1 + index in path
+  while (seen[at] == 0) {
+    path.push_back(at);
+    seen[at] = static_cast<std::uint32_t>(path.size());
+    JobId previous = at;
+    for_each_previous(schedule, at, [&](JobId id) {
+      if (stuck(id)) previous = id;
+    });
+    at = previous;
+  }
+  std::vector<Job> cycle;
+  for (std::size_t i = path.size(); i-- > seen[at] - 1;) cycle.push_back(schedule.job(path[i]));
+  return cycle;
+}
+
+std::string describe(const std::vector<Job>& cycle) {
+  constexpr std::size_t most = 12;
+  std::string text = "it can never finish: ";
+  for (std::size_t i = 0; i < std::min(cycle.size(), most); ++i) text += to_string(cycle[i]) + " -> ";
+  if (cycle.size() > most) text += fmt::format("... ({} more) -> ", cycle.size() - most);
+  return text + to_string(cycle.front()) + " is a cycle (a -> b: b waits for a)";
+}
+
+}  // namespace
+
+CheckResult check(const Schedule& schedule) {
+  CheckResult result;
+  for (const JobId id : schedule.order()) {
+    result.problem = out_of_range(schedule, id);
+    if (!result.ok()) return result;
+  }
+  const auto waiting = run_all(schedule, std::queue<JobId>{}, [](JobId) {});
+  if (std::ranges::any_of(waiting, [](int count) { return count > 0; })) {
+    result.cycle = find_cycle(schedule, waiting);
+    result.problem = describe(result.cycle);
+    return result;
+  }
+  result.problem = memory_problem(schedule);
+  return result;
+}
+
+std::vector<JobId> topological_order(const Schedule& schedule) {
+  if (const CheckResult result = check(schedule); !result.ok()) {
+    throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
+  }
+  const auto later = [&](JobId a, JobId b) { return schedule.rank(a) > schedule.rank(b); };
+  std::priority_queue<JobId, std::vector<JobId>, decltype(later)> free(later);
+  std::vector<JobId> order;
+  order.reserve(schedule.job_count());
+  run_all(schedule, std::move(free), [&](JobId id) { order.push_back(id); });
+  return order;
+}
+
+}  // namespace starpipe::plan

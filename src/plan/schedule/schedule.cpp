@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/schedule/schedule.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+void check_memory_limits(const std::string& name, int workers, const std::vector<int>& limits) {
+  if (limits.empty() || limits.size() == static_cast<std::size_t>(workers)) return;
+  throw InputError(fmt::format("{}: {} memory limits for {} workers", name, limits.size(), workers));
+}
+
+}  // namespace
+
+std::string_view to_string(Discipline discipline) {
+  switch (discipline) {
+    case Discipline::greedy:
+      return "greedy";
+    case Discipline::bounded:
+      return "bounded";
+    case Discipline::ordered:
+      return "ordered";
+  }
+  return "?";
+}
+
+Discipline parse_discipline(std::string_view word) {
+  for (const auto discipline : {Discipline::greedy, Discipline::bounded, Discipline::ordered}) {
+    if (word == to_string(discipline)) return discipline;
+  }
+  throw InputError(fmt::format("unknown discipline '{}' (greedy, bounded or ordered)", word));
+}
+
+Schedule::Schedule(const ScheduleSpec& spec)
+    : name_(spec.name),
+      graph_(spec.graph),
+      microbatches_(spec.microbatches),
+      workers_(spec.workers),
+      discipline_(spec.discipline),
+      memory_limits_(spec.memory_limits),
+      recompute_(spec.recompute) {
+  if (microbatches_ < 1)
+    throw InputError(fmt::format("{}: {} micro-batches, need at least 1", name_, microbatches_));
+  if (workers_ < 1) throw InputError(fmt::format("{}: {} workers, need at least 1", name_, workers_));
+  if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
+  check_memory_limits(name_, workers_, memory_limits_);
+
+  const auto pairs = static_cast<std::uint64_t>(stages()) * static_cast<std::uint64_t>(microbatches_);
+  std::vector<bool> split(pairs, false);
+  for (std::size_t i = 0; spec.split_backward && i < pairs; ++i) {
+    const auto stage = static_cast<int>(i % static_cast<std::size_t>(stages()));
+    const auto microbatch = static_cast<int>(i / static_cast<std::size_t>(stages()));
+    split[i] = spec.split_backward(stage, microbatch);
+    if (split[i]) stride_ = 3;
+  }
+  const auto slot_count = pairs * static_cast<std::uint64_t>(stride_);
+  if (slot_count >= no_rank) {
+    throw InputError(
+        fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
+  }
+
+  rank_.assign(slot_count, no_rank);
+  position_.assign(slot_count, 0);
+  placement_.assign(slot_count, Placement{});
+  jobs_.assign(slot_count, Job{});
+  std::vector<std::int64_t> priority(slot_count);
+  const auto add = [&](JobId id, const Job& job) {
+    jobs_[id] = job;
+    placement_[id] = spec.placement(job);
+    priority[id] = spec.priority(job);
+    order_.push_back(id);
+  };
+  for (int b = 0; b < microbatches_; ++b) {
+    for (int s = 0; s < stages(); ++s) {
+      const JobId first = forward(s, b);
+      const bool is_split = split[first / static_cast<JobId>(stride_)];
+      add(first, {s, b, Pass::F});
+      add(first + 1, {s, b, is_split ? Pass::B : Pass::BW});
+      if (is_split) add(first + 2, {s, b, Pass::W});
+    }
+  }
+  // Job numbers ascend by micro-batch, stage and pass, which is the documented order of equals.
+  std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
+  for (std::uint32_t r = 0; r < order_.size(); ++r) rank_[order_[r]] = r;
+
+  std::vector<bool> seen(static_cast<std::size_t>(microbatches_), false);
+  for (const JobId id : order_) {
+    const Job j = job(id);
+    if (j.pass != Pass::F || seen[static_cast<std::size_t>(j.microbatch)]) continue;
+    seen[static_cast<std::size_t>(j.microbatch)] = true;
+    by_age_.push_back(j.microbatch);
+  }
+
+  const auto on_worker = [this](JobId id) { return compute(id) >= 0 && compute(id) < workers_; };
+  worker_offsets_.assign(static_cast<std::size_t>(workers_) + 1, 0);
+  for (const JobId id : order_) {
+    if (on_worker(id)) ++worker_offsets_[static_cast<std::size_t>(compute(id)) + 1];
+  }
+  for (std::size_t w = 0; w + 1 < worker_offsets_.size(); ++w) worker_offsets_[w + 1] += worker_offsets_[w];
+  worker_order_.resize(worker_offsets_.back());
+  std::vector<std::size_t> next(worker_offsets_.begin(), worker_offsets_.end() - 1);
+  for (const JobId id : order_) {
+    if (!on_worker(id)) continue;  // `check` names it
+    const auto w = static_cast<std::size_t>(compute(id));
+    position_[id] = static_cast<std::uint32_t>(next[w] - worker_offsets_[w]);
+    worker_order_[next[w]++] = id;
+  }
+}
+
+bool Schedule::split_backward(int stage, int microbatch) const {
+  return stride_ == 3 && exists(forward(stage, microbatch) + 2);
+}
+
+Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) const {
+  check_memory_limits(name_, workers_, memory_limits);
+  Schedule changed = *this;
+  changed.discipline_ = discipline;
+  changed.memory_limits_ = std::move(memory_limits);
+  return changed;
+}
+
+Schedule Schedule::with_recomputation() const {
+  Schedule changed = *this;
+  changed.recompute_ = true;
+  return changed;
+}
+
+std::optional<JobId> Schedule::find(const Job& wanted) const {
+  if (wanted.stage < 0 || wanted.stage >= stages() || wanted.microbatch < 0 ||
+      wanted.microbatch >= microbatches_) {
+    return std::nullopt;
+  }
+  JobId id = forward(wanted.stage, wanted.microbatch);
+  if (wanted.pass == Pass::W) id = weight_gradient(wanted.stage, wanted.microbatch);
+  if (wanted.pass == Pass::B || wanted.pass == Pass::BW) id = backward(wanted.stage, wanted.microbatch);
+  if (job(id) != wanted) return std::nullopt;
+  return id;
+}
+
+std::span<const JobId> Schedule::order(int worker) const {
+  if (worker < 0 || worker >= workers_) return {};
+  const auto w = static_cast<std::size_t>(worker);
+  return std::span(worker_order_).subspan(worker_offsets_[w], worker_offsets_[w + 1] - worker_offsets_[w]);
+}
+
+int Schedule::pred_count(JobId id) const {
+  int count = 0;
+  for_each_pred(id, [&count](JobId) { ++count; });
+  return count;
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/schedule/stage_graph.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+// `edges` sorted by key; fills the compressed rows of `value` by `key`.
+template <class Key, class Value>
+void compress(const std::vector<std::pair<int, int>>& edges, std::size_t stages, Key key, Value value,
+              std::vector<int>& values, std::vector<int>& offsets) {
+  offsets.assign(stages + 1, 0);
+  for (const auto& edge : edges) ++offsets[static_cast<std::size_t>(key(edge)) + 1];
+  for (std::size_t s = 0; s < stages; ++s) offsets[s + 1] += offsets[s];
+  values.resize(edges.size());
+  std::vector<int> next(offsets.begin(), offsets.end() - 1);
+  for (const auto& edge : edges) {
+    int& at = next[static_cast<std::size_t>(key(edge))];
+    values[static_cast<std::size_t>(at++)] = value(edge);
+  }
+}
+
+std::span<const int> row(const std::vector<int>& values, const std::vector<int>& offsets, int stage) {
+  const auto s = static_cast<std::size_t>(stage);
+  const auto first = static_cast<std::size_t>(offsets[s]);
+  return std::span(values).subspan(first, static_cast<std::size_t>(offsets[s + 1]) - first);
+}
+
+}  // namespace
+
+StageGraph StageGraph::chain(int stages) {
+  std::vector<std::pair<int, int>> edges;
+  for (int s = 0; s + 1 < stages; ++s) edges.emplace_back(s, s + 1);
+  return {stages, std::move(edges)};
+}
+
+StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edges_(std::move(edges)) {
+  if (stages < 1) throw InputError(fmt::format("a stage graph needs at least one stage, not {}", stages));
+  std::ranges::sort(edges_);
+  for (const auto& [from, to] : edges_) {
+    if (from < 0 || from >= stages || to < 0 || to >= stages || from == to) {
+      throw InputError(fmt::format("stage graph: edge {} -> {} is not between two of the stages 0..{}", from,
+                                   to, stages - 1));
+    }
+  }
+  if (const auto twice = std::ranges::adjacent_find(edges_); twice != edges_.end()) {
+    throw InputError(fmt::format("stage graph: edge {} -> {} is given twice", twice->first, twice->second));
+  }
+  const auto count = static_cast<std::size_t>(stages);
+  const auto from = [](const auto& edge) { return edge.first; };
+  const auto to = [](const auto& edge) { return edge.second; };
+  compress(edges_, count, to, from, pred_values_, pred_offsets_);
+  compress(edges_, count, from, to, succ_values_, succ_offsets_);
+
+  depth_.assign(count, 0);
+  std::vector<std::size_t> waiting(count);
+  std::vector<int> free;
+  int sinks = 0;
+  for (int s = 0; s < stages; ++s) {
+    waiting[static_cast<std::size_t>(s)] = pred(s).size();
+    if (pred(s).empty()) free.push_back(s);
+    if (succ(s).empty()) {
+      sink_ = s;
+      ++sinks;
+    }
+  }
+  if (sinks > 1) {
+    throw InputError(fmt::format(
+        "stage graph: {} stages feed no other; the stage with the loss must be the only one", sinks));
+  }
+  int seen = 0;
+  while (!free.empty()) {
+    const int s = free.back();
+    free.pop_back();
+    ++seen;
+    for (const int t : succ(s)) {
+      auto& depth = depth_[static_cast<std::size_t>(t)];
+      depth = std::max(depth, depth_[static_cast<std::size_t>(s)] + 1);
+      if (--waiting[static_cast<std::size_t>(t)] == 0) free.push_back(t);
+    }
+  }
+  if (seen != stages) throw InputError("stage graph: the edges have a cycle");
+}
+
+std::span<const int> StageGraph::pred(int stage) const { return row(pred_values_, pred_offsets_, stage); }
+std::span<const int> StageGraph::succ(int stage) const { return row(succ_values_, succ_offsets_, stage); }
+
+bool StageGraph::is_chain() const {
+  for (std::size_t i = 0; i < edges_.size(); ++i) {
+    if (edges_[i].first != static_cast<int>(i) || edges_[i].second != static_cast<int>(i) + 1) return false;
+  }
+  return static_cast<int>(edges_.size()) == size() - 1;
+}
+
+}  // namespace starpipe::plan

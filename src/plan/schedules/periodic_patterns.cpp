@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The patterns of source 002, made for the durations, the transfers and a memory limit.
+#include "starpipe/plan/periodic/periodic.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "plan/schedules/common.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+constexpr int most_repetitions = 4;
+constexpr double most_parts = 16;  // of a link
+
+double transfer(const Costs& costs, std::uint64_t bytes) {
+  return costs.alpha + costs.beta * static_cast<double>(bytes);
+}
+
+/// The stages as a chain, in which a transfer that overlaps compute is a stage of its own, on a worker of its
+/// own (002, section 3.1). Links carry more than one transfer at a time, so a long one is several such
+/// stages.
+struct LinkedChain {
+  std::vector<ChainStage> chain;
+  std::vector<int> stages;  ///< of the schedule; below 0 for a link
+  std::vector<int> limits;
+
+  LinkedChain(const Costs& costs, int count, std::optional<int> memory_limit) {
+    const std::vector<ChainStage> own = own_times(costs, count);
+    const double longest = std::ranges::max_element(own, {}, &ChainStage::time)->time();
+    for (int s = 0; s < count; ++s) {
+      add(own[index(s)], s, memory_limit.value_or(std::numeric_limits<int>::max()));
+      if (s + 1 == count || !costs.prefetch) continue;
+      const ChainStage link{.forward = transfer(costs, costs.size(s).activation),
+                            .backward = transfer(costs, costs.size(s).gradient)};
+      const double parts = std::min(std::ceil(link.time() / longest), most_parts);
+      for (int part = 0; part < static_cast<int>(parts); ++part) {
+        add({.forward = link.forward / parts, .backward = link.backward / parts}, -1,
+            std::numeric_limits<int>::max());
+      }
+    }
+  }
+
+ private:
+  static std::vector<ChainStage> own_times(const Costs& costs, int count) {
+    std::vector<ChainStage> own;
+    double total = 0;
+    for (int s = 0; s < count; ++s) {
+      const Durations& time = costs.duration(s);
+      ChainStage stage{.forward = time.F, .backward = time.of(Pass::BW)};
+      if (!costs.prefetch && s > 0) stage.forward += transfer(costs, costs.size(s - 1).activation);
+      if (!costs.prefetch && s + 1 < count) stage.backward += transfer(costs, costs.size(s).gradient);
+      total += stage.time();
+      own.push_back(stage);
+    }
+    if (!(total > 0)) own.assign(index(count), ChainStage{});  // no time at all has no period
+    return own;
+  }
+
+  void add(const ChainStage& stage, int number, int limit) {
+    chain.push_back(stage);
+    stages.push_back(number);
+    limits.push_back(limit);
+  }
+};
+
+Schedule periodic(const char* name, const ScheduleRequest& request,
+                  PeriodicPattern (*best)(std::span<const ChainStage> chain, std::span<const int> limits)) {
+  const int stages = requested_chain(name, request, 1).size();
+  const LinkedChain linked(requested_costs(request), stages, request.memory_limit);
+  PeriodicPattern pattern = best(linked.chain, linked.limits);
+  std::vector<ChainStage> chain;
+  for (std::size_t s = 0; s < linked.chain.size(); ++s) {
+    if (linked.stages[s] >= 0) chain.push_back(linked.chain[s]);
+  }
+  for (PeriodicOperation& op : pattern.operations) op.stage = op.worker = linked.stages[index(op.stage)];
+  std::erase_if(pattern.operations, [](const PeriodicOperation& op) { return op.stage < 0; });
+  const Schedule schedule = unrolled(name, pattern, chain, request.microbatches);
+  if (!request.memory_limit) return schedule;
+  return schedule.with(Discipline::ordered, std::vector<int>(index(stages), *request.memory_limit));
+}
+
+const bool registered_star = register_schedule(
+    {"1f1b-star", "1F1B with the shortest period for the durations, and a memory limit if there is one",
+     "002, section 5.1, algorithm 1 (1F1B*)", [](const ScheduleRequest& request) {
+       return periodic("1f1b-star", request,
+                       [](std::span<const ChainStage> chain, std::span<const int> limits) {
+                         return one_forward_one_backward_star(chain, least_period(chain, limits));
+                       });
+     }});
+
+const bool registered_k_periodic = register_schedule(
+    {"k-periodic", "1f1b-star with patterns of up to 4 micro-batches, shorter ones where memory is short",
+     "002, section 5.2, and a search over such patterns", [](const ScheduleRequest& request) {
+       return periodic("k-periodic", request,
+                       [](std::span<const ChainStage> chain, std::span<const int> limits) {
+                         return best_pattern(chain, limits, most_repetitions).pattern;
+                       });
+     }});
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/search/shift_pattern.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::plan::detail {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+/// Mean duration of the jobs of the busiest worker, and that worker's time for one micro-batch.
+struct Scale {
+  double job = 1;
+  double microbatch = 1;
+};
+
+Scale scale_of(const Instance& instance) {
+  Scale scale{0, 0};
+  for (const auto& stages : instance.stages_of) {
+    double time = 0;
+    for (const int s : stages)
+      time += instance.time[0][index(s)] + instance.time[1][index(s)] + instance.time[2][index(s)];
+    if (time > scale.microbatch) scale = {time / static_cast<double>(3 * stages.size()), time};
+  }
+  return scale.microbatch > 0 ? scale : Scale{};
+}
+
+/// First stage of the chunk after that of `s`: worker order turns or starts again there.
+bool ends_chunk(const Instance& instance, int s) { return (s + 1) % instance.workers == 0; }
+
+/// Due times along the chain: `step(pass, stage)` is the time from a pass of a stage to the next pass.
+template <class Step>
+void lay_chain(Pattern& pattern, const Instance& instance, Step&& step) {
+  double time = 0;
+  for (int s = 0; s < instance.stages; ++s) {
+    pattern.forward.push_back(time);
+    time += step(0, s);
+  }
+  pattern.backward.resize(index(instance.stages));
+  for (int s = instance.stages - 1; s >= 0; --s) {
+    pattern.backward[index(s)] = time;
+    time += step(1, s);
+  }
+}
+
+/// Real durations and transfers, and the same wait at each stage of a chunk.
+Pattern timed_pattern(const Instance& instance, Random& random, const Scale& scale) {
+  Pattern pattern;
+  pattern.period = scale.microbatch * random.uniform(0.9, 1.4);
+  const double share = random.uniform(0, 1);
+  const double most = share * share * 6 * scale.job;
+  const int chunks = (instance.stages + instance.workers - 1) / instance.workers;
+  std::array<std::vector<double>, 2> wait;
+  std::array<std::vector<double>, 2> turn;
+  for (const std::size_t pass : {0U, 1U}) {
+    for (int c = 0; c < chunks; ++c) {
+      wait[pass].push_back(random.uniform(0, most));
+      turn[pass].push_back(random.uniform(0, 2 * most));
+    }
+  }
+  lay_chain(pattern, instance, [&](int pass, int s) {
+    const auto p = index(pass);
+    const auto chunk = index(s / instance.workers);
+    const bool at_turn = pass == 0 ? ends_chunk(instance, s) : s % instance.workers == 0;
+    const double lag = pass == 0 ? instance.forward_lag[index(s)]
+                       : s > 0   ? instance.backward_lag[index(s - 1)]
+                                 : 0;
+    return instance.time[p][index(s)] + lag + (at_turn ? turn[p][chunk] : wait[p][chunk]);
+  });
+  return pattern;
+}
+
+/// Passes of length one and whole distances, which may differ between the first workers and the others, as
+/// in source 004, appendix A. Mostly B mirrors F.
+Pattern grid_pattern(const Instance& instance, Random& random) {
+  Pattern pattern;
+  const int chunks = (instance.stages + instance.workers - 1) / instance.workers;
+  pattern.period = 3 * chunks;
+  const int split = random.chance(0.5) ? instance.workers : random.between(1, instance.workers);
+  const int most = random.chance(0.5) ? 2 : 4;
+  const bool mirrored = random.chance(0.75);
+  std::array<std::vector<std::array<int, 2>>, 2> distance;
+  std::array<std::vector<int>, 2> turn;
+  for (const std::size_t pass : {0U, 1U}) {
+    for (int c = 0; c < chunks; ++c) {
+      distance[pass].push_back({random.between(1, most), random.between(1, most)});
+      turn[pass].push_back(random.between(1, 2 * most));
+    }
+  }
+  if (mirrored) std::reverse_copy(distance[0].begin(), distance[0].end(), distance[1].begin());
+  lay_chain(pattern, instance, [&](int pass, int s) {
+    const auto p = index(pass);
+    const auto chunk = index(s / instance.workers);
+    const int to = pass == 0 ? s + 1 : s - 1;
+    if (pass == 0 ? ends_chunk(instance, s) : s % instance.workers == 0) return turn[p][chunk];
+    if (to >= instance.stages) return turn[p][chunk];
+    const int first = std::min(instance.worker_of[index(s)], instance.worker_of[index(to)]);
+    return distance[p][chunk][first < split ? 0 : 1];
+  });
+  return pattern;
+}
+
+}  // namespace
+
+Pattern random_pattern(const Instance& instance, Random& random) {
+  const Scale scale = scale_of(instance);
+  Pattern pattern =
+      random.chance(0.5) ? grid_pattern(instance, random) : timed_pattern(instance, random, scale);
+  if (random.chance(0.5)) {
+    const int passes = 3 * (instance.stages + instance.workers - 1) / instance.workers;
+    const auto spacing = [&] {
+      return random.chance(0.5) ? static_cast<double>(random.between(1, passes)) / passes
+                                : random.uniform(0.1, 1);
+    };
+    pattern.group = random.between(2, random.chance(0.5) ? 4 : std::max(4, instance.workers));
+    pattern.forward_spacing = spacing();
+    pattern.backward_spacing = random.chance(0.5) ? pattern.forward_spacing : spacing();
+  }
+  pattern.forward_gap = random.uniform(0, 2);
+  pattern.backward_gap = random.uniform(0, 1.5);
+  pattern.weight_gap = random.uniform(0, 1.2);
+  if (random.chance(0.5)) pattern.weight_backlog = random.between(0, 2 * instance.stages);
+  pattern.weights_before_early = random.chance(0.5);
+  if (random.chance(0.33)) pattern.spare = random.uniform(0, 1);
+  return pattern;
+}
+
+Pattern serial_pattern(const Instance& instance) {
+  Pattern pattern;
+  lay_chain(pattern, instance, [](int, int) { return 1; });
+  pattern.period = 3 * instance.stages;
+  return pattern;
+}
+
+void mutate(Pattern& pattern, const Instance& instance, Random& random) {
+  const int passes = 3 * (instance.stages + instance.workers - 1) / instance.workers;
+  const auto stages = index(instance.stages);
+  for (int changes = random.between(1, 3); changes > 0; --changes) {
+    const double size = 3 * pattern.period / passes * std::pow(10, random.uniform(-2, 0.7));
+    const double shift = random.uniform(-size, size);
+    const auto stage = static_cast<std::ptrdiff_t>(random.below(stages));
+    switch (random.below(10)) {
+      case 0:
+      case 1:
+        pattern.forward[index(static_cast<int>(stage))] += shift;
+        break;
+      case 2:
+      case 3:
+        pattern.backward[index(static_cast<int>(stage))] += shift;
+        break;
+      case 4:
+      case 5:
+        std::for_each(pattern.forward.begin() + stage, pattern.forward.end(),
+                      [&](double& due) { due += shift; });
+        if (random.chance(0.5)) break;
+        for (double& due : pattern.backward) due += shift;
+        break;
+      case 6:
+      case 7:
+        std::for_each(pattern.backward.begin(), pattern.backward.begin() + stage + 1,
+                      [&](double& due) { due += shift; });
+        break;
+      case 8:
+        if (random.chance(0.5)) {
+          pattern.period *= random.uniform(0.97, 1.03);
+        } else {
+          (random.chance(0.5) ? pattern.forward_spacing : pattern.backward_spacing) *=
+              random.uniform(0.8, 1.2);
+        }
+        break;
+      default:
+        switch (random.below(5)) {
+          case 0:
+            pattern.weight_gap = random.uniform(0, 1.2);
+            break;
+          case 1:
+            pattern.forward_gap = random.uniform(0, 2);
+            break;
+          case 2:
+            pattern.backward_gap = random.uniform(0, 2);
+            break;
+          case 3:
+            pattern.weight_backlog = random.chance(0.5) ? 1 << 30 : random.between(0, 2 * instance.stages);
+            break;
+          default:
+            pattern.weights_before_early = random.chance(0.5);
+            pattern.spare = random.chance(0.5) ? 0 : random.uniform(0, 1);
+        }
+    }
+  }
+}
+
+ListScheduler::ListScheduler(const Instance& instance)
+    : instance_(instance), workers_(index(instance.workers)) {}
+
+double ListScheduler::due(int pass, int stage, int microbatch) const {
+  return pass == 0 ? pattern_->forward[index(stage)] + forward_at_[index(microbatch)]
+                   : pattern_->backward[index(stage)] + backward_at_[index(microbatch)];
+}
+
+bool ListScheduler::make_lists() {
+  const int all = instance_.microbatches;
+  std::vector<int> forward(index(instance_.stages), 0);
+  std::vector<int> backward(index(instance_.stages), 0);
+  for (int w = 0; w < instance_.workers; ++w) {
+    auto& list = workers_[index(w)].list;
+    list.clear();
+    double live = 0;
+    while (true) {
+      double earliest = never;
+      int pass = 0;
+      int stage = -1;
+      for (const int s : instance_.stages_of[index(w)]) {
+        const int f = forward[index(s)];
+        const int b = backward[index(s)];
+        if (f < all && due(0, s, f) < earliest) earliest = due(0, s, f), pass = 0, stage = s;
+        if (b < f && due(1, s, b) < earliest) earliest = due(1, s, b), pass = 1, stage = s;
+      }
+      if (stage < 0) break;
+      live += (pass == 0 ? 1 : -1) * instance_.stash[index(stage)];
+      if (!instance_.fits(live)) return false;
+      list.push_back(instance_.job(pass, stage, (pass == 0 ? forward : backward)[index(stage)]++));
+    }
+  }
+  return true;
+}
+
+const PatternRun& ListScheduler::run(const Pattern& pattern, bool with_orders) {
+  pattern_ = &pattern;
+  result_.feasible = false;
+  result_.orders.clear();
+  forward_at_.clear();
+  backward_at_.clear();
+  for (int b = 0; b < instance_.microbatches; ++b) {
+    const int first = b / pattern.group * pattern.group;
+    forward_at_.push_back(pattern.period * (first + (b - first) * pattern.forward_spacing));
+    backward_at_.push_back(pattern.period * (first + (b - first) * pattern.backward_spacing));
+  }
+  if (!make_lists()) return result_;
+  arrival_.assign(instance_.jobs(), never);
+  started_.assign(instance_.jobs(), false);
+  for (auto& count : count_) count.assign(index(instance_.stages), 0);
+  for (Worker& worker : workers_) worker.next = 0, worker.live = worker.free_at = worker.look_at = 0;
+  for (int b = 0; b < instance_.microbatches; ++b) arrival_[instance_.job(0, 0, b)] = 0;
+  if (with_orders) result_.orders.resize(workers_.size());
+
+  for (JobId left = instance_.jobs(); left > 0;) {
+    const auto worker =
+        static_cast<int>(std::ranges::min_element(workers_, {}, &Worker::look_at) - workers_.begin());
+    const double now = workers_[index(worker)].look_at;
+    JobId job = 0;
+    switch (now < never ? choose(worker, now, job) : Choice::stuck) {
+      case Choice::stuck:
+        result_.orders.clear();
+        return result_;
+      case Choice::wait:
+        break;
+      case Choice::job:
+        start(worker, now, job);
+        if (with_orders) result_.orders[index(worker)].push_back(job);
+        --left;
+    }
+  }
+  result_.feasible = true;
+  result_.makespan = result_.mean_end = 0;
+  for (const Worker& worker : workers_) {
+    result_.makespan = std::max(result_.makespan, worker.free_at);
+    result_.mean_end += worker.free_at / static_cast<double>(workers_.size());
+  }
+  return result_;
+}
+
+ListScheduler::Choice ListScheduler::choose(int w, double now, JobId& chosen) {
+  Worker& worker = workers_[index(w)];
+  while (worker.next < worker.list.size() && started_[worker.list[worker.next]]) ++worker.next;
+
+  int backlog = 0;
+  int weights_stage = -1;  // of the oldest W
+  for (const int s : instance_.stages_of[index(w)]) {
+    const int waiting = count_[1][index(s)] - count_[2][index(s)];
+    backlog += waiting;
+    if (waiting > 0 && (weights_stage < 0 || count_[2][index(s)] <= count_[2][index(weights_stage)]))
+      weights_stage = s;
+  }
+  const bool has_weights = weights_stage >= 0;
+  if (has_weights) chosen = instance_.job(2, weights_stage, count_[2][index(weights_stage)]);
+  if (worker.next == worker.list.size()) {
+    if (!has_weights) worker.look_at = never;
+    return has_weights ? Choice::job : Choice::wait;
+  }
+
+  const JobId in_turn = worker.list[worker.next];
+  const double gap = arrival_[in_turn] - now;
+  const bool many = has_weights && backlog > pattern_->weight_backlog;
+  if (gap <= 0) {
+    const bool forward = Instance::pass_of(in_turn) == 0;
+    const bool fits =
+        !forward || instance_.fits(worker.live + instance_.stash[index(instance_.stage_of(in_turn))]);
+    if (!fits && !has_weights) return Choice::stuck;
+    if (fits && !many) chosen = in_turn;
+    return Choice::job;
+  }
+  const bool weights_fit =
+      has_weights && gap >= pattern_->weight_gap * instance_.time[2][index(weights_stage)];
+  if (weights_fit && (many || pattern_->weights_before_early)) return Choice::job;
+  if (early(w, now, gap, chosen) || weights_fit) return Choice::job;
+  worker.look_at = arrival_[in_turn];
+  return Choice::wait;
+}
+
+bool ListScheduler::early(int w, double now, double gap, JobId& chosen) {
+  const Worker& worker = workers_[index(w)];
+  double releasable = 0;  // by the W that could run before
+  for (const int s : instance_.stages_of[index(w)]) {
+    releasable += (count_[1][index(s)] - count_[2][index(s)]) * instance_.stash[index(s)];
+  }
+  double earliest = never;
+  const auto offer = [&](int pass, int s, int b, double share) {
+    const JobId job = instance_.job(pass, s, b);
+    const double time = due(pass, s, b);
+    if (arrival_[job] > now || gap < share * instance_.time[index(pass)][index(s)] || time >= earliest)
+      return;
+    if (pass == 0 && !keeps_limit(worker, job, instance_.stash[index(s)], releasable)) return;
+    earliest = time;
+    chosen = job;
+  };
+  for (const int s : instance_.stages_of[index(w)]) {
+    const int f = count_[0][index(s)];
+    const int b = count_[1][index(s)];
+    if (b < f) offer(1, s, b, pattern_->backward_gap);
+    if (f < instance_.microbatches) offer(0, s, f, pattern_->forward_gap);
+  }
+  return earliest < never;
+}
+
+bool ListScheduler::keeps_limit(const Worker& worker, JobId early, double size, double releasable) const {
+  if (!instance_.fits(worker.live + size)) return false;
+  const double more = size + pattern_->spare * instance_.limit;
+  double live = worker.live - releasable;
+  for (std::size_t i = worker.next; worker.list[i] != early; ++i) {
+    if (!instance_.fits(live + more)) return false;
+    const JobId job = worker.list[i];
+    if (started_[job]) continue;
+    live += (Instance::pass_of(job) == 0 ? 1 : -1) * instance_.stash[index(instance_.stage_of(job))];
+  }
+  return instance_.fits(live + more);
+}
+
+void ListScheduler::start(int w, double now, JobId job) {
+  Worker& worker = workers_[index(w)];
+  const int pass = Instance::pass_of(job);
+  const int s = instance_.stage_of(job);
+  const int b = instance_.microbatch_of(job);
+  const double end = now + instance_.time[index(pass)][index(s)];
+  started_[job] = true;
+  ++count_[index(pass)][index(s)];
+  worker.free_at = worker.look_at = end;
+  if (pass == 0) {
+    worker.live += instance_.stash[index(s)];
+    if (s + 1 < instance_.stages) {
+      arrive(instance_.job(0, s + 1, b), end + instance_.forward_lag[index(s)], w);
+    } else {
+      arrive(instance_.job(1, s, b), end, w);
+    }
+  } else if (pass == 1) {
+    if (s > 0) arrive(instance_.job(1, s - 1, b), end + instance_.backward_lag[index(s - 1)], w);
+  } else {
+    worker.live -= instance_.stash[index(s)];
+  }
+}
+
+void ListScheduler::arrive(JobId job, double time, int from) {
+  arrival_[job] = time;
+  const int w = instance_.worker_of[index(instance_.stage_of(job))];
+  if (w == from) return;
+  Worker& worker = workers_[index(w)];
+  worker.look_at = std::min(worker.look_at, std::max(time, worker.free_at));
+}
+
+}  // namespace starpipe::plan::detail

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/simulate/simulate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <queue>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/worker_queue.hpp"
+#include "plan/simulate/stashes.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+void check_costs(const Schedule& schedule, const Costs& costs) {
+  const auto stages = static_cast<std::size_t>(schedule.stages());
+  if (costs.durations.size() != 1 && costs.durations.size() != stages) {
+    throw InputError(
+        fmt::format("durations for {} stages, the schedule has {}", costs.durations.size(), stages));
+  }
+  if (costs.sizes.size() != 1 && costs.sizes.size() != stages) {
+    throw InputError(fmt::format("sizes of {} stages, the schedule has {}", costs.sizes.size(), stages));
+  }
+  // Much larger times would overflow in sums.
+  const auto is_time = [](double time) { return time >= 0 && time < 1e100; };
+  for (std::size_t s = 0; s < costs.durations.size(); ++s) {
+    const Durations& d = costs.durations[s];
+    if (!is_time(d.F) || !is_time(d.B) || !is_time(d.W)) {
+      throw InputError(fmt::format("durations of stage {} must be finite and not negative (F={}, B={}, W={})",
+                                   s, d.F, d.B, d.W));
+    }
+  }
+  if (!is_time(costs.alpha) || !is_time(costs.beta)) {
+    throw InputError(fmt::format("communication costs must be finite and not negative (alpha={}, beta={})",
+                                 costs.alpha, costs.beta));
+  }
+}
+
+// What a job reads from another worker: a name for the copy (so that a second reader there does not fetch
+// it again) and its bytes.
+struct Fetch {
+  enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
+  Kind kind;
+  JobId producer;  // of weights: the holder
+  int stage;
+  std::uint64_t bytes;
+};
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const Costs& costs)
+      : schedule_(schedule),
+        costs_(costs),
+        spans_(schedule.slots()),
+        waiting_(schedule.slots(), 0),
+        ready_at_(schedule.slots(), 0),
+        running_(static_cast<std::size_t>(schedule.workers()), false) {
+    queues_.reserve(running_.size());
+    for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
+  }
+
+  void run() {
+    for (const JobId id : schedule_.order()) {
+      waiting_[id] = schedule_.pred_count(id);
+      if (costs_.prefetch && transfers_cost()) ready_at_[id] = weights_arrival(id);
+      if (waiting_[id] == 0) events_.push({ready_at_[id], id, Event::Kind::ready});
+    }
+    while (!events_.empty()) {
+      const double now = events_.top().time;
+      for (; !events_.empty() && events_.top().time == now; events_.pop()) handle(events_.top());
+      for (const int worker : touched_) start_next(worker, now);
+      touched_.clear();
+    }
+  }
+
+  std::vector<Span> spans() && { return std::move(spans_); }
+  /// The jobs as they started.
+  [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
+
+ private:
+  struct Event {
+    enum class Kind : std::uint8_t { ready, end };
+    double time;
+    JobId job;
+    Kind kind;
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : job > other.job;
+    }
+  };
+
+  [[nodiscard]] bool transfers_cost() const { return costs_.alpha > 0 || costs_.beta > 0; }
+  [[nodiscard]] double transfer_time(std::uint64_t bytes) const {
+    return costs_.alpha + costs_.beta * static_cast<double>(bytes);
+  }
+
+  // Calls f(Fetch) for each input of `id` that lies on another worker.
+  template <class Function>
+  void for_each_fetch(JobId id, Function&& f) const {
+    const Job job = schedule_.job(id);
+    const Placement at = schedule_.placement(id);
+    const StageSizes& size = costs_.size(job.stage);
+    const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
+      if (schedule_.compute(producer) != at.compute) f(Fetch{kind, producer, job.stage, bytes});
+    };
+    const JobId stash_maker = detail::stash_maker(schedule_, schedule_.forward(job.stage, job.microbatch));
+    if (job.pass == Pass::F || id == stash_maker) {
+      for (const int p : schedule_.graph().pred(job.stage)) {
+        from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);
+      }
+    } else {
+      from(stash_maker, Fetch::Kind::stash, size.stash);
+    }
+    if (job.pass == Pass::B || job.pass == Pass::BW) {
+      for (const int s : schedule_.graph().succ(job.stage)) {
+        from(schedule_.backward(s, job.microbatch), Fetch::Kind::gradient, size.gradient);
+      }
+    }
+    if (job.pass == Pass::W) {
+      from(schedule_.backward(job.stage, job.microbatch), Fetch::Kind::gradient_stash, size.gradient_stash);
+    } else if (at.weights != at.compute) {
+      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(at.weights), job.stage, size.weights});
+    }
+  }
+
+  [[nodiscard]] double weights_arrival(JobId id) const {
+    const auto [holder, worker] = schedule_.placement(id);
+    const Job job = schedule_.job(id);
+    const bool fetched = job.pass != Pass::W && holder != worker;
+    return fetched ? transfer_time(costs_.size(job.stage).weights) : 0;
+  }
+
+  // When the inputs of `id`, whose producers have all ended, are on its worker.
+  [[nodiscard]] double inputs_arrival(JobId id) const {
+    double time = ready_at_[id];
+    for_each_fetch(id, [&](const Fetch& fetch) {
+      if (fetch.kind == Fetch::Kind::weights) return;
+      time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch.bytes));
+    });
+    return time;
+  }
+
+  // How long the worker waits for the inputs that it only now asks for.
+  double fetch_time(JobId id) {
+    double time = 0;
+    for_each_fetch(id, [&](const Fetch& fetch) {
+      const auto worker = static_cast<std::uint64_t>(schedule_.compute(id));
+      // Gradients from several successors have one producer each, so (kind, producer, worker) names a
+      // copy; weights need their stage too.
+      const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
+      const auto job_count = static_cast<std::uint64_t>(schedule_.slots()) + running_.size();
+      const auto copies = static_cast<std::uint64_t>(fetch.kind) * job_count + fetch.producer;
+      const auto key =
+          (copies * running_.size() + worker) * static_cast<std::uint64_t>(schedule_.stages()) + stage;
+      const bool shared = fetch.kind == Fetch::Kind::activation || fetch.kind == Fetch::Kind::weights ||
+                          fetch.kind == Fetch::Kind::stash;
+      if (shared && !fetched_.insert(key).second) return;
+      time += transfer_time(fetch.bytes);
+    });
+    return time;
+  }
+
+  void handle(const Event event) {  // by value: it pushes to the heap that the event came from
+    const int worker = schedule_.compute(event.job);
+    touched_.push_back(worker);
+    auto& queue = queues_[static_cast<std::size_t>(worker)];
+    if (event.kind == Event::Kind::ready) {
+      queue.push(event.job);
+      return;
+    }
+    queue.finish(event.job);
+    running_[static_cast<std::size_t>(worker)] = false;
+    schedule_.for_each_succ(event.job, [&](JobId next) {
+      if (--waiting_[next] > 0) return;
+      double time = event.time;
+      if (costs_.prefetch && transfers_cost()) time = std::max(time, inputs_arrival(next));
+      if (time > event.time) {
+        events_.push({time, next, Event::Kind::ready});
+        return;
+      }
+      const int next_worker = schedule_.compute(next);
+      queues_[static_cast<std::size_t>(next_worker)].push(next);
+      touched_.push_back(next_worker);
+    });
+  }
+
+  void start_next(int worker, double now) {
+    const auto w = static_cast<std::size_t>(worker);
+    if (running_[w]) return;
+    const std::optional<JobId> id = queues_[w].pop();
+    if (!id) return;
+    running_[w] = true;
+    started_.push_back(*id);
+    const Job job = schedule_.job(*id);
+    const double start = costs_.prefetch || !transfers_cost() ? now : now + fetch_time(*id);
+    spans_[*id] = {start, start + costs_.duration(job.stage).of(job.pass)};
+    events_.push({spans_[*id].end, *id, Event::Kind::end});
+  }
+
+  const Schedule& schedule_;
+  const Costs& costs_;
+  std::vector<Span> spans_;
+  std::vector<JobId> started_;
+  std::vector<int> waiting_;      // inputs that are not there yet, by JobId
+  std::vector<double> ready_at_;  // not before this, by JobId
+  std::vector<bool> running_;     // by worker
+  std::vector<WorkerQueue> queues_;
+  std::vector<int> touched_;  // workers that may start a job now
+  std::unordered_set<std::uint64_t> fetched_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+Simulation simulated(const Schedule& schedule, const Costs& costs) {
+  check_costs(schedule, costs);
+  if (const CheckResult result = check(schedule); !result.ok()) {
+    throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
+  }
+  Simulation simulation(schedule, costs);
+  simulation.run();
+  return simulation;
+}
+
+}  // namespace
+
+Timeline simulate(const Schedule& schedule, const Costs& costs) {
+  return evaluate(schedule, costs, simulated(schedule, costs).spans());
+}
+
+Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
+  const Simulation run = simulated(schedule, costs);
+  std::vector<std::int64_t> place(schedule.slots(), 0);
+  for (std::size_t i = 0; i < run.started().size(); ++i)
+    place[run.started()[i]] = static_cast<std::int64_t>(i);
+  const auto id = [&](const Job& job) { return *schedule.find(job); };
+  ScheduleSpec spec;
+  spec.name = schedule.name();
+  spec.graph = schedule.graph();
+  spec.microbatches = schedule.microbatches();
+  spec.workers = schedule.workers();
+  spec.split_backward = [&](int stage, int microbatch) { return schedule.split_backward(stage, microbatch); };
+  spec.placement = [&](const Job& job) { return schedule.placement(id(job)); };
+  spec.priority = [&](const Job& job) { return place[id(job)]; };
+  spec.memory_limits.assign(schedule.memory_limits().begin(), schedule.memory_limits().end());
+  spec.recompute = schedule.recompute();
+  return Schedule(spec);
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is kept for the backward pass, where and for how long: the one place that knows.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
+
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan::detail {
+
+/// The job that makes the stash of what `forward` computes: itself, or with recomputation B.
+inline JobId stash_maker(const Schedule& schedule, JobId forward) {
+  const Job job = schedule.job(forward);
+  return schedule.recompute() ? schedule.backward(job.stage, job.microbatch) : forward;
+}
+
+/// Calls f(JobId) for each job that reads the output of `forward`: F of the succeeding stages, and with
+/// recomputation their B.
+template <class Function>
+void for_each_output_reader(const Schedule& schedule, JobId forward, Function&& f) {
+  const Job job = schedule.job(forward);
+  for (const int next : schedule.graph().succ(job.stage)) {
+    f(schedule.forward(next, job.microbatch));
+    if (schedule.recompute()) f(schedule.backward(next, job.microbatch));
+  }
+}
+
+/// A time in which a worker keeps something for a backward pass.
+struct Kept {
+  int worker;
+  double from;
+  double to;
+};
+
+/// Calls f(Kept) once for each worker that computes any of `jobs`: from the start of the first of these to
+/// the end of the last.
+template <class Function>
+void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, std::span<const JobId> jobs,
+                     Function&& f) {
+  for (auto job = jobs.begin(); job != jobs.end(); ++job) {
+    const auto is_here = [&, worker = schedule.compute(*job)](JobId id) {
+      return schedule.compute(id) == worker;
+    };
+    if (std::any_of(jobs.begin(), job, is_here)) continue;
+    Kept kept{schedule.compute(*job), spans[*job].start, spans[*job].end};
+    for (const JobId id : jobs) {
+      if (!is_here(id)) continue;
+      kept.from = std::min(kept.from, spans[id].start);
+      kept.to = std::max(kept.to, spans[id].end);
+    }
+    f(kept);
+  }
+}
+
+/// Calls f(Kept) for each worker that keeps B's part for W.
+template <class Function>
+void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward,
+                             Function&& f) {
+  const Job job = schedule.job(forward);
+  for_each_keeper(schedule, spans,
+                  std::array{schedule.backward(job.stage, job.microbatch),
+                             schedule.weight_gradient(job.stage, job.microbatch)},
+                  f);
+}
+
+/// Calls f(Kept) for each worker that keeps the stash: from F on, or with recomputation from B on.
+template <class Function>
+void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
+  const Job job = schedule.job(forward);
+  for_each_keeper(schedule, spans,
+                  std::array{stash_maker(schedule, forward), schedule.backward(job.stage, job.microbatch),
+                             schedule.weight_gradient(job.stage, job.microbatch)},
+                  f);
+}
+
+/// Calls f(Kept) for each worker that keeps the output of `forward` to recompute from it.
+template <class Function>
+void for_each_input_kept(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
+  if (!schedule.recompute()) return;
+  std::vector<JobId> readers;
+  for_each_output_reader(schedule, forward, [&](JobId id) { readers.push_back(id); });
+  for_each_keeper(schedule, spans, readers, f);
+}
+
+}  // namespace starpipe::plan::detail

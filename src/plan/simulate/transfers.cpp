@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What moves between workers: it follows from w alone, so nothing here knows of time.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "plan/simulate/stashes.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+void add(Received& received, std::uint64_t bytes) {
+  ++received.count;
+  received.bytes += bytes;
+}
+
+// Distinct workers of a few jobs, without allocating each time.
+class WorkerSet {
+ public:
+  bool insert(int worker) {
+    if (std::ranges::find(workers_, worker) != workers_.end()) return false;
+    workers_.push_back(worker);
+    return true;
+  }
+  void clear() { workers_.clear(); }
+
+ private:
+  std::vector<int> workers_;
+};
+
+bool reads_weights(Pass pass) { return pass != Pass::W; }
+
+}  // namespace
+
+std::vector<int> weight_holders(const Schedule& schedule, int stage) {
+  std::set<int> holders;
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    for (const JobId id :
+         {schedule.forward(stage, b), schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
+      holders.insert(schedule.placement(id).weights);
+    }
+  }
+  return {holders.begin(), holders.end()};
+}
+
+std::vector<int> gradient_workers(const Schedule& schedule, int stage) {
+  std::set<int> workers;
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    workers.insert(schedule.compute(schedule.weight_gradient(stage, b)));
+  }
+  return {workers.begin(), workers.end()};
+}
+
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage) {
+  const auto holders = weight_holders(schedule, stage);
+  std::vector<int> tree = {holders.front()};
+  for (const int worker : gradient_workers(schedule, stage)) {
+    if (worker != holders.front()) tree.push_back(worker);
+  }
+  std::vector<ReductionStep> steps;
+  for (std::size_t stride = 1; stride < tree.size(); stride *= 2) {
+    for (std::size_t i = 0; i + stride < tree.size(); i += 2 * stride) {
+      steps.push_back({stage, tree[i + stride], tree[i], false});
+    }
+  }
+  for (std::size_t h = 1; h < holders.size(); ++h)
+    steps.push_back({stage, holders.front(), holders[h], true});
+  return steps;
+}
+
+namespace {
+
+// Calls f(from, to, kind, bytes) for everything that moves between two workers in a step.
+template <class Function>
+void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& f) {
+  WorkerSet seen;
+  std::vector<std::tuple<int, int, int>> fetched;  // stage, holder, worker
+  for (const JobId id : schedule.order()) {
+    const Job job = schedule.job(id);
+    const auto [holder, worker] = schedule.placement(id);
+    if (reads_weights(job.pass) && holder != worker) {
+      const std::tuple fetch{job.stage, holder, worker};
+      if (fetched.empty() || fetched.back() != fetch) fetched.push_back(fetch);
+    }
+    if (job.pass == Pass::F) {
+      seen.clear();
+      seen.insert(worker);
+      detail::for_each_output_reader(schedule, id, [&](JobId reader_id) {
+        const int reader = schedule.compute(reader_id);
+        if (seen.insert(reader)) f(worker, reader, &Transfers::activations, costs.size(job.stage).activation);
+      });
+      const int maker = schedule.compute(detail::stash_maker(schedule, id));
+      seen.clear();
+      seen.insert(maker);
+      for (const JobId reader_id : {schedule.backward(job.stage, job.microbatch),
+                                    schedule.weight_gradient(job.stage, job.microbatch)}) {
+        const int reader = schedule.compute(reader_id);
+        if (seen.insert(reader)) f(maker, reader, &Transfers::stashes, costs.size(job.stage).stash);
+      }
+    }
+    if (job.pass == Pass::B || job.pass == Pass::BW) {
+      for (const int previous : schedule.graph().pred(job.stage)) {
+        const int reader = schedule.compute(schedule.backward(previous, job.microbatch));
+        if (reader != worker) f(worker, reader, &Transfers::gradients, costs.size(previous).gradient);
+      }
+    }
+    if (job.pass == Pass::B) {
+      const int reader = schedule.compute(schedule.weight_gradient(job.stage, job.microbatch));
+      if (reader != worker) f(worker, reader, &Transfers::stashes, costs.size(job.stage).gradient_stash);
+    }
+  }
+
+  std::ranges::sort(fetched);
+  const auto repeated = std::ranges::unique(fetched);
+  fetched.erase(repeated.begin(), repeated.end());
+  for (const auto& [stage, holder, worker] : fetched) {
+    f(holder, worker, &Transfers::weights, costs.size(stage).weights);
+  }
+  for (int s = 0; s < schedule.stages(); ++s) {
+    for (const ReductionStep& step : reduction_plan(schedule, s)) {
+      f(step.from, step.into, &Transfers::weight_gradients, costs.size(s).updated());
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs) {
+  std::vector<Transfers> received(static_cast<std::size_t>(schedule.workers()));
+  for_each_transfer(schedule, costs, [&](int, int to, Received Transfers::*kind, std::uint64_t bytes) {
+    add(received[static_cast<std::size_t>(to)].*kind, bytes);
+  });
+  return received;
+}
+
+std::vector<Flow> count_flows(const Schedule& schedule, const Costs& costs) {
+  std::map<std::pair<int, int>, Received> sums;
+  for_each_transfer(schedule, costs, [&](int from, int to, Received Transfers::*, std::uint64_t bytes) {
+    add(sums[{from, to}], bytes);
+  });
+  std::vector<Flow> flows;
+  for (const auto& [ends, sent] : sums) flows.push_back({ends.first, ends.second, sent});
+  return flows;
+}
+
+}  // namespace starpipe::plan

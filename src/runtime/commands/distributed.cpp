@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/commands/distributed.hpp"
+
+#include <array>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "runtime/setup/gpus.hpp"
+#include "runtime/session/rank_mapping.hpp"
+#include "starpipe/model/weights.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// Collective. Ranks with different schedules would wait for each other without end; a plug-in whose w or n
+// depends on more than the request, or that is not the same file everywhere, gives them.
+void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
+  std::uint64_t digest = 14695981039346656037U;  // FNV-1a, a word at a time
+  const auto add = [&digest](std::uint64_t word) { digest = (digest ^ word) * 1099511628211U; };
+  add(static_cast<std::uint64_t>(schedule.discipline()));
+  for (const int limit : schedule.memory_limits()) add(static_cast<std::uint64_t>(limit));
+  for (const plan::JobId id : schedule.order()) {
+    add(id);
+    add(static_cast<std::uint64_t>(schedule.placement(id).compute));
+    add(static_cast<std::uint64_t>(schedule.placement(id).weights));
+  }
+  const std::array mine = {digest, ~digest};
+  std::array<std::uint64_t, 2> least{};  // the smallest digest, and the largest one's complement
+  MPI_Allreduce(mine.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, mpi.comm());
+  if (least[0] == ~least[1]) return;
+  throw InputError(fmt::format(
+      "schedule {}: the ranks have built different ones, w and n must follow from the request alone",
+      schedule.name()));
+}
+
+void share(const Mpi& mpi, std::vector<int>& values) {
+  int size = static_cast<int>(values.size());
+  MPI_Bcast(&size, 1, MPI_INT, 0, mpi.comm());
+  values.resize(static_cast<std::size_t>(size));
+  MPI_Bcast(values.data(), size, MPI_INT, 0, mpi.comm());
+}
+
+// Collective. Rank 0 measures and decides, the others sleep meanwhile: they would measure other times, and
+// disturb its.
+void decide_partition(const Mpi& mpi, Config& config) {
+  std::string problem;
+  if (mpi.rank() == 0) {
+    try {
+      choose_partition(config);
+    } catch (const InputError& error) {
+      problem = error.what();
+    }
+  }
+  mpi.barrier();
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  share(mpi, config.schedule.cuts);
+  share(mpi, config.schedule.placement);
+}
+
+std::vector<plan::Flow> flows_of(const Experiment& experiment) {
+  plan::Costs costs;
+  costs.sizes = experiment.network.sizes();
+  return plan::count_flows(experiment.schedule, costs);
+}
+
+}  // namespace
+
+void or_abort(const Mpi& mpi, const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    mpi.abort(error.what());
+  }
+}
+
+Engine make_engine(const Session& session, const Assignment& job) {
+  const Experiment& e = job.experiment;
+  return {session,
+          e.schedule,
+          e.network,
+          job.config.training.optimizer,
+          job.parameters,
+          job.config.runtime,
+          e.emulated ? &*e.emulated : nullptr};
+}
+
+int run_on_ranks(const std::function<Config()>& configure,
+                 const std::function<void(const Assignment&)>& work) {
+  const Mpi mpi;
+  int status = 0;
+  or_abort(mpi, [&] {
+    try {
+      Config config = agree(mpi, [&] {
+        Config wanted = configure();
+        check_rank_device(wanted);
+        return wanted;
+      });
+      if (config.schedule.partition) decide_partition(mpi, config);
+      Experiment experiment = agree(mpi, [&] {
+        Experiment made = make_experiment(config);
+        check_kernels(config, made.network);
+        return made;
+      });
+      require_same(mpi, experiment.schedule);
+      auto parameters =
+          agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
+      WorkerMap map(experiment.schedule.workers(), mpi.ranks());
+      CoreShare share = share_cores(mpi, map, config.runtime);
+      GpuShare gpus = share_gpus(mpi, map, config.runtime);
+      const Topology& host = config.runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
+      share = host.near_gpus(std::move(share), gpus.devices);
+      const std::vector<Device> devices = devices_of(host, share, gpus.devices, map.count(mpi.rank()));
+      if (config.runtime.mapping == MappingKind::automatic) {
+        map = map_to_ranks(mpi, devices, flows_of(experiment));
+      }
+      auto places = gather_places(mpi, map, share, devices);
+      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),
+            std::move(places)});
+    } catch (const InputError& error) {
+      if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
+      status = 2;
+    }
+  });
+  return status;
+}
+
+}  // namespace starpipe::runtime

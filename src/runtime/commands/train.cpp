@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/commands/train.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/commands/distributed.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/report/measurement.hpp"
+#include "runtime/report/report.hpp"
+#include "runtime/session/session.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/model/weights.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// One line that renews itself on a terminal; in a log, a plain line about twenty times in a run.
+class Progress {
+ public:
+  Progress(int steps, std::string unit)
+      : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+  void show(int step, std::optional<double> loss, double units_per_second) const {
+    const bool last = step + 1 == steps_;
+    if (!terminal_ && !last && step % std::max(1, steps_ / 20) != 0) return;
+    fmt::print(stderr, "{}step {:>{}}/{}  {}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
+               fmt::formatted_size("{}", steps_), steps_,
+               loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_,
+               !terminal_ || last ? "\n" : "");
+    std::fflush(stderr);
+  }
+
+ private:
+  int steps_;
+  std::string unit_;
+  bool terminal_;
+};
+
+void check_outputs(const TrainOutputs& outputs) {
+  if (outputs.report) require_writable("--report", *outputs.report);
+  if (outputs.trace) require_writable("--trace", *outputs.trace);
+  if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
+  if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
+}
+
+// The steps of a run; on rank 0 the record is complete.
+TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine,
+                      const Session& session, Measurement& measurement) {
+  TrainRecord record;
+  const bool root = session.mpi().rank() == 0;
+  const auto units =
+      static_cast<double>(experiment.data->units_per_microbatch()) * experiment.schedule.microbatches();
+  const Progress progress(config.training.steps, experiment.data->unit());
+  for (int step = 0; step < config.training.steps; ++step) {
+    const StepResult result = engine.run_step(step, *experiment.data);
+    std::optional<double> loss;
+    if (!result.losses.empty()) {
+      const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
+      loss = record.losses.emplace_back(sum / static_cast<double>(result.losses.size()));
+    }
+    record.step_seconds.push_back(result.seconds);
+    if (!root) continue;
+    measurement.add(result);
+    progress.show(step, loss, units / result.seconds);
+  }
+  std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
+                                  record.step_seconds.end());
+  std::ranges::nth_element(after_first,
+                           after_first.begin() + static_cast<std::ptrdiff_t>(after_first.size() / 2));
+  record.units_per_second = units / after_first[after_first.size() / 2];
+  return record;
+}
+
+void count_rank_bytes(const Config& config, const Engine& engine, const Session& session,
+                      const TaskGraph& graph, TrainRecord& record) {
+  const std::uint64_t mine = engine.bytes_sent_by_starpu();
+  MPI_Reduce(&mine, &record.rank_bytes_measured, 1, MPI_UINT64_T, MPI_SUM, 0, session.mpi().comm());
+  record.rank_bytes_predicted =
+      bytes_between_ranks(graph, session.map()) * static_cast<std::uint64_t>(config.training.steps);
+  const char* statistics = std::getenv("STARPU_MPI_STATS");
+  record.rank_bytes_known = statistics != nullptr && std::string_view(statistics) != "0";
+}
+
+// Collective; complete on rank 0.
+std::optional<GpuReport> report_gpus(const Assignment& job, const Engine& engine,
+                                     const Measurement& measurement) {
+  if (!job.config.runtime.uses_gpus()) return std::nullopt;
+  const std::vector<DeviceMemory> measured = engine.device_memory();
+  GpuReport report{.gpus = {}, .copies = find_gpu_copies(job.mpi)};
+  if (job.mpi.rank() != 0) return report;
+  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.places);
+  const Experiment& e = job.experiment;
+  const auto needs = memory_need(e.schedule, e.network, job.config.training.optimizer, measurement.costs(),
+                                 measurement.predicted(),
+                                 {gpu_of_worker, job.config.runtime.on_gpu_of(e.schedule.workers())});
+  report.gpus = gpu_use(measured, gpu_of_worker, needs);
+  return report;
+}
+
+void write_outputs(const Assignment& job, const TrainOutputs& outputs, const TrainRecord& record,
+                   const Measurement& measurement) {
+  const Experiment& experiment = job.experiment;
+  const plan::Timeline predicted = measurement.predicted();
+  const MeasuredRun measured = measurement.measured();
+  fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
+             experiment.schedule.workers(), job.mpi.ranks(), record.policy, record.units_per_second,
+             experiment.data->unit(), describe_partition(job.config),
+             comparison_table(experiment.schedule, predicted, measured, measurement, record));
+  if (outputs.trace) {
+    const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
+                             plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};
+    write_file("--trace", *outputs.trace, plan::trace_json(runs).dump() + "\n");
+  }
+  if (outputs.timeline) {
+    const std::array runs = {plan::SvgRun{"predicted", &experiment.schedule, &predicted},
+                             plan::SvgRun{"measured", &measured.schedule, &measured.timeline}};
+    write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+  }
+  if (outputs.report) {
+    const auto report =
+        make_report(job.config, experiment, job.places, record, predicted, measured, measurement);
+    write_file("--report", *outputs.report, plan::json_text(report));
+  }
+}
+
+void run_and_report(const Assignment& job, const TrainOutputs& outputs, const Session& session,
+                    Engine& engine) {
+  const Experiment& experiment = job.experiment;
+  Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
+  TrainRecord record = run_steps(job.config, experiment, engine, session, measurement);
+  record.requested_policy = session.choice().name;
+  record.policy = session.policy();
+  count_rank_bytes(job.config, engine, session, engine.graph(), record);
+  record.gpus = report_gpus(job, engine, measurement);
+  const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
+  if (session.mpi().rank() != 0) return;
+  if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
+  write_outputs(job, outputs, record, measurement);
+}
+
+}  // namespace
+
+int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
+  return run_on_ranks(configure, [&](const Assignment& job) {
+    const auto policy = agree(job.mpi, [&] {
+      if (job.mpi.rank() == 0) check_outputs(outputs);
+      return configured_policy(job.config.runtime);
+    });
+    const Session session(job.mpi, job.map, job.share, policy, job.gpus);
+    or_abort(job.mpi, [&] {
+      Engine engine = make_engine(session, job);
+      or_abort(job.mpi, [&] { run_and_report(job, outputs, session, engine); });
+    });
+  });
+}
+
+}  // namespace starpipe::runtime

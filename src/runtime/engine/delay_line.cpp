@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/delay_line.hpp"
+
+#include <chrono>
+#include <stdexcept>
+
+#include "runtime/session/clock.hpp"
+
+namespace starpipe::runtime {
+
+DelayLine::DelayLine(double delay)
+    : delay_(delay), thread_([this](const std::stop_token& stop) { deliver(stop); }) {}
+
+DelayLine::~DelayLine() {
+  thread_.request_stop();
+  thread_.join();
+  clear();
+}
+
+starpu_task* DelayLine::send(starpu_data_handle_t handle) {
+  starpu_task* const task = starpu_task_create();
+  task->cl = nullptr;
+  task->destroy = 0;
+  task->name = "arrival";
+  starpu_task_end_dep_add(task, 1);
+  Arrival& arrival = arrivals_.emplace_back(Arrival{this, task, handle});
+  if (starpu_task_submit(task) != 0 || starpu_data_acquire_cb(handle, STARPU_R, sent, &arrival) != 0) {
+    throw std::runtime_error("StarPU: an emulated transfer was not accepted");
+  }
+  return task;
+}
+
+void DelayLine::clear() {
+  for (const Arrival& arrival : arrivals_) starpu_task_destroy(arrival.task);
+  arrivals_.clear();
+}
+
+void DelayLine::sent(void* argument) {
+  const Arrival& arrival = *static_cast<Arrival*>(argument);
+  {
+    const std::scoped_lock lock(arrival.line->mutex_);
+    arrival.line->due_.emplace(clock_seconds() + arrival.line->delay_, arrival.task);
+  }
+  arrival.line->changed_.notify_one();
+  starpu_data_release(arrival.handle);
+}
+
+void DelayLine::deliver(const std::stop_token& stop) {
+  wake_on_time();
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    if (due_.empty()) {
+      changed_.wait(lock, stop, [this] { return !due_.empty(); });
+      continue;
+    }
+    const auto [time, task] = due_.top();
+    const double left = time - clock_seconds();
+    if (left > 0) {
+      changed_.wait_for(lock, stop, std::chrono::duration<double>(left),
+                        [this, time = time] { return due_.top().first < time; });
+      continue;
+    }
+    due_.pop();
+    lock.unlock();
+    {
+      const auto held = hold();
+      starpu_task_end_dep_release(task);  // starts what waited for it
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/hardware/mapping.hpp"
+
+namespace starpipe::runtime {
+
+/// The GPUs that the CUDA runtime finds: name, memory and compute capability, a line each. Empty without a
+/// GPU or a driver, and in builds without STARPIPE_WITH_CUDA.
+std::vector<std::string> cuda_devices();
+
+/// Whether this build can look for them.
+bool built_with_cuda();
+
+/// The GPUs of this host that workers may use, with where they are: those that CUDA lets this process see, in
+/// CUDA's numbering. In builds without STARPIPE_WITH_CUDA all that hwloc finds.
+std::vector<Device> visible_gpus();
+
+/// Makes a GPU (CUDA's number) the calling thread's. Without this it is 0, where each rank would take memory.
+/// In builds without STARPIPE_WITH_CUDA it is never called.
+void use_gpu(int gpu);
+
+/// What the driver says is in use of the memory of a GPU (CUDA's number), by all processes and libraries. In
+/// builds without STARPIPE_WITH_CUDA it is never called.
+std::uint64_t gpu_bytes_in_use(int gpu);
+
+}  // namespace starpipe::runtime

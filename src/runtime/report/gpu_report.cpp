@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/report/gpu_report.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include <dlfcn.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <starpu.h>
+
+#include "starpipe/plan/formats/formats.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+std::string name_of(int gpu) { return fmt::format("cuda{}", gpu); }
+
+// Nothing in StarPU's interface tells; the variable is there where the library exports its symbols.
+std::optional<bool> starpu_uses_gpu_direct() {
+  const auto* const uses = static_cast<const int*>(dlsym(RTLD_DEFAULT, "_starpu_mpi_has_cuda"));
+  if (uses == nullptr) return std::nullopt;
+  return *uses != 0;
+}
+
+bool mpi_takes_gpu_memory() {
+#ifdef MPIX_GPU_SUPPORT_CUDA
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
+}
+
+double percent(std::uint64_t measured, std::uint64_t predicted) {
+  return predicted == 0 ? 0 : (static_cast<double>(measured) / static_cast<double>(predicted) - 1) * 100;
+}
+
+}  // namespace
+
+std::vector<int> gpu_of_workers(std::span<const DeviceMemory> measured, std::span<const RankPlace> places) {
+  std::size_t workers = 0;
+  for (const RankPlace& place : places) workers += place.logical_workers.size();
+  std::vector<int> numbers(workers);
+  int next = static_cast<int>(measured.size());
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const RankPlace& place = places[rank];
+    for (std::size_t i = 0; i < place.logical_workers.size(); ++i) {
+      const auto gpu = std::ranges::find_if(measured, [&](const DeviceMemory& memory) {
+        return std::cmp_equal(memory.rank, rank) && name_of(memory.gpu) == place.devices[i];
+      });
+      numbers[static_cast<std::size_t>(place.logical_workers[i])] =
+          gpu == measured.end() ? next++ : static_cast<int>(gpu - measured.begin());
+    }
+  }
+  return numbers;
+}
+
+std::vector<GpuUse> gpu_use(std::span<const DeviceMemory> measured, std::span<const int> gpu_of_worker,
+                            std::span<const WorkerMemory> needs) {
+  std::vector<GpuUse> gpus;
+  for (std::size_t g = 0; g < measured.size(); ++g) {
+    GpuUse& gpu = gpus.emplace_back(GpuUse{measured[g], {}, needs[g].total()});
+    for (std::size_t w = 0; w < gpu_of_worker.size(); ++w) {
+      if (std::cmp_equal(gpu_of_worker[w], g)) gpu.workers.push_back(static_cast<int>(w));
+    }
+  }
+  return gpus;
+}
+
+std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disabled) {
+  if (!uses) return "unknown: this StarPU-MPI does not tell whether it gives GPU memory to MPI";
+  if (*uses) return "direct: StarPU-MPI gives GPU memory to MPI";
+  if (disabled) return "through the host: STARPU_MPI_GPUDIRECT=0";
+  if (!mpi_can) return "through the host: this MPI was not built for GPU memory";
+  return "through the host: StarPU-MPI was not built for this MPI's GPU support (scripts/setup builds one)";
+}
+
+GpuCopies find_gpu_copies(const Mpi& mpi) {
+  std::array<int, 2> mine{};
+  const auto is_gpu = [](int node) {
+    return starpu_node_get_kind(static_cast<unsigned>(node)) == STARPU_CUDA_RAM;
+  };
+  for (int bus = 0; bus < starpu_bus_get_count(); ++bus) {
+    const int from = starpu_bus_get_src(bus);
+    const int to = starpu_bus_get_dst(bus);
+    if (from == to || !is_gpu(from) || !is_gpu(to)) continue;
+    ++mine[0];
+    mine[1] += starpu_bus_get_direct(bus) != 0 ? 1 : 0;
+  }
+  std::array<int, 2> all{};
+  MPI_Reduce(mine.data(), all.data(), 2, MPI_INT, MPI_SUM, 0, mpi.comm());
+  GpuCopies copies{.pairs = all[0], .peer_to_peer = all[1], .between_ranks = {}};
+  if (mpi.ranks() > 1) {
+    const char* wanted = std::getenv("STARPU_MPI_GPUDIRECT");
+    copies.between_ranks = path_between_ranks(starpu_uses_gpu_direct(), mpi_takes_gpu_memory(),
+                                              wanted != nullptr && std::string_view(wanted) == "0");
+  }
+  return copies;
+}
+
+nlohmann::ordered_json to_json(const GpuReport& report) {
+  nlohmann::ordered_json json;
+  for (const auto& [measured, workers, predicted] : report.gpus) {
+    json["memory"].push_back({{"rank", measured.rank},
+                              {"device", name_of(measured.gpu)},
+                              {"workers", workers},
+                              {"predicted", predicted},
+                              {"starpu_peak", measured.starpu_peak},
+                              {"driver",
+                               {{"before", measured.driver_before},
+                                {"initialised", measured.driver_initialised},
+                                {"peak", measured.driver_peak},
+                                {"added_by_steps", measured.driver_added()}}}});
+  }
+  json["copies"]["within_ranks"] = {{"pairs", report.copies.pairs},
+                                    {"peer_to_peer", report.copies.peer_to_peer}};
+  if (report.copies.between_ranks) json["copies"]["between_ranks"] = *report.copies.between_ranks;
+  return json;
+}
+
+std::string to_text(const GpuReport& report) {
+  if (report.gpus.empty()) return {};
+  std::string text = fmt::format("\n{:<16}{:<12}{:>12}{:>12}{:>12}{:>14}{:>14}\n", "device memory", "workers",
+                                 "predicted", "StarPU", "difference", "driver: start", "steps added");
+  for (const auto& [measured, workers, predicted] : report.gpus) {
+    text +=
+        fmt::format("{:<16}{:<12}{:>12}{:>12}{:>+10.1f} %{:>14}{:>14}\n",
+                    fmt::format("rank {} {}", measured.rank, name_of(measured.gpu)),
+                    fmt::format("{}", fmt::join(workers, " ")), plan::bytes_text(predicted),
+                    plan::bytes_text(measured.starpu_peak), percent(measured.starpu_peak, predicted),
+                    plan::bytes_text(measured.driver_initialised), plan::bytes_text(measured.driver_added()));
+  }
+  text +=
+      "StarPU: its peak of allocated memory, with what it keeps for later use. Driver: what all processes "
+      "had "
+      "in use\nbefore the first step (CUDA's contexts and cuBLAS among it), and at most more during the "
+      "steps.\n";
+  if (report.copies.pairs > 0) {
+    text += fmt::format("GPU to GPU within ranks: peer to peer for {} of {} ordered pairs\n",
+                        report.copies.peer_to_peer, report.copies.pairs);
+  }
+  if (report.copies.between_ranks)
+    text += fmt::format("GPU to GPU between ranks: {}\n", *report.copies.between_ranks);
+  return text;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/report/report.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "runtime/hardware/hardware.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "runtime/report/versions.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json to_json(const Config& config) {
+  const auto& [model, data, training, schedule, runtime, source, text] = config;
+  ordered_json json;
+  json["model"] = {{"kind", model.kind}, {"layers", model.layers}, {"hidden", model.hidden}};
+  if (model.kind == "gpt") {
+    json["model"].update({{"heads", model.heads}, {"context", model.context}});
+  } else {
+    json["model"].update({{"inputs", model.inputs}, {"outputs", model.outputs}, {"legs", model.legs}});
+  }
+  if (model.init) json["model"]["init"] = model.init->string();
+  json["data"] = {{"kind", data.kind}};
+  if (!data.path.empty()) json["data"]["path"] = data.path.string();
+  const model::OptimizerConfig& o = training.optimizer;
+  ordered_json optimizer = {
+      {"kind", o.kind}, {"learning_rate", o.learning_rate}, {"weight_decay", o.weight_decay}};
+  if (o.kind == "adamw") {
+    optimizer.update({{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}});
+  } else {
+    optimizer["momentum"] = o.momentum;
+  }
+  json["training"] = {{"microbatch_size", training.microbatch_size},
+                      {"steps", training.steps},
+                      {"seed", training.seed},
+                      {"optimizer", std::move(optimizer)}};
+  if (training.microbatches) json["training"]["microbatches"] = *training.microbatches;
+  if (schedule.file) {
+    json["schedule"]["file"] = schedule.file->string();
+  } else {
+    json["schedule"]["name"] = schedule.name;
+  }
+  if (schedule.workers) json["schedule"]["workers"] = *schedule.workers;
+  if (!schedule.plugins.empty()) json["schedule"]["plugin"] = schedule.plugins;
+  if (schedule.stages) json["schedule"]["stages"] = *schedule.stages;
+  if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
+  if (!schedule.placement.empty()) json["schedule"]["placement"] = schedule.placement;
+  if (!schedule.cuts.empty()) json["schedule"]["cuts"] = schedule.cuts;
+  if (schedule.partition) json["schedule"]["partition"] = "auto";
+  if (!schedule.profile_file.empty()) json["schedule"]["profile"] = schedule.profile_file;
+  if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
+  if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
+  if (schedule.dynamic) json["schedule"]["dynamic"] = true;
+  if (schedule.recompute) json["schedule"]["recompute"] = true;
+  json["runtime"] = {{"policy", runtime.policy},
+                     {"mapping", runtime.mapping == MappingKind::linear ? "linear" : "auto"},
+                     {"device", runtime.device.size() == 1 ? ordered_json(runtime.device.front())
+                                                           : ordered_json(runtime.device)},
+                     {"precision", model::to_string(config.model.precision)},
+                     {"workers_per_core", runtime.workers_per_core},
+                     {"timeout", runtime.timeout}};
+  if (runtime.memory_limit) json["runtime"]["memory_limit"] = *runtime.memory_limit;
+  if (runtime.emulate) {
+    json["runtime"]["emulate"] = {{"F", runtime.emulate->F},
+                                  {"B", runtime.emulate->B},
+                                  {"W", runtime.emulate->W},
+                                  {"comm", runtime.emulate->comm},
+                                  {"prefetch", runtime.emulate->prefetch}};
+  }
+  return json;
+}
+
+// Times of the layers that the choice was made by, and the load that it gives each worker.
+ordered_json to_json(const plan::Partition& chosen, const plan::Profile& profile) {
+  ordered_json json = {{"cuts", chosen.cuts},
+                       {"stage_workers", chosen.stage_workers},
+                       {"bottleneck", chosen.bottleneck},
+                       {"lower_bound", chosen.lower_bound}};
+  for (const plan::WorkerLoad& load : chosen.loads) json["loads"].push_back(load.load());
+  const auto times = [](const plan::Durations& time) {
+    return ordered_json{{"F", time.F}, {"B", time.B}, {"W", time.W}};
+  };
+  for (const plan::LayerCosts& layer : profile.layers) {
+    ordered_json& one = json["layers"].emplace_back(ordered_json{{"name", layer.name}});
+    if (profile.devices.empty()) one.update(times(layer.time));
+    for (std::size_t kind = 0; kind < profile.devices.size(); ++kind)
+      one[profile.devices[kind]] = times(layer.on(static_cast<int>(kind)));
+  }
+  return json;
+}
+
+ordered_json both(ordered_json predicted, ordered_json measured) {
+  return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
+}
+
+// One kind of transfer, by worker.
+ordered_json transfers(const plan::Timeline& predicted, const std::vector<WorkerRecord>& measured,
+                       plan::Received plan::Transfers::*kind) {
+  ordered_json json;
+  for (const auto& [name, what] :
+       {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
+    std::vector<std::uint64_t> expected;
+    std::vector<std::uint64_t> seen;
+    for (const plan::Transfers& to : predicted.received) expected.push_back(to.*kind.*what);
+    for (const WorkerRecord& worker : measured) seen.push_back(worker.received.*kind.*what);
+    json[name] = both(expected, seen);
+  }
+  return json;
+}
+
+template <class Value>
+std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value WorkerRecord::*what) {
+  std::vector<Value> values;
+  for (const WorkerRecord& worker : workers) values.push_back(worker.*what);
+  return values;
+}
+
+// "x" when prediction and measurement agree, "x / y" when they do not.
+std::string pair_text(const std::string& predicted, const std::string& measured) {
+  return predicted == measured ? predicted : predicted + " / " + measured;
+}
+
+}  // namespace
+
+ordered_json report_head(const Config& config, const std::vector<RankPlace>& places) {
+  ordered_json report;
+  report["config"] = to_json(config);
+  report["config_file"] = config.source;
+  report["versions"] = versions();
+  report["machine"] = {{"name", places.front().machine},
+                       {"processor", Topology::host().processor()},
+                       {"cores", places.front().cores},
+                       {"ranks", places.size()}};
+  for (const auto& [machine, binding, cores, workers, bound, logical, devices] : places) {
+    report["ranks"].push_back({{"machine", machine},
+                               {"binding", binding},
+                               {"cores", cores},
+                               {"workers", workers},
+                               {"workers_bound", bound},
+                               {"logical_workers", logical},
+                               {"devices", devices}});
+  }
+  report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  const ScheduleConfig& schedule = config.schedule;
+  if (schedule.chosen) report["partition"] = to_json(*schedule.chosen, schedule.profile);
+  return report;
+}
+
+ordered_json make_report(const Config& config, const Experiment& experiment,
+                         const std::vector<RankPlace>& places, const TrainRecord& record,
+                         const plan::Timeline& predicted, const MeasuredRun& measured,
+                         const Measurement& measurement) {
+  ordered_json report = report_head(config, places);
+  report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
+  report["discipline"] = plan::to_string(experiment.discipline);
+  report["workers"] = experiment.schedule.workers();
+  report["stages"] = experiment.schedule.stages();
+  report["microbatches"] = experiment.schedule.microbatches();
+  report["parameters"] = experiment.network.parameter_count();
+  report["emulated"] = experiment.emulated.has_value();
+  if (!experiment.emulated) report["losses"] = record.losses;
+  report["step_seconds"] = record.step_seconds;
+  report[experiment.data->unit() + "_per_second"] = record.units_per_second;
+
+  ordered_json offsets = ordered_json::array();
+  for (int step = 0; step < std::min(3, config.training.steps); ++step) {
+    ordered_json of_step = ordered_json::array();
+    for (int b = 0; b < experiment.schedule.microbatches(); ++b)
+      of_step.push_back(experiment.data->offsets(step, b));
+    offsets.push_back(std::move(of_step));
+  }
+  if (!offsets.at(0).at(0).empty()) report["offsets"] = std::move(offsets);
+
+  report["makespan"] = both(predicted.makespan, measured.timeline.makespan);
+  report["makespan"]["all_measured"] = measurement.makespans();
+  report["bubble_fraction"] = both(predicted.bubble_fraction, measured.timeline.bubble_fraction);
+  report["device_span"] = both(predicted.device_span, measured.timeline.device_span);
+  report["device_bubble_fraction"] =
+      both(predicted.device_bubble_fraction, measured.timeline.device_bubble_fraction);
+  report["peak_activations"] =
+      both(predicted.peak_activations, by_worker(measurement.workers(), &WorkerRecord::peak_activations));
+  report["peak_activation_bytes"] =
+      both(predicted.peak_activation_bytes,
+           by_worker(measurement.workers(), &WorkerRecord::peak_activation_bytes));
+  for (const auto& [name, kind] :
+       {std::pair{"activations", &plan::Transfers::activations},
+        std::pair{"gradients", &plan::Transfers::gradients}, std::pair{"weights", &plan::Transfers::weights},
+        std::pair{"stashes", &plan::Transfers::stashes},
+        std::pair{"weight_gradients", &plan::Transfers::weight_gradients}}) {
+    report["received"][name] = transfers(predicted, measurement.workers(), kind);
+  }
+  if (record.rank_bytes_known) {
+    report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
+  }
+  if (record.gpus) report["gpus"] = to_json(*record.gpus);
+  ordered_json durations = ordered_json::array();
+  for (const plan::Durations& d : measurement.costs().durations)
+    durations.push_back({{"F", d.F}, {"B", d.B}, {"W", d.W}});
+  report["durations"] = std::move(durations);
+  report["transfer_delay"] = measurement.costs().alpha;
+  return report;
+}
+
+std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
+                             const MeasuredRun& measured, const Measurement& measurement,
+                             const TrainRecord& record) {
+  const plan::Timeline& seen = measured.timeline;
+  std::string text = fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "", "predicted", "measured", "difference");
+  text += fmt::format("{:<28}{:>9.2f} ms{:>9.2f} ms{:>+10.1f} %\n", "makespan", predicted.makespan * 1e3,
+                      seen.makespan * 1e3, (seen.makespan / predicted.makespan - 1) * 100);
+  text += fmt::format("{:<28}{:>10.1f} %{:>10.1f} %{:>+6.1f} points\n", "bubble fraction",
+                      predicted.bubble_fraction * 100, seen.bubble_fraction * 100,
+                      (seen.bubble_fraction - predicted.bubble_fraction) * 100);
+  if (record.rank_bytes_known) {
+    text += fmt::format("{:<28}{:>12}{:>12}{:>12}\n", "bytes between ranks",
+                        plan::bytes_text(record.rank_bytes_predicted),
+                        plan::bytes_text(record.rank_bytes_measured),
+                        record.rank_bytes_predicted == record.rank_bytes_measured ? "equal" : "DIFFERS");
+  }
+  text += fmt::format("\n{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "", "peak", "peak", "activations",
+                      "gradients", "weights");
+  text += fmt::format("{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", "worker", "stashes", "activation bytes",
+                      "received", "received", "received");
+  for (int w = 0; w < schedule.workers(); ++w) {
+    const auto i = static_cast<std::size_t>(w);
+    const WorkerRecord& worker = measurement.workers()[i];
+    const auto count = [&](plan::Received plan::Transfers::*kind) {
+      return pair_text(fmt::to_string((predicted.received[i].*kind).count),
+                       fmt::to_string((worker.received.*kind).count));
+    };
+    text += fmt::format(
+        "{:<8}{:>14}{:>22}{:>16}{:>16}{:>16}\n", w,
+        pair_text(fmt::to_string(predicted.peak_activations[i]), fmt::to_string(worker.peak_activations)),
+        pair_text(plan::bytes_text(predicted.peak_activation_bytes[i]),
+                  plan::bytes_text(worker.peak_activation_bytes)),
+        count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
+        count(&plan::Transfers::weights));
+  }
+  text +=
+      "One figure where prediction and measurement are equal, \"predicted / measured\" where they are not.\n";
+  if (record.gpus) text += to_text(*record.gpus);
+  return text;
+}
+
+}  // namespace starpipe::runtime

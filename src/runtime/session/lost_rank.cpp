@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/session/lost_rank.hpp"
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr int parent_died = SIGUSR1;
+
+// For a signal handler, which may not format or read the environment.
+std::array<char, 96> orphan_line{};
+int slurm_socket = -1;  // PMI's
+
+void write_text(int descriptor, const char* text) {
+  [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
+}
+
+// hydra ends the job when a rank has gone. srun waits for the other ranks unless it is told otherwise, and
+// they wait for the one that was lost; this is what MPI_Abort says to it (PMI-1). It goes another way than
+// the line that was just written and might overtake it: srun would end before it has read the line.
+void abort_job() {
+  if (slurm_socket < 0) return;
+  constexpr int wait_ms = 500;
+  poll(nullptr, 0, wait_ms);  // sleeps, and a signal handler may call it
+  write_text(slurm_socket, "cmd=abort exitcode=1\n");
+}
+
+void end_orphan(int /*signal*/) {
+  write_text(STDERR_FILENO, orphan_line.data());
+  abort_job();
+  _exit(1);
+}
+
+std::optional<int> number_in_environment(const char* name) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return std::nullopt;
+  int number = 0;
+  const std::string_view word = text;
+  if (std::from_chars(word.data(), word.data() + word.size(), number).ec != std::errc()) return std::nullopt;
+  return number;
+}
+
+std::string who() {
+  const std::optional<int> rank = launcher_rank();
+  return rank ? fmt::format("rank {}", *rank) : "the run";
+}
+
+void follow_parent(pid_t parent) {
+  fmt::format_to_n(orphan_line.data(), orphan_line.size() - 1,
+                   "starpipe: {} was lost: process {} was killed\n", who(), parent);
+  struct sigaction action {};
+  action.sa_handler = end_orphan;
+  sigaction(parent_died, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, parent_died);
+  if (getppid() != parent) end_orphan(parent_died);  // it died before we asked to be told
+}
+
+}  // namespace
+
+std::optional<int> launcher_rank() {
+  // The launcher's own variable goes first; Slurm's may be that of a daemon around it.
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const std::optional<int> rank = number_in_environment(name)) return rank;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> watch_over_rank() {
+  // Of the launchers that speak PMI, only srun gives a job number.
+  if (std::getenv("PMI_JOBID") != nullptr) slurm_socket = number_in_environment("PMI_FD").value_or(-1);
+  const pid_t parent = getpid();
+  std::fflush(nullptr);  // what is buffered would be printed twice
+  const pid_t child = fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child == 0) {
+    follow_parent(parent);
+    return std::nullopt;
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "waitpid");
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  const int signal = WTERMSIG(status);
+  fmt::print(stderr, "starpipe: {} was lost: process {} was ended by signal {} ({})\n", who(), child, signal,
+             strsignal(signal));
+  abort_job();
+  return 1;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/session/policy_choice.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <starpu.h>
+
+#include "sched/starpu_policy.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::array controls = {std::pair{"on-worker", Binding::worker},
+                                 std::pair{"worker-order", Binding::order}};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+bool library_has_policy(const std::string& library, const std::string& name) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw InputError(fmt::format("STARPU_SCHED_LIB: {}", dlerror()));
+  using Find = starpu_sched_policy* (*)(const char*);
+  const auto find = reinterpret_cast<Find>(dlsym(handle, "starpu_get_sched_lib_policy"));
+  const bool found = find != nullptr && find(name.c_str()) != nullptr;
+  dlclose(handle);
+  if (find == nullptr) {
+    throw InputError(fmt::format("STARPU_SCHED_LIB: {} has no starpu_get_sched_lib_policy", library));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names = sched::known_policies();
+  names.insert(names.begin() + 1, {controls[0].first, controls[1].first});
+  return names;
+}
+
+PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
+  for (const auto& [control, binding] : controls) {
+    if (name == control) return {.name = name, .starpu = "prio", .binding = binding};
+  }
+  const std::string library = environment("STARPU_SCHED_LIB");
+  PolicyChoice choice{.name = name, .starpu = name};
+  // A second copy of ours would not know the schedule.
+  choice.from_library = !library.empty() && library_has_policy(library, name) && name != sched::policy_name;
+  const auto known = policy_names();
+  if (choice.from_library || std::ranges::find(known, name) != known.end()) return choice;
+  throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
+                               asked_by, name, fmt::join(known, ", ")));
+}
+
+PolicyChoice configured_policy(const RuntimeConfig& config) {
+  const std::string name = environment("STARPU_SCHED");
+  return name.empty() ? find_policy(config.policy, "runtime.policy") : find_policy(name, "STARPU_SCHED");
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of a StarPU worker run on, and the memory that its GPU copies from.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include <starpu.h>
+
+#include "runtime/step/kernels.hpp"
+
+namespace starpipe::runtime {
+
+/// StarPU's cuBLAS handles, one a CUDA worker, for their own lifetime; between StarPU's start and its end.
+/// Nothing in builds without CUDA.
+class CublasHandles {
+ public:
+  CublasHandles();
+  ~CublasHandles();
+  CublasHandles(const CublasHandles&) = delete;
+  CublasHandles& operator=(const CublasHandles&) = delete;
+};
+
+/// Enqueues a task's kernels on the stream of the CUDA worker that calls. In builds without CUDA it is never
+/// called.
+void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                          model::Memory scratch) noexcept;
+
+/// Keeps memory of the host where it is (page-locked), for its own lifetime, so that copies between it and a
+/// GPU need not wait for each other.
+class PinnedMemory {
+ public:
+  explicit PinnedMemory(std::span<float> memory) : memory_(memory) {
+    pinned_ = starpu_memory_pin(memory_.data(), memory_.size_bytes()) == 0;
+  }
+  ~PinnedMemory() {
+    if (pinned_) starpu_memory_unpin(memory_.data(), memory_.size_bytes());
+  }
+  PinnedMemory(PinnedMemory&& other) noexcept
+      : memory_(other.memory_), pinned_(std::exchange(other.pinned_, false)) {}
+  PinnedMemory& operator=(PinnedMemory&&) = delete;
+
+ private:
+  std::span<float> memory_;
+  bool pinned_ = false;
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/setup/gpus.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <starpu.h>
+
+#include "runtime/hardware/devices.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+
+namespace {
+
+void check(const RuntimeConfig& runtime, bool needs_gpu) {
+  if (!built_with_cuda()) {
+    throw InputError("runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
+  }
+  if (runtime.emulate) throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
+  if (needs_gpu && cuda_devices().empty()) throw InputError("runtime.device: cuda: no CUDA device found");
+}
+
+}  // namespace
+
+void check_device(const Config& config) {
+  if (config.runtime.uses_gpus()) check(config.runtime, true);
+}
+
+void check_rank_device(const Config& config) {
+  if (!config.runtime.uses_gpus()) return;
+  check(config.runtime, !config.runtime.is_mixed());
+  if (cuda_devices().empty()) return;
+  if (const std::string problem = starpu_problem(); !problem.empty()) throw InputError(problem);
+}
+
+std::string starpu_problem() {
+#ifndef STARPU_NON_BLOCKING_DRIVERS
+  return "runtime.device: cuda: StarPU was built with blocking drivers, which wait for the GPU after each "
+         "task; run STARPIPE_GPUS=1 scripts/setup and build again, or bring a StarPU without them";
+#else
+  // It would win over the choice of the session.
+  if (std::getenv("STARPU_WORKERS_CUDAID") != nullptr) {
+    return "STARPU_WORKERS_CUDAID: ranks share out the GPUs that they see; CUDA_VISIBLE_DEVICES says which";
+  }
+  return {};
+#endif
+}
+
+void check_kernels(const Config& config, const model::Network& network) {
+  if (!config.runtime.uses_gpus()) return;
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    const model::Stage& stage = network.stages[s];
+    const bool all = std::ranges::all_of(stage.ops(), [](const model::StageOp& op) {
+      return op.layer == nullptr || op.layer->cuda() != nullptr;
+    });
+    if (all && (stage.loss() == nullptr || stage.loss()->cuda() != nullptr)) continue;
+    throw InputError(
+        fmt::format("runtime.device: cuda: a layer of stage {} has no CUDA kernels for its shape (attention "
+                    "has them for heads of at most 128 columns)",
+                    s));
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/setup/profile_device.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#ifdef STARPIPE_WITH_CUDA
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "codelets/cuda/backend.hpp"
+#endif
+
+namespace starpipe::runtime {
+namespace {
+
+class Core final : public ProfileDevice {
+ public:
+  [[nodiscard]] const model::Backend& backend() const override { return model::cpu_backend(); }
+  [[nodiscard]] bool is_gpu() const override { return false; }
+  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
+    const auto memory = std::make_shared<std::vector<float>>(size);
+    return {memory, memory->data()};
+  }
+  void fill(std::span<float> to, std::span<const float> from) const override {
+    std::ranges::copy(from, to.begin());
+  }
+  void wait() const override {}
+};
+
+#ifdef STARPIPE_WITH_CUDA
+
+void require(cudaError_t status, const char* what) {
+  if (status != cudaSuccess)
+    throw std::runtime_error(fmt::format("CUDA: {}: {}", what, cudaGetErrorString(status)));
+}
+
+class Stream final : public ProfileDevice {
+ public:
+  Stream() {
+    require(cudaStreamCreate(&on_.stream), "a stream");
+    if (cublasLtCreate(&on_.cublas) != CUBLAS_STATUS_SUCCESS) throw std::runtime_error("cuBLAS: no handle");
+    backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
+  }
+  ~Stream() override {
+    cublasLtDestroy(on_.cublas);
+    cudaStreamDestroy(on_.stream);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  [[nodiscard]] const model::Backend& backend() const override { return *backend_; }
+  [[nodiscard]] bool is_gpu() const override { return true; }
+  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
+    void* memory = nullptr;
+    const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
+    require(cudaMalloc(&memory, bytes), "memory");
+    std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
+    require(cudaMemset(memory, 0, bytes), "memory");
+    return owner;
+  }
+  void fill(std::span<float> to, std::span<const float> from) const override {
+    wait();
+    require(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "a copy");
+  }
+  void wait() const override { require(cudaStreamSynchronize(on_.stream), "a kernel"); }
+
+ private:
+  model::cuda::Context on_{};
+  std::unique_ptr<model::cuda::StreamBackend> backend_;
+};
+
+#endif
+
+}  // namespace
+
+std::unique_ptr<ProfileDevice> make_profile_device(const std::string& kind) {
+#ifdef STARPIPE_WITH_CUDA
+  if (kind == "cuda") return std::make_unique<Stream>();
+#endif
+  if (kind == "cpu") return std::make_unique<Core>();
+  throw std::logic_error("no such device: " + kind);
+}
+
+}  // namespace starpipe::runtime

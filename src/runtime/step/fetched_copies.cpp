@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/step/fetched_copies.hpp"
+
+namespace starpipe::runtime {
+
+FetchedCopies::FetchedCopies(const TaskGraph& graph, std::span<const int> nodes)
+    : graph_(graph), nodes_(nodes.begin(), nodes.end()) {
+  for (const Task& task : graph_.tasks()) {
+    for (const DataAccess& access : task.data) {
+      if (is_fetched(access, task.worker)) ++readers_[{access.datum, node(task.worker)}];
+    }
+  }
+  reset();
+}
+
+bool FetchedCopies::is_fetched(const DataAccess& access, int worker) const {
+  const Datum& datum = graph_.data()[access.datum];
+  return access.access == Access::read && !is_temporary(datum.kind) && node(worker) > main_memory &&
+         node(datum.worker) >= main_memory && node(datum.worker) != node(worker);
+}
+
+void FetchedCopies::reset() {
+  const std::scoped_lock lock(mutex_);
+  left_ = readers_;
+}
+
+std::vector<std::size_t> FetchedCopies::unread_after(const Task& task) {
+  std::vector<std::size_t> unread;
+  if (readers_.empty()) return unread;
+  const std::scoped_lock lock(mutex_);
+  for (const DataAccess& access : task.data) {
+    if (is_fetched(access, task.worker) && --left_[{access.datum, node(task.worker)}] == 0)
+      unread.push_back(access.datum);
+  }
+  return unread;
+}
+
+}  // namespace starpipe::runtime

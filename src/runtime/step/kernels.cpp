@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/step/kernels.hpp"
+
+#include <vector>
+
+namespace starpipe::runtime {
+namespace {
+
+// The memory of a job by what it is to the stage. One a worker thread, so that its vectors keep their
+// capacity and jobs do not allocate.
+struct JobData {
+  model::ConstMemory weights;
+  std::vector<model::ConstMemory> inputs;
+  model::ConstMemory target;
+  model::Memory output;
+  model::Memory stash;
+  model::Memory gradient_stash;
+  model::Memory weight_gradient;
+  std::vector<model::ConstMemory> output_gradients;
+  std::vector<model::Memory> input_gradients;
+
+  void sort(const TaskGraph& graph, const Task& task, std::span<const model::Memory> data) {
+    weights = target = {};
+    output = stash = gradient_stash = weight_gradient = {};
+    inputs.clear();
+    output_gradients.clear();
+    input_gradients.clear();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const bool reads = task.data[i].access == Access::read;
+      switch (graph.data()[task.data[i].datum].kind) {
+        case DataKind::weights:
+          weights = data[i];
+          break;
+        case DataKind::input:
+          inputs.emplace_back(data[i]);
+          break;
+        case DataKind::activation:
+          if (reads) {
+            inputs.emplace_back(data[i]);
+          } else {
+            output = data[i];
+          }
+          break;
+        case DataKind::target:
+          target = data[i];
+          break;
+        case DataKind::loss:
+          if (!reads) output = data[i];
+          break;
+        case DataKind::stash:
+          stash = data[i];
+          break;
+        case DataKind::gradient:
+          if (reads) {
+            output_gradients.emplace_back(data[i]);
+          } else {
+            input_gradients.push_back(data[i]);
+          }
+          break;
+        case DataKind::gradient_stash:
+          gradient_stash = data[i];
+          break;
+        case DataKind::weight_gradient:
+          weight_gradient = data[i];
+          break;
+        case DataKind::master:
+        case DataKind::optimizer_state:
+          break;  // no job reads them
+      }
+    }
+  }
+};
+
+void run_job(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+             model::Memory scratch, const model::Backend& backend) {
+  thread_local JobData job;
+  job.sort(*context.graph, task, data);
+  const model::Stage& stage = context.network->stages[static_cast<std::size_t>(task.stage)];
+  if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
+    stage.forward(job.weights, job.inputs, job.target, {}, job.stash, scratch, backend);
+  }
+  switch (task.kind) {
+    case TaskKind::F:
+      stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch, backend);
+      break;
+    case TaskKind::B:
+      stage.backward_input(job.weights, job.stash, job.output_gradients, context.loss_scale,
+                           job.input_gradients, job.gradient_stash, scratch, backend);
+      break;
+    case TaskKind::W:
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient, scratch, backend);
+      break;
+    default:
+      stage.backward(job.weights, job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
+                     job.weight_gradient, scratch, backend);
+      break;
+  }
+}
+
+void run_optimize(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                  const model::Backend& backend) {
+  const auto of = [&](DataKind kind) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      if (context.graph->data()[task.data[i].datum].kind == kind) return data[i].floats();
+    }
+    return std::span<float>{};
+  };
+  const std::span<float> weights = of(DataKind::weights);
+  const std::span<float> master = of(DataKind::master);
+  backend.update(*context.optimizer, context.step + 1, of(DataKind::weight_gradient),
+                 master.empty() ? weights : master, of(DataKind::optimizer_state));
+  if (!master.empty()) backend.round(master, weights);
+}
+
+}  // namespace
+
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu) {
+  return schedule.recompute() ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
+}
+
+void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                model::Memory scratch, const model::Backend& backend) noexcept {
+  switch (task.kind) {
+    case TaskKind::zero:
+      backend.zero(data[0]);
+      break;
+    case TaskKind::close:
+      break;  // its place in the order of accesses is all
+    case TaskKind::add:
+      backend.add(model::Precision::fp32, data[1], data[0], data[1]);  // of weight gradients
+      break;
+    case TaskKind::copy:
+      backend.copy(data[0], data[1]);
+      break;
+    case TaskKind::optimize:
+      run_optimize(context, task, data, backend);
+      break;
+    case TaskKind::F:
+    case TaskKind::B:
+    case TaskKind::W:
+    case TaskKind::BW:
+      run_job(context, task, data, scratch, backend);
+      break;
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each task computes, on whichever backend.
+#pragma once
+
+#include <span>
+
+#include "starpipe/model/backend.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "runtime/step/task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// What the tasks of a step share.
+struct KernelContext {
+  const TaskGraph* graph = nullptr;
+  const model::Network* network = nullptr;
+  const model::OptimizerConfig* optimizer = nullptr;
+  float loss_scale = 1;  ///< 1 / micro-batches: the objective is the mean over the step
+  int step = 0;          ///< from 0
+};
+
+/// Words of working memory that the tasks of `stage` need on the device.
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu);
+
+/// Runs `task`, or enqueues it, as the backend does. `data`: memory of `task.data`, in the same order;
+/// `scratch`: scratch_size() words. Thread-safe for tasks that write different data.
+void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                model::Memory scratch, const model::Backend& backend = model::cpu_backend()) noexcept;
+
+}  // namespace starpipe::runtime

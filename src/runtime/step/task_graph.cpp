@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/step/task_graph.hpp"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <tuple>
+
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::runtime {
+
+std::string_view to_string(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::zero:
+      return "zero";
+    case TaskKind::F:
+      return "F";
+    case TaskKind::B:
+      return "B";
+    case TaskKind::W:
+      return "W";
+    case TaskKind::BW:
+      return "BW";
+    case TaskKind::close:
+      return "close";
+    case TaskKind::add:
+      return "add";
+    case TaskKind::copy:
+      return "copy";
+    case TaskKind::optimize:
+      return "optimize";
+  }
+  return "?";
+}
+
+class TaskGraph::Builder {
+ public:
+  Builder(const plan::Schedule& schedule, const model::Network& network,
+          const model::OptimizerConfig& optimizer, TaskGraph& graph)
+      : schedule_(schedule), network_(network), optimizer_(optimizer), graph_(graph) {}
+
+  void build() {
+    for (int s = 0; s < schedule_.stages(); ++s) persistent(s);
+    for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
+    for (int s = 0; s < schedule_.stages(); ++s) update(s);
+  }
+
+ private:
+  using Key = std::tuple<DataKind, int, int, int>;  // kind, stage, micro-batch, worker or edge
+
+  std::size_t add(Key key, Datum datum) {
+    graph_.data_.push_back(datum);
+    const auto [at, is_new] = numbers_.emplace(key, graph_.data_.size() - 1);
+    if (!is_new) throw std::logic_error("a datum has two writers");
+    return at->second;
+  }
+
+  [[nodiscard]] std::size_t find(const Key& key) const { return numbers_.at(key); }
+
+  [[nodiscard]] const model::Stage& stage(int s) const {
+    return network_.stages[static_cast<std::size_t>(s)];
+  }
+
+  // Weights, optimizer state and gradient accumulators of a stage, and the tasks that zero the latter.
+  void persistent(int s) {
+    const std::size_t size = stage(s).parameter_size();
+    if (size == 0) return;
+    std::vector<int> accumulators = plan::gradient_workers(schedule_, s);
+    for (const int holder : plan::weight_holders(schedule_, s)) {
+      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, stage(s).weights_size()});
+      if (stage(s).has_master())
+        add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
+      const std::size_t state = model::optimizer_state_size(optimizer_, size);
+      if (state > 0)
+        add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});
+      if (std::ranges::find(accumulators, holder) == accumulators.end()) accumulators.push_back(holder);
+    }
+    for (const int worker : accumulators) {
+      const auto datum =
+          add({DataKind::weight_gradient, s, -1, worker}, {DataKind::weight_gradient, s, -1, worker, size});
+      graph_.tasks_.push_back({TaskKind::zero, s, worker, std::nullopt, {{datum, Access::write}}});
+    }
+  }
+
+  void job(plan::JobId id) {
+    const plan::Job j = schedule_.job(id);
+    const auto [holder, worker] = schedule_.placement(id);
+    Task task{TaskKind::F, j.stage, worker, id, {}};
+    const bool has_weights = stage(j.stage).parameter_size() > 0;
+    if (has_weights && j.pass != plan::Pass::W) {
+      task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
+    }
+    switch (j.pass) {
+      case plan::Pass::F:
+        forward(j, task);
+        break;
+      case plan::Pass::B:
+        task.kind = TaskKind::B;
+        backward(j, task);
+        break;
+      case plan::Pass::W:
+        task.kind = TaskKind::W;
+        weights(j, task);
+        break;
+      case plan::Pass::BW:
+        task.kind = TaskKind::BW;
+        backward(j, task);
+        break;
+    }
+    if (has_weights && (j.pass == plan::Pass::W || j.pass == plan::Pass::BW)) {
+      task.data.push_back({find({DataKind::weight_gradient, j.stage, -1, worker}), Access::accumulate});
+    }
+    graph_.tasks_.push_back(std::move(task));
+  }
+
+  void write(Task& task, Key key, Datum datum) {
+    if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
+  }
+  void read(Task& task, const Key& key) {
+    if (const auto at = numbers_.find(key); at != numbers_.end())
+      task.data.push_back({at->second, Access::read});
+  }
+
+  // What the host fills before the step, on each worker that reads it.
+  void read_from_host(Task& task, DataKind kind, int s, int b, std::size_t size) {
+    const Key key = {kind, s, b, task.worker};
+    const auto at = numbers_.find(key);
+    task.data.push_back(
+        {at != numbers_.end() ? at->second : add(key, {kind, s, b, task.worker, size}), Access::read});
+  }
+
+  // What F is computed from, the weights apart.
+  void read_inputs(const plan::Job& j, Task& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    const auto preds = schedule_.graph().pred(s);
+    if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.input_size(0));
+    for (const int p : preds) task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
+    if (st.is_sink()) read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
+  }
+
+  void write_stash(const plan::Job& j, Task& task) {
+    const auto& [s, b, pass] = j;
+    write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
+  }
+
+  void forward(const plan::Job& j, Task& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    const int w = task.worker;
+    read_inputs(j, task);
+    if (st.is_sink()) {
+      write(task, {DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1});
+    } else {
+      write(task, {DataKind::activation, s, b, 0}, {DataKind::activation, s, b, w, st.output_size()});
+    }
+    if (!schedule_.recompute()) write_stash(j, task);
+  }
+
+  void backward(const plan::Job& j, Task& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    if (schedule_.recompute()) {
+      read_inputs(j, task);
+      read(task, {DataKind::loss, s, b, 0});  // of the sink: else nothing would make its B wait for its F
+      write_stash(j, task);
+    } else {
+      read(task, {DataKind::stash, s, b, 0});
+    }
+    for (const int next : schedule_.graph().succ(s)) read(task, {DataKind::gradient, s, b, next});
+    const auto preds = schedule_.graph().pred(s);
+    for (std::size_t i = 0; i < preds.size(); ++i) {
+      write(task, {DataKind::gradient, preds[i], b, s},
+            {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)});
+    }
+    if (pass == plan::Pass::B) {
+      write(task, {DataKind::gradient_stash, s, b, 0},
+            {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
+    }
+  }
+
+  void weights(const plan::Job& j, Task& task) {
+    read(task, {DataKind::stash, j.stage, j.microbatch, 0});
+    read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
+  }
+
+  // Reduces the gradient of a stage and updates its weights on each holder.
+  void update(int s) {
+    if (stage(s).parameter_size() == 0) return;
+    const auto gradient = [&](int worker) { return find({DataKind::weight_gradient, s, -1, worker}); };
+    // Accumulating tasks may share the datum, so what reads the sum must follow a task that does not.
+    for (const int worker : plan::gradient_workers(schedule_, s)) {
+      graph_.tasks_.push_back(
+          {TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});
+    }
+    for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, s)) {
+      const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
+      const auto access = step.broadcast ? Access::write : Access::update;
+      graph_.tasks_.push_back({kind,
+                               s,
+                               step.into,
+                               std::nullopt,
+                               {{gradient(step.from), Access::read}, {gradient(step.into), access}}});
+    }
+    for (const int holder : plan::weight_holders(schedule_, s)) {
+      Task task{TaskKind::optimize, s, holder, std::nullopt, {}};
+      task.data.push_back({gradient(holder), Access::read});
+      const bool has_master = stage(s).has_master();
+      if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
+      task.data.push_back(
+          {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
+      if (const auto state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
+          state != numbers_.end()) {
+        task.data.push_back({state->second, Access::update});
+      }
+      graph_.tasks_.push_back(std::move(task));
+    }
+  }
+
+  const plan::Schedule& schedule_;
+  const model::Network& network_;
+  const model::OptimizerConfig& optimizer_;
+  TaskGraph& graph_;
+  std::map<Key, std::size_t> numbers_;
+};
+
+TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,
+                     const model::OptimizerConfig& optimizer) {
+  if (!(schedule.graph() == network.graph)) throw std::logic_error("the schedule is for another stage graph");
+  Builder(schedule, network, optimizer, *this).build();
+}
+
+}  // namespace starpipe::runtime

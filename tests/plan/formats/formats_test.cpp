@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/formats.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+Schedule named(const std::string& name, int workers, int microbatches) {
+  ScheduleRequest request;
+  request.workers = workers;
+  request.microbatches = microbatches;
+  return make_schedule(name, request);
+}
+
+/// A V shape with stages s and 7 - s on worker s % 4, some backward passes split, some fused.
+Schedule mixed_v() {
+  const auto worker = [](int s) { return s < 4 ? s : 7 - s; };
+  ScheduleSpec spec;
+  spec.name = "mixed-v";
+  spec.graph = StageGraph::chain(8);
+  spec.microbatches = 6;
+  spec.workers = 4;
+  spec.split_backward = [](int, int b) { return b % 3 != 2; };
+  spec.placement = [=](const Job& job) { return Placement{worker(job.stage), worker(job.stage)}; };
+  spec.priority = [](const Job& job) {
+    return job.pass == Pass::W ? 1000 + job.microbatch : 2 * job.microbatch + (job.pass == Pass::F ? 0 : 1);
+  };
+  spec.discipline = Discipline::greedy;
+  return Schedule(spec);
+}
+
+/// Two encoder legs into one head; B and W of stage 0 away from F.
+Schedule two_legs() {
+  ScheduleSpec spec;
+  spec.name = "two-legs";
+  spec.graph = StageGraph(4, {{0, 2}, {1, 2}, {2, 3}});
+  spec.microbatches = 3;
+  spec.workers = 3;
+  spec.split_backward = [](int s, int) { return s == 0; };
+  spec.placement = [](const Job& job) {
+    if (job.stage == 0 && job.pass == Pass::B) return Placement{0, 1};
+    if (job.stage == 0 && job.pass == Pass::W) return Placement{0, 2};
+    return Placement{job.stage % 3, job.stage % 3};
+  };
+  spec.priority = [](const Job& job) { return job.microbatch; };
+  spec.discipline = Discipline::greedy;
+  return Schedule(spec);
+}
+
+std::vector<Schedule> examples() {
+  std::vector<Schedule> all = {mixed_v(), two_legs()};
+  for (const ScheduleEntry& entry : schedule_entries()) {
+    for (const auto& [workers, microbatches] : {std::pair{4, 8}, {2, 4}, {4, 4}, {1, 1}}) {
+      for (const std::optional<int> groups : {std::optional<int>{}, std::optional<int>{2}}) {
+        ScheduleRequest request;
+        request.workers = workers;
+        request.microbatches = microbatches;
+        request.groups = groups;
+        try {
+          all.push_back(make_schedule(entry.name, request));
+        } catch (const InputError&) {
+          // The schedule has no answer for this request; to some request it must have one, see below.
+        }
+      }
+    }
+    EXPECT_EQ(all.back().name(), entry.name);
+  }
+  return all;
+}
+
+std::string message_of(const auto& call) {
+  try {
+    call();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ScheduleJson, StatesTheFiguresOfTheDesign) {
+  const Schedule schedule = named("1f1b", 4, 8);
+
+  const auto json = schedule_json(schedule, {}, simulate(schedule));
+
+  EXPECT_EQ(json["schedule"], "1f1b");
+  EXPECT_EQ(json["workers"], 4);
+  EXPECT_EQ(json["stages"], 4);
+  EXPECT_EQ(json["microbatches"], 8);
+  EXPECT_EQ(json["split_backward"], false);
+  EXPECT_EQ(json["discipline"], "ordered");
+  EXPECT_EQ(json["durations"].dump(), R"({"F":1,"B":1,"W":1})");
+  EXPECT_EQ(json["comm"].dump(), "0");
+  EXPECT_EQ(json["makespan"].dump(), "33");
+  EXPECT_NEAR(json["bubble_fraction"].get<double>(), 0.2727, 5e-5);
+  EXPECT_EQ(json["peak_activations"].dump(), "[4,3,2,1]");
+  EXPECT_EQ(json["received"]["activations"].dump(), "[0,8,8,8]");
+  EXPECT_EQ(json["received"]["gradients"].dump(), "[8,8,8,0]");
+  EXPECT_EQ(json["received"]["weights"].dump(), "[0,0,0,0]");
+  ASSERT_EQ(json["ops"].size(), 4U);
+  EXPECT_EQ(json["ops"][0].size(), 16U);
+  EXPECT_EQ(json["ops"][0][0].dump(),
+            R"({"op":"F","stage":0,"microbatch":0,"start":0,"end":1,"weights_from":0})");
+  EXPECT_EQ(json["ops"][3][1]["op"], "BW");
+  EXPECT_EQ(json["ops"][3][1]["end"], 6);
+  EXPECT_FALSE(json.contains("stage_graph"));
+  EXPECT_FALSE(json.contains("memory_limits"));
+}
+
+TEST(ScheduleJson, RoundTripsEverySchedule) {
+  Costs uneven;
+  uneven.alpha = 0.25;
+  for (const Schedule& schedule : examples()) {
+    uneven.durations.clear();
+    for (int s = 0; s < schedule.stages(); ++s) uneven.durations.push_back({1.0 + s % 2, 1.5, 0.5 * s});
+    for (const Costs& costs : {Costs{}, uneven}) {
+      const std::string text = json_text(schedule_json(schedule, costs, simulate(schedule, costs)));
+
+      const ImportedSchedule read = schedule_from_json(text, schedule.name() + ".json");
+
+      ASSERT_TRUE(check(read.schedule).ok()) << check(read.schedule).problem;
+      auto again = schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs));
+      EXPECT_EQ(again["discipline"], "ordered");
+      again["discipline"] = to_string(schedule.discipline());
+      EXPECT_EQ(json_text(again), text) << schedule.name();
+    }
+  }
+}
+
+TEST(ScheduleJson, RoundTripsEveryCost) {
+  const Schedule schedule = named("1f1b", 2, 3);
+  Costs costs;
+  costs.sizes = {{10, 20, 30, 40, 50}, {1, 2, 3, 4, 5}};
+  costs.alpha = 0.5;
+  costs.beta = 0.125;
+  costs.prefetch = false;
+  const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
+
+  const ImportedSchedule read = schedule_from_json(json.dump(), "costs.json");
+
+  EXPECT_EQ(schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs)), json);
+  EXPECT_EQ(json["received_bytes"]["activations"].dump(), "[0,30]");
+}
+
+TEST(ScheduleJson, OnlyOpsIsRequired) {
+  const auto read = schedule_from_json(R"({"ops": [
+      [{"op": "F", "stage": 0, "microbatch": 0}, {"op": "BW", "stage": 0, "microbatch": 0}],
+      [{"op": "F", "stage": 1, "microbatch": 0}, {"op": "B", "stage": 1, "microbatch": 0},
+       {"op": "W", "stage": 1, "microbatch": 0, "weights_from": 0}]]})",
+                                       "plans/other.json");
+
+  EXPECT_EQ(read.schedule.name(), "other");
+  EXPECT_EQ(read.schedule.workers(), 2);
+  EXPECT_EQ(read.schedule.stages(), 2);
+  EXPECT_FALSE(read.schedule.split_backward(0, 0));
+  EXPECT_TRUE(read.schedule.split_backward(1, 0));
+  EXPECT_EQ(read.schedule.placement(read.schedule.weight_gradient(1, 0)), (Placement{0, 1}));
+  EXPECT_EQ(read.schedule.placement(read.schedule.forward(1, 0)), (Placement{1, 1}));
+  EXPECT_EQ(simulate(read.schedule).makespan, 5);
+}
+
+TEST(ScheduleJson, StartsOrderARowOnlyWhenAllOpsHaveOne) {
+  const auto second = [](const char* start) {
+    const auto read =
+        schedule_from_json(std::string(R"({"ops": [[{"op": "F", "stage": 0, "microbatch": 0, "start": 0},
+                                                    {"op": "BW", "stage": 0, "microbatch": 0, "start": 2},
+                                                    {"op": "BW", "stage": 0, "microbatch": 1, "start": 4},
+                                                    {"op": "F", "stage": 0, "microbatch": 1)") +
+                               start + "}]]}",
+                           "x.json");
+    return read.schedule.job(read.schedule.order(0)[1]).pass;
+  };
+  EXPECT_EQ(second(R"(, "start": 1)"), Pass::F);
+  EXPECT_EQ(second(R"(, "start": 3)"), Pass::BW);
+  EXPECT_THROW(second(""), InputError);  // as listed, BW(0,1) comes before F(0,1)
+}
+
+struct BadInput {
+  std::string text;
+  std::vector<std::string> named;  ///< what the message must mention
+};
+
+TEST(ScheduleJson, NamesTheCulpritInBadInput) {
+  const std::string f = R"({"op":"F","stage":0,"microbatch":0})";
+  const std::string bw = R"({"op":"BW","stage":0,"microbatch":0})";
+  const std::string good = "[[" + f + "," + bw + "]]";
+  const std::vector<BadInput> inputs = {
+      {"", {"unexpected end"}},
+      {"{\"ops\": [[}", {"line 1"}},
+      {"[1, 2]", {"object"}},
+      {"{}", {"ops", "missing"}},
+      {R"({"ops": 3})", {"ops", "array", "3"}},
+      {R"({"ops": []})", {"no jobs"}},
+      {R"({"ops": [{}]})", {"ops[0]", "array"}},
+      {R"({"ops": [[7]]})", {"ops[0][0]", "object"}},
+      {R"({"ops": [[{"op":"F","microbatch":0}]]})", {"ops[0][0].stage", "missing"}},
+      {R"({"ops": [[{"op":"F","stage":"a","microbatch":0}]]})", {"ops[0][0].stage", "\"a\""}},
+      {R"({"ops": [[{"op":"F","stage":-1,"microbatch":0}]]})", {"ops[0][0].stage", "-1"}},
+      {R"({"ops": [[{"op":"F","stage":0,"microbatch":1.5}]]})", {"ops[0][0].microbatch", "1.5"}},
+      {R"({"ops": [[{"op":"F","stage":18446744073709551615,"microbatch":0}]]})", {"ops[0][0].stage"}},
+      {R"({"ops": [[{"op":"F","stage":2147483646,"microbatch":2147483646}]]})", {"F(0,0)", "missing"}},
+      {R"({"ops": [[{"op":"X","stage":0,"microbatch":0}]]})", {"ops[0][0].op", "\"X\""}},
+      {R"({"ops": [[{"op":"F","stage":0,"microbatch":0,"start":"now"}]]})", {"ops[0][0].start"}},
+      {"{\"ops\": [[" + f + "]]}", {"backward", "stage 0", "missing"}},
+      {"{\"ops\": [[" + bw + "]]}", {"F(0,0)", "missing"}},
+      {"{\"ops\": [[" + f + "," + bw + "],[" + f + "]]}", {"ops[1][0]", "F(0,0)", "twice", "ops[0][0]"}},
+      {"{\"ops\": [[" + f + "," + bw + R"(,{"op":"W","stage":0,"microbatch":0}]]})",
+       {"ops[0][", "BW(0,0)", "W(0,0)"}},
+      {"{\"ops\": [[" + f + R"(,{"op":"B","stage":0,"microbatch":0}]]})", {"W(0,0)", "missing"}},
+      {R"({"ops": [[{"op":"F","stage":0,"microbatch":0,"weights_from":4},)" + bw + "]]}",
+       {"ops[0][0]", "worker 4"}},
+      {R"({"workers": 2, "ops": )" + good + "}", {"workers", "2"}},
+      {R"({"workers": 0, "ops": )" + good + "}", {"workers", "0"}},
+      {R"({"stages": 2, "ops": )" + good + "}", {"F(1,0)", "2 stages"}},
+      {R"({"microbatches": 1, "ops": [[)" + f + "," + bw + R"(,{"op":"F","stage":0,"microbatch":1}]]})",
+       {"ops[0][2]", "F(0,1)", "1 micro-batches"}},
+      {R"({"split_backward": true, "ops": )" + good + "}", {"split_backward"}},
+      {R"({"schedule": 7, "ops": )" + good + "}", {"schedule", "string"}},
+      {R"({"memory_limits": [1, 2], "ops": )" + good + "}", {"memory_limits", "2"}},
+      {R"({"memory_limits": [0], "ops": )" + good + "}", {"memory_limits[0]", "0"}},
+      {R"({"stage_graph": [[0]], "ops": )" + good + "}", {"stage_graph[0]"}},
+      {R"({"stage_graph": [[0, 5]], "ops": )" + good + "}", {"stage_graph", "5"}},
+      {R"({"durations": {"F": 1, "B": 1}, "ops": )" + good + "}", {"durations.W", "missing"}},
+      {R"({"durations": {"F": -1, "B": 1, "W": 1}, "ops": )" + good + "}", {"durations.F", "-1"}},
+      {R"({"durations": [{}, {}], "ops": )" + good + "}", {"durations", "2 entries", "1 stages"}},
+      {R"({"comm": "fast", "ops": )" + good + "}", {"comm", "fast"}},
+      {R"({"comm": 1e999, "ops": )" + good + "}", {"1e999"}},
+  };
+  for (const BadInput& input : inputs) {
+    const auto message = message_of([&] { schedule_from_json(input.text, "dir/bad.json"); });
+    EXPECT_TRUE(message.starts_with("dir/bad.json: ")) << input.text << "\n" << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    for (const std::string& word : input.named) {
+      EXPECT_NE(message.find(word), std::string::npos) << input.text << "\n" << message << "\n" << word;
+    }
+  }
+}
+
+TEST(ScheduleCsv, WritesPyTorchsForm) {
+  EXPECT_EQ(schedule_csv(named("gpipe", 2, 2)), "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n");
+}
+
+TEST(ScheduleCsv, RoundTripsEverySchedule) {
+  for (const Schedule& schedule : examples()) {
+    const std::string text = schedule_csv(schedule);
+
+    const Schedule read = schedule_from_csv(text, "x.csv", [&](int) { return schedule.graph(); });
+
+    EXPECT_EQ(schedule_csv(read), text) << schedule.name();
+    EXPECT_EQ(read.job_count(), schedule.job_count());
+    EXPECT_EQ(read.discipline(), Discipline::ordered);
+    for (const JobId id : schedule.order()) EXPECT_EQ(read.compute(id), schedule.compute(id));
+    EXPECT_TRUE(check(read).ok()) << schedule.name() << ": " << check(read).problem;
+  }
+}
+
+TEST(ScheduleCsv, ReadsBlanksIdleCellsAndForeignLineEnds) {
+  const Schedule read =
+      schedule_from_csv("\xef\xbb\xbf 0F0 , , 0I0,,0W0,\r\n,1F0,\"1B0\",,\t\r\n,,,\r\n\r\n\n", "a/b/zb.csv");
+
+  EXPECT_EQ(read.name(), "zb");
+  EXPECT_EQ(read.workers(), 3);
+  EXPECT_EQ(read.stages(), 2);
+  EXPECT_TRUE(read.split_backward(0, 0));
+  EXPECT_FALSE(read.split_backward(1, 0));
+  EXPECT_TRUE(read.order(2).empty());
+  EXPECT_EQ(schedule_csv(read), "0F0,0I0,0W0\n1F0,1B0,\n,,\n");
+  EXPECT_EQ(simulate(read).makespan, 6);
+}
+
+TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
+  const std::vector<BadInput> inputs = {
+      {"", {"empty"}},
+      {"\n \n", {"empty"}},
+      {",,\n,,\n", {"no jobs"}},
+      {"0F0,0BW0", {"row 1, cell 2", "0BW0"}},
+      {"0F0,0B0\n1F0,1SEND_X0", {"row 2, cell 2", "1SEND_X0"}},
+      {"0F0,0B0\n1F0,1SEND_B0", {"row 1, cell 2", "BW(0,0) can never start", "stage 1, micro-batch 0"}},
+      {"0F0,0B0,0UNSHARD1", {"row 1, cell 3", "0UNSHARD1"}},
+      {"0F0,,F", {"row 1, cell 3", "\"F\""}},
+      {"0F0,-1B0", {"row 1, cell 2", "-1B0"}},
+      {"0F0,0B99999999999", {"row 1, cell 2"}},
+      {"0F0,0B2147483647", {"row 1, cell 2"}},
+      {"0F0,0b0", {"row 1, cell 2", "0b0"}},
+      {"0F0;0B0", {"row 1, cell 1", "0F0;0B0"}},
+      {"0F0,0B0 0F1", {"row 1, cell 2"}},
+      {std::string("0F0\0,0B0", 8), {"row 1, cell 1"}},
+      {"0F0,0B0,(0F1)OVERLAP_F_B", {"row 1, cell 3", "OVERLAP_F_B", "pair"}},
+      {"0F0,0B0,(0F1;0B1)OVERLAP", {"row 1, cell 3", "OVERLAP"}},
+      {"0F0,0B0,(0F1;0B1;0F2)OVERLAP_F_B", {"row 1, cell 3", "0B1;0F2"}},
+      {"0F0,0B0,(0F1;0REDUCE_GRAD)OVERLAP_F_B", {"row 1, cell 3", "REDUCE_GRAD"}},
+      {"(0F0;0B1)OVERLAP_F_B,0F1", {"row 1, cell 1", "backward", "micro-batch 0"}},
+      {"(0B0;0F0)OVERLAP_F_B", {"row 1, cell 1", "BW(0,0) can never start", "F(0,0)", "cycle"}},
+      {"0F0,0B0\n1B0,1F0", {"row 2, cell 1", "BW(1,0) can never start", "F(1,0) (row 2, cell 2)", "cycle"}},
+      {"0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1",
+       {"row 1, cell 2: BW(0,0) can never start: it waits for BW(1,0) (row 2, cell 3), which waits for "
+        "F(1,0)",
+        "a cycle of 5 jobs"}},
+      {"0F0,0B0,,0F0", {"row 1, cell 4", "F(0,0)", "twice", "row 1, cell 1"}},
+      {"0F0", {"row 1, cell 1", "backward", "stage 0, micro-batch 0", "missing"}},
+      {"0B0", {"row 1, cell 1", "BW(0,0) can never start", "F(0,0)", "missing"}},
+      {"0F0,0I0", {"row 1, cell 1", "W(0,0)", "missing"}},
+      {"0F0,0W0", {"row 1, cell 2", "W(0,0) can never start", "B(0,0)", "missing"}},
+      {"0F0,0I0,0B0", {"row 1, cell", "BW(0,0)", "B(0,0)"}},
+      {"0F0,0B0\n2F0,2B0",
+       {"row 2, cell 1", "F(2,0) can never start", "F(1,0)", "3 stages by row 2, cell 1"}},
+      {"0F1,0B1", {"F(0,0)", "missing", "2 micro-batches by row 1"}},
+  };
+  for (const BadInput& input : inputs) {
+    const auto message = message_of([&] { schedule_from_csv(input.text, "bad.csv"); });
+    EXPECT_TRUE(message.starts_with("bad.csv: ")) << input.text << "\n" << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    for (const std::string& word : input.named) {
+      EXPECT_NE(message.find(word), std::string::npos) << input.text << "\n" << message << "\n" << word;
+    }
+  }
+}
+
+TEST(ScheduleText, DrawsWhatFits) {
+  const Schedule schedule = named("gpipe", 2, 2);
+
+  const std::string text = schedule_text(schedule, simulate(schedule));
+
+  EXPECT_NE(text.find("worker 0 F0 F1 ........ BW1== BW0==\n"
+                      "worker 1 .. F0 F1 BW1== BW0== .....\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("bubble fraction, by makespan   33.3 %"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
+TEST(ScheduleText, StaysWithinTheTerminal) {
+  for (const Schedule& schedule : examples()) {
+    for (const int columns : {80, 120, 200}) {
+      std::istringstream text(schedule_text(schedule, simulate(schedule), {false, columns}));
+      std::string line;
+      bool drawn = false;
+      while (std::getline(text, line) && !line.starts_with("makespan")) {
+        if (line.starts_with("worker 0 ")) drawn = true;
+        EXPECT_LE(line.size(), static_cast<std::size_t>(columns)) << line;
+      }
+      EXPECT_TRUE(drawn || columns < 200 || simulate(schedule).makespan > 60) << schedule.name();
+    }
+  }
+}
+
+TEST(ScheduleText, SaysWhenItIsTooWide) {
+  const Schedule schedule = named("1f1b", 8, 64);
+
+  const std::string text = schedule_text(schedule, simulate(schedule), {true, 80});
+
+  EXPECT_NE(text.find("too wide to draw in 80 columns"), std::string::npos) << text;
+  EXPECT_NE(text.find("peak activations"), std::string::npos) << text;
+}
+
+TEST(ScheduleText, ColourChangesNothingButColour) {
+  const Schedule schedule = mixed_v();
+  std::string text = schedule_text(schedule, simulate(schedule), {true, 200});
+  EXPECT_NE(text.find("\x1b["), std::string::npos);
+  for (auto at = text.find('\x1b'); at != std::string::npos; at = text.find('\x1b')) {
+    text.erase(at, text.find('m', at) - at + 1);
+  }
+  EXPECT_NE(text.find("W0 "), std::string::npos) << text;
+  EXPECT_NE(text.find("worker 3"), std::string::npos);
+}
+
+TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
+  for (const Schedule& schedule : examples()) {
+    const Timeline timeline = simulate(schedule);
+    const std::vector<TracedRun> runs = {{"predicted", &schedule, &timeline},
+                                         {"measured", &schedule, &timeline}};
+
+    const auto trace = trace_json(runs, 1000);
+
+    std::size_t jobs = 0;
+    std::map<int, std::string> processes;
+    std::vector<int> peaks(static_cast<std::size_t>(schedule.workers()));
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] == "X") ++jobs;
+      if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+      if (event["ph"] == "C") {
+        auto& peak = peaks[event["tid"].get<std::size_t>() - 1];
+        peak = std::max(peak, event["args"]["stashes"].get<int>());
+      }
+    }
+    EXPECT_EQ(jobs, 2 * schedule.job_count());
+    EXPECT_EQ(processes, (std::map<int, std::string>{{1, "predicted"}, {2, "measured"}}));
+    EXPECT_EQ(peaks, timeline.peak_activations) << schedule.name();
+  }
+}
+
+TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
+  const Schedule schedule = named("gpipe", 2, 2);
+  Timeline timeline = simulate(schedule);
+  for (Span& span : timeline.spans) span = {span.start + 100, span.end + 100};
+  const TracedRun run{"measured", &schedule, &timeline};
+
+  const auto trace = trace_json({&run, 1}, 1e6);
+
+  const auto& events = trace["traceEvents"];
+  const auto job =
+      std::find_if(events.begin(), events.end(), [](const auto& e) { return e["name"] == "BW(1,1)"; });
+  ASSERT_NE(job, events.end());
+  EXPECT_EQ((*job)["ts"], 3e6);
+  EXPECT_EQ((*job)["dur"], 2e6);
+  EXPECT_EQ((*job)["args"].dump(), R"({"stage":1,"microbatch":1,"pass":"BW","weights_from":1})");
+}
+
+TEST(Json, KeepsRecomputation) {
+  ScheduleRequest request;
+  request.workers = 3;
+  request.microbatches = 4;
+  request.recompute = true;
+  const Costs costs = with_recomputation({});
+  const Schedule schedule = make_schedule("1f1b", request);
+  const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
+  EXPECT_TRUE(json.at("recompute"));
+  const ImportedSchedule back = schedule_from_json(json_text(json), "x.json");
+  EXPECT_TRUE(back.schedule.recompute());
+  EXPECT_EQ(simulate(back.schedule, back.costs).peak_activations, simulate(schedule, costs).peak_activations);
+}
+
+}  // namespace
+}  // namespace starpipe::plan

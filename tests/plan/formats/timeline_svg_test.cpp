@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/timeline_svg.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "starpipe/plan/registry/registry.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+Schedule named(const std::string& name, int workers, int microbatches) {
+  ScheduleRequest request;
+  request.workers = workers;
+  request.microbatches = microbatches;
+  return make_schedule(name, request);
+}
+
+/// All passes in one: B and W apart for even micro-batches.
+Schedule mixed(int workers, int microbatches) {
+  ScheduleSpec spec;
+  spec.name = "mixed";
+  spec.graph = StageGraph::chain(workers);
+  spec.microbatches = microbatches;
+  spec.workers = workers;
+  spec.split_backward = [](int, int b) { return b % 2 == 0; };
+  spec.placement = [](const Job& job) { return Placement{job.stage, job.stage}; };
+  spec.priority = [](const Job& job) { return job.microbatch; };
+  spec.discipline = Discipline::greedy;
+  return Schedule(spec);
+}
+
+std::string svg_of(const Schedule& schedule, const std::string& title = "title",
+                   const SvgOptions& options = {}) {
+  const Timeline timeline = simulate(schedule);
+  const SvgRun run{title, &schedule, &timeline};
+  return timeline_svg({&run, 1}, options);
+}
+
+/// <rect> elements inside groups of class "jobs".
+std::size_t job_rects(const std::string& svg) {
+  std::size_t count = 0;
+  for (auto group = svg.find("<g class=\"jobs\""); group != std::string::npos;
+       group = svg.find("<g class=\"jobs\"", group + 1)) {
+    const auto end = svg.find("</g>", group);
+    for (auto rect = svg.find("<rect", group); rect < end; rect = svg.find("<rect", rect + 1)) ++count;
+  }
+  return count;
+}
+
+/// Whether an XML parser takes it; nothing where python3 is missing.
+std::optional<bool> well_formed(const std::string& svg) {
+  if (std::system("python3 -c 'import xml.dom.minidom' >/dev/null 2>&1") != 0) return std::nullopt;
+  const auto file = std::filesystem::path(testing::TempDir()) /
+                    ("timeline_svg_test." + std::to_string(std::hash<std::string>{}(svg)));
+  std::ofstream(file, std::ios::binary) << svg;
+  const std::string command =
+      "python3 -c 'import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])' '" + file.string() + "'";
+  const bool ok = std::system(command.c_str()) == 0;
+  std::filesystem::remove(file);
+  return ok;
+}
+
+TEST(TimelineSvg, HasOneRectPerJob) {
+  for (const Schedule& schedule :
+       {named("1f1b", 4, 8), named("gpipe", 3, 5), named("ddp", 4, 8), mixed(4, 7)}) {
+    EXPECT_EQ(job_rects(svg_of(schedule)), schedule.job_count()) << schedule.name();
+  }
+}
+
+TEST(TimelineSvg, IsWellFormedWhateverTheTitle) {
+  const auto verdict = well_formed(
+      svg_of(mixed(4, 7), "a <b> & \"c\" \x01 \xff\xfe caf\xc3\xa9 \xed\xa0\x80 \xe0\x80\x80 \xef\xbf\xbf"));
+  if (!verdict) GTEST_SKIP() << "no python3";
+  EXPECT_TRUE(*verdict);
+}
+
+TEST(TimelineSvg, StatesTitleFiguresAndUnit) {
+  const std::string svg = svg_of(named("1f1b", 4, 8), "1f1b <predicted>", {"steps", 1200});
+  EXPECT_NE(svg.find("1f1b &lt;predicted&gt;"), std::string::npos);
+  EXPECT_NE(svg.find("makespan 33 steps, bubble fraction 27.3 % by makespan"), std::string::npos);
+  EXPECT_NE(svg.find("time (steps)"), std::string::npos);
+  EXPECT_EQ(svg.find("<script"), std::string::npos);
+}
+
+TEST(TimelineSvg, StacksRunsOnOneTimeScale) {
+  const Schedule schedule = named("1f1b", 2, 2);
+  const Timeline predicted = simulate(schedule);
+  auto spans = predicted.spans;
+  // A measured run starts at any time.
+  for (Span& span : spans) span = {1000 + 2 * span.start, 1000 + 2 * span.end};
+  const Timeline measured = evaluate(schedule, {}, spans);
+  const std::vector<SvgRun> runs = {{"predicted", &schedule, &predicted}, {"measured", &schedule, &measured}};
+
+  const std::string svg = timeline_svg(runs);
+
+  EXPECT_EQ(job_rects(svg), 2 * schedule.job_count());
+  EXPECT_LT(svg.find("predicted"), svg.find("measured"));
+  // The idle background of a worker's row spans its run: half of the plot for the first.
+  std::vector<double> widths;
+  const std::string width = "width=\"";
+  for (auto fill = svg.find("fill=\"url(#idle)\"/>"); fill != std::string::npos;
+       fill = svg.find("fill=\"url(#idle)\"/>", fill + 1)) {
+    widths.push_back(std::stod(svg.substr(svg.rfind(width, fill) + width.size())));
+  }
+  ASSERT_EQ(widths.size(), 4U);
+  EXPECT_NEAR(widths[0] * 2, widths[3], 0.02);
+}
+
+TEST(TimelineSvg, ShortSecondsAreShownInSmallerUnits) {
+  const Schedule schedule = named("gpipe", 2, 2);
+  Costs costs;
+  costs.durations = {{0.001, 0.001, 0.001}};
+  const Timeline timeline = simulate(schedule, costs);
+  const SvgRun run{"t", &schedule, &timeline};
+
+  const std::string svg = timeline_svg({&run, 1}, {"s", 1200});
+
+  EXPECT_NE(svg.find("makespan 9 ms"), std::string::npos);
+  EXPECT_NE(svg.find("time (ms)"), std::string::npos);
+}
+
+TEST(TimelineSvg, LargeSchedulesStaySmallAndWellFormed) {
+  const Schedule schedule = mixed(32, 1000);
+
+  const std::string svg = svg_of(schedule);
+
+  EXPECT_EQ(svg.find("class=\"labels\""), std::string::npos);
+  EXPECT_LT(svg.size(), std::size_t{3'000'000});
+  const auto verdict = well_formed(svg);
+  EXPECT_TRUE(verdict.value_or(true));
+}
+
+TEST(TimelineSvg, DrawsNothingWithoutRunsOrTime) {
+  const auto empty = well_formed(timeline_svg({}));
+  const Schedule schedule = named("gpipe", 1, 1);
+  Costs costs;
+  costs.durations = {{0, 0, 0}};
+  const Timeline timeline = simulate(schedule, costs);
+  const SvgRun run{"t", &schedule, &timeline};
+  const auto instant = well_formed(timeline_svg({&run, 1}));
+  if (!empty) GTEST_SKIP() << "no python3";
+  EXPECT_TRUE(*empty);
+  EXPECT_TRUE(*instant);
+}
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/partition/partition.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/search/search.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+PartitionRequest chain(const std::vector<double>& times, int workers) {
+  PartitionRequest request{.workers = workers};
+  for (const double time : times) {
+    request.layers.push_back({.name = "l", .time = {.F = time / 4, .B = time / 4, .W = time / 2}});
+  }
+  return request;
+}
+
+PartitionRequest general(PartitionRequest request) {
+  request.allocation = Allocation::general;
+  return request;
+}
+
+PartitionRequest placed(PartitionRequest request, std::vector<int> stage_workers) {
+  request.allocation = Allocation::placed;
+  request.stage_workers = std::move(stage_workers);
+  return request;
+}
+
+/// The worker of each layer.
+std::vector<int> owners(const Partition& partition, std::size_t layers) {
+  std::vector<int> owner;
+  std::size_t stage = 0;
+  for (std::size_t l = 0; l < layers; ++l) {
+    if (stage < partition.cuts.size() && static_cast<std::size_t>(partition.cuts[stage]) == l) ++stage;
+    owner.push_back(partition.stage_workers[stage]);
+  }
+  return owner;
+}
+
+struct Value {
+  double bottleneck = 0;
+  double memory = 0;
+};
+
+/// The definition, written down once more: by layers, with nothing added up before.
+Value by_definition(const PartitionRequest& request, const std::vector<int>& cuts,
+                    const std::vector<int>& stage_workers) {
+  std::vector<double> load(static_cast<std::size_t>(request.workers), 0);
+  std::vector<double> memory = load;
+  const std::size_t stages = stage_workers.size();
+  std::size_t stage = 0;
+  for (std::size_t l = 0; l < request.layers.size(); ++l) {
+    const LayerCosts& layer = request.layers[l];
+    if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) {
+      const auto from = static_cast<std::size_t>(stage_workers[stage++]);
+      const auto to = static_cast<std::size_t>(stage_workers[stage]);
+      const StageSizes& sent = request.layers[l - 1].sizes;
+      if (from != to) {
+        load[to] += request.alpha + request.beta * static_cast<double>(sent.activation);
+        load[from] += request.alpha + request.beta * static_cast<double>(sent.gradient);
+      }
+    }
+    const auto w = static_cast<std::size_t>(stage_workers[stage]);
+    const std::size_t following = std::min(stages - 1 - stage, request.stashes.size() - 1);
+    const Durations& time = layer.on(request.kinds.empty() ? 0 : request.kinds[w]);
+    load[w] += time.F + time.B + time.W;
+    memory[w] += static_cast<double>(layer.sizes.weights) * (2 + request.optimizer_states) +
+                 static_cast<double>(layer.sizes.stash) * request.stashes[following];
+  }
+  return {*std::ranges::max_element(load), *std::ranges::max_element(memory)};
+}
+
+/// Calls f(cuts) for all ways to cut the layers into `stages` stages.
+template <class Function>
+void for_all_cuts(int layers, int stages, std::vector<int> cuts, Function&& f) {
+  if (static_cast<int>(cuts.size()) + 1 == stages) return f(cuts);
+  for (int cut = cuts.empty() ? 1 : cuts.back() + 1; cut < layers; ++cut) {
+    cuts.push_back(cut);
+    for_all_cuts(layers, stages, cuts, f);
+    cuts.pop_back();
+  }
+}
+
+struct Best {
+  double bottleneck = infinity;  ///< within the memory limit
+  double memory = infinity;      ///< the least
+};
+
+/// All that the request allows, one after the other.
+Best brute_force(const PartitionRequest& request) {
+  Best best;
+  const auto consider = [&](const std::vector<int>& cuts, const std::vector<int>& workers) {
+    const Value value = by_definition(request, cuts, workers);
+    best.memory = std::min(best.memory, value.memory);
+    if (value.memory <= request.memory_limit) best.bottleneck = std::min(best.bottleneck, value.bottleneck);
+  };
+  const int layers = static_cast<int>(request.layers.size());
+  if (request.allocation == Allocation::placed) {
+    for_all_cuts(layers, static_cast<int>(request.stage_workers.size()), {},
+                 [&](const std::vector<int>& cuts) { consider(cuts, request.stage_workers); });
+  } else if (request.allocation == Allocation::contiguous) {
+    for (unsigned used = 1; used < 1U << static_cast<unsigned>(request.workers); ++used) {
+      std::vector<int> workers;
+      for (int w = 0; w < request.workers; ++w) {
+        if ((used >> static_cast<unsigned>(w) & 1U) != 0) workers.push_back(w);
+      }
+      if (static_cast<int>(workers.size()) > layers) continue;
+      for_all_cuts(layers, static_cast<int>(workers.size()), {},
+                   [&](const std::vector<int>& cuts) { consider(cuts, workers); });
+    }
+  } else {
+    std::vector<int> owner(static_cast<std::size_t>(layers), 0);
+    for (bool more = true; more;) {
+      std::vector<int> cuts;
+      std::vector<int> workers = {owner[0]};
+      for (std::size_t l = 1; l < owner.size(); ++l) {
+        if (owner[l] == owner[l - 1]) continue;
+        cuts.push_back(static_cast<int>(l));
+        workers.push_back(owner[l]);
+      }
+      if (static_cast<int>(workers.size()) <= request.most_stages.value_or(layers)) consider(cuts, workers);
+      more = false;
+      for (int& w : owner) {
+        if (++w < request.workers) {
+          more = true;
+          break;
+        }
+        w = 0;
+      }
+    }
+  }
+  return best;
+}
+
+class RandomRequests {
+ public:
+  int number(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
+
+  PartitionRequest next(int most_layers, int most_workers) {
+    PartitionRequest request{.workers = number(1, most_workers)};
+    const int layers = number(1, most_layers);
+    for (int l = 0; l < layers; ++l) {
+      const auto bytes = [&](int most) { return static_cast<std::uint64_t>(number(0, most)); };
+      const std::uint64_t activation = bytes(8);
+      request.layers.push_back(
+          {.name = "l",
+           .time = {.F = number(0, 5) + 0.0, .B = number(0, 5) + 0.0, .W = number(0, 9) + 0.0},
+           .sizes = {.activation = activation,
+                     .gradient = number(0, 3) == 0 ? bytes(8) : activation,
+                     .stash = bytes(9),
+                     .weights = bytes(6)}});
+    }
+    if (number(0, 1) == 1) request.alpha = number(0, 4);
+    if (number(0, 1) == 1) request.beta = number(0, 2) / 2.0;
+    request.optimizer_states = number(0, 2);
+    request.stashes = {1};
+    while (number(0, 2) > 0) request.stashes.push_back(request.stashes.back() + number(0, 2));
+    return request;
+  }
+
+  /// With workers of up to three kinds.
+  PartitionRequest mixed(PartitionRequest request) {
+    const int kinds = number(2, 3);
+    for (int w = 0; w < request.workers; ++w) request.kinds.push_back(number(0, kinds - 1));
+    for (LayerCosts& layer : request.layers) {
+      for (int kind = 1; kind < kinds; ++kind)
+        layer.others.push_back({.F = number(0, 9) + 0.0, .B = number(0, 9) + 0.0, .W = number(0, 9) + 0.0});
+    }
+    return request;
+  }
+
+ private:
+  std::mt19937 random_{20};
+};
+
+/// `partition` against all there is, without a limit and at some between none and plenty.
+void expect_optimal(PartitionRequest request, RandomRequests& random) {
+  SCOPED_TRACE(testing::Message() << request.layers.size() << " layers, " << request.workers << " workers");
+  const std::size_t layers = request.layers.size();
+  const double least = brute_force(request).memory;
+  std::vector<double> limits = {infinity};
+  if (least > 0) {
+    limits.push_back(least);
+    limits.push_back(least + random.number(1, 20));
+  }
+  for (const double limit : limits) {
+    request.memory_limit = limit;
+    const Partition found = partition(request);
+    const Value value = by_definition(request, found.cuts, found.stage_workers);
+    EXPECT_EQ(found.bottleneck, value.bottleneck);
+    EXPECT_LE(value.memory, limit);
+    EXPECT_EQ(found.bottleneck, brute_force(request).bottleneck);
+    EXPECT_TRUE(found.optimal());
+    EXPECT_EQ(owners(found, layers).size(), layers);
+    for (const WorkerLoad& load : found.loads) EXPECT_LE(load.load(), found.bottleneck);
+  }
+  if (least < 2) return;
+  request.memory_limit = least - 1;
+  try {
+    partition(request);
+    ADD_FAILURE() << "fits into " << least - 1;
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), EndsWith(" " + std::to_string(static_cast<long>(least))));
+  }
+}
+
+TEST(Partition, ContiguousIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 400; ++i) expect_optimal(random.next(9, 5), random);
+}
+
+TEST(Partition, PlacedIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 400; ++i) {
+    const PartitionRequest request = random.next(10, 4);
+    std::vector<int> workers;
+    const int stages = random.number(1, static_cast<int>(request.layers.size()));
+    for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
+    expect_optimal(placed(request, workers), random);
+  }
+}
+
+TEST(Partition, LayoutsAreOptimal) {
+  RandomRequests random;
+  for (const Layout layout : {Layout::loop, Layout::v}) {
+    for (const auto& [workers, chunks] : {std::pair{2, 2}, {3, 2}, {2, 3}, {2, 4}}) {
+      for (int i = 0; i < 20; ++i) {
+        PartitionRequest request = random.next(10, 1);
+        while (static_cast<int>(request.layers.size()) < workers * chunks) request = random.next(11, 1);
+        request.workers = workers;
+        expect_optimal(placed(request, layout_workers(layout, workers, chunks)), random);
+      }
+    }
+  }
+}
+
+TEST(Partition, GeneralIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 200; ++i) {
+    PartitionRequest request = general(random.next(7, 3));
+    if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
+    if (random.number(0, 2) == 0) request.alpha = request.beta = 0;
+    expect_optimal(request, random);
+  }
+}
+
+TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 300; ++i) {
+    expect_optimal(random.mixed(random.next(8, 4)), random);
+    PartitionRequest request = general(random.mixed(random.next(6, 3)));
+    if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
+    if (random.number(0, 1) == 0) request.alpha = request.beta = 0;
+    expect_optimal(request, random);
+    request = random.mixed(random.next(9, 4));
+    std::vector<int> workers;
+    const int stages = random.number(1, static_cast<int>(request.layers.size()));
+    for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
+    expect_optimal(placed(request, workers), random);
+  }
+}
+
+// Layers that a CPU needs k times as long for as a GPU: the GPU gets k times as many.
+TEST(Partition, AFasterWorkerGetsAsMuchMore) {
+  for (const int k : {2, 3, 7}) {
+    PartitionRequest request = chain(std::vector<double>(static_cast<std::size_t>(2 * (k + 1)), k), 2);
+    for (LayerCosts& layer : request.layers) layer.others = {{.F = 0.25, .B = 0.25, .W = 0.5}};
+    for (const bool gpu_first : {true, false}) {
+      request.kinds = gpu_first ? std::vector{1, 0} : std::vector{0, 1};
+      for (const PartitionRequest& asked : {request, general(request), placed(request, {0, 1})}) {
+        const Partition found = partition(asked);
+        const auto owner = owners(found, request.layers.size());
+        EXPECT_EQ(std::ranges::count(owner, gpu_first ? 0 : 1), 2 * k);
+        EXPECT_EQ(found.bottleneck, 2 * k);
+        EXPECT_TRUE(found.optimal());
+        EXPECT_EQ(evaluate_partition(request, found.cuts, found.stage_workers).lower_bound, 2 * k);
+      }
+    }
+  }
+}
+
+TEST(Partition, AWorkerThatWouldHoldUpTheOthersGetsNothing) {
+  PartitionRequest request = chain({1, 1, 1, 1}, 3);
+  for (LayerCosts& layer : request.layers) layer.others = {{.F = 100, .B = 100, .W = 100}};
+  request.kinds = {0, 1, 0};
+  for (const double limit : {infinity, 1e9}) {
+    request.memory_limit = limit;
+    const Partition found = partition(request);
+    EXPECT_THAT(found.stage_workers, ElementsAre(0, 2));
+    EXPECT_THAT(found.cuts, ElementsAre(2));
+  }
+}
+
+TEST(Partition, StageCostsAreThoseOfTheirDevices) {
+  PartitionRequest request = chain({4, 8, 12}, 2);
+  for (LayerCosts& layer : request.layers) layer.others = {{.F = 1, .B = 2, .W = 3}};
+  const Costs costs = stage_costs(request.layers, std::vector{2}, std::vector{1, 0});
+  EXPECT_EQ(costs.durations[0].W, 6);
+  EXPECT_EQ(costs.durations[1].W, 6);
+  EXPECT_EQ(costs.durations[0].F, 2);
+  EXPECT_EQ(costs.durations[1].F, 3);
+}
+
+TEST(Partition, KindsNeedTimes) {
+  PartitionRequest request = chain({1, 1}, 2);
+  request.kinds = {0, 1};
+  EXPECT_THROW(partition(request), InputError);
+  request.kinds = {0};
+  EXPECT_THROW(partition(request), InputError);
+}
+
+// Source 001, exercise on load balancing.
+const std::vector<double> exercise = {10, 10, 10, 10, 20, 20, 20, 20};
+
+TEST(Partition, ExerciseOfSource001) {
+  const PartitionRequest request = chain(exercise, 4);
+  const Partition naive = evaluate_partition(request, equal_cuts(8, 4), {0, 1, 2, 3});
+  EXPECT_THAT(naive.cuts, ElementsAre(2, 4, 6));
+  EXPECT_EQ(naive.bottleneck, 40);
+  EXPECT_EQ(naive.lower_bound, 30);
+  // Its "mixed" one.
+  const Partition mixed = partition(general(request));
+  EXPECT_EQ(mixed.bottleneck, 30);
+  EXPECT_TRUE(mixed.optimal());
+  for (const WorkerLoad& load : mixed.loads) EXPECT_EQ(load.load(), 30);
+  EXPECT_EQ(evaluate_partition(request, {1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 0, 1, 2, 3}).bottleneck, 30);
+  // Four layers of 20 on four workers that have neighbours only: two of them meet, or one has 20 + 10 + ...
+  const Partition contiguous = partition(request);
+  EXPECT_EQ(contiguous.bottleneck, 40);
+  EXPECT_TRUE(contiguous.optimal());
+  // A loop of two chunks reaches what mixing does.
+  EXPECT_EQ(partition(placed(request, layout_workers(Layout::loop, 4, 2))).bottleneck, 30);
+}
+
+TEST(Partition, EvenWhereTheBottleneckLeavesAChoice) {
+  EXPECT_THAT(partition(chain({9, 1, 1, 1, 1, 1, 1}, 3)).cuts, ElementsAre(1, 4));
+}
+
+// Source 002, theorem 5: contiguous over general is 2 - 1/k.
+TEST(Partition, ContiguousMayTakeAlmostTwiceAsLong) {
+  for (const int k : {2, 3}) {
+    const double part = 1.0 / (2 * k + 1);
+    std::vector<double> times;
+    for (int i = 0; i < k; ++i) {
+      for (const double time : {k + 0.0, part, k - 1.0, part}) times.push_back(time);
+    }
+    times.push_back(k);
+    times.insert(times.end(), static_cast<std::size_t>((k - 2) * (2 * k + 1) + 1), part);
+    times.push_back(1);
+    const PartitionRequest request = chain(times, 2 * k + 1);
+    const Partition best = partition(general(request));
+    EXPECT_TRUE(best.optimal());
+    EXPECT_NEAR(best.bottleneck, k, 1e-9);
+    EXPECT_NEAR(partition(request).bottleneck, 2 * k - 1 + part, 1e-9);
+  }
+}
+
+PartitionRequest weights(const std::vector<std::uint64_t>& bytes, int workers) {
+  PartitionRequest request = chain(std::vector<double>(bytes.size(), 1), workers);
+  for (std::size_t l = 0; l < bytes.size(); ++l) request.layers[l].sizes.weights = bytes[l];
+  request.optimizer_states = 0;
+  return request;
+}
+
+// Source 002, lemma 2.
+TEST(Partition, SomeFitOnlyWhenNotContiguous) {
+  PartitionRequest request = weights({1, 2, 1}, 2);
+  request.memory_limit = 4;  // weights and gradients
+  EXPECT_THAT(owners(partition(general(request)), 3), ElementsAre(0, 1, 0));
+  try {
+    partition(request);
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("limit of 4 bytes is too small for every partition"));
+    EXPECT_THAT(error.what(), EndsWith("fits is 6"));
+  }
+}
+
+TEST(Partition, MemoryFollowsTheSchedule) {
+  PartitionRequest request = chain({1, 1, 1, 1}, 2);
+  for (LayerCosts& layer : request.layers) layer.sizes = {.stash = 100, .weights = 10};
+  request.stashes = stashes_held(make_schedule("1f1b", {.workers = 2, .microbatches = 8}));
+  EXPECT_THAT(request.stashes, ElementsAre(1, 2));
+  const Partition even = partition(request);
+  EXPECT_THAT(even.cuts, ElementsAre(2));
+  EXPECT_EQ(even.loads[0].memory, 2 * 40 + 2 * 2 * 100);
+  EXPECT_EQ(even.loads[1].memory, 2 * 40 + 2 * 100);
+  request.memory_limit = 479;  // not for two layers on the first worker, of which it holds two stashes
+  const Partition tight = partition(request);
+  EXPECT_THAT(tight.cuts, ElementsAre(1));
+  EXPECT_EQ(tight.bottleneck, 3);
+}
+
+TEST(Partition, StashesOfNamedSchedules) {
+  const ScheduleRequest four{.workers = 4, .microbatches = 6};
+  EXPECT_THAT(stashes_held(make_schedule("1f1b", four)), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(stashes_held(make_schedule("1f1b", {.workers = 4, .microbatches = 3})),
+              ElementsAre(1, 2, 3, 3));
+  EXPECT_THAT(stashes_held(make_schedule("gpipe", four)), ElementsAre(6, 6, 6, 6));
+  EXPECT_THAT(stashes_held(make_schedule("eager-1f1b", four)), ElementsAre(1, 3, 5, 6));
+  EXPECT_THAT(stashes_held(make_schedule("naive", four)), ElementsAre(1, 1, 1, 1));
+}
+
+// What the memory model says, `simulate` shows: equal with one stage a worker, no more with several.
+TEST(Partition, MemoryIsWhatSimulateShows) {
+  RandomRequests random;
+  for (const char* name : {"1f1b", "gpipe", "interleaved-1f1b", "v-half", "looped-bfs"}) {
+    const ScheduleEntry& entry = find_schedule(name);
+    const Schedule schedule = make_schedule(name, {.workers = 3, .microbatches = 6});
+    const auto stage_workers = stage_workers_of(schedule);
+    ASSERT_TRUE(stage_workers);
+    for (int i = 0; i < 20; ++i) {
+      PartitionRequest request = random.next(12, 1);
+      while (static_cast<int>(request.layers.size()) < schedule.stages()) request = random.next(12, 1);
+      for (LayerCosts& layer : request.layers) layer.sizes.weights = 0;
+      request.workers = 3;
+      request.stashes = stashes_held(schedule);
+      const Partition found = partition(placed(request, *stage_workers));
+      const Timeline timeline = simulate(schedule, stage_costs(request.layers, found.cuts));
+      for (std::size_t w = 0; w < 3; ++w) {
+        const auto bytes = static_cast<double>(timeline.peak_activation_bytes[w]);
+        EXPECT_LE(bytes, found.loads[w].memory) << name;
+        if (entry.stages_per_worker == 1) {
+          EXPECT_EQ(bytes, found.loads[w].memory) << name;
+        }
+        EXPECT_NEAR(timeline.busy[w], 6 * found.loads[w].time, 1e-9) << name;
+      }
+    }
+  }
+}
+
+// A transfer costs as much as in a simulation in which it does not overlap compute.
+TEST(Partition, LoadIsBusyTimeAndTransfers) {
+  PartitionRequest request = chain({2, 4, 6, 2, 3}, 3);
+  for (LayerCosts& layer : request.layers) layer.sizes = {.activation = 3, .gradient = 3};
+  request.alpha = 0.25;
+  request.beta = 0.5;
+  const Partition found = partition(request);
+  Costs costs = stage_costs(request.layers, found.cuts);
+  costs.alpha = request.alpha;
+  costs.beta = request.beta;
+  costs.prefetch = false;
+  const Schedule schedule = make_schedule("1f1b", {.workers = 3, .microbatches = 400});
+  double sum = 0;
+  for (const WorkerLoad& load : found.loads) sum += load.load();
+  EXPECT_NEAR(sum, 17 + 4 * 1.75, 1e-9);
+  // In the long run the bottleneck is the period.
+  EXPECT_NEAR(simulate(schedule, costs).makespan / 400 / found.bottleneck, 1, 0.02);
+}
+
+TEST(Partition, FewerWorkersWhereTransfersCostMore) {
+  PartitionRequest request = chain({1, 1, 1, 1}, 4);
+  request.alpha = 10;
+  const Partition one = partition(request);
+  EXPECT_THAT(one.stage_workers, ElementsAre(0));
+  EXPECT_EQ(one.bottleneck, 4);
+  EXPECT_EQ(partition(general(request)).bottleneck, 4);
+  EXPECT_EQ(partition(placed(request, {0, 1, 2, 3})).bottleneck, 21);
+}
+
+TEST(Partition, LargeInputsEndWithABound) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> time(1, 10);
+  std::vector<double> times;
+  for (int l = 0; l < 300; ++l) times.push_back(time(random));
+  PartitionRequest request = chain(times, 16);
+  request.steps = 20'000;
+  for (LayerCosts& layer : request.layers) layer.sizes = {.activation = 1, .gradient = 1, .stash = 1};
+  request.alpha = 0.01;
+  for (const PartitionRequest& wide : {general(request), placed(request, layout_workers(Layout::v, 16, 2)),
+                                       placed(request, layout_workers(Layout::loop, 16, 3))}) {
+    const Partition found = partition(wide);
+    EXPECT_FALSE(found.optimal());
+    EXPECT_EQ(found.bottleneck, evaluate_partition(wide, found.cuts, found.stage_workers).bottleneck);
+    EXPECT_LT(found.bottleneck, 1.03 * found.lower_bound);
+  }
+  EXPECT_LT(partition(general(request)).bottleneck, partition(request).bottleneck);
+}
+
+void expect_refused(const PartitionRequest& request, const std::string& part) {
+  try {
+    partition(request);
+    ADD_FAILURE() << "accepted: " << part;
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(part));
+  }
+}
+
+TEST(Partition, RefusesWhatMakesNoSense) {
+  const PartitionRequest good = chain({1, 2, 3}, 2);
+  expect_refused(chain({}, 2), "there is no layer");
+  expect_refused(chain({1}, 0), "0 workers");
+  expect_refused(placed(good, {0, 1, 0, 1}), "3 layers do not make 4 stages");
+  expect_refused(placed(good, {0, 2}), "worker 2 does not exist");
+  expect_refused(placed(good, {}), "placement is missing");
+  PartitionRequest bad = good;
+  bad.layers[1].time.B = -1;
+  expect_refused(bad, "layer 1 (l): times");
+  bad = good;
+  bad.layers[1].time.F = infinity;
+  expect_refused(bad, "layer 1 (l): times");
+  bad = good;
+  bad.memory_limit = 0;
+  expect_refused(bad, "memory limit");
+  bad = good;
+  bad.alpha = -1;
+  expect_refused(bad, "communication costs");
+  bad = good;
+  bad.stashes.clear();
+  expect_refused(bad, "stashes");
+  EXPECT_THROW(evaluate_partition(good, {1}, {0}), InputError);
+  EXPECT_THROW(evaluate_partition(good, {3}, {0, 1}), InputError);
+  EXPECT_THROW(evaluate_partition(good, {0}, {0, 1}), InputError);
+}
+
+}  // namespace
+}  // namespace starpipe::plan

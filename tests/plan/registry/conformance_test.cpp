@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conformance stages say of schedules that we know, sound and not. What plug-ins do to them is in
+// tests/plugins.
+#include "starpipe/plan/registry/conformance.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "starpipe/plan/registry/registry.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using Verdict = Finding::Verdict;
+
+std::map<std::string_view, Finding> all_stages(std::string_view name) {
+  std::map<std::string_view, Finding> findings;
+  for (const ConformanceStage& stage : conformance_stages()) findings[stage.name] = stage.run(name);
+  return findings;
+}
+
+// The function of a plug-in may do anything.
+TEST(Conformance, AnEntryThatDoesNotKeepItsContract) {
+  const auto given = [](const char* name, auto build) { register_schedule({name, "odd", "tests", build}); };
+  const auto one_stage = [](int workers, int microbatches) {
+    return Schedule({.name = "one",
+                     .microbatches = microbatches,
+                     .workers = workers,
+                     .placement =
+                         [](const Job&) {
+                           return Placement{0, 0};
+                         },
+                     .priority = [](const Job& job) { return job.microbatch; }});
+  };
+  given("odd-int", [](const ScheduleRequest&) -> Schedule { throw 1; });
+  given("odd-exception", [](const ScheduleRequest&) -> Schedule { throw std::out_of_range("index 7"); });
+  given("odd-refusal", [](const ScheduleRequest&) -> Schedule { throw InputError("no"); });
+  given("odd-workers",
+        [one_stage](const ScheduleRequest& r) { return one_stage(r.workers + 1, r.microbatches); });
+  given("odd-microbatches",
+        [one_stage](const ScheduleRequest& r) { return one_stage(r.workers, r.microbatches + 1); });
+  given("odd-graph", [one_stage](const ScheduleRequest& r) { return one_stage(r.workers, r.microbatches); });
+  const ScheduleRequest request{.workers = 2, .microbatches = 3, .graph = StageGraph::chain(2)};
+  for (const char* name : {"odd-int", "odd-exception", "odd-workers", "odd-microbatches", "odd-graph"}) {
+    EXPECT_THROW(make_schedule(name, request), BrokenSchedule) << name;
+  }
+  try {
+    make_schedule("odd-refusal", request);
+    FAIL();
+  } catch (const BrokenSchedule&) {
+    FAIL() << "a refusal is no breach";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "no");
+  }
+  EXPECT_THROW(make_schedule("odd-graph", {.workers = 2, .microbatches = 3}), BrokenSchedule)
+      << "a chain of two";
+  EXPECT_THROW(make_schedule("1f1b", {.workers = 0, .microbatches = 3}), InputError);
+  EXPECT_THROW(make_schedule("1f1b", {.workers = 2, .microbatches = 0}), InputError);
+}
+
+TEST(Conformance, SchedulesOfOurs) {
+  for (const ScheduleEntry& entry : schedule_entries()) {
+    if (entry.source == "tests") continue;
+    for (const auto& [stage, finding] : all_stages(entry.name)) {
+      EXPECT_NE(finding.verdict, Verdict::failed) << entry.name << ", " << stage << ": " << finding.words;
+    }
+  }
+}
+
+TEST(Conformance, WhatApplies) {
+  const auto pipeline = all_stages("1f1b");
+  EXPECT_EQ(pipeline.at("chain").verdict, Verdict::passed);
+  EXPECT_EQ(pipeline.at("graph").verdict, Verdict::passed);
+  EXPECT_EQ(pipeline.at("split backward").verdict, Verdict::does_not_apply);
+  EXPECT_EQ(pipeline.at("memory limit").verdict, Verdict::passed);
+  EXPECT_EQ(pipeline.at("replicas").verdict, Verdict::does_not_apply);
+  EXPECT_EQ(all_stages("ddp").at("replicas").verdict, Verdict::passed);
+  EXPECT_EQ(all_stages("lpp").at("replicas").verdict, Verdict::passed);
+}
+
+// One stage a worker, B before W, with `change` made to it.
+template <class Change>
+std::map<std::string_view, Finding> findings_of(const std::string& name, Change change) {
+  register_schedule({name, "odd", "tests", [name, change](const ScheduleRequest& request) {
+                       const int workers = request.workers;
+                       const int microbatches = request.microbatches;
+                       ScheduleSpec spec{.name = name,
+                                         .graph = *request.graph,
+                                         .microbatches = microbatches,
+                                         .workers = workers,
+                                         .split_backward = [](int, int) { return true; },
+                                         .placement =
+                                             [workers](const Job& job) {
+                                               return Placement{job.stage % workers, job.stage % workers};
+                                             },
+                                         .priority = [](const Job& job) { return job.microbatch; },
+                                         .discipline = Discipline::greedy};
+                       change(spec);
+                       return Schedule(spec);
+                     }});
+  return all_stages(name);
+}
+
+TEST(Conformance, SplitBackward) {
+  const auto findings = findings_of("split", [](ScheduleSpec&) {});
+  EXPECT_EQ(findings.at("split backward").verdict, Verdict::passed) << findings.at("split backward").words;
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").words;
+}
+
+TEST(Conformance, AWorkerOfItsOwnForBackwardPasses) {
+  const auto findings = findings_of("elsewhere", [](ScheduleSpec& spec) {
+    spec.placement = [workers = spec.workers](const Job& job) {
+      return Placement{0, job.pass == Pass::F ? 0 : workers - 1};
+    };
+  });
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").words;
+  // With one worker it is bounded like any other.
+  EXPECT_EQ(findings.at("memory limit").verdict, Verdict::passed) << findings.at("memory limit").words;
+}
+
+TEST(Conformance, ALimitThatItsOwnOrderBreaks) {
+  const auto findings = findings_of("too-tight", [](ScheduleSpec& spec) {
+    spec.discipline = Discipline::ordered;
+    spec.priority = [](const Job& job) { return job.pass == Pass::F ? job.stage - 1000 : 1000 - job.stage; };
+    spec.memory_limits.assign(static_cast<std::size_t>(spec.workers), 2);
+  });
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
+  EXPECT_THAT(findings.at("chain").words, HasSubstr("memory limit of 2"));
+}
+
+TEST(Conformance, OnlyTreesGoWrong) {
+  const auto findings = findings_of("no-trees", [](ScheduleSpec& spec) {
+    if (!spec.graph.is_chain()) throw std::logic_error("a tree");
+  });
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed);
+  EXPECT_EQ(findings.at("graph").verdict, Verdict::failed);
+  EXPECT_THAT(findings.at("graph").words, HasSubstr("a tree"));
+}
+
+TEST(Conformance, OneWorkerOnly) {
+  const auto findings = findings_of("alone", [](ScheduleSpec& spec) {
+    if (spec.workers > 1) throw InputError("alone runs on one worker");
+  });
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
+  EXPECT_THAT(findings.at("chain").words, HasSubstr("alone runs on one worker"));
+}
+
+TEST(Conformance, AnUnknownName) { EXPECT_EQ(all_stages("2f2b").at("chain").verdict, Verdict::failed); }
+
+}  // namespace
+}  // namespace starpipe::plan

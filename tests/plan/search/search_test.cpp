@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/search/search.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "plan/search/exact_search.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// So much work whatever the clock says.
+SearchOptions work(double seconds, std::uint64_t seed = 1) {
+  return {.budget = 1e6, .work = seconds, .seed = seed};
+}
+
+SearchRequest request(int workers, int microbatches, int chunks, Layout layout, Durations durations,
+                      double comm, double limit) {
+  SearchRequest request{.workers = workers, .microbatches = microbatches, .chunks = chunks, .layout = layout};
+  request.costs.durations = {durations};
+  request.costs.alpha = comm;
+  request.memory_limit = limit;
+  return request;
+}
+
+SearchProblem problem_of(const SearchRequest& request) {
+  return {.workers = request.workers,
+          .microbatches = request.microbatches,
+          .stage_workers = layout_workers(*request.layout, request.workers, *request.chunks),
+          .costs = request.costs,
+          .stash = request.stash,
+          .memory_limit = request.memory_limit};
+}
+
+TEST(Layout, PlacesTheStages) {
+  EXPECT_THAT(layout_workers(Layout::loop, 3, 2), ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(layout_workers(Layout::v, 3, 3), ElementsAre(0, 1, 2, 2, 1, 0, 0, 1, 2));
+  EXPECT_EQ(parse_layout("v"), Layout::v);
+  EXPECT_THROW(parse_layout("w"), InputError);
+}
+
+/// Up to these sizes; stages and stashes differ, no limit is felt. `pick(low, high)`: a random number.
+template <typename Pick>
+SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks, int most_microbatches) {
+  const int workers = pick(1, most_workers);
+  const int chunks = pick(1, most_chunks);
+  const Layout layout = pick(0, 1) == 0 ? Layout::v : Layout::loop;
+  SearchRequest r = request(workers, pick(1, most_microbatches), chunks, layout, {}, 0, 1e9);
+  r.costs.alpha = pick(0, 2) * 0.3;
+  r.costs.durations.clear();
+  r.stash.clear();
+  for (int s = 0; s < workers * chunks; ++s) {
+    r.costs.durations.push_back({0.5 * pick(0, 6), 0.5 * pick(1, 6), 0.5 * pick(0, 6)});
+    r.stash.push_back(pick(1, 3));
+  }
+  return r;
+}
+
+// What a result promises, on problems of all kinds.
+TEST(Search, ResultsKeepTheLimitAndTheBound) {
+  std::mt19937 random(7);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  for (int round = 0; round < 60; ++round) {
+    SearchRequest r = uneven_request(pick, 5, 3, 9);
+    const double least = least_memory_limit(problem_of(r));
+    r.memory_limit = least * (1 + 0.25 * pick(0, 6));
+    const SearchResult result = search(r, work(0.01));
+
+    EXPECT_EQ(check(result.schedule).problem, "");
+    EXPECT_TRUE(result.complete);
+    EXPECT_EQ(result.schedule.discipline(), Discipline::ordered);
+    EXPECT_EQ(result.lower_bound, lower_bound(problem_of(r)));
+    EXPECT_GE(result.timeline.makespan, result.lower_bound * (1 - 1e-9));
+    for (const double peak : result.peak_memory) EXPECT_LE(peak, r.memory_limit * (1 + 1e-9));
+  }
+}
+
+TEST(Search, PeakMemoryIsThatOfTheSimulatedRun) {
+  const SearchResult result = search(request(4, 8, 2, Layout::v, {3, 2, 1}, 0.5, 5), work(0.05));
+  for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(result.peak_memory[w], result.timeline.peak_activations[w]);
+  EXPECT_THAT(result.timeline.peak_activations, testing::Each(testing::Le(5)));
+  EXPECT_THAT(result.schedule.memory_limits(), testing::Each(5));
+}
+
+TEST(Search, IsDeterministic) {
+  const SearchRequest r = request(4, 8, 2, Layout::v, {12.96, 13.22, 9.76}, 0.67, 4);
+  const SearchResult first = search(r, work(0.1));
+  const SearchResult again = search(r, work(0.1));
+  EXPECT_EQ(first.schedule, again.schedule);
+  EXPECT_GT(first.timeline.makespan, first.lower_bound * 1.001);  // it did not stop at the bound
+}
+
+TEST(Search, EndsWithItsBudget) {
+  const SearchResult result =
+      search(request(4, 8, 2, Layout::v, {12.96, 13.22, 9.76}, 0.67, 4), {.budget = 0.02, .work = 1e6});
+  EXPECT_FALSE(result.complete);
+  EXPECT_TRUE(check(result.schedule).ok());
+}
+
+int builds = 0;
+const bool registered_counting = register_schedule({"counting", "has no answer and counts the requests",
+                                                    "this test", [](const ScheduleRequest&) -> Schedule {
+                                                      ++builds;
+                                                      throw InputError("counting: no answer");
+                                                    }});
+
+// Large problems have named schedules that take long to build, and several placements to build them for.
+TEST(Search, SpendsNoTimeOnNamesWhenItsBudgetIsSpent) {
+  const SearchRequest r{.workers = 4, .microbatches = 8};
+  builds = 0;
+  EXPECT_TRUE(check(search(r, {.budget = 1e-9, .work = 1e6}).schedule).ok());
+  EXPECT_EQ(builds, 0);
+  search(r, work(0.01));
+  EXPECT_GT(builds, 0);
+}
+
+// Whatever has a name and fits is where the search starts.
+TEST(Search, IsNeverWorseThanANamedSchedule) {
+  constexpr int workers = 4;
+  int compared = 0;
+  for (const ScheduleEntry& entry : schedule_entries()) {
+    for (const int chunks : {1, 2}) {
+      ScheduleRequest named{
+          .workers = workers, .microbatches = 6, .graph = StageGraph::chain(workers * chunks)};
+      if (chunks > 1) named.stage_workers = layout_workers(Layout::loop, workers, chunks);
+      std::optional<Schedule> schedule;
+      try {
+        schedule = entry.build(named);
+      } catch (const InputError&) {
+        continue;  // it has no answer to this request
+      }
+      const bool loops = std::ranges::all_of(schedule->order(), [&](JobId id) {
+        const int worker = schedule->job(id).stage % workers;
+        return schedule->placement(id) == Placement{.weights = worker, .compute = worker};
+      });
+      if (!loops || !check(*schedule).ok()) continue;
+      SearchRequest r = request(workers, 6, chunks, Layout::loop, {2, 3, 1}, 0.25, 1);
+      const Timeline timeline = simulate(*schedule, r.costs);
+      r.memory_limit = std::ranges::max(timeline.peak_activations);
+      EXPECT_LE(search(r, work(0.02)).timeline.makespan, timeline.makespan * (1 + 1e-9)) << entry.name;
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 4);
+}
+
+TEST(Search, RefusesLimitsThatNoScheduleKeeps) {
+  const auto search_within = [](double limit) {
+    return [limit] { return search(request(4, 8, 2, Layout::v, {1, 1, 1}, 0, limit), work(0.01)); };
+  };
+  EXPECT_THAT(search_within(1),
+              ThrowsMessage<InputError>(HasSubstr("memory limit of 1: the least feasible limit is 2")));
+  EXPECT_THAT(search_within(2)().timeline.peak_activations, ElementsAre(2, 2, 2, 2));
+
+  SearchRequest uneven = request(2, 3, 2, Layout::loop, {1, 1, 1}, 0, 99);
+  uneven.stash = {10, 20, 90, 70};
+  EXPECT_THAT([&] { return search(uneven, work(0.01)); },
+              ThrowsMessage<InputError>(HasSubstr("memory limit of 99: the least feasible limit is 100")));
+  uneven.memory_limit = 100;
+  EXPECT_THAT(search(uneven, work(0.01)).peak_memory, ElementsAre(100, 90));
+}
+
+TEST(Search, RefusesWrongInput) {
+  const SearchRequest good = request(2, 3, 1, Layout::v, {1, 1, 1}, 0, 2);
+  const auto refuses = [&](auto change, const char* culprit) {
+    SearchRequest bad = good;
+    change(bad);
+    EXPECT_THAT([&] { return search(bad, work(0.01)); }, ThrowsMessage<InputError>(HasSubstr(culprit)));
+  };
+  refuses([](SearchRequest& r) { r.workers = 0; }, "worker");
+  refuses([](SearchRequest& r) { r.microbatches = 0; }, "micro-batch");
+  refuses([](SearchRequest& r) { r.chunks = 0; }, "chunk");
+  refuses([](SearchRequest& r) { r.memory_limit = -1; }, "-1");
+  refuses([](SearchRequest& r) { r.stash = {1, 2, 3}; }, "3 stages");
+  refuses([](SearchRequest& r) { r.costs.durations.resize(3); }, "3 stages");
+  refuses([](SearchRequest& r) { r.costs.durations[0].W = -2; }, "W=-2");
+  refuses([](SearchRequest& r) { r.costs.prefetch = false; }, "prefetch");
+}
+
+// Without chunks, a share of the model is what one stage a worker would be: more chunks halve its costs.
+TEST(Search, ChoosesChunksAndCountsSharesOfTheModel) {
+  SearchRequest r{.workers = 4, .microbatches = 4};
+  r.costs.durations = {{12, 12, 12}};
+  r.memory_limit = 3;
+  const SearchResult result = search(r, work(0.5));
+  EXPECT_EQ(result.schedule.stages(), 4 * result.chunks);
+  EXPECT_EQ(result.costs.duration(0).F, 12.0 / result.chunks);
+  for (const double peak : result.peak_memory) EXPECT_LE(peak, 3 + 1e-9);
+  r.chunks = 1;
+  EXPECT_LT(result.timeline.makespan, search(r, work(0.1)).timeline.makespan);
+}
+
+TEST(Search, SplitsUnevenShares) {
+  SearchRequest r{.workers = 2, .microbatches = 3};
+  r.costs.durations = {{4, 4, 4}, {8, 8, 8}};
+  r.stash = {1, 2};
+  r.memory_limit = 100;
+  const SearchResult result = search(r, work(0.1));
+  double forward = 0;
+  for (int s = 0; s < result.schedule.stages(); ++s) forward += result.costs.duration(s).F;
+  EXPECT_DOUBLE_EQ(forward, 12);
+}
+
+struct Small {
+  int workers, microbatches, chunks;
+  Layout layout;
+  Durations durations;
+  double comm;
+  double limit;
+};
+
+class SmallProblems : public testing::TestWithParam<Small> {};
+
+TEST_P(SmallProblems, AreSolvedToTheOptimum) {
+  const Small& p = GetParam();
+  const SearchRequest r =
+      request(p.workers, p.microbatches, p.chunks, p.layout, p.durations, p.comm, p.limit);
+  const SearchResult result = search(r, work(2));
+  const SearchProblem problem = problem_of(r);
+  EXPECT_DOUBLE_EQ(exact::BranchAndBound(problem).run(result.timeline.makespan), result.timeline.makespan);
+}
+
+constexpr Durations unit{1, 1, 1};
+constexpr Durations uneven{3, 2, 1.5};
+constexpr Durations profiled{12.96, 13.22, 9.76};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SmallProblems,
+    testing::Values(Small{2, 6, 1, Layout::loop, unit, 0.5, 2}, Small{2, 6, 1, Layout::loop, uneven, 0.7, 2},
+                    Small{3, 4, 1, Layout::loop, uneven, 0.7, 3},
+                    Small{3, 6, 1, Layout::loop, profiled, 0.67, 2}, Small{4, 6, 1, Layout::loop, unit, 0, 4},
+                    Small{4, 6, 1, Layout::loop, profiled, 0.67, 3},
+                    Small{4, 4, 1, Layout::loop, uneven, 0.7, 2},
+                    Small{2, 4, 2, Layout::loop, uneven, 0.7, 4},
+                    Small{2, 6, 2, Layout::v, profiled, 0.67, 3}, Small{2, 6, 2, Layout::v, unit, 0.5, 4},
+                    Small{3, 4, 2, Layout::v, uneven, 0.7, 4}, Small{4, 2, 2, Layout::v, profiled, 0.67, 3},
+                    Small{4, 3, 2, Layout::v, uneven, 0.7, 3}));
+
+// The exact method finds what a search that stopped early misses; else the tests above could not fail.
+TEST(ExactSearch, FindsBetterSchedules) {
+  const SearchProblem problem = problem_of(request(2, 4, 2, Layout::loop, uneven, 0.7, 4));
+  EXPECT_LT(exact::BranchAndBound(problem).run(100), 60);
+}
+
+// Uneven stages and stashes, where no formula for equal ones may be used.
+TEST(LowerBound, IsBelowTheOptimum) {
+  std::mt19937 random(11);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  int reached = 0;
+  for (int round = 0; round < 60; ++round) {
+    SearchRequest r = uneven_request(pick, 3, 2, 3);
+    r.memory_limit = least_memory_limit(problem_of(r)) * (1 + pick(0, 4) * (pick(0, 3) > 0 ? 0.25 : 3));
+    const SearchProblem problem = problem_of(r);
+    const double optimum = exact::BranchAndBound(problem).run(search(r, work(0.05)).timeline.makespan);
+    EXPECT_LE(lower_bound(problem), optimum * (1 + 1e-9)) << round;
+    if (lower_bound(problem) >= optimum * (1 - 1e-9)) ++reached;
+  }
+  EXPECT_GE(reached, 20);
+}
+
+TEST(LowerBound, OfOneWorkerIsItsWork) {
+  EXPECT_DOUBLE_EQ(lower_bound({.workers = 1, .microbatches = 5}), 15);
+}
+
+TEST(LowerBound, CountsFillAndTransfers) {
+  // The last of 3 workers starts after two stages and two transfers; its W fill the time in which B drains.
+  SearchProblem problem{.workers = 3, .microbatches = 4, .stage_workers = {0, 1, 2}};
+  problem.costs.alpha = 0.5;
+  EXPECT_DOUBLE_EQ(lower_bound(problem), 2 * 1.5 + 4 * 3);
+}
+
+// Worker 0 of 4 has room for one micro-batch, so they follow each other: a round trip of 4 F, 4 B and a W
+// each.
+TEST(LowerBound, KnowsMemory) {
+  SearchProblem problem{.workers = 4, .microbatches = 5, .stage_workers = {0, 1, 2, 3}};
+  problem.memory_limit = 1;
+  EXPECT_DOUBLE_EQ(lower_bound(problem), 5 * 9);
+}
+
+// Two micro-batches leave most of it empty, from the first F to the last B.
+TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
+  SearchProblem problem{.workers = 4, .microbatches = 2, .stage_workers = {0, 1, 2, 3}};
+  const double bound = lower_bound(problem);
+  EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
+  for (const double limit : {2.0, 10.0, 1000.0, 1e15}) {
+    problem.memory_limit = limit;
+    EXPECT_DOUBLE_EQ(lower_bound(problem), bound) << limit;
+  }
+}
+
+// Worker 1 of 2 has both stages at the turn of a V and room for one micro-batch. In one's way are W of the
+// upper stage and B of the lower one; and memory is free while a F between the two W, or without one the
+// second W, runs, and during the first of the two F. Stashes take 12 of a micro-batch alone and 3 more, but
+// of the first and the last two; filling and emptying leave 1 each, 2 times start and end on worker 0.
+TEST(LowerBound, KnowsTheTurnOfAV) {
+  SearchProblem problem{.workers = 2, .microbatches = 4, .stage_workers = {0, 1, 1, 0}};
+  problem.memory_limit = 2;
+  const double bound = lower_bound(problem);
+  EXPECT_DOUBLE_EQ(bound, 2 + (4 * 12 + 2 * 3 + 2) / 2.0);
+  EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
+}
+
+// The last stashes of the two stages at a turn may end with one B, so there is less to empty than elsewhere.
+TEST(LowerBound, CountsTheEndOfATurnOnce) {
+  SearchProblem problem{.workers = 3, .microbatches = 2, .stage_workers = {0, 1, 2, 2, 1, 0}};
+  problem.costs.durations = {{9, 10, 5}};
+  problem.memory_limit = 5;
+  EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9));
+}
+
+// As above for all optima, where the area of memory decides: any placement, little memory.
+TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
+  std::mt19937 random(5);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  for (int round = 0; round < 100; ++round) {
+    const bool even = pick(0, 1) == 0;
+    SearchRequest r = uneven_request(pick, 2, 2, 5);
+    if (even) r.costs.durations.resize(1), r.stash.resize(1);
+    SearchProblem problem = problem_of(r);
+    if (pick(0, 3) == 0) std::ranges::reverse(problem.stage_workers);
+    problem.memory_limit = least_memory_limit(problem) * (1 + 0.25 * pick(0, 2));
+    EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9) * (1 + 1e-9)) << round;
+  }
+}
+
+// Source: docs/search.md. 6 units of memory on 16 workers, 64 micro-batches: more than a fifth is idle with
+// one to four chunks, in a V or a loop.
+TEST(LowerBound, LeavesMoreThanAFifthIdleAtSixUnits) {
+  constexpr double work = 64 * (12.96 + 13.22 + 9.76);
+  for (const int chunks : {1, 2, 3, 4}) {
+    for (const Layout layout : {Layout::v, Layout::loop}) {
+      const Durations stage{12.96 / chunks, 13.22 / chunks, 9.76 / chunks};
+      const SearchRequest r = request(16, 64, chunks, layout, stage, 0.67, 6 * chunks);
+      EXPECT_LT(work / lower_bound(problem_of(r)), 0.786) << chunks << to_string(layout);
+    }
+  }
+}
+
+// Source: docs/search.md. 9 units of memory on 16 workers in a V, 64 micro-batches.
+TEST(LowerBound, IsNearlyReachedBySixteenWorkers) {
+  const SearchRequest r = request(16, 64, 2, Layout::v, {6.48, 6.61, 4.88}, 0.67, 18);
+  const SearchResult result = search(r, work(1));
+  EXPECT_LE(result.timeline.makespan, result.lower_bound * 1.02);
+}
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate, evaluate and count_transfers against the slow reference, and against properties that need no
+// reference at all, on random schedules and costs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "plan/random_schedules.hpp"
+#include "plan/slow_reference.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Case {
+  Schedule schedule;
+  Costs costs;
+};
+
+/// A schedule that `check` accepts under `discipline`.
+Case random_case(testing::Random& random, Discipline discipline) {
+  testing::Options options;
+  options.one_worker_a_stash = discipline == Discipline::bounded;
+  options.sound_priority = discipline == Discipline::ordered ? 0.8 : 0.4;
+  while (true) {
+    Schedule schedule(testing::random_spec(random, options));
+    if (discipline == Discipline::bounded) {
+      schedule = schedule.with(discipline, testing::random_limits(random, schedule));
+    } else {
+      schedule = schedule.with(discipline);
+    }
+    if (!check(schedule).ok()) continue;
+    if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
+    const int stages = schedule.stages();
+    return {std::move(schedule), testing::random_costs(random, stages)};
+  }
+}
+
+std::string describe(const Case& c, const std::vector<Span>& spans) {
+  std::ostringstream out;
+  out << to_string(c.schedule.discipline()) << " S=" << c.schedule.stages()
+      << " B=" << c.schedule.microbatches() << " W=" << c.schedule.workers() << " alpha=" << c.costs.alpha
+      << " beta=" << c.costs.beta << " prefetch=" << c.costs.prefetch
+      << " recompute=" << c.schedule.recompute() << "\n";
+  for (const JobId id : c.schedule.order()) {
+    out << to_string(c.schedule.job(id)) << " on " << c.schedule.compute(id) << ": " << spans[id].start
+        << ".." << spans[id].end << "\n";
+  }
+  return out.str();
+}
+
+class Simulate : public ::testing::TestWithParam<Discipline> {
+ protected:
+  template <class Test>
+  void each(std::uint64_t seed, int rounds, Test test) {
+    testing::Random random(seed * 10 + static_cast<std::uint64_t>(GetParam()));
+    for (int round = 0; round < rounds && !HasFailure(); ++round) {
+      SCOPED_TRACE("round " + std::to_string(round));
+      test(random_case(random, GetParam()), random);
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Disciplines, Simulate,
+                         ::testing::Values(Discipline::greedy, Discipline::bounded, Discipline::ordered),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
+
+TEST_P(Simulate, EqualsTheSlowReference) {
+  each(20, 1200, [](const Case& c, testing::Random&) {
+    const Timeline timeline = simulate(c.schedule, c.costs);
+    const auto slow = testing::slow_simulate(c.schedule, c.costs);
+    ASSERT_TRUE(slow.finished);
+    for (const JobId id : c.schedule.order()) {
+      ASSERT_EQ(timeline.spans[id].start, slow.spans[id].start) << to_string(c.schedule.job(id)) << "\n"
+                                                                << describe(c, slow.spans);
+      ASSERT_EQ(timeline.spans[id].end, slow.spans[id].end) << describe(c, slow.spans);
+    }
+  });
+}
+
+TEST_P(Simulate, KeepsEveryDependencyWithItsTransfer) {
+  each(21, 1200, [](const Case& c, testing::Random&) {
+    const Timeline timeline = simulate(c.schedule, c.costs);
+    for (const JobId id : c.schedule.order()) {
+      const Span& span = timeline.spans[id];
+      ASSERT_GE(span.start, testing::arrival(c.schedule, c.costs, timeline.spans, id))
+          << to_string(c.schedule.job(id)) << "\n"
+          << describe(c, timeline.spans);
+      ASSERT_EQ(span.end - span.start, testing::duration(c.schedule, c.costs, id));
+    }
+  });
+}
+
+TEST_P(Simulate, RunsOneJobAtATimeOnAWorker) {
+  each(22, 1200, [](const Case& c, testing::Random&) {
+    const Timeline timeline = simulate(c.schedule, c.costs);
+    for (int w = 0; w < c.schedule.workers(); ++w) {
+      const auto mine = c.schedule.order(w);
+      for (const JobId a : mine) {
+        for (const JobId b : mine) {
+          if (a == b) continue;
+          const Span& x = timeline.spans[a];
+          const Span& y = timeline.spans[b];
+          ASSERT_LE(std::min(x.end, y.end) - std::max(x.start, y.start), 0) << describe(c, timeline.spans);
+        }
+      }
+    }
+  });
+}
+
+/// Only with every duration above zero and inputs fetched in advance: then the spans say what a worker
+/// knew when it picked.
+TEST_P(Simulate, NeverIdlesNorPassesOverAReadyJob) {
+  if (GetParam() == Discipline::bounded) GTEST_SKIP() << "a refusal is a reason to idle; see the reference";
+  const bool ordered = GetParam() == Discipline::ordered;
+  each(23, 1200, [&](Case c, testing::Random&) {
+    c.costs.prefetch = true;
+    for (Durations& d : c.costs.durations) d = {d.F + 0.25, d.B + 0.25, d.W + 0.25};
+    const Timeline timeline = simulate(c.schedule, c.costs);
+    const auto& spans = timeline.spans;
+    for (int w = 0; w < c.schedule.workers(); ++w) {
+      const auto mine = c.schedule.order(w);
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        const double ready = testing::arrival(c.schedule, c.costs, spans, mine[i]);
+        if (ordered) {
+          const double free = i == 0 ? 0 : spans[mine[i - 1]].end;
+          ASSERT_EQ(spans[mine[i]].start, std::max(free, ready)) << describe(c, spans);
+          continue;
+        }
+        double busy_meanwhile = 0;
+        for (const JobId other : mine) {
+          busy_meanwhile += std::max(
+              0.0, std::min(spans[other].end, spans[mine[i]].start) - std::max(spans[other].start, ready));
+          if (spans[other].start >= ready && spans[other].start < spans[mine[i]].start) {
+            ASSERT_LT(c.schedule.rank(other), c.schedule.rank(mine[i])) << describe(c, spans);
+          }
+        }
+        ASSERT_EQ(busy_meanwhile, spans[mine[i]].start - ready) << describe(c, spans);
+      }
+    }
+  });
+}
+
+TEST_P(Simulate, RunsEachWorkersJobsInOrderWhenOrdered) {
+  if (GetParam() != Discipline::ordered) GTEST_SKIP();
+  each(24, 1000, [](const Case& c, testing::Random&) {
+    const Timeline timeline = simulate(c.schedule, c.costs);
+    for (int w = 0; w < c.schedule.workers(); ++w) {
+      const auto mine = c.schedule.order(w);
+      for (std::size_t i = 1; i < mine.size(); ++i) {
+        ASSERT_GE(timeline.spans[mine[i]].start, timeline.spans[mine[i - 1]].end);
+      }
+    }
+  });
+}
+
+TEST_P(Simulate, KeepsTheLimitsWhenBounded) {
+  if (GetParam() != Discipline::bounded) GTEST_SKIP();
+  int tight = 0;
+  each(25, 1500, [&](const Case& c, testing::Random&) {
+    const Timeline timeline = simulate(c.schedule, c.costs);
+    for (int w = 0; w < c.schedule.workers(); ++w) {
+      const int peak = timeline.peak_activations[static_cast<std::size_t>(w)];
+      ASSERT_LE(peak, c.schedule.memory_limits()[static_cast<std::size_t>(w)]) << describe(c, timeline.spans);
+    }
+    const auto free = simulate(c.schedule.with(Discipline::greedy), c.costs);
+    tight += free.peak_activations != timeline.peak_activations ? 1 : 0;
+  });
+  EXPECT_GT(tight, 200) << "the limits hardly ever mattered";
+}
+
+TEST_P(Simulate, IsDeterministic) {
+  each(26, 50, [](const Case& c, testing::Random&) {
+    const Timeline a = simulate(c.schedule, c.costs);
+    const Timeline b = simulate(c.schedule, c.costs);
+    for (const JobId id : c.schedule.order()) {
+      ASSERT_EQ(a.spans[id].start, b.spans[id].start);
+      ASSERT_EQ(a.spans[id].end, b.spans[id].end);
+    }
+  });
+}
+
+void expect_metrics(const Case& c, const Timeline& timeline) {
+  const auto& spans = timeline.spans;
+  std::set<double> times;
+  double first = 1e300, last = -1e300, busy = 0, device_span = 0, most_busy = 0;
+  for (const JobId id : c.schedule.order()) {
+    first = std::min(first, spans[id].start);
+    last = std::max(last, spans[id].end);
+    times.insert({spans[id].start, spans[id].end});
+  }
+  for (int w = 0; w < c.schedule.workers(); ++w) {
+    double mine = 0, from = 1e300, to = -1e300;
+    for (const JobId id : c.schedule.order()) {
+      if (c.schedule.compute(id) != w) continue;
+      mine += spans[id].end - spans[id].start;
+      from = std::min(from, spans[id].start);
+      to = std::max(to, spans[id].end);
+    }
+    EXPECT_EQ(timeline.busy.at(static_cast<std::size_t>(w)), mine);
+    busy += mine;
+    most_busy = std::max(most_busy, mine);
+    device_span = std::max(device_span, to - from);
+    testing::SlowMemory peak;
+    for (const double time : times) {
+      const auto now = testing::slow_memory(c.schedule, c.costs, spans, w, time);
+      peak.stashes = std::max(peak.stashes, now.stashes);
+      peak.bytes = std::max(peak.bytes, now.bytes);
+    }
+    EXPECT_EQ(timeline.peak_activations.at(static_cast<std::size_t>(w)), peak.stashes)
+        << "worker " << w << "\n"
+        << describe(c, spans);
+    EXPECT_EQ(timeline.peak_activation_bytes.at(static_cast<std::size_t>(w)), peak.bytes)
+        << "worker " << w << "\n"
+        << describe(c, spans);
+  }
+  EXPECT_EQ(timeline.makespan, last - first);
+  EXPECT_EQ(timeline.device_span, device_span);
+  if (last > first) {
+    EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 1 - busy / (c.schedule.workers() * (last - first)));
+  }
+  if (device_span > 0) {
+    EXPECT_DOUBLE_EQ(timeline.device_bubble_fraction, 1 - most_busy / device_span);
+  }
+  EXPECT_TRUE(std::isfinite(timeline.bubble_fraction)) << describe(c, spans);
+  EXPECT_TRUE(std::isfinite(timeline.device_bubble_fraction)) << describe(c, spans);
+  EXPECT_EQ(timeline.received, count_transfers(c.schedule, c.costs));
+}
+
+TEST_P(Simulate, MetricsEqualBruteForce) {
+  each(27, 600, [](const Case& c, testing::Random&) { expect_metrics(c, simulate(c.schedule, c.costs)); });
+}
+
+/// Spans as a measurement gives them: feasible, but later than they need to be and not from 0.
+TEST_P(Simulate, MetricsOfMeasuredSpansEqualBruteForce) {
+  each(28, 600, [](const Case& c, testing::Random& random) {
+    std::vector<Span> spans(c.schedule.slots());
+    std::vector<double> free(static_cast<std::size_t>(c.schedule.workers()),
+                             testing::between(random, 0, 20) / 4.0);
+    for (const JobId id : topological_order(c.schedule)) {
+      double& mine = free[static_cast<std::size_t>(c.schedule.compute(id))];
+      double start = mine;
+      c.schedule.for_each_pred(id, [&](JobId before) { start = std::max(start, spans[before].end); });
+      if (testing::chance(random, 0.5)) start += testing::between(random, 0, 4) / 4.0;
+      spans[id] = {start, start + testing::between(random, 0, 6) / 4.0};
+      mine = spans[id].end;
+    }
+    expect_metrics(c, evaluate(c.schedule, c.costs, spans));
+  });
+}
+
+TEST_P(Simulate, TransfersEqualBruteForce) {
+  each(29, 1500, [](const Case& c, testing::Random&) {
+    const auto expected = testing::slow_transfers(c.schedule, c.costs);
+    const auto counted = count_transfers(c.schedule, c.costs);
+    std::vector<Received> reductions(expected.size());
+    for (int s = 0; s < c.schedule.stages(); ++s) {
+      const auto weights = c.costs.sizes[c.costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)].weights;
+      for (const ReductionStep& step : reduction_plan(c.schedule, s)) {
+        Received& here = reductions.at(static_cast<std::size_t>(step.into));
+        ++here.count;
+        here.bytes += weights;
+      }
+    }
+    ASSERT_EQ(counted.size(), expected.size());
+    for (std::size_t w = 0; w < expected.size(); ++w) {
+      EXPECT_EQ(counted[w].activations, expected[w].activations) << "worker " << w;
+      EXPECT_EQ(counted[w].stashes, expected[w].stashes) << "worker " << w;
+      EXPECT_EQ(counted[w].gradients, expected[w].gradients) << "worker " << w;
+      EXPECT_EQ(counted[w].weights, expected[w].weights) << "worker " << w;
+      EXPECT_EQ(counted[w].weight_gradients, reductions[w]) << "worker " << w;
+    }
+  });
+}
+
+TEST_P(Simulate, FlowsAddUpToWhatWorkersReceive) {
+  each(31, 800, [](const Case& c, testing::Random&) {
+    std::vector<Received> expected;
+    for (const Transfers& to : count_transfers(c.schedule, c.costs)) {
+      Received& all = expected.emplace_back();
+      for (const Received& kind :
+           {to.activations, to.stashes, to.gradients, to.weights, to.weight_gradients}) {
+        all.count += kind.count;
+        all.bytes += kind.bytes;
+      }
+    }
+    std::vector<Received> sums(expected.size());
+    std::pair<int, int> last{-1, -1};
+    for (const Flow& flow : count_flows(c.schedule, c.costs)) {
+      EXPECT_NE(flow.from, flow.to);
+      EXPECT_LT(last, std::pair(flow.from, flow.to)) << "sorted, no pair twice";
+      last = {flow.from, flow.to};
+      sums.at(static_cast<std::size_t>(flow.to)).count += flow.sent.count;
+      sums.at(static_cast<std::size_t>(flow.to)).bytes += flow.sent.bytes;
+    }
+    EXPECT_EQ(sums, expected);
+  });
+}
+
+TEST(Flows, SayWhoSends) {
+  // A chain of three: activations go on, gradients come back.
+  Costs costs;
+  costs.sizes = {{.activation = 10, .gradient = 7}};
+  const Schedule chain = make_schedule("1f1b", {.workers = 3, .microbatches = 4});
+  EXPECT_THAT(count_flows(chain, costs), ::testing::ElementsAre(Flow{0, 1, {4, 40}}, Flow{1, 0, {4, 28}},
+                                                                Flow{1, 2, {4, 40}}, Flow{2, 1, {4, 28}}));
+  // Weights come from their holder (FSDP: stage s is held by worker s), their gradients go to it.
+  costs.sizes = {{.weights = 100}};
+  const Schedule sharded = make_schedule("fsdp", {.workers = 2, .microbatches = 2});
+  EXPECT_THAT(count_flows(sharded, costs),
+              ::testing::ElementsAre(Flow{0, 1, {2, 200}}, Flow{1, 0, {2, 200}}));
+}
+
+/// Runs the plan on sets of contributions: in the end every holder has each one exactly once.
+TEST_P(Simulate, ReductionBringsEachContributionToEachHolderOnce) {
+  each(30, 800, [](const Case& c, testing::Random&) {
+    for (int s = 0; s < c.schedule.stages(); ++s) {
+      std::set<int> contributors, holders;
+      for (const JobId id : c.schedule.order()) {
+        const Job j = c.schedule.job(id);
+        if (j.stage != s) continue;
+        holders.insert(c.schedule.placement(id).weights);
+        if (j.pass == Pass::W || j.pass == Pass::BW) contributors.insert(c.schedule.compute(id));
+      }
+      EXPECT_THAT(weight_holders(c.schedule, s), ::testing::ElementsAreArray(holders));
+      EXPECT_THAT(gradient_workers(c.schedule, s), ::testing::ElementsAreArray(contributors));
+
+      std::map<int, std::multiset<int>> sums;
+      std::map<int, int> depth;
+      for (const int w : contributors) sums[w] = {w};
+      const auto plan = reduction_plan(c.schedule, s);
+      std::size_t additions = 0;
+      for (const ReductionStep& step : plan) {
+        EXPECT_EQ(step.stage, s);
+        EXPECT_NE(step.from, step.into);
+        if (step.broadcast) {
+          sums[step.into] = sums[step.from];
+          continue;
+        }
+        ++additions;
+        const auto from = sums[step.from];
+        sums[step.into].insert(from.begin(), from.end());
+        depth[step.into] = std::max(depth[step.into], depth[step.from]) + 1;
+      }
+      for (const int h : holders) {
+        EXPECT_THAT(sums[h], ::testing::ElementsAreArray(contributors)) << "holder " << h;
+      }
+      const auto others = contributors.size() - contributors.count(*holders.begin());
+      EXPECT_EQ(additions, others) << "a move that brings nothing";
+      EXPECT_EQ(plan.size() - additions, holders.size() - 1);
+      int levels = 0;
+      while ((std::size_t{1} << levels) < others + 1) ++levels;
+      EXPECT_LE(depth[*holders.begin()], levels) << "not a binary tree";
+    }
+  });
+}
+
+TEST(SimulateRefuses, CostsThatCannotBe) {
+  ScheduleSpec spec;
+  spec.name = "test";
+  spec.graph = StageGraph::chain(3);
+  spec.placement = [](const Job&) { return Placement{}; };
+  spec.priority = [](const Job& j) { return j.pass == Pass::F ? j.stage : 9 - j.stage; };
+  const Schedule schedule(spec);
+  const auto refusal = [&](auto&& edit) -> std::string {
+    Costs costs;
+    edit(costs);
+    try {
+      simulate(schedule, costs);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+
+  EXPECT_EQ(refusal([](Costs&) {}), "accepted");
+  EXPECT_THAT(refusal([](Costs& c) { c.alpha = -1; }), HasSubstr("alpha=-1"));
+  EXPECT_THAT(refusal([](Costs& c) { c.beta = -0.5; }), HasSubstr("beta=-0.5"));
+  EXPECT_THAT(refusal([](Costs& c) { c.durations = {{1, -2, 0}}; }), HasSubstr("B=-2"));
+  EXPECT_THAT(refusal([](Costs& c) { c.durations = {{}, {}, {-1, 1, 1}}; }), HasSubstr("stage 2"));
+  EXPECT_THAT(refusal([](Costs& c) { c.durations.resize(2); }), HasSubstr("2 stages"));
+  EXPECT_THAT(refusal([](Costs& c) { c.durations.clear(); }), HasSubstr("0 stages"));
+  EXPECT_THAT(refusal([](Costs& c) { c.sizes.resize(4); }), HasSubstr("4 stages"));
+  EXPECT_THAT(refusal([](Costs& c) { c.alpha = std::numeric_limits<double>::quiet_NaN(); }),
+              HasSubstr("alpha"));
+  EXPECT_THAT(refusal([](Costs& c) {
+                c.durations = {{1, std::numeric_limits<double>::infinity(), 1}};
+              }),
+              HasSubstr("B=inf"));
+}
+
+TEST(SimulateRefuses, ScheduleThatCannotFinish) {
+  ScheduleSpec spec;
+  spec.name = "backwards";
+  spec.placement = [](const Job&) { return Placement{}; };
+  spec.priority = [](const Job& j) { return j.pass == Pass::F ? 1 : 0; };
+  const Schedule schedule(spec);
+  try {
+    simulate(schedule);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(check(schedule).problem));
+    EXPECT_THAT(error.what(), HasSubstr("backwards"));
+  }
+}
+
+// Jobs of no length included, of which many start at the same time.
+TEST(OrderedAsSimulated, KeepsTheTimesAndTheLimits) {
+  testing::Random random(20);
+  for (int run = 0; run < 3000; ++run) {
+    const Discipline discipline = run % 2 == 0 ? Discipline::bounded : Discipline::greedy;
+    const Case c = random_case(random, discipline);
+    const std::vector<Span> spans = simulate(c.schedule, c.costs).spans;
+    const Schedule decided = ordered_as_simulated(c.schedule, c.costs);
+    SCOPED_TRACE(::testing::Message() << "run " << run << "\n" << describe(c, spans));
+    ASSERT_EQ(decided.discipline(), Discipline::ordered);
+    ASSERT_EQ(check(decided).problem, "");
+    const std::vector<Span> again = simulate(decided, c.costs).spans;
+    for (const JobId id : c.schedule.order()) {
+      ASSERT_EQ(decided.placement(id).compute, c.schedule.placement(id).compute);
+      ASSERT_EQ(decided.placement(id).weights, c.schedule.placement(id).weights);
+      ASSERT_EQ(again[id].start, spans[id].start) << to_string(c.schedule.job(id));
+      ASSERT_EQ(again[id].end, spans[id].end) << to_string(c.schedule.job(id));
+    }
+  }
+}
+
+TEST(SimulateByHand, TwoStagesWithTransfers) {
+  // 0: F 0..1; activation travels 1 + 2 * 3 = 7; 1: F 8..9, BW 9..11; gradient 1 + 2 * 2 = 5; 0: BW 16..18.
+  ScheduleSpec spec;
+  spec.graph = StageGraph::chain(2);
+  spec.workers = 2;
+  spec.placement = [](const Job& j) { return Placement{j.stage, j.stage}; };
+  spec.priority = [](const Job& j) { return j.pass == Pass::F ? j.stage : 9 - j.stage; };
+  Costs costs;
+  costs.alpha = 1;
+  costs.beta = 2;
+  costs.sizes = {{.activation = 3, .gradient = 2, .stash = 10}};
+  for (const bool prefetch : {true, false}) {
+    costs.prefetch = prefetch;
+    const Schedule schedule(spec);
+    const Timeline timeline = simulate(schedule, costs);
+    EXPECT_EQ(timeline.makespan, 18);
+    EXPECT_EQ(timeline.spans[schedule.forward(1, 0)].start, 8);
+    EXPECT_EQ(timeline.spans[schedule.backward(0, 0)].start, 16);
+    EXPECT_EQ(timeline.device_span, 18);
+    EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 1 - 6.0 / 36);
+    EXPECT_DOUBLE_EQ(timeline.device_bubble_fraction, 1 - 3.0 / 18);
+    EXPECT_THAT(timeline.peak_activation_bytes, ::testing::ElementsAre(10, 10));
+    EXPECT_EQ(timeline.received[1].activations, (Received{1, 3}));
+    EXPECT_EQ(timeline.received[0].gradients, (Received{1, 2}));
+  }
+}
+
+TEST(SimulateByHand, GreedyTakesTheSmallestNAmongReadyJobsOnly) {
+  // Source 000 with its comma: worker 1 takes what is ready first, not what n prefers.
+  ScheduleSpec spec;
+  spec.graph = StageGraph(3, {{0, 2}, {1, 2}});
+  spec.workers = 2;
+  spec.discipline = Discipline::greedy;
+  spec.microbatches = 2;
+  spec.placement = [](const Job& j) { return Placement{j.stage == 0 ? 0 : 1, j.stage == 0 ? 0 : 1}; };
+  spec.priority = [](const Job& j) { return j.stage == 2 ? 0 : 1; };
+  Costs costs;
+  costs.durations = {{3, 1, 0}, {1, 1, 0}, {1, 1, 0}};
+  const Schedule schedule(spec);
+  const Timeline timeline = simulate(schedule, costs);
+
+  EXPECT_EQ(timeline.spans[schedule.forward(1, 0)].start, 0);
+  EXPECT_EQ(timeline.spans[schedule.forward(1, 1)].start, 1);
+  EXPECT_EQ(timeline.spans[schedule.forward(2, 0)].start, 3);
+  EXPECT_EQ(timeline.spans[schedule.backward(2, 0)].start, 4);
+}
+
+TEST(SimulateByHand, NoWorkTakesNoTimeAndDividesByNothing) {
+  ScheduleSpec spec;
+  spec.graph = StageGraph::chain(2);
+  spec.workers = 2;
+  spec.placement = [](const Job& j) { return Placement{j.stage, j.stage}; };
+  spec.priority = [](const Job& j) { return j.pass == Pass::F ? j.stage : 9 - j.stage; };
+  Costs costs;
+  costs.durations = {{0, 0, 0}};
+  EXPECT_EQ(simulate(Schedule(spec), costs).makespan, 0);
+  EXPECT_EQ(simulate(Schedule(spec), costs).bubble_fraction, 0);
+
+  // Transfers only: worker 1 alone computes nothing for no time.
+  costs.alpha = 1;
+  const auto timeline = simulate(Schedule(spec), costs);
+  EXPECT_EQ(timeline.makespan, 2);
+  EXPECT_EQ(timeline.bubble_fraction, 1);
+  EXPECT_EQ(timeline.device_bubble_fraction, 1);
+
+  // Each worker runs one job that takes no time: no device span at all.
+  spec.graph = StageGraph::chain(1);
+  spec.placement = [](const Job& j) { return j.pass == Pass::F ? Placement{0, 0} : Placement{1, 1}; };
+  const auto apart = simulate(Schedule(spec), costs);
+  EXPECT_EQ(apart.makespan, 1);
+  EXPECT_EQ(apart.device_span, 0);
+  EXPECT_EQ(apart.device_bubble_fraction, 0);
+}
+
+}  // namespace
+}  // namespace starpipe::plan

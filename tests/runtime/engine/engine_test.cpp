@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine on StarPU and StarPU-MPI, on any number of ranks: it trains as the reference does, whatever
+// the schedule, bit by bit as the schedule says when that is ordered, and what it measures is what `plan`
+// predicts. Every test is collective, so nothing may return before what other ranks wait for.
+//
+// --workers=N (4): logical workers. --device=cpu|cuda|mixed: what they are. --policy=NAME: the scheduling
+// policy. --stall=yes: no tests; rank 1 stops answering, for fault_test.py.
+#include "runtime/engine/engine.hpp"
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "runtime/hardware/devices.hpp"
+#include "runtime/report/measurement.hpp"
+#include "runtime/mpi_main.hpp"
+#include "runtime/networks.hpp"
+#include "runtime/session/rank_mapping.hpp"
+#include "starpipe/model/reference.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+using plan::Discipline;
+using plan::Schedule;
+
+const Session* session = nullptr;
+int workers() { return session->map().workers(); }
+bool is_root() { return session->mpi().rank() == 0; }
+bool our_policy() { return session->core() != nullptr; }
+
+const model::OptimizerConfig sgd = {
+    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
+const RuntimeConfig patient = {.timeout = 1000};
+
+/// What a run gave; all but the losses and bytes on rank 0 only.
+struct Outcome {
+  std::vector<Floats> losses;  // by step and micro-batch
+  std::vector<Floats> gradients;
+  std::vector<Floats> parameters;
+  std::vector<WorkerRecord> workers;
+  std::vector<JobRecord> jobs;
+  std::uint64_t bytes_sent = 0;       // by all ranks
+  std::uint64_t bytes_predicted = 0;  // likewise
+};
+
+Outcome train(const Schedule& schedule, const model::Network& network,
+              const model::OptimizerConfig& optimizer, const model::Dataset& data, int steps,
+              const RuntimeConfig& config = patient) {
+  Outcome run;
+  Engine engine(*session, schedule, network, optimizer, start_values(network), config);
+  const std::uint64_t before = engine.bytes_sent_by_starpu();
+  for (int step = 0; step < steps; ++step) {
+    StepResult result = engine.run_step(step, data);
+    run.losses.push_back(std::move(result.losses));
+    run.jobs = std::move(result.jobs);
+    run.workers = std::move(result.workers);
+  }
+  const std::uint64_t sent = engine.bytes_sent_by_starpu() - before;
+  MPI_Allreduce(&sent, &run.bytes_sent, 1, MPI_UINT64_T, MPI_SUM, session->mpi().comm());
+  run.bytes_predicted =
+      bytes_between_ranks(engine.graph(), session->map()) * static_cast<std::uint64_t>(steps);
+  run.gradients = engine.gradients();
+  run.parameters = engine.parameters();
+  return run;
+}
+
+/// In bf16, sums of gradients that another order changes in their last bits may round a weight the other way,
+/// by 2^-8 of itself at most, for the next step.
+double tolerance_of(const model::Network& network) {
+  return network.config.precision == model::Precision::bf16 ? 1.0 / 256 : 1e-5;
+}
+
+void expect_trained(const Outcome& run, const Schedule& schedule, const model::Network& network,
+                    const model::OptimizerConfig& optimizer, const model::Dataset& data) {
+  const double tolerance = tolerance_of(network);
+  const auto steps = static_cast<int>(run.losses.size());
+  const auto reference =
+      model::train_reference(network, data, optimizer, start_values(network), schedule.microbatches(), steps);
+  for (std::size_t step = 0; step < run.losses.size(); ++step) {
+    ASSERT_EQ(run.losses[step].size(), static_cast<std::size_t>(schedule.microbatches()));
+    double mean = 0;
+    for (const float loss : run.losses[step]) mean += static_cast<double>(loss) / schedule.microbatches();
+    EXPECT_NEAR(mean, reference.losses[step], (step == 0 ? 1e-5 : tolerance) * reference.losses[step])
+        << "step " << step;
+  }
+  if (!is_root()) return;
+  expect_close(run.gradients, reference.gradients, tolerance, "gradient");
+  expect_close(run.parameters, reference.parameters, tolerance, "parameters");
+}
+
+// The ordered discipline fixes the order of every sum: the tasks one after the other give the same bits, and
+// so do 1, 2 and 4 ranks.
+void expect_same_bits(const Outcome& run, const Schedule& schedule, const model::Network& network,
+                      const model::OptimizerConfig& optimizer, const model::Dataset& data) {
+  SequentialRun sequential(schedule, network, optimizer, start_values(network));
+  for (std::size_t step = 0; step < run.losses.size(); ++step) {
+    EXPECT_EQ(run.losses[step], sequential.step(static_cast<int>(step), data)) << "step " << step;
+  }
+  if (!is_root()) return;
+  EXPECT_TRUE(run.gradients == sequential.gradients());
+  EXPECT_TRUE(run.parameters == sequential.parameters());
+}
+
+void expect_all_jobs(const Outcome& run, const Schedule& schedule) {
+  if (!is_root()) return;
+  std::vector<int> times(schedule.slots(), 0);
+  for (const JobRecord& job : run.jobs) {
+    ASSERT_LT(job.job, schedule.slots());
+    ++times[job.job];
+    EXPECT_LE(job.start, job.end);
+    if (our_policy()) {
+      EXPECT_EQ(job.worker, schedule.compute(job.job)) << to_string(schedule.job(job.job));
+    } else {
+      EXPECT_EQ(session->map().rank_of(job.worker), session->map().rank_of(schedule.compute(job.job)));
+    }
+  }
+  for (plan::JobId id = 0; id < schedule.slots(); ++id) EXPECT_EQ(times[id], schedule.exists(id) ? 1 : 0);
+}
+
+void expect_transfers(const Outcome& run, const Schedule& schedule, const model::Network& network) {
+  EXPECT_EQ(run.bytes_sent, run.bytes_predicted) << "by StarPU-MPI's statistics";
+  if (!is_root() || !our_policy()) return;
+  const auto planned = plan::count_transfers(schedule, costs_of(network));
+  ASSERT_EQ(run.workers.size(), planned.size());
+  for (std::size_t w = 0; w < planned.size(); ++w)
+    EXPECT_EQ(run.workers[w].received, planned[w]) << "worker " << w;
+}
+
+void expect_order(const Outcome& run, const Schedule& schedule) {
+  if (!is_root()) return;
+  for (int w = 0; w < schedule.workers(); ++w) {
+    std::vector<std::pair<double, plan::JobId>> ran;
+    for (const JobRecord& job : run.jobs) {
+      if (job.worker == w) ran.emplace_back(job.start, job.job);
+    }
+    std::ranges::sort(ran);
+    const auto order = schedule.order(w);
+    ASSERT_EQ(ran.size(), order.size());
+    for (std::size_t i = 0; i < ran.size(); ++i)
+      EXPECT_EQ(ran[i].second, order[i]) << "job " << i << " of worker " << w;
+  }
+}
+
+void expect_peaks(const Outcome& run, const Schedule& schedule, const model::Network& network) {
+  if (!is_root()) return;
+  const plan::Timeline predicted = plan::simulate(schedule, costs_of(network));
+  for (std::size_t w = 0; w < run.workers.size(); ++w) {
+    EXPECT_EQ(run.workers[w].peak_activations, predicted.peak_activations[w]) << "worker " << w;
+    EXPECT_EQ(run.workers[w].peak_activation_bytes, predicted.peak_activation_bytes[w]) << "worker " << w;
+  }
+}
+
+void expect_below_limits(const Outcome& run, const Schedule& schedule) {
+  if (!is_root()) return;
+  for (std::size_t w = 0; w < run.workers.size(); ++w) {
+    EXPECT_LE(run.workers[w].peak_activations, schedule.memory_limits()[w]) << "worker " << w;
+  }
+}
+
+/// Runs it and checks all that must hold for any schedule.
+Outcome expect_sound(const Schedule& schedule, const model::Network& network, int steps) {
+  EXPECT_EQ(plan::check(schedule).problem, "");
+  std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
+  if (network.config.kind != "dag") data = data_for(network);
+  Outcome run = train(schedule, network, sgd, *data, steps);
+  expect_trained(run, schedule, network, sgd, *data);
+  expect_all_jobs(run, schedule);
+  expect_transfers(run, schedule, network);
+  if (our_policy() && schedule.discipline() == Discipline::ordered) {
+    expect_same_bits(run, schedule, network, sgd, *data);
+    expect_order(run, schedule);
+  }
+  return run;
+}
+
+TEST(Engine, NamedSchedulesOrdered) {
+  for (const NamedCase& c : named_cases(workers(), 6)) {
+    for (const bool is_split : {false, true}) {
+      const Schedule schedule = is_split ? split(c.schedule) : c.schedule;
+      SCOPED_TRACE(schedule.name());
+      const Outcome run = expect_sound(schedule, c.network, 3);
+      if (our_policy()) expect_peaks(run, schedule, c.network);
+    }
+  }
+}
+
+// Weights that are read as bf16 and updated as fp32, on every way that data takes.
+TEST(Engine, Bf16) {
+  constexpr auto bf16 = model::Precision::bf16;
+  const model::Network gpt = tiny_gpt(workers(), bf16);
+  for (const char* name : {"1f1b", "ddp", "fsdp"}) {
+    for (const bool is_split : {false, true}) {
+      const Schedule named = plan::make_schedule(name, {.workers = workers(), .microbatches = 6});
+      const Schedule schedule = is_split ? split(named) : named;
+      SCOPED_TRACE(schedule.name());
+      const Outcome run = expect_sound(schedule, gpt, 3);
+      if (our_policy()) expect_peaks(run, schedule, gpt);
+    }
+    const Schedule recomputing =
+        plan::make_schedule(name, {.workers = workers(), .microbatches = 6, .recompute = true});
+    SCOPED_TRACE(recomputing.name() + ", recomputing");
+    const Outcome run = expect_sound(recomputing, gpt, 2);
+    if (our_policy()) expect_peaks(run, recomputing, gpt);
+  }
+  const model::Network tree = tiny_mlp(5, 2, bf16);
+  for (const bool is_split : {false, true}) {
+    const Schedule schedule = scattered(tree.graph, workers(), 5, is_split);
+    SCOPED_TRACE(is_split ? "tree, split" : "tree, fused");
+    const Outcome run = expect_sound(schedule, tree, 3);
+    if (our_policy()) expect_peaks(run, schedule, tree);
+  }
+}
+
+// The same bits as without, and less to hold.
+TEST(Engine, Recomputation) {
+  std::uint64_t bytes_with = 0;
+  std::uint64_t bytes_without = 0;
+  for (const NamedCase& c : named_cases(workers(), 6)) {
+    const Schedule schedule = c.schedule.with_recomputation();
+    SCOPED_TRACE(schedule.name());
+    const Outcome run = expect_sound(schedule, c.network, 2);
+    if (!our_policy()) continue;
+    expect_peaks(run, schedule, c.network);
+    expect_same_bits(run, c.schedule, c.network, sgd, *data_for(c.network));
+    const plan::Timeline kept = plan::simulate(c.schedule, costs_of(c.network));
+    for (std::size_t w = 0; w < run.workers.size(); ++w) {
+      EXPECT_LE(run.workers[w].peak_activations, kept.peak_activations[w]);
+      bytes_with += run.workers[w].peak_activation_bytes;
+      bytes_without += kept.peak_activation_bytes[w];
+    }
+  }
+  // Of all schedules: a worker with the embedding, whose stash is small, may hold more than without.
+  if (bytes_without > 0) {
+    EXPECT_LT(bytes_with, bytes_without);
+  }
+}
+
+TEST(Engine, RecomputationElsewhere) {
+  const model::Network tree = tiny_mlp(5, 2);
+  const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
+  for (const model::Network* network : {&tree, &dag}) {
+    for (const bool is_split : {false, true}) {
+      const Schedule schedule = scattered(network->graph, workers(), 5, is_split).with_recomputation();
+      SCOPED_TRACE(network->config.kind + (is_split ? " split" : " fused"));
+      const Outcome run = expect_sound(schedule, *network, 2);
+      if (our_policy()) expect_peaks(run, schedule, *network);
+      expect_sound(schedule.with(Discipline::greedy), *network, 2);
+    }
+  }
+}
+
+TEST(Engine, NamedSchedulesGreedy) {
+  if (!our_policy()) GTEST_SKIP() << "disciplines are our policy's";
+  for (const NamedCase& c : named_cases(workers(), 5)) {
+    const Schedule schedule = c.schedule.with(Discipline::greedy);
+    SCOPED_TRACE(schedule.name());
+    expect_sound(schedule, c.network, 3);
+  }
+}
+
+TEST(Engine, NamedSchedulesBounded) {
+  if (!our_policy()) GTEST_SKIP() << "disciplines are our policy's";
+  for (const NamedCase& c : named_cases(workers(), 4)) {
+    for (const Schedule& named : {c.schedule, split(c.schedule)}) {
+      SCOPED_TRACE(named.name());
+      // With room for one stash, each worker does one after the other: timing does not matter.
+      const Schedule tight = named.with(Discipline::bounded, smallest_limits(named));
+      const Outcome run = expect_sound(tight, c.network, 2);
+      expect_below_limits(run, tight);
+      const auto limits = tight.memory_limits();
+      if (std::ranges::all_of(limits, [](int limit) { return limit == 1; }))
+        expect_peaks(run, tight, c.network);
+    }
+    std::vector<int> limits = smallest_limits(c.schedule);
+    for (int& limit : limits) limit += 2;
+    const Schedule roomy = c.schedule.with(Discipline::bounded, limits);
+    SCOPED_TRACE("roomy " + roomy.name());
+    expect_below_limits(expect_sound(roomy, c.network, 2), roomy);
+  }
+}
+
+TEST(Engine, FAndBOfAMicrobatchOnDifferentWorkers) {
+  const model::Network gpt = tiny_gpt(4);
+  const model::Network tree = tiny_mlp(5, 2);
+  const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
+  for (const model::Network* network : {&gpt, &tree, &dag}) {
+    for (const bool is_split : {false, true}) {
+      const Schedule schedule = scattered(network->graph, workers(), 5, is_split);
+      SCOPED_TRACE(network->config.kind + (is_split ? " split" : " fused"));
+      const Outcome run = expect_sound(schedule, *network, 2);
+      if (!our_policy()) continue;
+      expect_peaks(run, schedule, *network);
+      expect_sound(schedule.with(Discipline::greedy), *network, 2);
+    }
+  }
+}
+
+TEST(Engine, TreeOfStages) {
+  const model::Network network = tiny_mlp(5, 2);
+  std::vector<int> placement;
+  for (int s = 0; s < 5; ++s) placement.push_back(s % workers());
+  for (const char* name : {"1f1b", "gpipe"}) {
+    const Schedule fused = plan::make_schedule(
+        name, {.workers = workers(), .microbatches = 6, .graph = network.graph, .stage_workers = placement});
+    for (const Schedule& schedule : {fused, split(fused)}) {
+      SCOPED_TRACE(schedule.name());
+      const Outcome run = expect_sound(schedule, network, 3);
+      if (our_policy()) expect_peaks(run, schedule, network);
+    }
+  }
+  const Schedule replicas =
+      plan::make_schedule("fsdp", {.workers = workers(), .microbatches = 6, .graph = network.graph});
+  expect_sound(replicas, network, 2);
+}
+
+TEST(Engine, ReplicasAreTheSingleCopy) {
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  const Outcome replicas =
+      train(plan::make_schedule("ddp", {.workers = workers(), .microbatches = 6}), network, sgd, *data, 3);
+  const Outcome single =
+      train(plan::make_schedule("1f1b", {.workers = workers(), .microbatches = 6}), network, sgd, *data, 3);
+  for (std::size_t step = 0; step < 3; ++step) {
+    for (std::size_t b = 0; b < 6; ++b) {
+      EXPECT_NEAR(replicas.losses[step][b], single.losses[step][b], 1e-5F * single.losses[step][b]);
+    }
+  }
+  expect_close(replicas.gradients, single.gradients, 1e-5, "gradient");
+  expect_close(replicas.parameters, single.parameters, 1e-5, "parameters");
+}
+
+// With a large epsilon AdamW does not make a step of full size from the rounding of a gradient that is zero.
+TEST(Engine, AdamW) {
+  const model::OptimizerConfig adamw = {
+      .kind = "adamw", .learning_rate = 1e-2, .weight_decay = 0.1, .epsilon = 1e-2};
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  for (const char* name : {"1f1b", "ddp"}) {
+    SCOPED_TRACE(name);
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
+    const Outcome once = train(schedule, network, adamw, *data, 1);
+    expect_trained(once, schedule, network, adamw, *data);
+    if (!our_policy()) continue;
+    const Outcome run = train(schedule, network, adamw, *data, 2);
+    expect_same_bits(run, schedule, network, adamw, *data);
+  }
+}
+
+TEST(Engine, TwoRunsAreEqualBitByBit) {
+  if (!our_policy()) GTEST_SKIP() << "other policies have no fixed order";
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  const Schedule schedule = split(plan::make_schedule("ddp", {.workers = workers(), .microbatches = 7}));
+  const Outcome first = train(schedule, network, sgd, *data, 3);
+  const Outcome second = train(schedule, network, sgd, *data, 3);
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_TRUE(first.gradients == second.gradients);
+  EXPECT_TRUE(first.parameters == second.parameters);
+}
+
+TEST(Engine, FewerMicrobatchesThanWorkers) {
+  const model::Network network = tiny_gpt(workers());
+  for (const char* name : {"ddp", "fsdp", "1f1b"}) {
+    SCOPED_TRACE(name);
+    expect_sound(plan::make_schedule(name, {.workers = workers(), .microbatches = 1}), network, 2);
+  }
+}
+
+TEST(Engine, StagesWithoutParameters) {
+  const model::Network network = dag_network(plan::StageGraph::chain(3), true);
+  std::vector<int> placement;
+  for (int s = 0; s < 3; ++s) placement.push_back(s % workers());
+  const Noise data;
+  for (const bool is_split : {false, true}) {
+    const Schedule fused = plan::make_schedule(
+        "1f1b",
+        {.workers = workers(), .microbatches = 4, .graph = network.graph, .stage_workers = placement});
+    const Schedule schedule = is_split ? split(fused) : fused;
+    const Outcome run = train(schedule, network, sgd, data, 2);
+    expect_trained(run, schedule, network, sgd, data);
+    expect_all_jobs(run, schedule);
+  }
+}
+
+// What the engine keeps accumulators on a GPU by: StarPU evicts no datum from a node that it is to be written
+// through to. Main memory is the only node here, but for data without a home the rules are the same there.
+TEST(Engine, WhatIsWrittenThroughToANodeIsNotEvictedFromIt) {
+  starpu_data_handle_t registered = nullptr;
+  starpu_vector_data_register(&registered, -1, 0, 1000, sizeof(float));
+  const Handle handle(registered, false);
+  ASSERT_EQ(starpu_data_acquire(registered, STARPU_W), 0);
+  starpu_data_release(registered);
+  EXPECT_EQ(starpu_data_can_evict(registered, STARPU_MAIN_RAM, STARPU_FETCH), 1);
+  starpu_data_set_wt_mask(registered, 1U << STARPU_MAIN_RAM);
+  EXPECT_EQ(starpu_data_can_evict(registered, STARPU_MAIN_RAM, STARPU_FETCH), 0);
+}
+
+// After a step StarPU holds the workers' scratch memory and nothing else: activations, stashes and fetched
+// weights have been given back.
+TEST(Engine, NothingIsLeftInMemory) {
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  const std::size_t before = starpu_memory_get_used(STARPU_MAIN_RAM);
+  for (const char* name : {"1f1b", "fsdp"}) {
+    SCOPED_TRACE(name);
+    for (const bool recompute : {false, true}) {
+      const Schedule schedule =
+          plan::make_schedule(name, {.workers = workers(), .microbatches = 4, .recompute = recompute});
+      std::size_t scratch = 0;
+      for (const model::Stage& stage : network.stages)
+        scratch += scratch_size(schedule, stage, session->on_gpus()) * sizeof(float);
+      scratch *= static_cast<std::size_t>(session->map().count(session->mpi().rank()));
+      Engine engine(*session, schedule, network, sgd, start_values(network), patient);
+      for (int step = 0; step < 20; ++step) {
+        engine.run_step(step, *data);
+        EXPECT_LE(starpu_memory_get_used(STARPU_MAIN_RAM), before + scratch) << "after step " << step;
+      }
+    }
+    EXPECT_EQ(starpu_memory_get_used(STARPU_MAIN_RAM), before) << "after the engine";
+  }
+}
+
+// Not even where only one task is in flight, on all ranks together.
+TEST(Engine, TheSubmissionWindowChangesNothing) {
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  for (const char* name : {"1f1b", "zb-h1", "ddp", "fsdp"}) {
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
+    for (const int window : {1, 7}) {
+      SCOPED_TRACE(::testing::Message() << name << ", window " << window);
+      const Outcome run =
+          train(schedule, network, sgd, *data, 2, {.timeout = patient.timeout, .window = window});
+      expect_all_jobs(run, schedule);
+      if (!our_policy()) continue;
+      expect_same_bits(run, schedule, network, sgd, *data);
+      expect_order(run, schedule);
+      expect_peaks(run, schedule, network);
+    }
+  }
+}
+
+TEST(Engine, ThePolicyIsTheOneThatWasAskedFor) {
+  EXPECT_EQ(session->policy(), starpu_sched_get_sched_policy()->policy_name);
+  EXPECT_EQ(our_policy(), session->policy() == "starpipe");
+}
+
+/// Rank 0 waits for a rank 1 that never comes; the watchdog must end both. Returns only if it does not.
+int stall() {
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers(), .microbatches = 2});
+  Engine engine(*session, schedule, network, sgd, start_values(network), {.timeout = 2});
+  engine.run_step(0, *data);
+  if (session->mpi().rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(2));
+  engine.run_step(1, *data);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  openblas_set_num_threads(1);
+  const Mpi mpi;
+  report_on_rank_0(mpi);
+  RuntimeConfig config;
+  config.policy = option(argc, argv, "--policy", "starpipe");
+  // "mixed": cores and GPUs in turn.
+  const std::string device = option(argc, argv, "--device", "cpu");
+  const int count = std::stoi(option(argc, argv, "--workers", "4"));
+  config.device = {device};
+  if (device == "mixed") {
+    config.device.clear();
+    for (int worker = 0; worker < count; ++worker)
+      config.device.emplace_back(worker % 2 == 0 ? "cuda" : "cpu");
+  }
+  if (config.uses_gpus() && cuda_devices().empty()) {
+    if (mpi.rank() == 0) std::puts("skipped: no CUDA device");
+    return 77;
+  }
+  WorkerMap map(count, mpi.ranks());
+  if (option(argc, argv, "--places", "linear") == "reversed") {
+    std::vector<int> places;
+    for (int worker = 0; worker < map.workers(); ++worker) places.push_back(map.workers() - 1 - worker);
+    map = WorkerMap(mpi.ranks(), std::move(places));
+  }
+  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config),
+                        share_gpus(mpi, map, config));
+  session = &started;
+  if (option(argc, argv, "--stall", "no") == "yes") return stall();
+  return run_all_tests(mpi);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return starpipe::runtime::run(argc, argv);
+}

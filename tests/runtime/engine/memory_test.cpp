@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run holds: under the bounded discipline never more stashes than the limits allow, whatever the
+// schedule, and after 1,000 steps no more memory than after 100. Collective, like engine_test.cpp.
+#include <cblas.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/random_schedules.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/mpi_main.hpp"
+#include "runtime/networks.hpp"
+#include "starpipe/runtime/setup/config.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+using plan::Discipline;
+using plan::Schedule;
+using plan::testing::between;
+using plan::testing::chance;
+using plan::testing::Random;
+
+const Mpi* mpi = nullptr;
+bool is_root() { return mpi->rank() == 0; }
+
+const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.01};
+const RuntimeConfig patient = {.timeout = 100};
+
+/// StarPU with that many logical workers over all ranks, whatever the machine's cores.
+Session start(int workers) {
+  RuntimeConfig config;
+  config.workers_per_core = workers;
+  const WorkerMap map(workers, mpi->ranks());
+  return {*mpi, map, share_cores(*mpi, map, config), configured_policy(config)};
+}
+
+// ---- bounded memory ----
+
+/// A published schedule, of one to three stages a worker.
+std::optional<Schedule> draw_named(Random& random, int workers) {
+  const auto entries = plan::schedule_entries();
+  const auto& entry =
+      entries[static_cast<std::size_t>(between(random, 0, static_cast<int>(entries.size()) - 1))];
+  plan::ScheduleRequest request{.workers = workers, .microbatches = between(random, 1, 8)};
+  request.graph = plan::StageGraph::chain(workers * between(random, 1, 3));
+  if (workers % 2 == 0 && chance(random, 0.5)) request.groups = 2;
+  try {
+    const Schedule schedule = plan::make_schedule(entry.name, request);
+    return chance(random, 0.5) ? split(schedule) : schedule;
+  } catch (const InputError&) {
+    return std::nullopt;  // it has no answer to these numbers
+  }
+}
+
+/// w and n as no one would have written them.
+std::optional<Schedule> draw_any(Random& random, int workers) {
+  const plan::ScheduleSpec spec = plan::testing::random_spec(
+      random, {.max_workers = workers, .one_worker_a_stash = true, .sound_priority = 0.5});
+  if (spec.workers != workers) return std::nullopt;
+  return Schedule(spec);
+}
+
+/// Either, within limits that `check` accepts, few of them with room to spare.
+Schedule draw_bounded(Random& random, int workers) {
+  for (;;) {
+    const auto drawn = chance(random, 0.5) ? draw_named(random, workers) : draw_any(random, workers);
+    if (!drawn) continue;
+    const Schedule schedule = drawn->with(Discipline::bounded, plan::testing::random_limits(random, *drawn));
+    if (plan::check(schedule).ok()) return schedule;
+  }
+}
+
+/// No order of the jobs of one micro-batch holds less than all of its stages on a worker.
+void expect_smaller_limits_refused(const Schedule& schedule, Random& random) {
+  const std::vector<int> least = smallest_limits(schedule);
+  const auto w = static_cast<std::size_t>(between(random, 0, schedule.workers() - 1));
+  std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
+  limits[w] = least[w] - 1;
+  const std::string problem = plan::check(schedule.with(Discipline::bounded, limits)).problem;
+  EXPECT_NE(problem.find("worker " + std::to_string(w) + ": a memory limit of "), std::string::npos)
+      << problem;
+}
+
+std::vector<WorkerRecord> run_once(const Session& session, const Schedule& schedule) {
+  const model::Network network = dag_network(schedule.graph());
+  Engine engine(session, schedule, network, sgd, start_values(network), patient);
+  return engine.run_step(0, Noise()).workers;
+}
+
+class BoundedMemory : public ::testing::TestWithParam<int> {};
+
+TEST_P(BoundedMemory, NeverPassesTheLimit) {
+  const int workers = GetParam();
+  if (workers < mpi->ranks()) GTEST_SKIP() << "a worker a rank at least";
+  const int cases = mpi->ranks() == 1 ? 1000 / 6 + 1 : 20;  // a thousand in all, on one rank
+  const Session session = start(workers);
+  Random random(static_cast<std::uint64_t>(workers));
+  int at_limit = 0;
+  for (int i = 0; i < cases; ++i) {
+    const Schedule schedule = draw_bounded(random, workers);
+    SCOPED_TRACE(::testing::Message() << "case " << i << ", " << schedule.name());
+    expect_smaller_limits_refused(schedule, random);
+    // As train and compare run it: decided once.
+    const plan::Costs costs = plan::testing::random_costs(random, schedule.stages());
+    const Schedule decided = plan::ordered_as_simulated(schedule, costs);
+    EXPECT_EQ(plan::check(decided).problem, "");
+    const std::vector<int> predicted = plan::simulate(decided).peak_activations;
+
+    const std::vector<WorkerRecord> dynamic = run_once(session, schedule);
+    const std::vector<WorkerRecord> as_decided = run_once(session, decided);
+    for (std::size_t w = 0; w < dynamic.size(); ++w) {
+      const int limit = schedule.memory_limits()[w];
+      EXPECT_LE(dynamic[w].peak_activations, limit) << "worker " << w;
+      EXPECT_LE(as_decided[w].peak_activations, limit) << "worker " << w << ", decided once";
+      EXPECT_EQ(as_decided[w].peak_activations, predicted[w]) << "worker " << w;
+      at_limit += dynamic[w].peak_activations == limit ? 1 : 0;
+    }
+    if (HasFailure()) return;
+  }
+  if (is_root()) {
+    EXPECT_GT(at_limit, cases / 4) << "limits that bind nobody test little";
+  }
+}
+
+// As train and compare build it: `simulate` decides with the FLOPs, or with emulated times, some of them
+// zero.
+TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
+  const int workers = GetParam();
+  if (workers < mpi->ranks()) GTEST_SKIP() << "a worker a rank at least";
+  const Session session = start(workers);
+  for (const char* name : {"1f1b", "zb-h2", "v-half"}) {
+    for (const int limit : {1, 3}) {
+      for (const bool emulated : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << name << ", limit " << limit << (emulated ? ", emulated" : ""));
+        Config config;
+        config.model.kind = "mlp";
+        config.model.layers = 2 * workers;
+        config.model.hidden = 4;
+        config.data.kind = "synthetic";
+        config.training.microbatches = 7;
+        config.schedule.name = name;
+        config.schedule.workers = workers;
+        config.schedule.memory_limit = limit;
+        if (emulated) config.runtime.emulate = {.F = {0}, .B = {1e-5}, .W = {0}};
+        const int needed = plan::find_schedule(name).stages_per_worker;
+        if (limit < needed) {
+          EXPECT_THROW(make_experiment(config), InputError);
+          continue;
+        }
+        const Experiment experiment = make_experiment(config);
+        EXPECT_EQ(plan::check(experiment.schedule).problem, "");
+        const plan::Costs costs = experiment.emulated.value_or(costs_by_flops(experiment.network));
+        const plan::Timeline predicted = plan::simulate(experiment.schedule, costs);
+        Engine engine(session, experiment.schedule, experiment.network, sgd, start_values(experiment.network),
+                      patient, experiment.emulated ? &*experiment.emulated : nullptr);
+        const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
+        for (std::size_t w = 0; w < measured.size(); ++w) {
+          EXPECT_LE(measured[w].peak_activations, limit) << "worker " << w;
+          EXPECT_EQ(measured[w].peak_activations, predicted.peak_activations[w]) << "worker " << w;
+          EXPECT_EQ(measured[w].peak_activation_bytes, predicted.peak_activation_bytes[w]) << "worker " << w;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OnWorkers, BoundedMemory, ::testing::Range(1, 7),
+                         [](const auto& test) { return std::to_string(test.param); });
+
+// ---- flat memory ----
+
+/// Bytes of this process.
+struct Memory {
+  std::size_t resident = 0;
+  std::size_t heap = 0;    // that malloc has given out; zero under sanitizers
+  std::size_t starpu = 0;  // that StarPU has allocated for data
+};
+
+Memory memory_now() {
+  std::size_t pages = 0;
+  std::size_t resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident_pages;
+  return {.resident = resident_pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)),
+          .heap = mallinfo2().uordblks,
+          .starpu = starpu_memory_get_used(STARPU_MAIN_RAM)};
+}
+
+// A leak of 100 bytes a step, some 20 to 60 tasks, would show.
+TEST(Memory, IsFlatOverAThousandSteps) {
+  constexpr int workers = 2;
+  const Session session = start(workers);
+  const model::Network network = tiny_mlp(workers);
+  const auto data = data_for(network);
+  plan::Costs links = costs_of(network);
+  links.durations = {{.F = 0, .B = 0, .W = 0}};
+  links.alpha = 1e-6;
+  for (const auto& [name, emulated] : {std::pair{"1f1b", false}, {"fsdp", false}, {"1f1b", true}}) {
+    SCOPED_TRACE(std::string(name) + (emulated ? ", emulated" : ""));
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers, .microbatches = 3});
+    Engine engine(session, schedule, network, sgd, start_values(network), patient,
+                  emulated ? &links : nullptr);
+    Memory early;
+    for (int step = 0; step < 1000; ++step) {
+      engine.run_step(step, *data);
+      if (step == 99) early = memory_now();
+    }
+    const Memory late = memory_now();
+    EXPECT_LE(late.heap, early.heap + 90'000);
+    EXPECT_EQ(late.starpu, early.starpu);
+#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while
+    EXPECT_LE(late.resident, early.resident + 1'000'000);
+#endif
+  }
+}
+
+int run() {
+  openblas_set_num_threads(1);
+  const Mpi started;
+  mpi = &started;
+  report_on_rank_0(started);
+  return run_all_tests(started);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return starpipe::runtime::run();
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks share the cores of a host, on hosts that hwloc makes up.
+#include "runtime/hardware/hardware.hpp"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <random>
+#include <set>
+
+namespace starpipe::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// Two sockets, eight cores, sixteen PUs; hwloc numbers them socket by socket, core by core.
+const Topology& server() {
+  static const Topology topology("package:2 core:4 pu:2");
+  return topology;
+}
+
+std::vector<CoreShare> shares(const Topology& topology, const std::vector<Tenant>& ranks) {
+  std::vector<CoreShare> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) all.push_back(topology.share(ranks, rank));
+  return all;
+}
+
+TEST(Cores, CountWhenOneOfTheirThreadsIsThere) {
+  EXPECT_EQ(server().cores("0-15"), 8);
+  EXPECT_EQ(server().cores("0,2,4"), 3) << "one thread of each";
+  EXPECT_EQ(server().cores("0-2"), 2);
+  EXPECT_EQ(Topology("pu:4").cores("0-3"), 4);
+}
+
+TEST(Share, ARankAloneHasThemAll) {
+  const CoreShare share = server().share(std::vector<Tenant>{{"0-15", 7}}, 0);
+  EXPECT_EQ(share.binding, "0-15");
+  EXPECT_EQ(share.cores, 8);
+  EXPECT_FALSE(share.crowded());
+  EXPECT_THAT(share.worker_pus, ElementsAre(0, 2, 4, 6, 8, 10, 12));
+}
+
+TEST(Share, AnUnboundHostIsDividedBetweenItsRanks) {
+  const auto two = shares(server(), {{"0-15", 3}, {"0-15", 3}});
+  EXPECT_EQ(two[0].binding, "0-7") << "a socket each";
+  EXPECT_EQ(two[1].binding, "8-15");
+  EXPECT_THAT(two[0].worker_pus, ElementsAre(0, 2, 4));
+  EXPECT_THAT(two[1].worker_pus, ElementsAre(8, 10, 12));
+  EXPECT_EQ(two[0].ranks, 2);
+  EXPECT_EQ(two[0].workers, 6);
+  EXPECT_EQ(two[0].cores, 8);
+
+  const auto uneven = shares(server(), {{"0-15", 1}, {"0-15", 2}});
+  EXPECT_EQ(uneven[0].binding, "0-5");
+  EXPECT_EQ(uneven[1].binding, "6-15");
+}
+
+TEST(Share, WhatSlurmGaveIsRespected) {
+  const auto bound = shares(server(), {{"0-1,6-7", 1}, {"8-11", 1}});
+  EXPECT_EQ(bound[0].binding, "0-1,6-7");
+  EXPECT_THAT(bound[0].worker_pus, ElementsAre(0));
+  EXPECT_EQ(bound[1].binding, "8-11");
+  EXPECT_THAT(bound[1].worker_pus, ElementsAre(8));
+  EXPECT_EQ(bound[1].ranks, 1);
+  EXPECT_EQ(bound[1].cores, 2);
+
+  // Second threads only, with a hole: StarPU itself does not do holes.
+  const CoreShare odd = server().share(std::vector<Tenant>{{"1,5,9", 2}}, 0);
+  EXPECT_EQ(odd.binding, "1,5,9");
+  EXPECT_THAT(odd.worker_pus, ElementsAre(1, 5));
+}
+
+TEST(Share, WithoutACoreForEachAllFloat) {
+  for (const CoreShare& share : shares(server(), {{"0-7", 2}, {"0-7", 2}})) {  // and two MPI threads
+    EXPECT_TRUE(share.crowded());
+    EXPECT_EQ(share.binding, "0-7");
+    EXPECT_THAT(share.worker_pus, IsEmpty());
+  }
+}
+
+TEST(Share, BindingsThatOverlapAreLeftAlone) {
+  const auto shared = shares(server(), {{"0-7", 1}, {"4-15", 1}});
+  EXPECT_EQ(shared[0].binding, "0-7");
+  EXPECT_EQ(shared[1].binding, "4-15");
+  for (const CoreShare& share : shared) {
+    EXPECT_THAT(share.worker_pus, IsEmpty());
+    EXPECT_EQ(share.ranks, 2);
+    EXPECT_EQ(share.workers, 2);
+    EXPECT_EQ(share.cores, 8);
+  }
+}
+
+TEST(Share, NoCoreIsTwoRanks) {
+  std::mt19937 random(1);
+  const auto up_to = [&random](int most) { return std::uniform_int_distribution(1, most)(random); };
+  int divided = 0;
+  for (int i = 0; i < 200; ++i) {
+    const int cores = up_to(64);
+    const Topology topology("package:1 core:" + std::to_string(cores) + " pu:1");
+    std::vector<Tenant> ranks(static_cast<std::size_t>(up_to(8)));
+    for (Tenant& rank : ranks) rank = {"0-" + std::to_string(cores - 1), up_to(8)};
+    std::set<unsigned> taken;
+    int total = 0;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const CoreShare share = topology.share(ranks, rank);
+      if (share.crowded()) continue;
+      ++divided;
+      ASSERT_EQ(share.worker_pus.size(), static_cast<std::size_t>(ranks[rank].workers));
+      for (const unsigned pu : share.worker_pus) EXPECT_TRUE(taken.insert(pu).second) << pu;
+      EXPECT_GT(topology.cores(share.binding), ranks[rank].workers) << "one for the MPI thread";
+      total += topology.cores(share.binding);
+    }
+    EXPECT_TRUE(total == 0 || total == cores) << total << " of " << cores;
+  }
+  EXPECT_GT(divided, 100);
+}
+
+TEST(Process, IsBoundAndSetFree) {
+  const Topology& host = Topology::host();
+  const std::string before = host.binding();
+  const std::string first = before.substr(0, before.find_first_of(",-"));
+  {
+    const ProcessBinding bound(first);
+    EXPECT_EQ(host.binding(), first);
+    EXPECT_EQ(find_hardware().binding, first);
+    EXPECT_EQ(find_hardware().cores, 1);
+  }
+  EXPECT_EQ(host.binding(), before);
+}
+
+TEST(Process, SlurmsNameOfTheNodeIsTheMachines) {
+  const std::string host = find_hardware().machine;
+  setenv("SLURMD_NODENAME", "node17", 1);
+  const Hardware hardware = find_hardware();
+  unsetenv("SLURMD_NODENAME");
+  EXPECT_EQ(hardware.machine, "node17");
+  EXPECT_EQ(hardware.host, find_hardware().host) << "what it is called does not matter";
+  EXPECT_FALSE(host.empty());
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

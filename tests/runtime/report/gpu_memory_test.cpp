@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// What decides which copies leave a GPU, what of its memory is measured, and how that is told: all that needs
+// no GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "runtime/step/fetched_copies.hpp"
+#include "runtime/report/gpu_report.hpp"
+#include "runtime/networks.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+using plan::Schedule;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const model::OptimizerConfig sgd = {.kind = "sgd"};
+
+/// By task: what leaves the GPU that it ran on, against the definition: a copy of what lasts and is owned
+/// elsewhere on the rank, which no later task on that GPU reads.
+void expect_drops(const Schedule& schedule, const model::Network& network, const std::vector<int>& nodes,
+                  std::size_t least) {
+  const TaskGraph graph(schedule, network, sgd);
+  const auto node = [&](int worker) { return nodes[static_cast<std::size_t>(worker)]; };
+  FetchedCopies copies(graph, nodes);
+  std::size_t dropped = 0;
+  for (int step = 0; step < 2; ++step) {
+    copies.reset();
+    for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
+      const Task& task = graph.tasks()[t];
+      std::vector<std::size_t> expected;
+      for (const DataAccess& access : task.data) {
+        const Datum& datum = graph.data()[access.datum];
+        const bool fetched = access.access == Access::read && !is_temporary(datum.kind) &&
+                             node(task.worker) > 0 && node(datum.worker) >= 0 &&
+                             node(datum.worker) != node(task.worker);
+        bool again = false;
+        for (std::size_t later = t + 1; later < graph.tasks().size(); ++later) {
+          for (const DataAccess& other : graph.tasks()[later].data) {
+            again |= other.datum == access.datum && other.access == Access::read &&
+                     node(graph.tasks()[later].worker) == node(task.worker);
+          }
+        }
+        if (fetched && !again) expected.push_back(access.datum);
+      }
+      const std::vector<std::size_t> actual = copies.unread_after(task);
+      EXPECT_EQ(actual, expected) << "task " << t << " of step " << step;
+      dropped += actual.size();
+    }
+  }
+  EXPECT_GE(dropped, least);
+}
+
+TEST(FetchedCopies, LeaveAfterTheirLastReaderOnTheGpu) {
+  const int workers = 4;
+  const model::Network network = tiny_gpt(workers);
+  for (const auto& [name, groups, fetches] :
+       {std::tuple{"fsdp", 0, true}, std::tuple{"fslpp", 2, true}, std::tuple{"1f1b", 0, false}}) {
+    SCOPED_TRACE(name);
+    plan::ScheduleRequest request{.workers = workers, .microbatches = 4, .graph = network.graph};
+    if (groups > 0) request.groups = groups;
+    const Schedule schedule = plan::make_schedule(name, request);
+    expect_drops(schedule, network, {1, 2, 3, 4}, fetches ? 1 : 0);  // a GPU each
+    expect_drops(schedule, network, {1, 1, 2, 2}, 0);                // two streams a GPU
+    expect_drops(schedule, network, {0, 1, 0, 1}, 0);                // with cores
+    expect_drops(schedule, network, {-1, -1, 1, 2}, 0);              // some on another rank
+    expect_drops(schedule, network, {0, 0, 0, 0}, 0);
+  }
+}
+
+TEST(FetchedCopies, NothingLeavesMainMemoryOrItsOwner) {
+  const model::Network network = tiny_gpt(4);
+  const Schedule schedule =
+      plan::make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = network.graph});
+  const TaskGraph graph(schedule, network, sgd);
+  for (const std::vector<int>& nodes : {std::vector{0, 0, 0, 0}, std::vector{1, 1, 1, 1}}) {
+    FetchedCopies copies(graph, nodes);
+    for (const Task& task : graph.tasks()) EXPECT_THAT(copies.unread_after(task), ElementsAre());
+  }
+}
+
+TEST(DeviceMeter, KeepsThePeaksOfBothAccounts) {
+  std::uint64_t starpu = 0;
+  std::uint64_t driver = 500;
+  int asked = 0;
+  DeviceMeter meter([&] { return starpu; },
+                    [&] {
+                      ++asked;
+                      return driver;
+                    });
+  meter.sample();
+  EXPECT_EQ(asked, 0) << "StarPU has nothing";
+  for (const auto& [now, in_use] :
+       {std::pair{100U, 620U}, {80U, 600U}, {100U, 999U}, {300U, 830U}, {0U, 510U}}) {
+    starpu = now;
+    driver = in_use;
+    meter.sample();
+  }
+  EXPECT_EQ(meter.starpu_peak(), 300U);
+  EXPECT_EQ(meter.driver_peak(), 830U) << "999 was not StarPU's";
+  EXPECT_EQ(asked, 2);
+  driver = 1000;
+  meter.sample_both();
+  EXPECT_EQ(meter.driver_peak(), 1000U);
+  EXPECT_EQ(meter.starpu_peak(), 300U);
+}
+
+TEST(DeviceMeter, StepsAddWhatIsAboveTheStart) {
+  EXPECT_EQ((DeviceMemory{.driver_initialised = 700, .driver_peak = 1000}.driver_added()), 300U);
+  EXPECT_EQ((DeviceMemory{.driver_initialised = 700, .driver_peak = 0}.driver_added()), 0U);
+}
+
+/// Two ranks: workers 0 to 2 on two GPUs and a core, 3 and 4 on one GPU of the other.
+const std::vector<DeviceMemory> measured = {{.rank = 0,
+                                             .gpu = 0,
+                                             .starpu_peak = 105U << 20,
+                                             .driver_before = 1U << 20,
+                                             .driver_initialised = 400U << 20,
+                                             .driver_peak = 520U << 20},
+                                            {.rank = 0,
+                                             .gpu = 1,
+                                             .starpu_peak = 98U << 20,
+                                             .driver_initialised = 400U << 20,
+                                             .driver_peak = 500U << 20},
+                                            {.rank = 1,
+                                             .gpu = 0,
+                                             .starpu_peak = 200U << 20,
+                                             .driver_initialised = 400U << 20,
+                                             .driver_peak = 640U << 20}};
+
+std::vector<RankPlace> two_ranks() {
+  std::vector<RankPlace> places(2);
+  places[0].logical_workers = {0, 1, 2};
+  places[0].devices = {"cuda0", "core 3", "cuda1"};
+  places[1].logical_workers = {3, 4};
+  places[1].devices = {"cuda0", "cuda0"};
+  return places;
+}
+
+GpuReport report_of_two_ranks() {
+  const std::vector<int> gpus = gpu_of_workers(measured, two_ranks());
+  std::vector<WorkerMemory> needs(4);
+  for (std::size_t g = 0; g < needs.size(); ++g) needs[g].weights = (g == 2 ? 200U : 100U) << 20;
+  return {.gpus = gpu_use(measured, gpus, needs),
+          .copies = {.pairs = 2, .peer_to_peer = 2, .between_ranks = "through the host: as a test says"}};
+}
+
+TEST(GpuReport, WorkersOfOneGpuAreTogether) {
+  EXPECT_THAT(gpu_of_workers(measured, two_ranks()), ElementsAre(0, 3, 1, 2, 2));
+  const GpuReport report = report_of_two_ranks();
+  ASSERT_EQ(report.gpus.size(), 3U);
+  EXPECT_THAT(report.gpus[0].workers, ElementsAre(0));
+  EXPECT_THAT(report.gpus[2].workers, ElementsAre(3, 4));
+  EXPECT_EQ(report.gpus[2].predicted, 200U << 20);
+}
+
+TEST(GpuReport, TellsPredictedBesideMeasured) {
+  const std::string text = to_text(report_of_two_ranks());
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "rank 0 cuda0    0              100.0 MiB   105.0 MiB      +5.0 %     400.0 MiB     120.0 MiB\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "rank 1 cuda0    3 4            200.0 MiB   200.0 MiB      +0.0 %     400.0 MiB     240.0 MiB\n"));
+  EXPECT_THAT(text, HasSubstr("GPU to GPU within ranks: peer to peer for 2 of 2 ordered pairs\n"));
+  EXPECT_THAT(text, HasSubstr("GPU to GPU between ranks: through the host: as a test says\n"));
+  EXPECT_EQ(to_text({}), "") << "cores share main memory";
+}
+
+TEST(GpuReport, IsInTheReportFile) {
+  const auto json = to_json(report_of_two_ranks());
+  ASSERT_EQ(json["memory"].size(), 3U);
+  const auto& gpu = json["memory"][0];
+  EXPECT_EQ(gpu["device"], "cuda0");
+  EXPECT_EQ(gpu["predicted"], 100U << 20);
+  EXPECT_EQ(gpu["starpu_peak"], 105U << 20);
+  EXPECT_EQ(gpu["driver"]["added_by_steps"], 120U << 20);
+  EXPECT_EQ(json["copies"]["within_ranks"]["peer_to_peer"], 2);
+  EXPECT_EQ(json["copies"]["between_ranks"], "through the host: as a test says");
+  GpuReport alone = report_of_two_ranks();
+  alone.copies = {};
+  EXPECT_FALSE(to_json(alone)["copies"].contains("between_ranks"));
+}
+
+TEST(GpuReport, SaysWhyMessagesGoThroughTheHost) {
+  EXPECT_THAT(path_between_ranks(std::nullopt, true, false), HasSubstr("unknown"));
+  EXPECT_THAT(path_between_ranks(true, true, false), HasSubstr("direct"));
+  EXPECT_THAT(path_between_ranks(false, true, true), HasSubstr("STARPU_MPI_GPUDIRECT=0"));
+  EXPECT_THAT(path_between_ranks(false, false, false), HasSubstr("this MPI was not built"));
+  EXPECT_THAT(path_between_ranks(false, true, false), HasSubstr("scripts/setup"));
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// The meter and the measurement, fed by hand with runs whose figures `plan` knows.
+#include "runtime/report/measurement.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "plan/random_schedules.hpp"
+#include "runtime/step/meter.hpp"
+#include "runtime/networks.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+using plan::Schedule;
+
+const model::OptimizerConfig sgd = {.kind = "sgd"};
+
+/// The schedule run in a legal order, each job with a duration of its own: nothing happens at the same time
+/// by chance, so that events have one order.
+plan::Timeline random_run(const Schedule& schedule, const model::Network& network, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> duration(0.5, 2);
+  std::vector<plan::Span> spans(schedule.slots());
+  std::vector<double> free_at(static_cast<std::size_t>(schedule.workers()), 0);
+  for (const plan::JobId id : plan::topological_order(schedule)) {
+    double& start = free_at[static_cast<std::size_t>(schedule.compute(id))];
+    schedule.for_each_pred(id, [&](plan::JobId before) { start = std::max(start, spans[before].end); });
+    spans[id] = {start, start + duration(random)};
+    start = spans[id].end;
+  }
+  return plan::evaluate(schedule, costs_of(network), std::move(spans));
+}
+
+/// Tells the meter of all tasks of `local` workers, in the order of the timeline.
+void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
+          const std::vector<bool>& local) {
+  struct Event {
+    double time;
+    bool starts;
+    const Task* task;
+  };
+  std::vector<Event> events;
+  const auto is_local = [&](const Task& task) { return local[static_cast<std::size_t>(task.worker)]; };
+  const auto run_now = [&](const Task& task) {
+    if (task.job || !is_local(task)) return;
+    meter.start(task, task.worker);
+    meter.end(task, task.worker, 0, 0);
+  };
+  for (const Task& task : graph.tasks()) {
+    if (task.kind == TaskKind::zero) run_now(task);
+    if (!task.job || !is_local(task)) continue;
+    events.push_back({timeline.spans[*task.job].start, true, &task});
+    events.push_back({timeline.spans[*task.job].end, false, &task});
+  }
+  std::ranges::stable_sort(events, [](const Event& a, const Event& b) {
+    return a.time != b.time ? a.time < b.time : a.starts < b.starts;
+  });
+  for (const auto& [time, starts, task] : events) {
+    if (starts) {
+      meter.start(*task, task->worker);
+    } else {
+      meter.end(*task, task->worker, timeline.spans[*task->job].start, time);
+    }
+  }
+  for (const Task& task : graph.tasks()) {
+    if (task.kind != TaskKind::zero) run_now(task);
+  }
+}
+
+void expect_equal(const WorkerRecord& measured, const plan::Timeline& timeline, std::size_t w) {
+  EXPECT_EQ(measured.peak_activations, timeline.peak_activations[w]) << "worker " << w;
+  EXPECT_EQ(measured.peak_activation_bytes, timeline.peak_activation_bytes[w]) << "worker " << w;
+  EXPECT_EQ(measured.received, timeline.received[w]) << "worker " << w;
+}
+
+TEST(Meter, CountsWhatThePlanCounts) {
+  std::mt19937_64 random(3);
+  int moving = 0;
+  for (int run = 0; run < 300; ++run) {
+    const Schedule drawn(plan::testing::random_spec(random, {.sound_priority = 1}));
+    Schedule schedule = run % 2 == 0 ? drawn : drawn.with(plan::Discipline::greedy);
+    if (run % 3 == 0) schedule = schedule.with_recomputation();
+    if (!plan::check(schedule).ok()) continue;
+    SCOPED_TRACE(::testing::Message() << "run " << run);
+    const model::Network network = dag_network(schedule.graph());
+    const TaskGraph graph(schedule, network, sgd);
+    const plan::Timeline timeline = random_run(schedule, network, random);
+    const std::vector<bool> local(static_cast<std::size_t>(schedule.workers()), true);
+    Meter meter(graph, schedule.workers(), local);
+    // The second time, to see that nothing of the first is left.
+    for (int time = 0; time < 2; ++time) {
+      meter.reset();
+      feed(meter, graph, timeline, local);
+      for (std::size_t w = 0; w < local.size(); ++w) expect_equal(meter.workers()[w], timeline, w);
+      ASSERT_EQ(meter.jobs().size(), schedule.job_count());
+    }
+    for (const plan::Transfers& received : timeline.received) moving += received.stashes.count > 0;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(moving, 20) << "no stash ever moved: the test tests little";
+}
+
+TEST(Meter, RanksCountTheirOwnWorkers) {
+  for (const NamedCase& named : named_cases(4, 6)) {
+    SCOPED_TRACE(named.name);
+    const Schedule schedule = split(named.schedule);
+    const TaskGraph graph(schedule, named.network, sgd);
+    std::mt19937_64 random(4);
+    const plan::Timeline timeline = random_run(schedule, named.network, random);
+    for (const std::size_t ranks : {2U, 4U}) {
+      const WorkerMap map(4, static_cast<int>(ranks));
+      for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
+        std::vector<bool> local;
+        for (int w = 0; w < 4; ++w) local.push_back(map.rank_of(w) == rank);
+        Meter meter(graph, 4, local);
+        feed(meter, graph, timeline, local);
+        for (std::size_t w = 0; w < 4; ++w) {
+          if (local[w]) {
+            expect_equal(meter.workers()[w], timeline, w);
+          } else {
+            EXPECT_EQ(meter.workers()[w].peak_activations, 0);
+            EXPECT_EQ(meter.workers()[w].received, plan::Transfers{});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Meter, OtherPoliciesMayRunAJobOnAnotherWorker) {
+  const model::Network network = tiny_mlp(2);
+  const Schedule schedule = plan::make_schedule("1f1b", {.workers = 2, .microbatches = 1});
+  const TaskGraph graph(schedule, network, sgd);
+  Meter meter(graph, 2, {true, true});
+  for (const Task& task : graph.tasks()) {
+    meter.start(task, 1);
+    meter.end(task, 1, 0, 1);
+  }
+  for (const JobRecord& job : meter.jobs()) EXPECT_EQ(job.worker, 1);
+  EXPECT_EQ(meter.workers()[1].received.activations.count, 0U) << "it was written there";
+  EXPECT_EQ(meter.workers()[1].received.weights.count, 1U) << "stage 0's are worker 0's";
+}
+
+// ---- bytes between ranks ----
+
+TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
+  for (const NamedCase& named : named_cases(4, 6)) {
+    SCOPED_TRACE(named.name);
+    const TaskGraph graph(named.schedule, named.network, sgd);
+    std::uint64_t bytes = 0;
+    for (const plan::Transfers& t : plan::count_transfers(named.schedule, costs_of(named.network))) {
+      bytes += t.activations.bytes + t.stashes.bytes + t.gradients.bytes + t.weights.bytes +
+               t.weight_gradients.bytes;
+    }
+    EXPECT_EQ(bytes_between_ranks(graph, WorkerMap(4, 4)), bytes);
+    EXPECT_LE(bytes_between_ranks(graph, WorkerMap(4, 2)), bytes);
+    EXPECT_EQ(bytes_between_ranks(graph, WorkerMap(4, 1)), 0U);
+  }
+}
+
+TEST(BytesBetweenRanks, ADatumGoesToARankOnce) {
+  // FSDP: both workers of a rank read each stage's weights, which come once; gradients are reduced in a tree.
+  const model::Network network = tiny_mlp(4);
+  const Schedule schedule = plan::make_schedule("fsdp", {.workers = 4, .microbatches = 4});
+  const TaskGraph graph(schedule, network, sgd);
+  std::uint64_t weights = 0;
+  for (const model::Stage& stage : network.stages) weights += stage.parameter_size() * sizeof(float);
+  const std::uint64_t all = bytes_between_ranks(graph, WorkerMap(4, 2));
+  EXPECT_GE(all, 2 * weights) << "weights to the other rank, and at least one gradient back";
+  EXPECT_LE(all, 4 * weights);
+}
+
+// ---- where workers are ----
+
+TEST(WorkerMap, BlocksOfNeighbours) {
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    for (int workers = ranks; workers <= 40; ++workers) {
+      const WorkerMap map(workers, ranks);
+      int next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_EQ(map.first(rank), next);
+        EXPECT_GE(map.count(rank), workers / ranks);
+        EXPECT_LE(map.count(rank), (workers + ranks - 1) / ranks);
+        for (int i = 0; i < map.count(rank); ++i) EXPECT_EQ(map.rank_of(next++), rank);
+      }
+      EXPECT_EQ(next, workers);
+    }
+  }
+}
+
+// ---- measurement ----
+
+class Measured : public ::testing::Test {
+ protected:
+  /// A step in which the passes of stage s last `durations`, at `start` of the clock.
+  [[nodiscard]] StepResult step(const plan::Costs& costs, double start) const {
+    const plan::Timeline timeline = plan::simulate(schedule_, costs);
+    StepResult result;
+    for (const plan::JobId id : schedule_.order()) {
+      result.jobs.push_back(
+          {id, schedule_.compute(id), start + timeline.spans[id].start, start + timeline.spans[id].end});
+    }
+    for (int w = 0; w < schedule_.workers(); ++w) {
+      const auto i = static_cast<std::size_t>(w);
+      result.workers.push_back(
+          {timeline.received[i], timeline.peak_activations[i], timeline.peak_activation_bytes[i]});
+    }
+    return result;
+  }
+  [[nodiscard]] plan::Costs costs(double scale) const {
+    plan::Costs all = costs_of(network_);
+    all.durations.clear();
+    for (int s = 0; s < schedule_.stages(); ++s) all.durations.push_back({scale * (s + 1), 2 * scale, scale});
+    return all;
+  }
+
+  model::Network network_ = tiny_mlp(3);
+  Schedule schedule_ = split(plan::make_schedule("1f1b", {.workers = 3, .microbatches = 4}));
+};
+
+TEST_F(Measured, AStepIsWhatThePlanSays) {
+  const plan::Timeline timeline = plan::simulate(schedule_, costs(0.5));
+  Measurement measurement(schedule_, network_.sizes());
+  measurement.add(step(costs(0.5), 1000));
+  const auto [as_run, measured] = measurement.measured();
+  for (int w = 0; w < 3; ++w) EXPECT_TRUE(std::ranges::equal(as_run.order(w), schedule_.order(w)));
+  EXPECT_NEAR(measured.makespan, timeline.makespan, 1e-9);
+  EXPECT_NEAR(measured.bubble_fraction, timeline.bubble_fraction, 1e-9);
+  EXPECT_NEAR(measured.device_span, timeline.device_span, 1e-9);
+  EXPECT_EQ(measured.received, timeline.received);
+  EXPECT_EQ(measured.peak_activations, timeline.peak_activations);
+  EXPECT_EQ(measured.peak_activation_bytes, timeline.peak_activation_bytes);
+  // The only step calibrates too: the prediction is then the measurement.
+  EXPECT_NEAR(measurement.predicted().makespan, timeline.makespan, 1e-9);
+}
+
+TEST_F(Measured, WarmUpThenCalibrationThenMeasurement) {
+  Measurement measurement(schedule_, network_.sizes());
+  double clock = 5;
+  for (const double scale : {100.0, 1.0, 2.0, 3.0, 7.0, 9.0, 8.0}) {
+    measurement.add(step(costs(scale), clock));
+    clock += 1000;
+  }
+  const auto durations = measurement.costs().durations;
+  ASSERT_EQ(durations.size(), 3U);
+  for (int s = 0; s < 3; ++s) {
+    EXPECT_NEAR(durations[static_cast<std::size_t>(s)].F, 2.0 * (s + 1), 1e-9) << "the median of 1, 2 and 3";
+    EXPECT_NEAR(durations[static_cast<std::size_t>(s)].B, 4, 1e-9);
+    EXPECT_NEAR(durations[static_cast<std::size_t>(s)].W, 2, 1e-9);
+  }
+  const auto makespan = [&](double scale) { return plan::simulate(schedule_, costs(scale)).makespan; };
+  ASSERT_EQ(measurement.makespans().size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(measurement.makespans()[i], makespan(std::array{7.0, 9.0, 8.0}[i]), 1e-8);
+  EXPECT_NEAR(measurement.measured().timeline.makespan, makespan(8), 1e-8) << "the median step";
+  EXPECT_NEAR(measurement.predicted().makespan, makespan(2), 1e-8);
+}
+
+TEST_F(Measured, ShortRunsUseWhatTheyHave) {
+  Measurement measurement(schedule_, network_.sizes());
+  measurement.add(step(costs(10), 0));
+  measurement.add(step(costs(3), 5000));
+  EXPECT_NEAR(measurement.costs().durations[0].F, 3, 1e-9) << "the warm-up is forgotten";
+  ASSERT_EQ(measurement.makespans().size(), 1U);
+  EXPECT_NEAR(measurement.makespans()[0], plan::simulate(schedule_, costs(3)).makespan, 1e-8);
+}
+
+TEST_F(Measured, JobsCountWhereTheyRan) {
+  StepResult result = step(costs(1), 0);
+  // As a policy that knows no w may do: all of it on worker 2.
+  double clock = 0;
+  for (JobRecord& job : result.jobs) {
+    job.worker = 2;
+    job.start = clock;
+    job.end = clock += 1;
+  }
+  Measurement measurement(schedule_, network_.sizes());
+  measurement.add(result);
+  const auto [as_run, measured] = measurement.measured();
+  EXPECT_EQ(as_run.order(2).size(), schedule_.job_count());
+  EXPECT_NEAR(measured.busy[2], static_cast<double>(schedule_.job_count()), 1e-9);
+  EXPECT_EQ(measured.busy[0], 0);
+  EXPECT_NEAR(measured.bubble_fraction, 2.0 / 3, 1e-9);
+}
+
+TEST(MeasuredFused, BackwardPassesAreOneDuration) {
+  const model::Network network = tiny_mlp(2);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  plan::Costs costs = costs_of(network);
+  costs.durations = {{1, 2, 1}};
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  StepResult result;
+  for (const plan::JobId id : schedule.order()) {
+    result.jobs.push_back({id, schedule.compute(id), timeline.spans[id].start, timeline.spans[id].end});
+  }
+  Measurement measurement(schedule, network.sizes());
+  measurement.add(result);
+  EXPECT_NEAR(measurement.costs().durations[0].of(plan::Pass::BW), 3, 1e-9);
+  EXPECT_NEAR(measurement.predicted().makespan, timeline.makespan, 1e-9);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session refuses before anything runs, on every rank alike, and that StarPU starts again afterwards.
+#include "runtime/session/session.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "runtime/report/gpu_report.hpp"
+#include "runtime/mpi_main.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+
+const Mpi* mpi = nullptr;
+
+/// The policy that runs, or the message of the InputError, the same on all ranks.
+std::string start(const std::string& policy) {
+  RuntimeConfig config;
+  config.policy = policy;
+  try {
+    const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+    const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy(config));
+    EXPECT_EQ(session.core() != nullptr, session.policy() == "starpipe");
+    return "runs " + session.policy();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+class Environment : public ::testing::Test {
+ protected:
+  ~Environment() override {
+    unsetenv("STARPU_SCHED");
+    unsetenv("STARPU_SCHED_LIB");
+  }
+};
+
+using Policies = Environment;
+
+TEST_F(Policies, ThatStarPUHas) {
+  for (const char* name : {"starpipe", "lws", "eager", "starpipe"}) {
+    EXPECT_EQ(start(name), std::string("runs ") + name);
+  }
+}
+
+TEST_F(Policies, TheEnvironmentWins) {
+  setenv("STARPU_SCHED", "prio", 1);
+  EXPECT_EQ(start("starpipe"), "runs prio");
+}
+
+TEST_F(Policies, UnknownOnesAreNamed) {
+  const std::string message = start("strapipe");
+  EXPECT_NE(message.find("runtime.policy: unknown policy 'strapipe'"), std::string::npos) << message;
+  EXPECT_NE(message.find("starpipe"), std::string::npos) << "the known ones";
+  setenv("STARPU_SCHED", "nosuch", 1);
+  const std::string from_environment = start("starpipe");
+  EXPECT_NE(from_environment.find("STARPU_SCHED: unknown policy 'nosuch'"), std::string::npos)
+      << from_environment;
+}
+
+// StarPU would warn and run `lws`.
+TEST_F(Policies, OfALibraryThatDoesNotHaveThemFail) {
+  for (const char* library : {"/nonexistent/libsched.so", "libm.so.6"}) {
+    setenv("STARPU_SCHED_LIB", library, 1);
+    const std::string message = start("nosuch");
+    EXPECT_NE(message.find("STARPU_SCHED_LIB: "), std::string::npos) << message;
+    EXPECT_NE(message.find(library), std::string::npos) << message;
+  }
+  unsetenv("STARPU_SCHED_LIB");
+  EXPECT_EQ(start("starpipe"), "runs starpipe") << "after a refusal";
+}
+
+TEST_F(Policies, OfALibraryThatCannotBeLoadedFail) {
+  setenv("STARPU_SCHED_LIB", "/nonexistent/libsched.so", 1);
+  const std::string message = start("starpipe");
+  EXPECT_NE(message.find("STARPU_SCHED_LIB: /nonexistent/libsched.so"), std::string::npos) << message;
+}
+
+TEST(Ranks, TheFirstProblemIsEverybodys) {
+  EXPECT_EQ(mpi->first_problem(""), "");
+  EXPECT_EQ(mpi->first_problem("on rank " + std::to_string(mpi->rank())), "on rank 0");
+  const int last = mpi->ranks() - 1;
+  EXPECT_EQ(mpi->first_problem(mpi->rank() == last ? "on the last" : ""), "on the last");
+  const std::string large(10000, 'x');
+  const std::string cut = mpi->first_problem(large);
+  EXPECT_EQ(cut, large.substr(0, cut.size()));
+  EXPECT_GE(cut.size(), 1000U);
+}
+
+TEST(Ranks, GatherWhatEachSays) {
+  const auto said = mpi->gather(std::string(static_cast<std::size_t>(3 * mpi->rank()), 'x'));
+  ASSERT_EQ(said.size(), static_cast<std::size_t>(mpi->ranks()));
+  for (std::size_t rank = 0; rank < said.size(); ++rank) EXPECT_EQ(said[rank], std::string(3 * rank, 'x'));
+}
+
+std::string check(int workers, int workers_per_core) {
+  RuntimeConfig config;
+  config.workers_per_core = workers_per_core;
+  try {
+    share_cores(*mpi, WorkerMap(workers, mpi->ranks()), config);
+    return {};
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+TEST(Devices, CoresCarrySoManyWorkers) {
+  EXPECT_EQ(check(mpi->ranks(), 100), "");
+  const std::string message = check(100000, 1);
+  EXPECT_NE(message.find("schedule.workers: 100000 workers put"), std::string::npos) << message;
+  EXPECT_NE(message.find("runtime.workers_per_core: 1"), std::string::npos) << message;
+  EXPECT_NE(check(100000, 1000000).find("StarPU was built for"), std::string::npos);
+}
+
+TEST(Devices, WorkersOnGpusNeedNoCores) {
+  RuntimeConfig config;
+  config.workers_per_core = 1;
+  config.device = {"cuda"};
+  EXPECT_NO_THROW(share_cores(*mpi, WorkerMap(100000, mpi->ranks()), config));
+  // Of two workers of each rank, one on a core.
+  config.device.clear();
+  for (int rank = 0; rank < mpi->ranks(); ++rank) config.device.insert(config.device.end(), {"cuda", "cpu"});
+  const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+  config.workers_per_core = 100;
+  setenv("STARPU_NCPU", "1", 1);
+  EXPECT_NO_THROW(share_cores(*mpi, map, config));
+  config.device = {"cpu"};
+  EXPECT_THROW(share_cores(*mpi, map, config), InputError);
+  unsetenv("STARPU_NCPU");
+}
+
+TEST(Devices, ThreadsThatDriveGpusGetTheFirstCores) {
+  const auto gpu = [](int number) {
+    Device device;
+    device.number = number;
+    return std::optional(device);
+  };
+  const std::vector<unsigned> pus = {10, 11, 12, 13, 14};
+  using Order = std::vector<unsigned>;
+  EXPECT_EQ(cores_in_order(pus, {}), (Order{10, 11, 12, 13, 14}));
+  const GpuShare mixed{.gpus = {0, 1}, .workers_each = 1, .devices = {{}, gpu(0), {}, gpu(1), {}}};
+  EXPECT_EQ(cores_in_order(pus, mixed), (Order{11, 13, 10, 12, 14}));
+  const GpuShare streams{.gpus = {0}, .workers_each = 2, .devices = {gpu(0), gpu(0), {}, {}, {}}};
+  EXPECT_EQ(cores_in_order(pus, streams), (Order{10, 12, 13, 14, 11}));
+}
+
+TEST(Devices, EveryRankHasAWorker) {
+  if (mpi->ranks() == 1) GTEST_SKIP();
+  const std::string message = check(mpi->ranks() - 1, 100);
+  EXPECT_NE(message.find("some ranks would have none"), std::string::npos) << message;
+}
+
+TEST(Devices, StarPUMayBeToldToUseFewer) {
+  setenv("STARPU_NCPU", "1", 1);
+  const std::string message = check(2 * mpi->ranks(), 100);
+  unsetenv("STARPU_NCPU");
+  EXPECT_NE(message.find("carries 2 workers, but STARPU_NCPU allows 1"), std::string::npos) << message;
+}
+
+// The libraries' own answers, put together: no GPU is needed to ask.
+TEST(GpuCopies, TellTheWayBetweenRanks) {
+  RuntimeConfig config;
+  const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+  const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy(config));
+  const GpuCopies copies = find_gpu_copies(*mpi);
+  ASSERT_EQ(copies.between_ranks.has_value(), mpi->ranks() > 1);
+  EXPECT_EQ(copies.pairs, 0) << "this session has no GPU workers";
+#ifdef MPIX_GPU_SUPPORT_CUDA
+  if (copies.between_ranks && MPIX_Query_cuda_support() == 0) {
+    EXPECT_EQ(*copies.between_ranks, "through the host: this MPI was not built for GPU memory");
+  }
+#endif
+}
+
+int run() {
+  const Mpi started;
+  mpi = &started;
+  report_on_rank_0(started);
+  return run_all_tests(started);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return starpipe::runtime::run();
+}

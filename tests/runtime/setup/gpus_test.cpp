@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What runtime.device: cuda refuses before anything runs.
+#include "runtime/setup/gpus.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <starpu.h>
+
+#include <cstdlib>
+
+#include "runtime/hardware/devices.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+std::string problem(const Config& config, void (*check)(const Config&) = check_device) {
+  try {
+    check(config);
+    return {};
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+TEST(Device, IsRefusedWhereThereIsNone) {
+  Config config;
+  EXPECT_EQ(problem(config), "");
+  config.runtime.device = {"cuda"};
+  if (!built_with_cuda()) {
+    EXPECT_EQ(problem(config),
+              "runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
+    return;
+  }
+  EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "");
+  config.runtime.device = {"cpu", "cuda"};
+  EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "")
+      << "one worker of two";
+  EXPECT_EQ(problem(config, check_rank_device), cuda_devices().empty() ? "" : starpu_problem())
+      << "a rank of cores, maybe";
+  config.runtime.device = {"cuda"};
+  EXPECT_EQ(problem(config, check_rank_device),
+            cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : starpu_problem());
+  config.runtime.emulate.emplace();
+  EXPECT_EQ(problem(config), "runtime.device: cuda: runtime.emulate needs device cpu");
+}
+
+TEST(Device, NeedsAStarPUThatKeepsGpusBusy) {
+#ifdef STARPU_NON_BLOCKING_DRIVERS
+  unsetenv("STARPU_WORKERS_CUDAID");
+  EXPECT_EQ(starpu_problem(), "");
+  setenv("STARPU_WORKERS_CUDAID", "1", 1);
+  EXPECT_THAT(starpu_problem(), ::testing::StartsWith("STARPU_WORKERS_CUDAID: "));
+  unsetenv("STARPU_WORKERS_CUDAID");
+#else
+  EXPECT_THAT(starpu_problem(), ::testing::AllOf(::testing::StartsWith("runtime.device: cuda: StarPU"),
+                                                 ::testing::HasSubstr("STARPIPE_GPUS=1 scripts/setup")));
+#endif
+}
+
+TEST(Device, NeedsKernelsForEachLayer) {
+  model::ModelConfig gpt;
+  gpt.layers = 1;
+  gpt.heads = 1;
+  gpt.context = 4;
+  Config config;
+  for (const int hidden : {128, 129}) {
+    gpt.hidden = hidden;
+    const model::Network network = model::build_network(gpt, 1, 1);
+    config.runtime.device = {"cpu"};
+    EXPECT_NO_THROW(check_kernels(config, network));
+    config.runtime.device = {"cuda"};
+    if (built_with_cuda() && hidden == 128) {
+      EXPECT_NO_THROW(check_kernels(config, network));
+    } else {
+      EXPECT_THROW(check_kernels(config, network), InputError);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that a worker is predicted to need, and what does not fit a limit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "plan/random_schedules.hpp"
+#include "runtime/networks.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/step/memory_need.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+using plan::Schedule;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const model::OptimizerConfig sgd = {.kind = "sgd"};
+const model::OptimizerConfig adamw = {.kind = "adamw"};
+
+std::vector<WorkerMemory> need(const Schedule& schedule, const model::Network& network,
+                               const model::OptimizerConfig& optimizer = sgd, plan::Costs costs = {}) {
+  costs.sizes = network.sizes();
+  return memory_need(schedule, network, optimizer, costs, plan::simulate(schedule, costs));
+}
+
+/// Two linear stages, 4 columns, 3 rows: 80 bytes of weights a stage, 48 of an activation.
+TEST(MemoryNeed, OfTwoStagesByHand) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  const std::uint64_t stash0 = network.sizes()[0].stash;
+  const std::uint64_t stash1 = network.sizes()[1].stash;
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const auto [first, last] = std::pair(need(schedule, network, adamw)[0], need(schedule, network, adamw)[1]);
+  EXPECT_EQ(first.weights, 80U);
+  EXPECT_EQ(first.gradients, 80U);
+  EXPECT_EQ(first.optimizer, 160U);
+  EXPECT_EQ(first.stashes, 3 * stash0);
+  // Its data, and while the third F runs its output; the two before have been sent. Or a gradient, later.
+  EXPECT_EQ(first.activations, 3U * 48 + 48);
+  EXPECT_EQ(first.workspace, network.stages[0].scratch_size() * sizeof(float));
+  EXPECT_EQ(last.stashes, 3 * stash1);
+  // Targets and losses, and an input that it reads while it runs the third F.
+  EXPECT_EQ(last.activations, 3U * 48 + 3 * 4 + 48);
+  EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
+}
+
+std::uint64_t sum_of(const std::vector<WorkerMemory>& needs) {
+  std::uint64_t sum = 0;
+  for (const WorkerMemory& need : needs) sum += need.total();
+  return sum;
+}
+
+// Workers of one device share what they hold: with fsdp, no copies of weights, only what one worker has.
+TEST(MemoryNeed, OfWorkersOnOneDevice) {
+  const model::Network network = tiny_gpt(4);
+  plan::Costs costs = costs_of(network);
+  costs.alpha = 0.25;
+  for (const char* name : {"1f1b", "fsdp", "zb-h1", "ddp"}) {
+    SCOPED_TRACE(name);
+    const Schedule schedule =
+        plan::make_schedule(name, {.workers = 4, .microbatches = 8, .graph = network.graph});
+    const plan::Timeline timeline = plan::simulate(schedule, costs);
+    const auto on = [&](std::vector<int> devices) {
+      return memory_need(schedule, network, adamw, costs, timeline,
+                         {.devices = std::move(devices), .on_gpu = {}});
+    };
+    const auto apart = on({});
+    const auto pairs = on({0, 0, 1, 1});
+    const auto one = on({0, 0, 0, 0});
+    ASSERT_EQ(pairs.size(), 2U);
+    ASSERT_EQ(one.size(), 1U);
+    EXPECT_LE(pairs[0].total(), apart[0].total() + apart[1].total());
+    EXPECT_LE(sum_of(one), sum_of(pairs));
+    std::vector<WorkerMemory> swapped = on({1, 0, 3, 2});
+    for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(swapped[w ^ 1U].total(), apart[w].total()) << w;
+    std::uint64_t weights = 0;
+    for (const plan::StageSizes& size : network.sizes()) weights += size.weights;
+    const bool replicas = std::string_view(name) == "ddp";
+    EXPECT_EQ(one[0].weights, replicas ? 4 * weights : weights);
+    if (std::string_view(name) == "fsdp") {
+      EXPECT_GT(sum_of(apart), sum_of(one) + weights);
+    }
+  }
+}
+
+/// The same in bf16: 40 bytes of weights besides 80 for the optimizer, padded to 16, and 32 of an activation.
+TEST(MemoryNeed, OfTwoStagesInBf16) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2), false, model::Precision::bf16);
+  const plan::StageSizes sizes = network.sizes()[0];
+  EXPECT_EQ(sizes.activation, 32U);
+  EXPECT_EQ(sizes.stash, 2U * 32) << "the inputs of two layers";
+  EXPECT_EQ(sizes.weights, 48U);
+  EXPECT_EQ(sizes.master, 80U);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const WorkerMemory first = need(schedule, network, adamw)[0];
+  EXPECT_EQ(first.weights, 48U + 80);
+  EXPECT_EQ(first.gradients, 80U);
+  EXPECT_EQ(first.optimizer, 160U);
+  EXPECT_EQ(first.stashes, 3U * 2 * 32);
+  EXPECT_EQ(first.activations, 3U * 32 + 32);
+}
+
+/// On a CPU, the kernels need room for the bf16 that they read and write as floats; on a GPU, cuBLAS for
+/// parts of products.
+TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
+  const model::Network network = tiny_gpt(2, model::Precision::bf16);
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const plan::Costs costs = costs_of(network);
+  for (const bool on_gpus : {false, true}) {
+    const auto memory = memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+                                    {.devices = {}, .on_gpu = {on_gpus, on_gpus}});
+    EXPECT_EQ(memory[0].workspace, network.stages[0].scratch_size(on_gpus) * sizeof(float));
+  }
+  EXPECT_NE(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
+}
+
+TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
+  // All forward passes at once on worker 0, one after the other with its backward pass on worker 1.
+  const Schedule schedule({.name = "eager",
+                           .graph = plan::StageGraph::chain(2),
+                           .microbatches = 6,
+                           .workers = 2,
+                           .placement =
+                               [](const plan::Job& job) {
+                                 return plan::Placement{job.stage, job.stage};
+                               },
+                           .priority =
+                               [](const plan::Job& job) {
+                                 const bool forward = job.pass == plan::Pass::F;
+                                 return job.stage == 1 ? 2 * job.microbatch + (forward ? 0 : 1)
+                                                       : job.microbatch + (forward ? 0 : 6);
+                               }});
+  const model::Network network = dag_network(schedule.graph());
+  const std::uint64_t there = 6 * 48 + 6 * 4;  // targets and losses
+  plan::Costs costs;
+  costs.durations = {{1, 1, 1}, {10, 1, 1}};
+  EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 6 * 48) << "all inputs are there";
+  costs.durations = {{10, 1, 1}, {1, 1, 1}};
+  EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 48) << "it waits for each";
+}
+
+TEST(MemoryNeed, FollowsFromTheSchedule) {
+  const model::Network network = tiny_gpt(4);
+  const auto of = [&](const char* name, bool recompute = false) {
+    return need(plan::make_schedule(name, {.workers = 4, .microbatches = 8, .recompute = recompute}), network,
+                adamw);
+  };
+  const auto gpipe = of("gpipe");
+  const auto fewer = of("1f1b");
+  EXPECT_EQ(gpipe[0].stashes, 8 * network.sizes()[0].stash);
+  EXPECT_EQ(fewer[0].stashes, 4 * network.sizes()[0].stash);
+  EXPECT_LT(fewer[0].total(), gpipe[0].total());
+  EXPECT_LT(of("gpipe", true)[0].total(), gpipe[0].total())
+      << "recomputation keeps inputs instead of stashes";
+
+  const std::uint64_t all = network.parameter_count() * sizeof(float);
+  const auto replicated = of("ddp");
+  const auto sharded = of("fsdp");
+  EXPECT_EQ(replicated[1].weights, all);
+  EXPECT_EQ(replicated[1].optimizer, 2 * all);
+  EXPECT_EQ(sharded[1].optimizer, 2 * network.sizes()[1].weights);
+  EXPECT_EQ(sharded[1].weights, all) << "its own, and those it has fetched and still needs";
+}
+
+/// Between what `simulate` says of stashes, and everything at once.
+TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
+  std::mt19937_64 random(7);
+  for (int run = 0; run < 300; ++run) {
+    const Schedule drawn(plan::testing::random_spec(random, {.sound_priority = 1}));
+    const Schedule schedule = run % 3 == 0 ? drawn.with_recomputation() : drawn;
+    if (!plan::check(schedule).ok()) continue;
+    SCOPED_TRACE(::testing::Message() << "run " << run);
+    const model::Network network = dag_network(schedule.graph());
+    plan::Costs costs = plan::testing::random_costs(random, schedule.stages());
+    costs.sizes = network.sizes();
+    const plan::Timeline timeline = plan::simulate(schedule, costs);
+    const TaskGraph graph(schedule, network, adamw);
+    std::vector<std::uint64_t> lasting(static_cast<std::size_t>(schedule.workers()));
+    std::uint64_t everything = 0;
+    for (const Datum& datum : graph.data()) {
+      const std::uint64_t bytes = datum.size * sizeof(float);
+      everything += bytes * static_cast<std::uint64_t>(schedule.workers());
+      if (!is_temporary(datum.kind)) lasting[static_cast<std::size_t>(datum.worker)] += bytes;
+    }
+    const auto needs = memory_need(schedule, network, adamw, costs, timeline);
+    for (std::size_t w = 0; w < needs.size(); ++w) {
+      const std::uint64_t data = needs[w].total() - needs[w].workspace;
+      EXPECT_GE(data, lasting[w] + timeline.peak_activation_bytes[w]) << "worker " << w;
+      EXPECT_LE(data, everything) << "worker " << w;
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// ---- runtime.memory_limit ----
+
+Config gpipe_config() {
+  Config config;
+  config.model.kind = "mlp";
+  config.model.layers = 8;
+  config.model.hidden = 64;
+  config.data.kind = "synthetic";
+  config.training.microbatches = 16;
+  config.training.microbatch_size = 32;
+  config.schedule.name = "gpipe";
+  config.schedule.workers = 4;
+  return config;
+}
+
+std::string problem(const Config& config) {
+  try {
+    make_experiment(config);
+    return "";
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+WorkerMemory largest(const Config& config) {
+  const Experiment e = make_experiment(config);
+  plan::Costs costs = costs_by_flops(e.network);
+  if (e.schedule.recompute()) costs = plan::with_recomputation(costs);
+  const auto needs =
+      memory_need(e.schedule, e.network, config.training.optimizer, costs, plan::simulate(e.schedule, costs));
+  return *std::ranges::max_element(needs, {}, &WorkerMemory::total);
+}
+
+TEST(MemoryLimit, IsWhatTheLargestWorkerMayNeed) {
+  Config config = gpipe_config();
+  const std::uint64_t bytes = largest(config).total();
+  config.runtime.memory_limit = bytes;
+  EXPECT_EQ(problem(config), "");
+  config.runtime.memory_limit = bytes - 1;
+  const std::string message = problem(config);
+  EXPECT_THAT(message, HasSubstr("runtime.memory_limit: under gpipe, worker "));
+  EXPECT_THAT(message, HasSubstr("needs " + std::to_string(bytes) + " bytes")) << "rounded they are equal";
+  EXPECT_THAT(message, HasSubstr("more than " + std::to_string(bytes - 1) + " bytes"));
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+}
+
+TEST(MemoryLimit, RecomputationIsNamedWhenItFits) {
+  Config config = gpipe_config();
+  Config recomputing = config;
+  recomputing.schedule.recompute = true;
+  const std::uint64_t bytes = largest(recomputing).total();
+  config.runtime.memory_limit = bytes;
+  EXPECT_THAT(problem(config), HasSubstr("it fits with schedule.recompute: true"));
+  recomputing.runtime.memory_limit = bytes;
+  EXPECT_EQ(problem(recomputing), "");
+  config.runtime.memory_limit = bytes - 1;
+  EXPECT_THAT(problem(config), Not(HasSubstr("it fits with schedule.recompute: true")));
+}
+
+/// Tries them all by hand.
+TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
+  Config config = gpipe_config();
+  config.runtime.memory_limit = largest(config).total() / 2;
+  double shortest = std::numeric_limits<double>::infinity();
+  std::string best;
+  for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
+    for (const bool recompute : {false, true}) {
+      Config other = config;
+      other.schedule.name = entry.name;
+      other.schedule.recompute = recompute;
+      if (!problem(other).empty()) continue;
+      const Experiment e = make_experiment(other);
+      plan::Costs costs = costs_by_flops(e.network);
+      if (recompute) costs = plan::with_recomputation(costs);
+      const double makespan = plan::simulate(e.schedule, costs).makespan / e.schedule.stages();
+      if (makespan >= shortest) continue;
+      shortest = makespan;
+      best = entry.name;
+    }
+  }
+  ASSERT_FALSE(best.empty());
+  EXPECT_THAT(problem(config), HasSubstr("the fastest that fits is schedule.name: " + best));
+}
+
+TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
+  Config config = gpipe_config();
+  config.runtime.memory_limit = 4096;
+  EXPECT_THAT(problem(config), HasSubstr("no named schedule fits"));
+  EXPECT_THAT(problem(config), HasSubstr("the least is "));
+}
+
+/// Stashes, and bytes: two limits, each with its own key.
+TEST(MemoryLimit, IsNotTheLimitOfStashes) {
+  Config config = gpipe_config();
+  config.schedule.memory_limit = 4;
+  EXPECT_EQ(problem(config), "") << "four stashes, whatever their size";
+  const std::uint64_t bounded = largest(config).total();
+  EXPECT_LT(bounded, largest(gpipe_config()).total());
+  config.runtime.memory_limit = bounded;
+  EXPECT_EQ(problem(config), "") << "both hold";
+}
+
+TEST(MemoryLimit, EmulatedTimesDecideWhoIsFastest) {
+  Config config = gpipe_config();
+  config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}, .comm = 0.1};
+  config.runtime.memory_limit = largest(gpipe_config()).total() / 2;
+  const std::string message = problem(config);
+  EXPECT_THAT(message, HasSubstr("the fastest that fits is schedule.name: "));
+  EXPECT_THAT(message, Not(HasSubstr("stages: 8"))) << "transfers are dear, so few of them";
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

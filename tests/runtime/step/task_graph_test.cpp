@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step as tasks and data: who writes what, in which order, what crosses between workers, and that it
+// trains.
+#include "runtime/step/task_graph.hpp"
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "plan/random_schedules.hpp"
+#include "runtime/networks.hpp"
+#include "starpipe/model/reference.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+using plan::Schedule;
+
+const model::OptimizerConfig sgd = {
+    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
+
+struct Case {
+  std::string label;
+  model::Network network;
+  Schedule schedule;
+};
+
+void for_each_case(const std::function<void(const Case&)>& check) {
+  std::vector<Case> cases;
+  for (const int microbatches : {1, 3, 6}) {
+    for (NamedCase& named : named_cases(4, microbatches)) {
+      cases.push_back({named.name, named.network, named.schedule});
+      cases.push_back({named.name + ", split", named.network, split(named.schedule)});
+      cases.push_back(
+          {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
+      cases.push_back({named.name + ", recompute", named.network, named.schedule.with_recomputation()});
+    }
+  }
+  const model::Network chain = tiny_mlp(4);
+  const model::Network tree = tiny_mlp(5, 2);
+  const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
+  const model::Network bare = dag_network(plan::StageGraph::chain(3), true);
+  for (const bool is_split : {false, true}) {
+    for (const auto& [label, network] : {std::pair{"chain", &chain}, std::pair{"tree", &tree},
+                                         std::pair{"dag", &dag}, std::pair{"bare", &bare}}) {
+      for (const int workers : {1, 2, 4}) {
+        const Schedule schedule = scattered(network->graph, workers, 5, is_split);
+        cases.push_back({std::string("scattered ") + label, *network, schedule});
+        cases.push_back(
+            {std::string("scattered ") + label + ", recompute", *network, schedule.with_recomputation()});
+      }
+      Schedule replicas =
+          plan::make_schedule("ddp", {.workers = 3, .microbatches = 4, .graph = network->graph});
+      cases.push_back({std::string("ddp ") + label, *network, is_split ? split(replicas) : replicas});
+    }
+  }
+  const std::size_t named_count = cases.size();
+  std::mt19937_64 random(7);
+  while (cases.size() < named_count + 100) {
+    Schedule schedule(plan::testing::random_spec(random, {.sound_priority = 1}));
+    if (!plan::check(schedule).ok()) continue;
+    if (cases.size() % 2 == 0) schedule = schedule.with_recomputation();
+    cases.push_back({"random " + std::to_string(cases.size()), dag_network(schedule.graph()), schedule});
+  }
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.label);
+    check(one);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+bool writes(Access access) { return access != Access::read; }
+
+TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    std::vector<bool> done(c.schedule.slots(), false);
+    std::vector<std::vector<plan::JobId>> ran(static_cast<std::size_t>(c.schedule.workers()));
+    for (const Task& task : graph.tasks()) {
+      if (!task.job) continue;
+      const plan::Job job = c.schedule.job(*task.job);
+      EXPECT_FALSE(done[*task.job]);
+      EXPECT_EQ(task.worker, c.schedule.compute(*task.job));
+      EXPECT_EQ(task.stage, job.stage);
+      EXPECT_EQ(to_string(task.kind), to_string(job.pass));
+      c.schedule.for_each_pred(*task.job, [&](plan::JobId before) { EXPECT_TRUE(done[before]); });
+      done[*task.job] = true;
+      ran[static_cast<std::size_t>(task.worker)].push_back(*task.job);
+    }
+    EXPECT_EQ(std::ranges::count(done, true), static_cast<std::ptrdiff_t>(c.schedule.job_count()));
+    if (c.schedule.discipline() != plan::Discipline::ordered) return;
+    for (int w = 0; w < c.schedule.workers(); ++w) {
+      EXPECT_TRUE(std::ranges::equal(ran[static_cast<std::size_t>(w)], c.schedule.order(w)));
+    }
+  });
+}
+
+// The owner of a datum alone writes it: nothing ever travels back, and one rank's memory is the truth.
+TEST(TaskGraph, OneWorkerWritesADatum) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    for (const Task& task : graph.tasks()) {
+      for (const DataAccess& access : task.data) {
+        const Datum& datum = graph.data()[access.datum];
+        if (writes(access.access)) {
+          EXPECT_EQ(datum.worker, task.worker);
+        }
+        if (datum.kind == DataKind::input || datum.kind == DataKind::target) {
+          EXPECT_EQ(access.access, Access::read);
+          EXPECT_EQ(datum.worker, task.worker) << "the host fills it where it is read";
+        }
+        EXPECT_GT(datum.size, 0U);
+        EXPECT_EQ(std::ranges::count(task.data, access.datum, &DataAccess::datum), 1);
+      }
+    }
+  });
+}
+
+TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    std::vector<int> written(graph.data().size(), 0);
+    std::vector<int> read(graph.data().size(), 0);
+    for (const Task& task : graph.tasks()) {
+      for (const DataAccess& access : task.data) {
+        if (!is_temporary(graph.data()[access.datum].kind)) continue;
+        if (access.access == Access::read) {
+          EXPECT_EQ(written[access.datum], 1);
+          ++read[access.datum];
+        } else {
+          EXPECT_EQ(access.access, Access::write);
+          EXPECT_EQ(read[access.datum], 0);
+          ++written[access.datum];
+        }
+      }
+    }
+    for (std::size_t d = 0; d < graph.data().size(); ++d) {
+      if (!is_temporary(graph.data()[d].kind)) continue;
+      EXPECT_EQ(written[d], 1);
+      // BW that recomputes uses the stash itself.
+      if (graph.data()[d].kind == DataKind::stash && c.schedule.recompute()) continue;
+      EXPECT_GE(read[d], 1) << "a datum that nobody reads: kind " << static_cast<int>(graph.data()[d].kind);
+    }
+  });
+}
+
+// An accumulator that jobs add to is zeroed, added to, closed, and only then read or reduced into.
+TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    enum class State { stale, zeroed, adding, closed };
+    std::map<std::size_t, State> states;
+    std::map<std::size_t, int> terms;
+    for (std::size_t d = 0; d < graph.data().size(); ++d) {
+      if (graph.data()[d].kind == DataKind::weight_gradient) states[d] = State::stale;
+    }
+    for (const Task& task : graph.tasks()) {
+      for (const DataAccess& access : task.data) {
+        const auto at = states.find(access.datum);
+        if (at == states.end()) {
+          EXPECT_NE(access.access, Access::accumulate);
+          continue;
+        }
+        State& state = at->second;
+        if (access.access == Access::accumulate) {
+          EXPECT_TRUE(state == State::zeroed || state == State::adding)
+              << "added to before zero or after close";
+          state = State::adding;
+          ++terms[access.datum];
+        } else if (task.kind == TaskKind::zero) {
+          EXPECT_EQ(state, State::stale) << "zeroed twice";
+          state = State::zeroed;
+        } else if (task.kind == TaskKind::close) {
+          EXPECT_EQ(access.access, Access::update) << "it must have the sum for itself";
+          EXPECT_EQ(state, State::adding);
+          state = State::closed;
+        } else {
+          EXPECT_TRUE(state == State::closed || state == State::zeroed) << "read before it is complete";
+        }
+      }
+    }
+    int all = 0;
+    for (const auto& [datum, count] : terms) {
+      EXPECT_EQ(states[datum], State::closed);
+      all += count;
+    }
+    int expected = 0;
+    for (int s = 0; s < c.schedule.stages(); ++s) {
+      if (c.network.stages[static_cast<std::size_t>(s)].parameter_size() > 0)
+        expected += c.schedule.microbatches();
+    }
+    EXPECT_EQ(all, expected);
+  });
+}
+
+TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    std::multiset<std::pair<int, int>> updated;
+    for (const Task& task : graph.tasks()) {
+      if (task.kind == TaskKind::optimize) updated.emplace(task.stage, task.worker);
+      for (const DataAccess& access : task.data) {
+        if (graph.data()[access.datum].kind != DataKind::weights) continue;
+        EXPECT_EQ(access.access, task.kind == TaskKind::optimize ? Access::update : Access::read);
+        if (task.job) {
+          EXPECT_TRUE(updated.empty());
+        }
+      }
+    }
+    std::multiset<std::pair<int, int>> expected;
+    for (int s = 0; s < c.schedule.stages(); ++s) {
+      if (c.network.stages[static_cast<std::size_t>(s)].parameter_size() == 0) continue;
+      for (const int holder : plan::weight_holders(c.schedule, s)) expected.emplace(s, holder);
+    }
+    EXPECT_EQ(updated, expected);
+  });
+}
+
+plan::Received& received(plan::Transfers& transfers, DataKind kind) {
+  switch (kind) {
+    case DataKind::activation:
+      return transfers.activations;
+    case DataKind::stash:
+    case DataKind::gradient_stash:
+      return transfers.stashes;
+    case DataKind::gradient:
+      return transfers.gradients;
+    case DataKind::weights:
+      return transfers.weights;
+    case DataKind::weight_gradient:
+      return transfers.weight_gradients;
+    default:
+      ADD_FAILURE() << "data of kind " << static_cast<int>(kind) << " leaves its worker";
+      return transfers.weights;
+  }
+}
+
+// What tasks read from other workers is what `plan` says moves.
+TEST(TaskGraph, TransfersAreThoseOfThePlan) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    std::vector<plan::Transfers> counted(static_cast<std::size_t>(c.schedule.workers()));
+    std::set<std::pair<std::size_t, int>> seen;
+    for (const Task& task : graph.tasks()) {
+      for (const DataAccess& access : task.data) {
+        const Datum& datum = graph.data()[access.datum];
+        if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
+        if (!seen.emplace(access.datum, task.worker).second) continue;
+        plan::Received& count = received(counted[static_cast<std::size_t>(task.worker)], datum.kind);
+        ++count.count;
+        count.bytes += datum.size * sizeof(float);
+      }
+    }
+    const auto planned = plan::count_transfers(c.schedule, costs_of(c.network));
+    for (std::size_t w = 0; w < counted.size(); ++w) {
+      // Compared by kind, so that a failure says which. Nothing that is empty travels, but `plan` counts it.
+      const auto expect_equal = [&](const char* kind, const plan::Received& mine,
+                                    const plan::Received& theirs) {
+        EXPECT_EQ(mine.bytes, theirs.bytes) << kind << " to worker " << w;
+        if (c.label.find("bare") == std::string::npos) {
+          EXPECT_EQ(mine.count, theirs.count) << kind << " to worker " << w;
+        }
+      };
+      expect_equal("activations", counted[w].activations, planned[w].activations);
+      expect_equal("stashes", counted[w].stashes, planned[w].stashes);
+      expect_equal("gradients", counted[w].gradients, planned[w].gradients);
+      expect_equal("weights", counted[w].weights, planned[w].weights);
+      expect_equal("weight gradients", counted[w].weight_gradients, planned[w].weight_gradients);
+    }
+  });
+}
+
+// The tasks in their order, with the kernels of the engine, train as the reference does.
+TEST(TaskGraph, TasksInOrderTrain) {
+  openblas_set_num_threads(1);
+  for_each_case([](const Case& c) {
+    std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
+    if (c.network.config.kind != "dag") data = data_for(c.network);
+    constexpr int steps = 2;
+    SequentialRun run(c.schedule, c.network, sgd, start_values(c.network));
+    const auto reference = model::train_reference(c.network, *data, sgd, start_values(c.network),
+                                                  c.schedule.microbatches(), steps);
+    for (int step = 0; step < steps; ++step) {
+      const Floats losses = run.step(step, *data);
+      double mean = 0;
+      for (const float loss : losses) mean += static_cast<double>(loss) / static_cast<double>(losses.size());
+      const double expected = reference.losses[static_cast<std::size_t>(step)];
+      EXPECT_NEAR(mean, expected, 1e-5 * expected);
+    }
+    expect_close(run.gradients(), reference.gradients, 1e-5, "gradient");
+    expect_close(run.parameters(), reference.parameters, 1e-5, "parameters");
+    run.expect_equal_replicas();
+  });
+}
+
+// The same kernels on the same inputs: nothing but where the stash comes from is different.
+TEST(TaskGraph, RecomputationChangesNoBit) {
+  openblas_set_num_threads(1);
+  for_each_case([](const Case& c) {
+    if (!c.schedule.recompute()) return;
+    const Schedule plain(plan::ScheduleSpec{
+        .name = "plain",
+        .graph = c.schedule.graph(),
+        .microbatches = c.schedule.microbatches(),
+        .workers = c.schedule.workers(),
+        .split_backward = [&](int s, int b) { return c.schedule.split_backward(s, b); },
+        .placement = [&](const plan::Job& job) { return c.schedule.placement(*c.schedule.find(job)); },
+        .priority =
+            [&](const plan::Job& job) { return std::int64_t{c.schedule.rank(*c.schedule.find(job))}; },
+        .discipline = c.schedule.discipline()});
+    std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
+    if (c.network.config.kind != "dag") data = data_for(c.network);
+    SequentialRun with(c.schedule, c.network, sgd, start_values(c.network));
+    SequentialRun without(plain, c.network, sgd, start_values(c.network));
+    for (int step = 0; step < 2; ++step) EXPECT_EQ(with.step(step, *data), without.step(step, *data));
+    EXPECT_TRUE(with.gradients() == without.gradients());
+    EXPECT_TRUE(with.parameters() == without.parameters());
+  });
+}
+
+// F makes no stash; B, or BW, makes it, of what F read.
+TEST(TaskGraph, RecomputationMovesTheStashToB) {
+  int recomputing = 0;
+  for_each_case([&](const Case& c) {
+    if (!c.schedule.recompute()) return;
+    ++recomputing;
+    const TaskGraph graph(c.schedule, c.network, sgd);
+    std::map<plan::JobId, std::multiset<std::tuple<DataKind, int, int>>> inputs;
+    for (const Task& task : graph.tasks()) {
+      if (!task.job) continue;
+      const plan::Job job = c.schedule.job(*task.job);
+      const bool is_backward = job.pass == plan::Pass::B || job.pass == plan::Pass::BW;
+      for (const DataAccess& access : task.data) {
+        const auto& [kind, stage, microbatch, worker, size] = graph.data()[access.datum];
+        if (kind == DataKind::stash) {
+          EXPECT_EQ(access.access, is_backward ? Access::write : Access::read);
+          EXPECT_NE(job.pass, plan::Pass::F);
+        }
+        const bool is_input =
+            kind == DataKind::input || kind == DataKind::activation || kind == DataKind::target;
+        if (is_input && access.access == Access::read) inputs[*task.job].emplace(kind, stage, microbatch);
+      }
+      if (is_backward) {
+        EXPECT_EQ(inputs[*task.job], inputs[c.schedule.forward(job.stage, job.microbatch)]);
+      }
+    }
+  });
+  EXPECT_GT(recomputing, 50);
+}
+
+TEST(TaskGraph, RefusesAnotherStageGraph) {
+  const model::Network network = tiny_mlp(3);
+  const Schedule schedule = plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2});
+  EXPECT_THROW(TaskGraph(schedule, network, sgd), std::logic_error);
+}
+
+TEST(TaskGraph, OptimizerStateOnlyWhereTheOptimizerHasSome) {
+  const model::Network network = tiny_mlp(2);
+  const Schedule schedule = plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2});
+  const auto state = [&](const model::OptimizerConfig& optimizer) {
+    std::size_t floats = 0;
+    const TaskGraph graph(schedule, network, optimizer);
+    for (const Datum& datum : graph.data())
+      floats += datum.kind == DataKind::optimizer_state ? datum.size : 0;
+    return floats;
+  };
+  EXPECT_EQ(state({.kind = "sgd"}), 0U);
+  EXPECT_EQ(state({.kind = "sgd", .momentum = 0.5}), network.parameter_count());
+  EXPECT_EQ(state({.kind = "adamw"}), 2 * network.parameter_count());
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
