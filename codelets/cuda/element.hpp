@@ -2,9 +2,9 @@
 // What the elements of arrays are, by precision.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <memory>
+
+#include <cuda_bf16.h>
 
 #include "starpipe/model/precision.hpp"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/multiply.hpp"
-
 #include <compare>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +8,7 @@
 #include <type_traits>
 
 #include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/multiply.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

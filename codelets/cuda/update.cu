@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/update.hpp"
-
 #include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/update.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

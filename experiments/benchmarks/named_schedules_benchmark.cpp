@@ -3,12 +3,12 @@
 // with unequal durations and transfers. The goal is less than a second each; items are jobs.
 //
 //   named_schedules_benchmark --benchmark_filter=v-
-#include <benchmark/benchmark.h>
-
 #include <string>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <benchmark/benchmark.h>
+
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace {

@@ -3,14 +3,14 @@
 // argument is the number of jobs; the goal is a million simulated in about a second, and linear growth.
 //
 //   plan_benchmark --benchmark_filter=simulate --benchmark_counters_tabular=true
-#include <benchmark/benchmark.h>
-
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <benchmark/benchmark.h>
+
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/files.hpp"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <system_error>
+
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include "starpipe/base/error.hpp"
 

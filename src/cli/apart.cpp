@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/apart.hpp"
 
-#include <fmt/format.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -15,6 +9,12 @@
 #include <exception>
 #include <optional>
 #include <system_error>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace starpipe::cli {
 namespace {

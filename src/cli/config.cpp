@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/config.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -10,6 +8,8 @@
 #include <optional>
 #include <set>
 #include <string_view>
+
+#include <fmt/format.h>
 
 #include "cli/layers.hpp"
 #include "cli/yaml.hpp"

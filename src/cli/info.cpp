@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <memory>
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <yaml-cpp/yaml.h>
-
-#include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <yaml-cpp/yaml.h>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
@@ -15,9 +15,9 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
-#include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "starpipe/plan/partition/partition.hpp"
 #include "starpipe/runtime/setup/profile.hpp"

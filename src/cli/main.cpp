@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <string>
+
+#include <CLI/CLI.hpp>
 
 #include "cli/commands.hpp"
 #include "starpipe/base/error.hpp"

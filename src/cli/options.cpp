@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options.hpp"
 
-#include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "cli/config.hpp"
 #include "cli/yaml.hpp"
-#include "starpipe/base/files.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {

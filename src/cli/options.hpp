@@ -3,12 +3,13 @@
 
 // Options that several subcommands share.
 
-#include <CLI/CLI.hpp>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

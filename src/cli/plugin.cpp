@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/registry/plugin.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/apart.hpp"
 #include "cli/commands.hpp"
 #include "cli/two_ranks.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/registry/conformance.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/registry/conformance.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/setup/profile.hpp"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
 #include "cli/layers.hpp"
 #include "cli/options.hpp"
 #include "cli/tables.hpp"
-#include "starpipe/base/files.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::cli {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::cli {
 namespace {

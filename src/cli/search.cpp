@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/search/search.hpp"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
 #include "cli/tables.hpp"
-#include "starpipe/base/files.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
-#include "starpipe/runtime/step/memory_need.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
+#include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -132,8 +132,7 @@ int simulate(const SimulateOptions& options) {
   if (options.timeline) {
     write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }
-  if (options.trace)
-    write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
+  if (options.trace) write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
   options.result.show(experiment.schedule, costs, timeline,
                       [&] { return summary(config, experiment, costs, timeline, memory); },
                       {{"memory", to_json(memory)}});

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/commands/train.hpp"
 
-#include <fmt/format.h>
-
 #include <memory>
 #include <set>
+
+#include <fmt/format.h>
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"

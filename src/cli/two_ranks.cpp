@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/two_ranks.hpp"
 
-#include <fmt/format.h>
-#include <unistd.h>
-#include <yaml-cpp/yaml.h>
-
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
 #include "cli/apart.hpp"
 #include "cli/config.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 
 namespace starpipe::cli {

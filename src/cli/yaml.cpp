@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/yaml.hpp"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,8 +9,12 @@
 #include <map>
 #include <optional>
 
-#include "starpipe/base/files.hpp"
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 
 namespace starpipe::cli {
 namespace {

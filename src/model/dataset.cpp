@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/dataset.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "model/random.hpp"
 #include "starpipe/base/error.hpp"

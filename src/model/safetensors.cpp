@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/safetensors.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -10,11 +8,13 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "starpipe/base/files.hpp"
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/model/safetensors.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/sched/policy_core.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <thread>
-
-#include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::sched {
 namespace {

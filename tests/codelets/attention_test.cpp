@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only GPUs do in attention, and the emulator.
-#include <gtest/gtest.h>
-
 #include <utility>
+
+#include <gtest/gtest.h>
 
 #include "codelets/devices.hpp"
 #include "starpipe/model/layer.hpp"

@@ -3,8 +3,6 @@
 // headers (STARPIPE_TEST_CUDA) or with those of tests/codelets/emulated_cuda.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,6 +11,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "model/gradients.hpp"
 #include "starpipe/model/backend.hpp"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every layer and loss against central differences, and against formulas written down once more in double.
-#include <cblas.h>
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <ostream>
 #include <set>
 #include <stdexcept>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
 
 #include "codelets/cpu/math.hpp"
 #include "model/gradients.hpp"

@@ -3,9 +3,6 @@
 // STARPIPE_TEST_SEED repeats it.
 #pragma once
 
-#include <cblas.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -14,6 +11,9 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
 
 #include "codelets/devices.hpp"
 #include "codelets/exact.hpp"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/dataset.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/network.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"

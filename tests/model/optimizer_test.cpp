@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/optimizer.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"

@@ -2,12 +2,12 @@
 // Whole networks: the reference trainer, its independence of the cuts, and GPT-2 in NumPy.
 #include "starpipe/model/reference.hpp"
 
+#include <cmath>
+#include <sstream>
+
 #include <cblas.h>
 #include <gtest/gtest.h>
-
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"

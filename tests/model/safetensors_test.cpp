@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/safetensors.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random stages against an evaluator that gives each array its own memory, to the bit. A failure prints the
 // seed of its stage; STARPIPE_TEST_SEED begins with it.
-#include <cblas.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +9,9 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
 
 #include "model/checking_backend.hpp"
 #include "model/random_stage.hpp"

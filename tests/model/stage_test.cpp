@@ -2,11 +2,11 @@
 // Stages of every form against central differences, split and fused backward passes against each other.
 #include "starpipe/model/stage.hpp"
 
-#include <cblas.h>
-#include <gtest/gtest.h>
-
 #include <ostream>
 #include <stdexcept>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
 
 #include "model/gradients.hpp"
 

@@ -3,8 +3,6 @@
 // neither StarPU nor MPI in it.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -18,14 +16,16 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime::testing {

@@ -4,15 +4,15 @@
 // another policy than expected (StarPU falls back in silence) or when L L^T is not A.
 //
 // Usage: cholesky POLICY TILES TILE_SIZE REPETITIONS
-#include <cblas.h>
-#include <starpu.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
+
+#include <cblas.h>
+#include <starpu.h>
 
 namespace {
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks of ours and of others in one StarPU context: jobs keep to their schedule, pinned tasks to their
 // worker, and free ones fill in.
-#include <gtest/gtest.h>
-#include <starpu.h>
-
 #include <array>
 #include <atomic>
 #include <numeric>
 #include <thread>
 #include <vector>
 
+#include <gtest/gtest.h>
+#include <starpu.h>
+
 #include "sched/starpu.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::sched {
 namespace {

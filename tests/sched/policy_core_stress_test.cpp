@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy without StarPU, under many threads at once.
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -9,10 +7,12 @@
 #include <string>
 #include <thread>
 
+#include <gtest/gtest.h>
+
 #include "plan/random_schedules.hpp"
 #include "sched/opaque_tasks.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::sched {
 namespace {

@@ -2,9 +2,6 @@
 // The policy without StarPU: what each discipline gives, and in what order.
 #include "starpipe/sched/policy_core.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -15,9 +12,12 @@
 #include <stdexcept>
 #include <thread>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "sched/opaque_tasks.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::sched {
 namespace {

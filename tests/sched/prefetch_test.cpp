@@ -2,10 +2,6 @@
 // On a worker with a memory of its own, inputs of the next jobs in line are fetched ahead. There may be no
 // such worker here, so two functions of StarPU are replaced: one says that worker 1 has such a memory, the
 // other notes what is asked for.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <starpu.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -14,6 +10,10 @@
 #include <set>
 #include <thread>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <starpu.h>
 
 #include "sched/starpu.hpp"
 #include "starpipe/plan/registry/registry.hpp"

@@ -2,9 +2,6 @@
 // 10,000 small random task graphs over data under our policy, on 1 to 8 workers: jobs of random schedules,
 // and tasks of others among them. Each runs to its end and leaves the values that the same tasks give when
 // they run one after the other.
-#include <gtest/gtest.h>
-#include <starpu.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -17,6 +14,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <starpu.h>
 
 #include "plan/random_schedules.hpp"
 #include "sched/starpu.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <starpu.h>
-
 #include <stdexcept>
+
+#include <starpu.h>
 
 #include "sched/starpu_policy.hpp"
 

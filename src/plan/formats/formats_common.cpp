@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/formats_common.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <tuple>
 
-#include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include <fmt/format.h>
+
 #include "plan/simulate/stashes.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <iterator>
 #include <limits>
 #include <optional>
+
+#include <fmt/format.h>
 
 #include "plan/formats/csv_actions.hpp"
 #include "plan/formats/formats_common.hpp"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
 #include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "plan/formats/formats_common.hpp"
 #include "starpipe/plan/formats/formats.hpp"

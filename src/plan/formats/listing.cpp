@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/listing.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <tuple>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <fmt/format.h>
+
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

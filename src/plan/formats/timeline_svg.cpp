@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/formats/timeline_svg.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <string_view>
+
+#include <fmt/format.h>
 
 #include "plan/formats/formats_common.hpp"
 #include "plan/formats/svg_text.hpp"

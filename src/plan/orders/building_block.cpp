@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
-#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 namespace {

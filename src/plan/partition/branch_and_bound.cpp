@@ -7,9 +7,9 @@
 #include <ranges>
 #include <set>
 
-#include "starpipe/base/index.hpp"
 #include "plan/partition/local_search.hpp"
 #include "plan/partition/problem.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/index.hpp"
 #include "plan/partition/problem.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

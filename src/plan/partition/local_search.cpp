@@ -5,8 +5,8 @@
 #include <numeric>
 #include <tuple>
 
-#include "starpipe/base/index.hpp"
 #include "plan/search/random.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

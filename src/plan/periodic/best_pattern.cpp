@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <optional>
 
-#include "starpipe/base/index.hpp"
+#include <fmt/format.h>
+
 #include "plan/periodic/pattern.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 // A stage that takes micro-batches one after the other has an order when it is known, for each micro-batch i,
 // how many it holds when BW of i starts: its `Counts` c(i mod k), so that F of i + c - 1 comes before BW of

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "starpipe/base/index.hpp"
+#include <fmt/format.h>
+
 #include "plan/periodic/pattern.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/periodic/pattern.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <tuple>
 
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
-#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 namespace {

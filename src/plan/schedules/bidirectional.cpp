@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two replicas of each stage: micro-batches go down the workers, or up. Stage s of those that go up is on
 // worker W - 1 - s. Which worker holds the weights follows from the placement; nothing else knows.
-#include "plan/schedules/common.hpp"
+#include <algorithm>
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "starpipe/plan/orders/building_block.hpp"
+#include "plan/schedules/common.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/orders/building_block.hpp"
 
 namespace starpipe::plan {
 namespace {

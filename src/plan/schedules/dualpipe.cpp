@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V3, arXiv 2412.19437, section 3.2.1: each worker is on two pipelines, early on one (way 0) and
 // late on the other (way 1), and alternates between F of one and the backward pass of the other.
-#include "plan/schedules/common.hpp"
-
-#include <fmt/format.h>
-
 #include <array>
 #include <deque>
 
-#include "starpipe/plan/orders/building_block.hpp"
+#include <fmt/format.h>
+
+#include "plan/schedules/common.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/orders/building_block.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several chunks a worker in loops: stage s on worker s mod W.
-#include "plan/schedules/common.hpp"
-
 #include <algorithm>
 #include <numeric>
 
+#include "plan/schedules/common.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 
 namespace starpipe::plan {

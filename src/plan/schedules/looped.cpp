@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/schedules/common.hpp"
-
 #include <algorithm>
+
+#include "plan/schedules/common.hpp"
 
 namespace starpipe::plan {
 namespace {

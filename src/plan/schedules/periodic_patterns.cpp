@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The patterns of source 002, made for the durations, the transfers and a memory limit.
-#include "starpipe/plan/periodic/periodic.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "plan/schedules/common.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/periodic/periodic.hpp"
 
 namespace starpipe::plan {
 namespace {

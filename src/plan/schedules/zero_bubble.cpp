@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Zero Bubble Pipeline Parallelism, arXiv 2401.10241: 1F1B with the backward pass split. F and B alternate
 // after a warm-up of some forward passes; W fills the gaps.
-#include "plan/schedules/common.hpp"
-
 #include <algorithm>
 
-#include "starpipe/plan/orders/building_block.hpp"
+#include "plan/schedules/common.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/list_scheduling.hpp"
 
 namespace starpipe::plan {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/search/instance.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "plan/formats/formats_common.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

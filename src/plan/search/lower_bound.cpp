@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "starpipe/base/index.hpp"
 #include "plan/search/instance.hpp"
+#include "starpipe/base/index.hpp"
 
 // Names and proofs as in docs/search.md, "The lower bound".
 namespace starpipe::plan {

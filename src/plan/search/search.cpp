@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/search/search.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
 #include <mutex>
 
-#include "starpipe/base/index.hpp"
+#include <fmt/format.h>
+
 #include "plan/search/order_search.hpp"
-#include "plan/search/shift_pattern.hpp"
 #include "plan/search/random_orders.hpp"
+#include "plan/search/shift_pattern.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::plan {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/simulate/stashes.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "plan/simulate/stashes.hpp"
 
 namespace starpipe::plan {
 namespace {

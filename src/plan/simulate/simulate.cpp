@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/plan/simulate/worker_queue.hpp"
 #include "plan/simulate/stashes.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/worker_queue.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "starpipe/plan/simulate/simulate.hpp"
 #include "plan/simulate/stashes.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -153,10 +153,9 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   if (comparison.json) {
     print(plan::json_text(report));
   } else {
-    print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}",
-                             schedule.name(), schedule.workers(), job.mpi.ranks(), comparison.repetitions,
-                             job.config.training.steps, describe_partition(job.config),
-                             table(predicted, contenders)));
+    print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}", schedule.name(),
+                      schedule.workers(), job.mpi.ranks(), comparison.repetitions, job.config.training.steps,
+                      describe_partition(job.config), table(predicted, contenders)));
   }
   if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;

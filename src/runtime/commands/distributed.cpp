@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/setup/gpus.hpp"
 #include "runtime/session/rank_mapping.hpp"
+#include "runtime/setup/gpus.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/setup/gpus.hpp"
 #include "runtime/session/session.hpp"
+#include "runtime/setup/gpus.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 

@@ -14,17 +14,17 @@
 #include <starpu.h>
 
 #include "runtime/engine/delay_line.hpp"
-#include "runtime/session/device_meter.hpp"
 #include "runtime/engine/emulated_devices.hpp"
+#include "runtime/session/device_meter.hpp"
+#include "runtime/session/session.hpp"
 #include "runtime/step/fetched_copies.hpp"
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/meter.hpp"
-#include "runtime/session/session.hpp"
+#include "runtime/step/task_graph.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "runtime/step/task_graph.hpp"
 
 namespace starpipe::runtime {
 

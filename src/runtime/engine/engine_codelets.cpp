@@ -3,8 +3,8 @@
 #include <array>
 #include <span>
 
-#include "runtime/session/clock.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/session/clock.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "runtime/hardware/hwloc_objects.hpp"
-#include "starpipe/base/files.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 
 namespace starpipe::runtime {
 

@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include <dlfcn.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <starpu.h>

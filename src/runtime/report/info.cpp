@@ -10,11 +10,11 @@
 
 #include "runtime/hardware/devices.hpp"
 #include "runtime/hardware/hardware.hpp"
+#include "runtime/report/versions.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/version.hpp"
-#include "runtime/report/versions.hpp"
 
 namespace starpipe::runtime {
 namespace {

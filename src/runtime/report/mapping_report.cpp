@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a configuration's workers would go, for `starpipe info`.
+#include "starpipe/runtime/report/mapping_report.hpp"
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -10,13 +12,12 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/hardware/devices.hpp"
-#include "runtime/setup/experiment.hpp"
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "runtime/session/session.hpp"
+#include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/formats.hpp"
-#include "starpipe/runtime/report/mapping_report.hpp"
 
 namespace starpipe::runtime {
 namespace {

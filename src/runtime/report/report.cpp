@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "runtime/hardware/hardware.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 #include "runtime/report/versions.hpp"
+#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
 namespace {

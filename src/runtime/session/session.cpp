@@ -11,14 +11,13 @@
 #include <stdexcept>
 #include <thread>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cblas.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <starpu.h>
 #include <starpu_mpi.h>
-#include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "runtime/hardware/devices.hpp"
 #include "runtime/session/mpi_polling.hpp"

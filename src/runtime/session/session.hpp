@@ -10,12 +10,12 @@
 
 #include <mpi.h>
 
-#include "runtime/session/device_meter.hpp"
 #include "runtime/hardware/hardware.hpp"
+#include "runtime/session/device_meter.hpp"
 #include "runtime/session/policy_choice.hpp"
+#include "runtime/session/worker_backend.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 #include "starpipe/sched/policy_core.hpp"
-#include "runtime/session/worker_backend.hpp"
 
 namespace starpipe::runtime {
 

@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/setup/profile.hpp"
 
-#include <cblas.h>
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
+
+#include <cblas.h>
 
 #include "runtime/setup/gpus.hpp"
 #include "runtime/setup/profile_device.hpp"

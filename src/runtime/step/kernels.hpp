@@ -4,10 +4,10 @@
 
 #include <span>
 
+#include "runtime/step/task_graph.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "runtime/step/task_graph.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "starpipe/plan/simulate/simulate.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
 

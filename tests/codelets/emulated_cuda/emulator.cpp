@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ucontext.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -12,6 +10,8 @@
 #include <numeric>
 #include <random>
 #include <vector>
+
+#include <ucontext.h>
 
 #include "codelets/emulated_cuda/codelets/cuda/launch.cuh"
 

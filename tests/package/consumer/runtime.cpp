@@ -2,9 +2,8 @@
 // Compiles and links against the runtime and, through it, StarPU and MPI.
 #include <iostream>
 
-#include <starpu.h>
-
 #include <starpipe/version.hpp>
+#include <starpu.h>
 
 int main() {
   int version[3] = {};

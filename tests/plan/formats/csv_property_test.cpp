@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // PyTorch's CSV, with and without communication, against a slow reader written from the format's description.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,10 +10,12 @@
 #include <tuple>
 #include <vector>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <gtest/gtest.h>
+
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/formats/formats.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
 namespace {

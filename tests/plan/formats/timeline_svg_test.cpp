@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/formats/timeline_svg.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "starpipe/plan/registry/registry.hpp"
 

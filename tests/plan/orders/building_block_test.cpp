@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/orders/building_block.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

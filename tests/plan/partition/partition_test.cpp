@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/partition/partition.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <numeric>
 #include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source 002, section 6: contiguous and general allocations, against dynamic programming and enumeration.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/periodic/periodic_chains.hpp"
 

@@ -2,15 +2,15 @@
 // What the tests of the periodic theory share: chains, and patterns as simulate sees them.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/periodic/periodic.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan::testing {

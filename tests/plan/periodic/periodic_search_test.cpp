@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source 002, section 5.2: k-periodic patterns, against simulate over all orders.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/periodic/periodic_chains.hpp"
 #include "starpipe/plan/orders/building_block.hpp"

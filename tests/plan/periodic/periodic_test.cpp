@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source 002, sections 3 and 5.1: patterns, their memory, and 1F1B*, against enumeration of timetables.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -11,6 +8,9 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/periodic/periodic_chains.hpp"
 #include "starpipe/base/error.hpp"

@@ -3,12 +3,12 @@
 // tests/plugins.
 #include "starpipe/plan/registry/conformance.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 #include <stdexcept>
 #include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "starpipe/plan/registry/registry.hpp"
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/registry/registry.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "plan/random_schedules.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

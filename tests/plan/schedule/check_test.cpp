@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/schedule/check.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/schedule/stage_graph.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/search/search.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <optional>
 #include <random>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "plan/search/exact_search.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
 namespace {

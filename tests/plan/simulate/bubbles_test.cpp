@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bubble fractions and peaks of source 001, and what must be so for every P and m.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulate, evaluate and count_transfers against the slow reference, and against properties that need no
 // reference at all, on random schedules and costs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -51,16 +51,16 @@
 //   L in units of F + B = 1 (the paper's rho):   rho <= 2 M / (S + 1)
 // The paper proves the first and states M / S for the second. With every named schedule that happens to
 // hold too; it is no bound, though: a V-shaped placement passes it (last test).
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/schedule/check.hpp"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

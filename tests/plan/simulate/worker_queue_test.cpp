@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/simulate/worker_queue.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
 #include "starpipe/plan/schedule/check.hpp"

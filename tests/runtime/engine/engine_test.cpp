@@ -7,17 +7,17 @@
 // policy. --stall=yes: no tests; rank 1 stops answering, for fault_test.py.
 #include "runtime/engine/engine.hpp"
 
-#include <cblas.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <memory>
 #include <thread>
 
+#include <cblas.h>
+#include <gtest/gtest.h>
+
 #include "runtime/hardware/devices.hpp"
-#include "runtime/report/measurement.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/report/measurement.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "starpipe/model/reference.hpp"
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run holds: under the bounded discipline never more stashes than the limits allow, whatever the
 // schedule, and after 1,000 steps no more memory than after 100. Collective, like engine_test.cpp.
-#include <cblas.h>
-#include <gtest/gtest.h>
-#include <malloc.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
 
 #include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"

@@ -2,11 +2,11 @@
 // How ranks share the cores of a host, on hosts that hwloc makes up.
 #include "runtime/hardware/hardware.hpp"
 
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 #include <random>
 #include <set>
+
+#include <gmock/gmock.h>
 
 namespace starpipe::runtime {
 namespace {

@@ -2,15 +2,15 @@
 // Machines with GPUs for the tests: hwloc's synthetic descriptions know none, so they go through its XML.
 #pragma once
 
-#include <hwloc.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <hwloc.h>
+#include <unistd.h>
 
 namespace starpipe::runtime::testing {
 

@@ -2,15 +2,15 @@
 // Workers on devices: what hwloc says of machines that the test makes up, and the best mapping there.
 #include "runtime/hardware/mapping.hpp"
 
-#include <gmock/gmock.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <set>
+
+#include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/machines.hpp"

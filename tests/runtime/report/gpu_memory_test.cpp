@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What decides which copies leave a GPU, what of its memory is measured, and how that is told: all that needs
 // no GPU.
+#include <tuple>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <tuple>
-
-#include "runtime/step/fetched_copies.hpp"
-#include "runtime/report/gpu_report.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/report/gpu_report.hpp"
+#include "runtime/step/fetched_copies.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {

@@ -2,13 +2,13 @@
 // The meter and the measurement, fed by hand with runs whose figures `plan` knows.
 #include "runtime/report/measurement.hpp"
 
-#include <gtest/gtest.h>
-
 #include <map>
 
+#include <gtest/gtest.h>
+
 #include "plan/random_schedules.hpp"
-#include "runtime/step/meter.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/step/meter.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -2,13 +2,13 @@
 // What a session refuses before anything runs, on every rank alike, and that StarPU starts again afterwards.
 #include "runtime/session/session.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <optional>
 
-#include "runtime/report/gpu_report.hpp"
+#include <gtest/gtest.h>
+
 #include "runtime/mpi_main.hpp"
+#include "runtime/report/gpu_report.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -2,11 +2,11 @@
 // What runtime.device: cuda refuses before anything runs.
 #include "runtime/setup/gpus.hpp"
 
+#include <cstdlib>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <starpu.h>
-
-#include <cstdlib>
 
 #include "runtime/hardware/devices.hpp"
 #include "starpipe/base/error.hpp"

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes that a worker is predicted to need, and what does not fit a limit.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "starpipe/runtime/step/memory_need.hpp"
 
 #include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/setup/config.hpp"
-#include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -3,13 +3,13 @@
 // trains.
 #include "runtime/step/task_graph.hpp"
 
-#include <cblas.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <map>
 #include <set>
 #include <tuple>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
