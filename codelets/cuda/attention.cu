@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/attention.cuh"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
 
-#include "codelets/cuda/attention.cuh"
 #include "codelets/cuda/attention_bf16_backward.cuh"
 #include "codelets/cuda/attention_bf16_forward.cuh"
 #include "codelets/cuda/keep_input.hpp"

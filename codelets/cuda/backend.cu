@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/backend.hpp"
+
 #include "codelets/cuda/kernels.cuh"
 #include "codelets/cuda/update.hpp"
 #include "starpipe/model/cuda_twin.hpp"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/multiply.hpp"
+
 #include <compare>
 #include <cstdint>
 #include <cstdio>
@@ -8,7 +10,6 @@
 #include <type_traits>
 
 #include "codelets/cuda/kernels.cuh"
-#include "codelets/cuda/multiply.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the sources against the table of rooms in docs/architecture.md.
+
+A room is a folder of sources, named by its path below src/, include/starpipe/ or the project's root: the headers of
+include/starpipe/plan/simulate and the sources of src/plan/simulate are one room, plan/simulate. Each row of the
+table names a room and what it may include: other rooms, a whole library (`plan` is all rooms of plan), and those of
+the libraries in EXTERNAL.
+"""
+
+import collections
+import pathlib
+import re
+
+SOURCES = {".hpp", ".cpp", ".cuh", ".cu"}
+HEADERS = {".hpp", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.M)
+HEADER_ROW = "| room | what it holds | may include |"
+
+# Other projects' libraries that only some rooms may meet, and their headers.
+EXTERNAL = {
+    "StarPU": re.compile(r"starpu"),
+    "MPI": re.compile(r"mpi\.h$|starpu_mpi"),
+    "CUDA": re.compile(r"cuda|cublas"),
+    "hwloc": re.compile(r"hwloc"),
+    "CLI11": re.compile(r"CLI/"),
+    "yaml-cpp": re.compile(r"yaml-cpp/"),
+}
+
+# What a source does that has no header.
+ALONE = re.compile(r"\bregister_\w+\(|\bint main\(")
+
+MOST_FILES = 22  # of one kind, headers or sources, side by side
+
+
+def table_of(text):
+    """The rooms of the table: {room: what it may include}, in its order."""
+    rows = {}
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.strip() == HEADER_ROW:
+            break
+    else:
+        raise SystemExit(f"docs/architecture.md has no table '{HEADER_ROW}'")
+    next(lines)
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) != 3:
+            break
+        words = re.findall(r"`([^`]+)`", cells[2]) + [name for name in EXTERNAL if re.search(rf"\b{name}\b", cells[2])]
+        rows[cells[0].strip("`")] = words
+    return rows
+
+
+def sources(root):
+    """{file relative to the root: its text}, of all rooms."""
+    found = {}
+    for top in ("src", "include/starpipe", "codelets"):
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix in SOURCES:
+                found[file.relative_to(root).as_posix()] = file.read_text()
+    return found
+
+
+def room_of(file):
+    return str(pathlib.PurePosixPath(file.removeprefix("src/").removeprefix("include/starpipe/")).parent)
+
+
+def header_named(include, files):
+    """The file that an #include "..." of ours names, or None."""
+    if include == "starpipe/version.hpp":  # generated
+        return "include/starpipe/base/version.hpp"
+    for folder in ("include/", "src/", ""):
+        if folder + include in files and (folder == "include/") == include.startswith("starpipe/"):
+            return folder + include
+    return None
+
+
+def allowed(room, target, may_include):
+    return target == room or any(target == word or target.startswith(word + "/") for word in may_include)
+
+
+def check_edges(files, rooms):
+    problems = []
+    used = collections.defaultdict(set)
+    for file, text in files.items():
+        room = room_of(file)
+        if room not in rooms:
+            problems.append(f"{file}: the table has no room {room}")
+            continue
+        for quote, include in INCLUDE.findall(text):
+            if quote == "<":
+                for name, header in EXTERNAL.items():
+                    if not header.search(include):
+                        continue
+                    used[room].add(name)
+                    if name not in rooms[room]:
+                        problems.append(f"{file}: {room} may not include {name} (<{include}>)")
+                continue
+            header = header_named(include, files)
+            if header is None:
+                problems.append(f'{file}: "{include}" is no header by its full path')
+                continue
+            target = room_of(header)
+            if target != room:
+                used[room].add(target)
+            if not allowed(room, target, rooms[room]):
+                problems.append(f"{file}: {room} may not include {target} ({include})")
+    for room, words in rooms.items():
+        if not any(room_of(file) == room for file in files):
+            problems.append(f"the table's room {room} has no sources")
+        for word in words:
+            if not any(allowed("", target, [word]) for target in used[room]):
+                problems.append(f"the table lets {room} include {word}, but it does not")
+    return problems, used
+
+
+def check_cycles(used, rooms):
+    """No room includes itself by way of others."""
+    problems = []
+    edges = {room: sorted(target for target in used[room] if target in rooms) for room in rooms}
+    done, path = set(), []
+
+    def visit(room):
+        if room in path:
+            problems.append("rooms include each other: " + " -> ".join([*path[path.index(room):], room]))
+            return
+        if room in done:
+            return
+        path.append(room)
+        for target in edges[room]:
+            visit(target)
+        path.pop()
+        done.add(room)
+
+    for room in rooms:
+        visit(room)
+    return problems
+
+
+def check_names(files):
+    """A source implements the header of its own name, registers something or is a program; and names are told apart:
+    no two rooms of a library have files of one stem."""
+    problems = []
+    places = collections.defaultdict(set)
+    counts = collections.Counter()
+    for file, text in files.items():
+        path = pathlib.PurePosixPath(file)
+        room = room_of(file)
+        places[room.split("/")[0] if not room.startswith("codelets") else room, path.stem].add((room, path.suffix))
+        counts[path.parent.as_posix(), path.suffix in HEADERS] += 1
+        if path.suffix in HEADERS:
+            continue
+        ours = [include for quote, include in INCLUDE.findall(text) if quote == '"']
+        own = [header for header in files
+               if room_of(header) == room and pathlib.PurePosixPath(header).stem == path.stem
+               and pathlib.PurePosixPath(header).suffix in HEADERS]
+        if own and (not ours or header_named(ours[0], files) != own[0]):
+            problems.append(f"{file}: does not begin with the header of its name, {own[0]}")
+        if not own and not ALONE.search(text):
+            problems.append(f"{file}: has no header of its name, registers nothing and has no main()")
+    for (library, stem), where in places.items():
+        if len({room for room, _ in where}) > 1:
+            problems.append(f"{library}: {stem} is a file's name in " + " and in ".join(sorted({r for r, _ in where})))
+        if sum(suffix in HEADERS for _, suffix in where) > 1:
+            problems.append(f"{library}: two headers are named {stem}")
+    for (folder, _), count in counts.items():
+        if count > MOST_FILES:
+            problems.append(f"{folder}: {count} files side by side, at most {MOST_FILES}")
+    return problems
+
+
+def check(root):
+    """What is wrong with the tree below `root`, one line each."""
+    files = sources(root)
+    rooms = table_of((root / "docs/architecture.md").read_text())
+    problems, used = check_edges(files, rooms)
+    return problems + check_cycles(used, rooms) + check_names(files)
