@@ -2,7 +2,7 @@
 // A chain folded over the workers, W stages there and W back: worker 0 has the first stage and the last.
 #include <algorithm>
 
-#include <starpipe/plan/plugin.hpp>
+#include <starpipe/plan/registry/plugin.hpp>
 
 using namespace starpipe::plan;
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts of experiments/slurm, and what README.md says of Slurm, on a cluster of two nodes.
+"""The scripts of experiments/slurm, and the commands of docs/slurm.md, on a cluster of two nodes.
 
 usage: cluster.py slurm_test.py SOURCE_DIR STARPIPE
 """
@@ -21,10 +21,10 @@ SOURCE, STARPIPE = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 TRAIN, COMPARE = "experiments/slurm/train.sbatch", "experiments/slurm/compare.sbatch"
 
 
-def readme_commands(name):
-    """Those of the section on Slurm that call sbatch or srun, without comments."""
-    section = re.search(r"^#+ Run under Slurm$(.*?)^#+ ", (SOURCE / "README.md").read_text(), re.M | re.S)[1]
-    lines = [line for block in re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S) for line in block.splitlines()]
+def page_commands(name):
+    """The commands of docs/slurm.md that call sbatch or srun, without comments."""
+    page = (SOURCE / "docs/slurm.md").read_text()
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S) for line in block.splitlines()]
     words = [shlex.split(line, comments=True) for line in lines]
     return [command for command in words if command and command[0] == name]
 
@@ -115,14 +115,14 @@ class Slurm(unittest.TestCase):
             self.assertGreater(policy["makespan"], 0)
         self.assertEqual(output, f"results: {results.relative_to(self.folder)}\n" + (results / "table.txt").read_text())
 
-    def test_the_readme(self):
-        jobs = [(command, self.submit(*command, REPETITIONS="1")) for command in readme_commands("sbatch")]
+    def test_the_page(self):
+        jobs = [(command, self.submit(*command, REPETITIONS="1")) for command in page_commands("sbatch")]
         for command, job in jobs:
             self.assertEqual(self.wait(job), 0, self.output(job))
             (self.check_training if TRAIN in command else self.check_comparison)(job)
         self.assertTrue(any(TRAIN in command for command, _ in jobs))
         self.assertTrue(any(COMPARE in command for command, _ in jobs))
-        commands = readme_commands("srun")
+        commands = page_commands("srun")
         self.assertTrue(commands)
         for command in commands:
             result = self.run_command(*command)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the examples of one page, in the order of the page, in a temporary folder that looks like a built clone.
+
+Usage: examples_test.py PAGE SOURCE_DIR BUILD_DIR STARPIPE MPIEXEC COMPILER [SANITIZERS]
+
+console   "$ COMMAND" must succeed; lines below it are its exact output. Lines that begin with "starpipe: " are an
+          error message: the command must print them on standard error and exit with 2.
+text      straight after a console block: what the last command prints, on either stream, but for the figures.
+yaml      a first line "# FILE" names a file for the commands below; without it the block is a configuration, and
+          `starpipe simulate` must take it.
+cpp       a first line "// FILE" names the file; a file in a folder is a source of the tree, compiled and run with the
+          main program below.
+Blocks in other languages (sh) are not run.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+page, source, build, starpipe, mpiexec = (pathlib.Path(word).resolve() for word in sys.argv[1:6])
+compiler = sys.argv[6]
+sanitizers = [f"-fsanitize={names}" for names in sys.argv[7:]]
+
+MAIN = {
+    "src/plan/schedules": """
+#include <cstdio>
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+int main() {
+  using namespace starpipe::plan;
+  const Schedule schedule = make_schedule("gpipe-fifo", {.workers = 4, .microbatches = 8});
+  const double makespan = simulate(schedule).makespan;
+  std::printf("%g\\n", makespan);
+  return makespan == 33 ? 0 : 1;  // (8 + 3) slots of F + B + W
+}
+""",
+    "codelets/cpu": """
+#include <array>
+#include "starpipe/model/layer.hpp"
+int main() {
+  const auto relu = starpipe::model::make_layer({.kind = "relu", .name = "", .rows = 1, .columns = 3, .options = {}});
+  const std::array input = {-1.0F, 0.5F, 2.0F};
+  const std::array gradient = {1.0F, 1.0F, 3.0F};
+  std::array<float, 3> output{}, stash{}, back{};
+  relu->forward({}, input, output, stash, {});
+  relu->backward_input({}, stash, gradient, back, {});
+  return output == std::array{0.0F, 0.5F, 2.0F} && back == std::array{0.0F, 1.0F, 3.0F} ? 0 : 1;
+}
+""",
+}
+
+
+def fail(message):
+    sys.exit(f"{page.name}: {message}")
+
+
+def execute(command, folder, env):
+    shell = isinstance(command, str)
+    return subprocess.run(command, cwd=folder, env=env, shell=shell, capture_output=True, text=True, timeout=300, check=False)
+
+
+def run(command, folder, env):
+    """A command that must succeed."""
+    done = execute(command, folder, env)
+    if done.returncode != 0:
+        fail(f"{command!r} exits with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def lines(text):
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def console(block, folder, env):
+    """Runs the commands of a block and returns the last one's result."""
+    done = None
+    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        wrong = expected.startswith("starpipe: ")
+        done = execute(command, folder, env) if wrong else run(command, folder, env)
+        if wrong and done.returncode != 2:
+            fail(f"{command!r} exits with {done.returncode} instead of 2")
+        printed = done.stderr if wrong else done.stdout
+        if expected and lines(printed) != lines(expected):
+            fail(f"{command!r} prints\n{printed}\ninstead of\n{expected}")
+    return done
+
+
+def without_figures(text):
+    text = re.sub(r"[-+]?\d+(\.\d+)?", "#", text)
+    return [re.sub(r"\s+", " ", re.sub(r"# [KMGT]i?B", "# B", line)) for line in lines(text)]
+
+
+def alike(block, done):
+    """Checks a text block against what a command printed."""
+    if all(without_figures(printed) != without_figures(block) for printed in (done.stdout, done.stderr)):
+        fail(f"{done.args!r} prints\n{done.stdout}{done.stderr}\nwhich has not the form of\n{block}")
+
+
+def file_of(block, comment):
+    """The file that the first line of a block names, if any."""
+    named = re.match(rf"{comment} (\S+\.\w+)$", block.partition("\n")[0])
+    return pathlib.PurePath(named[1]) if named else None
+
+
+def yaml_file(block, folder, env):
+    file = file_of(block, "#")
+    (folder / (file or "example.yaml")).write_text(block)
+    if not file:
+        run([starpipe, "simulate", "example.yaml"], folder, env)
+
+
+def cpp_file(block, folder, env):
+    path = file_of(block, "//")
+    if not path:
+        fail("a C++ example without the name of its file")
+    if (source / path).exists():
+        fail(f"{path} exists already")
+    example = folder / path.name
+    example.write_text(block)
+    if str(path.parent) == ".":
+        return
+    main = folder / f"main_{path.name}"
+    main.write_text(MAIN[str(path.parent)])
+    program = folder / path.stem
+    libraries = ["-L", build / "lib", "-lstarpipe_model", "-lstarpipe_plan", f"-Wl,-rpath,{build / 'lib'}"]
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    run([compiler, "-std=c++20", *warnings, "-I", source / "include", *sanitizers, example, main, *libraries, "-o", program],
+        folder, env)  # fmt: skip
+    run([program], folder, env)
+
+
+def main():
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$(?=\n*(```text)?)", page.read_text(), re.M | re.S)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        env = dict(os.environ)
+        env["PATH"] = f"{starpipe.parent}:{mpiexec.parent}:{env['PATH']}"
+        if any("cmake" in block for language, block, _ in blocks if language == "console"):
+            run(["cmake", "--install", build, "--prefix", folder / "prefix"], folder, env)
+            env["CMAKE_PREFIX_PATH"] = str(folder / "prefix")
+        for link, target in (("experiments", source / "experiments"), ("include", source / "include"), ("build", build)):
+            (folder / link).symlink_to(target)
+        printed = None
+        for language, block, text_follows in blocks:
+            if language == "text" and printed:
+                alike(block, printed)
+            printed = None
+            if language == "console":
+                done = console(block, folder, env)
+                printed = done if text_follows else None
+            elif language == "yaml":
+                yaml_file(block, folder, env)
+            elif language == "cpp":
+                cpp_file(block, folder, env)
+    print(f"{page.name}: {sum(language in ('console', 'yaml', 'cpp') for language, _, _ in blocks)} blocks")
+
+
+main()
