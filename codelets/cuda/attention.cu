@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/attention.cuh"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
 
-#include "codelets/cuda/attention_bf16_backward.cuh"
-#include "codelets/cuda/attention_bf16_forward.cuh"
-#include "codelets/cuda/keep_input.hpp"
-#include "starpipe/model/cuda_twin.hpp"
+#include "codelets/cuda/attention/attention_bf16_backward.cuh"
+#include "codelets/cuda/attention/attention_bf16_forward.cuh"
+#include "codelets/cuda/attention/attention_fp32.cuh"
+#include "codelets/cuda/device/keep_input.hpp"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

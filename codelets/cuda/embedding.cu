@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/keep_input.hpp"
-#include "codelets/cuda/rows.cuh"
-#include "starpipe/model/cuda_twin.hpp"
+#include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/rows.cuh"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/keep_input.hpp"
-#include "codelets/cuda/kernels.cuh"
-#include "starpipe/model/cuda_twin.hpp"
+#include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/kernels.cuh"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

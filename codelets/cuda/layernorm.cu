@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/rows.cuh"
-#include "starpipe/model/cuda_twin.hpp"
+#include "codelets/cuda/kernels/rows.cuh"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "codelets/cuda/keep_input.hpp"
-#include "codelets/cuda/kernels.cuh"
-#include "codelets/cuda/multiply.hpp"
-#include "starpipe/model/cuda_twin.hpp"
+#include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/matrix/multiply.hpp"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

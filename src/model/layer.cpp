@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "starpipe/model/cuda_twin.hpp"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model {
 namespace {

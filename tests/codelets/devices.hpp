@@ -18,8 +18,8 @@
 #include "starpipe/model/backend.hpp"
 
 #ifdef STARPIPE_TEST_CUDA
-#include "codelets/cuda/backend.hpp"
-#include "codelets/cuda/check.hpp"
+#include "codelets/cuda/backend/stream_backend.hpp"
+#include "codelets/cuda/device/check.hpp"
 #endif
 
 namespace starpipe::model::testing {

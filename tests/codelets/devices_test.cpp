@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "codelets/on_device.hpp"
-#include "starpipe/model/cuda_twin.hpp"
+#include "starpipe/model/cuda_layer.hpp"
 #include "starpipe/model/network.hpp"
 
 namespace starpipe::model {

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "codelets/on_device.hpp"
-#include "starpipe/model/cuda_twin.hpp"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model {
 namespace {

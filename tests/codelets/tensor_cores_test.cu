@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instructions of tensor_cores.cuh by themselves, on a GPU where there is one and in the emulator: a
 // layout that either has wrong is found here.
+#include "codelets/cuda/matrix/tensor_cores.cuh"
+
 #include <limits>
 #include <random>
 
 #include <gtest/gtest.h>
 
-#include "codelets/cuda/kernels.cuh"
-#include "codelets/cuda/tensor_cores.cuh"
+#include "codelets/cuda/kernels/kernels.cuh"
 #include "codelets/devices.hpp"
 
 namespace starpipe::model::cuda {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "starpipe/model/layer.hpp"
-#include "starpipe/model/memory.hpp"
+#include "starpipe/model/memory_view.hpp"
 #include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model {

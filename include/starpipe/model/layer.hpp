@@ -15,7 +15,7 @@
 
 namespace starpipe::model {
 
-class CudaLayer;  // starpipe/model/cuda_twin.hpp
+class CudaLayer;  // starpipe/model/cuda_layer.hpp
 class CudaLoss;
 
 /// One named tensor of a layer's parameters, row-major fp32.

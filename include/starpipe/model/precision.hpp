@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "starpipe/model/memory.hpp"
+#include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model {
 

@@ -6,7 +6,7 @@
 #ifdef STARPIPE_WITH_CUDA
 #include <starpu_cublas_v2.h>
 
-#include "codelets/cuda/backend.hpp"
+#include "codelets/cuda/backend/stream_backend.hpp"
 #endif
 
 namespace starpipe::runtime {

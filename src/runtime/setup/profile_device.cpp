@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include "codelets/cuda/backend.hpp"
+#include "codelets/cuda/backend/stream_backend.hpp"
 #endif
 
 namespace starpipe::runtime {

@@ -13,7 +13,7 @@
 
 #include <ucontext.h>
 
-#include "codelets/emulated_cuda/codelets/cuda/launch.cuh"
+#include "codelets/emulated_cuda/codelets/cuda/device/launch.cuh"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>

@@ -4,7 +4,7 @@
 // are transposed, so that what is rounded is a left factor there too.
 #pragma once
 
-#include "codelets/cuda/attention_bf16.cuh"
+#include "codelets/cuda/attention/attention_bf16.cuh"
 
 namespace starpipe::model::cuda::attention::bf16 {
 

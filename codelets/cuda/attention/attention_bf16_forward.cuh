@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "codelets/cuda/attention_bf16.cuh"
+#include "codelets/cuda/attention/attention_bf16.cuh"
 
 namespace starpipe::model::cuda::attention::bf16 {
 

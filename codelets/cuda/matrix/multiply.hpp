@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <span>
 
-#include "codelets/cuda/context.hpp"
-#include "codelets/cuda/element.hpp"
+#include "codelets/cuda/device/context.hpp"
+#include "codelets/cuda/kernels/element.hpp"
 #include "starpipe/model/precision.hpp"
 
 namespace starpipe::model::cuda {

@@ -6,8 +6,8 @@
 // Exponentials are powers of 2.
 #pragma once
 
-#include "codelets/cuda/attention.cuh"
-#include "codelets/cuda/tensor_cores.cuh"
+#include "codelets/cuda/attention/attention_fp32.cuh"
+#include "codelets/cuda/matrix/tensor_cores.cuh"
 
 namespace starpipe::model::cuda::attention::bf16 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codelets/cuda/launch.cuh: kernels run at once, on the CPU.
+// In place of codelets/cuda/device/launch.cuh: kernels run at once, on the CPU.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "codelets/cuda/check.hpp"
-#include "codelets/cuda/context.hpp"
+#include "codelets/cuda/device/check.hpp"
+#include "codelets/cuda/device/context.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -8,7 +8,7 @@
 // or the context is 0. Keys after a query's own are masked, which includes those beyond the context.
 #pragma once
 
-#include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/kernels/kernels.cuh"
 
 namespace starpipe::model::cuda::attention {
 

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "codelets/cuda/check.hpp"
-#include "codelets/cuda/context.hpp"
+#include "codelets/cuda/device/check.hpp"
+#include "codelets/cuda/device/context.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "codelets/cuda/rows.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
 
 namespace starpipe::model::cuda {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codelets/cuda/tensor_cores.cuh, by the layouts that the PTX ISA gives: "Matrix Fragments for
-// mma.m16n8k16 with floating point type" and "ldmatrix".
+// In place of codelets/cuda/matrix/tensor_cores.cuh, by the layouts that the PTX ISA gives: "Matrix Fragments
+// for mma.m16n8k16 with floating point type" and "ldmatrix".
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "codelets/cuda/element.hpp"
-#include "codelets/cuda/launch.cuh"
+#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/element.hpp"
 
 namespace starpipe::model::cuda::tensor_cores {
 

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <span>
 
-#include "codelets/cuda/arithmetic.hpp"
-#include "codelets/cuda/context.hpp"
-#include "codelets/cuda/element.hpp"
-#include "codelets/cuda/launch.cuh"
-#include "codelets/cuda/packs.cuh"
+#include "codelets/cuda/device/context.hpp"
+#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/arithmetic.hpp"
+#include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/packs.cuh"
 
 namespace starpipe::model::cuda {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "codelets/cuda/element.hpp"
+#include "codelets/cuda/kernels/element.hpp"
 
 namespace starpipe::model::cuda {
 

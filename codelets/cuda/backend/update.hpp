@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "codelets/cuda/context.hpp"
+#include "codelets/cuda/device/context.hpp"
 #include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model::cuda {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/multiply.hpp"
+#include "codelets/cuda/matrix/multiply.hpp"
 
 #include <compare>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/kernels/kernels.cuh"
 
 namespace starpipe::model::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // What kernels are made of that go through rows more than once.
 #pragma once
 
-#include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/kernels/kernels.cuh"
 
 namespace starpipe::model::cuda {
 

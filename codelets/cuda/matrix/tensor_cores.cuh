@@ -4,7 +4,7 @@
 // tests have another tensor_cores.cuh, which does the same on a CPU.
 #pragma once
 
-#include "codelets/cuda/element.hpp"
+#include "codelets/cuda/kernels/element.hpp"
 
 namespace starpipe::model::cuda::tensor_cores {
 

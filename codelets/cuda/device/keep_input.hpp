@@ -3,9 +3,9 @@
 
 #include <cstddef>
 
-#include "codelets/cuda/check.hpp"
-#include "codelets/cuda/context.hpp"
-#include "starpipe/model/memory.hpp"
+#include "codelets/cuda/device/check.hpp"
+#include "codelets/cuda/device/context.hpp"
+#include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model::cuda {
 

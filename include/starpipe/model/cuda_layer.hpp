@@ -8,12 +8,12 @@
 #include <string>
 
 #include "starpipe/model/layer.hpp"
-#include "starpipe/model/memory.hpp"
+#include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model {
 
 namespace cuda {
-struct Context;  // a stream and its libraries: codelets/cuda/context.hpp
+struct Context;  // a stream and its libraries: codelets/cuda/device/context.hpp
 }
 
 /// The passes of a layer on a GPU, with the meaning, shapes and stash of the Layer whose twin it is, and in

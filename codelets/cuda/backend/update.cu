@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/update.hpp"
+#include "codelets/cuda/backend/update.hpp"
 
-#include "codelets/cuda/kernels.cuh"
+#include "codelets/cuda/kernels/kernels.cuh"
 
 namespace starpipe::model::cuda {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/backend.hpp"
+#include "codelets/cuda/backend/stream_backend.hpp"
 
-#include "codelets/cuda/kernels.cuh"
-#include "codelets/cuda/update.hpp"
-#include "starpipe/model/cuda_twin.hpp"
+#include "codelets/cuda/backend/update.hpp"
+#include "codelets/cuda/kernels/kernels.cuh"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
