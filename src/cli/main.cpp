@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/commands.hpp"
+#include "cli/commands/commands.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 #include "starpipe/version.hpp"

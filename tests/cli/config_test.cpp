@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/config.hpp"
+#include "cli/input/config.hpp"
 
 #include <fstream>
 

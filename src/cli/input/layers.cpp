@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/layers.hpp"
+#include "cli/input/layers.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/yaml.hpp"
+#include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {

@@ -12,8 +12,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands.hpp"
-#include "cli/layers.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/input/layers.hpp"
 #include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"

@@ -9,10 +9,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/input/yaml.hpp"
+#include "cli/options/options.hpp"
 #include "cli/tables.hpp"
-#include "cli/yaml.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"

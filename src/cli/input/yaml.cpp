@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/yaml.hpp"
+#include "cli/input/yaml.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/options/options.hpp"
 #include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"

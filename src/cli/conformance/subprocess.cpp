@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/apart.hpp"
+#include "cli/conformance/subprocess.hpp"
 
 #include <array>
 #include <cerrno>

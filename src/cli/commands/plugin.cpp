@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/apart.hpp"
-#include "cli/commands.hpp"
-#include "cli/two_ranks.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/conformance/subprocess.hpp"
+#include "cli/conformance/two_ranks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"

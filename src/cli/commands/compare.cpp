@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 
 namespace starpipe::cli {

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/config.hpp"
+#include "cli/input/config.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/layers.hpp"
-#include "cli/yaml.hpp"
+#include "cli/input/layers.hpp"
+#include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {

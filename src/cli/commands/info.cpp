@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/commands.hpp"
-#include "cli/options.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options.hpp"
+#include "cli/options/options.hpp"
 
 #include <array>
 #include <cstdlib>
@@ -11,8 +11,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli/config.hpp"
-#include "cli/yaml.hpp"
+#include "cli/input/config.hpp"
+#include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"

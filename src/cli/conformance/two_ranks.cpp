@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/two_ranks.hpp"
+#include "cli/conformance/two_ranks.hpp"
 
 #include <cmath>
 #include <filesystem>
@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/apart.hpp"
-#include "cli/config.hpp"
+#include "cli/conformance/subprocess.hpp"
+#include "cli/input/config.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/reference.hpp"
