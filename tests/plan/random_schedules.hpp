@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 /// Seeded random stage graphs, schedules and costs. Every number is a small multiple of 1/4, so sums
 /// are exact and ties are real ties.

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 /// The definitions in the headers of plan/, written down once more as directly as possible and without
 /// any thought of speed. Shares nothing with src/plan but the accessors of Schedule.

@@ -26,7 +26,9 @@
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -12,7 +12,7 @@
 #include "starpipe/model/precision.hpp"
 #include "starpipe/model/stage.hpp"
 #include "starpipe/plan/schedule/stage_graph.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::model {
 

@@ -20,6 +20,7 @@
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
 namespace {

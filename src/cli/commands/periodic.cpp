@@ -14,6 +14,7 @@
 #include "cli/options/options.hpp"
 #include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
 namespace {

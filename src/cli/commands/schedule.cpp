@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include <algorithm>
 #include <memory>
 
@@ -12,6 +13,7 @@
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
 namespace {

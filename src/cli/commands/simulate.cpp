@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/simulate/simulate.hpp"
+
 #include <algorithm>
 #include <array>
 #include <memory>

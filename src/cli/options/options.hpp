@@ -12,7 +12,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::cli {

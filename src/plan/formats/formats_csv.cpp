@@ -13,6 +13,7 @@
 #include "plan/formats/listing.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

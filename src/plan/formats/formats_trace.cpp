@@ -4,6 +4,7 @@
 
 #include "plan/formats/formats_common.hpp"
 #include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
 

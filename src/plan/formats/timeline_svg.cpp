@@ -12,6 +12,7 @@
 
 #include "plan/formats/formats_common.hpp"
 #include "plan/formats/svg_text.hpp"
+#include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
 namespace {

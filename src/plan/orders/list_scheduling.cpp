@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/stage_graph.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "plan/partition/problem.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace detail {

@@ -14,6 +14,7 @@
 
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -7,6 +7,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/list_scheduling.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

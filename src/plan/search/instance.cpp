@@ -9,6 +9,7 @@
 #include "plan/formats/formats_common.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -15,6 +15,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -7,7 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moves between workers: it follows from w alone, so nothing here knows of time.
+#include "starpipe/plan/simulate/transfers.hpp"
+
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "plan/simulate/stashes.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -32,46 +32,6 @@ class WorkerSet {
 };
 
 bool reads_weights(Pass pass) { return pass != Pass::W; }
-
-}  // namespace
-
-std::vector<int> weight_holders(const Schedule& schedule, int stage) {
-  std::set<int> holders;
-  for (int b = 0; b < schedule.microbatches(); ++b) {
-    for (const JobId id :
-         {schedule.forward(stage, b), schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
-      holders.insert(schedule.placement(id).weights);
-    }
-  }
-  return {holders.begin(), holders.end()};
-}
-
-std::vector<int> gradient_workers(const Schedule& schedule, int stage) {
-  std::set<int> workers;
-  for (int b = 0; b < schedule.microbatches(); ++b) {
-    workers.insert(schedule.compute(schedule.weight_gradient(stage, b)));
-  }
-  return {workers.begin(), workers.end()};
-}
-
-std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage) {
-  const auto holders = weight_holders(schedule, stage);
-  std::vector<int> tree = {holders.front()};
-  for (const int worker : gradient_workers(schedule, stage)) {
-    if (worker != holders.front()) tree.push_back(worker);
-  }
-  std::vector<ReductionStep> steps;
-  for (std::size_t stride = 1; stride < tree.size(); stride *= 2) {
-    for (std::size_t i = 0; i + stride < tree.size(); i += 2 * stride) {
-      steps.push_back({stage, tree[i + stride], tree[i], false});
-    }
-  }
-  for (std::size_t h = 1; h < holders.size(); ++h)
-    steps.push_back({stage, holders.front(), holders[h], true});
-  return steps;
-}
-
-namespace {
 
 // Calls f(from, to, kind, bytes) for everything that moves between two workers in a step.
 template <class Function>

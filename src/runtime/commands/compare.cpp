@@ -15,6 +15,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 
 namespace starpipe::runtime {

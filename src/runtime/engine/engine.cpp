@@ -14,6 +14,7 @@
 
 #include "runtime/session/clock.hpp"
 #include "sched/starpu_policy.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
 namespace {

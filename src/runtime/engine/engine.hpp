@@ -24,7 +24,8 @@
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::runtime {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
 

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <set>
 
+#include "starpipe/plan/simulate/simulate.hpp"
+
 namespace starpipe::runtime {
 namespace {
 

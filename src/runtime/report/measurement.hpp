@@ -8,7 +8,9 @@
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/step/task_graph.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::runtime {
 

@@ -14,6 +14,7 @@
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {

@@ -12,6 +12,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::runtime {

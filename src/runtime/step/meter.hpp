@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/step/task_graph.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,7 +7,8 @@
 #include <tuple>
 
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
 

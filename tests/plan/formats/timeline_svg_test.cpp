@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

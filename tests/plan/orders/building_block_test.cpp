@@ -10,6 +10,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

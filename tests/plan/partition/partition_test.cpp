@@ -10,6 +10,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

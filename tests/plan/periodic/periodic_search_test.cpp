@@ -12,6 +12,7 @@
 
 #include "plan/periodic/periodic_chains.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "plan/periodic/periodic_chains.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/job.hpp"
 
 namespace starpipe::plan {
 namespace {

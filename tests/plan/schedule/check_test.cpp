@@ -11,6 +11,7 @@
 #include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
 namespace {

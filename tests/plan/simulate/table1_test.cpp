@@ -61,7 +61,9 @@
 
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -20,6 +20,8 @@
 #include "runtime/report/measurement.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "starpipe/model/reference.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,7 +9,7 @@
 #include "runtime/networks.hpp"
 #include "runtime/report/gpu_report.hpp"
 #include "runtime/step/fetched_copies.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,6 +9,8 @@
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/step/meter.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -10,6 +10,7 @@
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {

@@ -14,6 +14,8 @@
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/model/reference.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
 namespace {

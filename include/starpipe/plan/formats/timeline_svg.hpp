@@ -5,7 +5,7 @@
 #include <string>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
 

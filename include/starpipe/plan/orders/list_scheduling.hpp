@@ -5,7 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/schedule/stage_graph.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
 

@@ -9,7 +9,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
 

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
 

@@ -14,7 +14,7 @@
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/partition/partition.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,7 +7,8 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/simulate/timeline.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/memory_over_time.hpp"
+
+namespace starpipe::plan {
+
+Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans) {
+  Timeline timeline;
+  const auto workers = index(schedule.workers());
+  timeline.busy.assign(workers, 0);
+
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  double first = infinity;
+  double last = -infinity;
+  for (int worker = 0; worker < schedule.workers(); ++worker) {
+    double worker_first = infinity;
+    double worker_last = -infinity;
+    for (const JobId id : schedule.order(worker)) {
+      const Span& span = spans[id];
+      timeline.busy[index(worker)] += span.end - span.start;
+      worker_first = std::min(worker_first, span.start);
+      worker_last = std::max(worker_last, span.end);
+    }
+    if (worker_first > worker_last) continue;  // an idle worker
+    timeline.device_span = std::max(timeline.device_span, worker_last - worker_first);
+    first = std::min(first, worker_first);
+    last = std::max(last, worker_last);
+  }
+  timeline.makespan = last - first;
+  double busy = 0;
+  for (const double time : timeline.busy) busy += time;
+  if (timeline.makespan > 0)
+    timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
+  if (timeline.device_span > 0) {
+    timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
+  }
+  for (const auto& steps : memory_over_time(schedule, costs, spans)) {
+    timeline.peak_activations.push_back(0);
+    timeline.peak_activation_bytes.push_back(0);
+    for (const MemoryStep& step : steps) {
+      timeline.peak_activations.back() = std::max(timeline.peak_activations.back(), step.stashes);
+      timeline.peak_activation_bytes.back() = std::max(timeline.peak_activation_bytes.back(), step.bytes);
+    }
+  }
+  timeline.received = count_transfers(schedule, costs);
+  timeline.spans = std::move(spans);
+  return timeline;
+}
+
+}  // namespace starpipe::plan
