@@ -96,14 +96,14 @@ std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& co
   return received;
 }
 
-std::vector<Flow> count_flows(const Schedule& schedule, const Costs& costs) {
+std::vector<Traffic> count_traffic(const Schedule& schedule, const Costs& costs) {
   std::map<std::pair<int, int>, Received> sums;
   for_each_transfer(schedule, costs, [&](int from, int to, Received Transfers::*, std::uint64_t bytes) {
     add(sums[{from, to}], bytes);
   });
-  std::vector<Flow> flows;
-  for (const auto& [ends, sent] : sums) flows.push_back({ends.first, ends.second, sent});
-  return flows;
+  std::vector<Traffic> traffic;
+  for (const auto& [ends, sent] : sums) traffic.push_back({ends.first, ends.second, sent});
+  return traffic;
 }
 
 }  // namespace starpipe::plan

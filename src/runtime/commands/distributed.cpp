@@ -60,10 +60,10 @@ void decide_partition(const Mpi& mpi, Config& config) {
   share(mpi, config.schedule.placement);
 }
 
-std::vector<plan::Flow> flows_of(const Experiment& experiment) {
+std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
   plan::Costs costs;
   costs.sizes = experiment.network.sizes();
-  return plan::count_flows(experiment.schedule, costs);
+  return plan::count_traffic(experiment.schedule, costs);
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ int run_on_ranks(const std::function<Config()>& configure,
       share = host.near_gpus(std::move(share), gpus.devices);
       const std::vector<Device> devices = devices_of(host, share, gpus.devices, map.count(mpi.rank()));
       if (config.runtime.mapping == MappingKind::automatic) {
-        map = map_to_ranks(mpi, devices, flows_of(experiment));
+        map = map_to_ranks(mpi, devices, traffic_of(experiment));
       }
       auto places = gather_places(mpi, map, share, devices);
       work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),

@@ -124,13 +124,14 @@ Link link_between(const Device& a, const Device& b) {
   return {kind, (kind == LinkKind::same ? typical_bandwidth(LinkKind::nvlink) : bandwidth) / 2};
 }
 
-double link_seconds(std::span<const Device> devices, std::span<const plan::Flow> flows) {
-  const bool sized = std::ranges::any_of(flows, [](const plan::Flow& flow) { return flow.sent.bytes > 0; });
+double link_seconds(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
+  const bool sized =
+      std::ranges::any_of(traffic, [](const plan::Traffic& pair) { return pair.sent.bytes > 0; });
   double seconds = 0;
-  for (const plan::Flow& flow : flows) {
-    const Link link = link_between(devices[static_cast<std::size_t>(flow.from)],
-                                   devices[static_cast<std::size_t>(flow.to)]);
-    seconds += static_cast<double>(sized ? flow.sent.bytes : flow.sent.count) / (link.bandwidth * 1e9);
+  for (const plan::Traffic& pair : traffic) {
+    const Link link = link_between(devices[static_cast<std::size_t>(pair.from)],
+                                   devices[static_cast<std::size_t>(pair.to)]);
+    seconds += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count) / (link.bandwidth * 1e9);
   }
   return seconds;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which device of which rank runs which logical worker, so that those who send each other much are near.
-// Knows no StarPU, no MPI and no hwloc: hardware.hpp describes the devices, plan::count_flows the messages.
+// Knows no StarPU, no MPI and no hwloc: hardware.hpp describes the devices, plan::count_traffic the messages.
 #pragma once
 
 #include <cstdint>
@@ -63,13 +63,13 @@ Link link_between(const Device& a, const Device& b);
 
 /// Seconds that all messages of a step take on their links, one after the other. `devices`: by worker. Where
 /// no message has bytes, each counts for one.
-double link_seconds(std::span<const Device> devices, std::span<const plan::Flow> flows);
+double link_seconds(std::span<const Device> devices, std::span<const plan::Traffic> traffic);
 
 /// By worker: which of `devices` it should run on, each taken by one, for the least `link_seconds`. Worker w
 /// is of the kind of device w, core or GPU, and gets no other; that very one unless others are better, so
 /// never worse than that. The best there is for up to `exact_mapping` workers; beyond, improved from several
 /// starts within a fixed number of tries. Deterministic.
-std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Flow> flows);
+std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic);
 
 inline constexpr std::size_t exact_mapping = 9;
 

@@ -20,16 +20,16 @@ using Mapping = std::vector<int>;  // by worker
 /// What workers send each other, both ways together, and seconds a byte between devices.
 class Problem {
  public:
-  Problem(std::span<const Device> devices, std::span<const plan::Flow> flows)
+  Problem(std::span<const Device> devices, std::span<const plan::Traffic> traffic)
       : size_(devices.size()), peers_(size_), distances_(size_ * size_, 0) {
     for (const Device& device : devices) kinds_.push_back(device.kind);
-    const bool sized = std::ranges::any_of(flows, [](const plan::Flow& f) { return f.sent.bytes > 0; });
+    const bool sized = std::ranges::any_of(traffic, [](const plan::Traffic& f) { return f.sent.bytes > 0; });
     std::vector<double> amounts(size_ * size_, 0);
-    for (const plan::Flow& flow : flows) {
-      const auto low = static_cast<std::size_t>(std::min(flow.from, flow.to));
-      const auto high = static_cast<std::size_t>(std::max(flow.from, flow.to));
-      if (high >= size_) throw std::logic_error("a flow of a worker that has no device");
-      amounts[low * size_ + high] += static_cast<double>(sized ? flow.sent.bytes : flow.sent.count);
+    for (const plan::Traffic& pair : traffic) {
+      const auto low = static_cast<std::size_t>(std::min(pair.from, pair.to));
+      const auto high = static_cast<std::size_t>(std::max(pair.from, pair.to));
+      if (high >= size_) throw std::logic_error("traffic of a worker that has no device");
+      amounts[low * size_ + high] += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count);
     }
     for (std::size_t a = 0; a < size_; ++a) {
       for (std::size_t b = a + 1; b < size_; ++b) {
@@ -263,8 +263,8 @@ Mapping search(const Problem& problem) {
 
 }  // namespace
 
-std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Flow> flows) {
-  const Problem problem(devices, flows);
+std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
+  const Problem problem(devices, traffic);
   Mapping found = search(problem);
   return problem.size() <= exact_mapping ? BranchAndBound(problem, std::move(found)).run() : found;
 }

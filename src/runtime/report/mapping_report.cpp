@@ -117,15 +117,15 @@ struct Mapped {
   std::vector<Node> nodes;
   std::vector<Place> places = {};
   std::vector<int> mapping = {};  ///< place by worker
-  std::vector<plan::Flow> flows = {};
+  std::vector<plan::Traffic> traffic = {};
   double seconds = 0;  ///< on links
   double linear_seconds = 0;
 
   [[nodiscard]] const Place& place_of(int worker) const {
     return places[static_cast<std::size_t>(mapping[static_cast<std::size_t>(worker)])];
   }
-  [[nodiscard]] Link link_of(const plan::Flow& flow) const {
-    return link_between(place_of(flow.from).device, place_of(flow.to).device);
+  [[nodiscard]] Link link_of(const plan::Traffic& pair) const {
+    return link_between(place_of(pair.from).device, place_of(pair.to).device);
   }
   [[nodiscard]] bool is_auto() const { return config.runtime.mapping == MappingKind::automatic; }
 };
@@ -172,11 +172,11 @@ std::string flows_text(const Mapped& mapped) {
   std::string text =
       fmt::format("{:>4}    {:<4}{:>10}{:>14}  {}\n", "from", "to", "messages", "bytes", "link");
   std::map<LinkKind, std::uint64_t> by_kind;
-  for (const plan::Flow& flow : mapped.flows) {
-    const Link link = mapped.link_of(flow);
-    by_kind[link.kind] += flow.sent.bytes;
-    text += fmt::format("{:>4} -> {:<4}{:>10}{:>14}  {}\n", flow.from, flow.to, flow.sent.count,
-                        plan::bytes_text(flow.sent.bytes), link_text(link));
+  for (const plan::Traffic& pair : mapped.traffic) {
+    const Link link = mapped.link_of(pair);
+    by_kind[link.kind] += pair.sent.bytes;
+    text += fmt::format("{:>4} -> {:<4}{:>10}{:>14}  {}\n", pair.from, pair.to, pair.sent.count,
+                        plan::bytes_text(pair.sent.bytes), link_text(link));
   }
   text += "\n";
   for (const auto& [kind, bytes] : by_kind)
@@ -188,7 +188,7 @@ std::string text_of(const Mapped& mapped) {
   const std::string way = mapped.is_auto() ? "auto" : "linear";
   std::string text = fmt::format("{}: {} workers, mapping {}\n\n{}\n", mapped.schedule.name(),
                                  mapped.schedule.workers(), way, drawing(mapped));
-  if (mapped.flows.empty()) return text + "No worker sends anything.\n";
+  if (mapped.traffic.empty()) return text + "No worker sends anything.\n";
   text += flows_text(mapped);
   text +=
       fmt::format("\n{:.3f} ms a step on links, one message after the other, at bandwidths typical of them",
@@ -215,12 +215,12 @@ nlohmann::ordered_json json_of(const Mapped& mapped) {
     if (place.pu) one["pu"] = *place.pu;
     json["workers"].push_back(std::move(one));
   }
-  for (const plan::Flow& flow : mapped.flows) {
-    const Link link = mapped.link_of(flow);
-    nlohmann::ordered_json one = {{"from", flow.from},
-                                  {"to", flow.to},
-                                  {"count", flow.sent.count},
-                                  {"bytes", flow.sent.bytes},
+  for (const plan::Traffic& pair : mapped.traffic) {
+    const Link link = mapped.link_of(pair);
+    nlohmann::ordered_json one = {{"from", pair.from},
+                                  {"to", pair.to},
+                                  {"count", pair.sent.count},
+                                  {"bytes", pair.sent.bytes},
                                   {"link", to_string(link.kind)}};
     if (link.kind == LinkKind::nvlink) one["bandwidth"] = link.bandwidth;
     json["flows"].push_back(std::move(one));
@@ -236,13 +236,13 @@ std::string describe_mapping(const Config& config, const MappingRequest& request
       .config = config, .schedule = plan.schedule, .nodes = nodes_of(request, config.runtime.uses_gpus())};
   const int workers = plan.schedule.workers();
   mapped.places = places_of(mapped.nodes, request, config.runtime, workers);
-  mapped.flows = plan::count_flows(plan.schedule, plan.costs);
+  mapped.traffic = plan::count_traffic(plan.schedule, plan.costs);
   mapped.mapping.resize(static_cast<std::size_t>(workers));
   std::iota(mapped.mapping.begin(), mapped.mapping.end(), 0);
   const std::vector<Device> linear = devices_of(mapped.places, mapped.mapping);
-  mapped.linear_seconds = link_seconds(linear, mapped.flows);
-  if (mapped.is_auto()) mapped.mapping = map_workers(linear, mapped.flows);
-  mapped.seconds = link_seconds(devices_of(mapped.places, mapped.mapping), mapped.flows);
+  mapped.linear_seconds = link_seconds(linear, mapped.traffic);
+  if (mapped.is_auto()) mapped.mapping = map_workers(linear, mapped.traffic);
+  mapped.seconds = link_seconds(devices_of(mapped.places, mapped.mapping), mapped.traffic);
   return json ? json_of(mapped).dump() : text_of(mapped);
 }
 

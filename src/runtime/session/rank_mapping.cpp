@@ -103,13 +103,13 @@ std::vector<Device> devices_of(const Topology& topology, const CoreShare& cores,
   return devices;
 }
 
-WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Flow> flows) {
+WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Traffic> traffic) {
   std::vector<Device> all;
   for (const std::vector<Device>& of_rank : gather_devices(mpi, std::move(devices)))
     all.insert(all.end(), of_rank.begin(), of_rank.end());
   // One rank decides: hosts of another kind may round otherwise.
   std::string decision;
-  if (mpi.rank() == 0) decision = nlohmann::json(map_workers(all, flows)).dump();
+  if (mpi.rank() == 0) decision = nlohmann::json(map_workers(all, traffic)).dump();
   decision = mpi.gather(decision).front();
   return {mpi.ranks(), nlohmann::json::parse(decision).get<std::vector<int>>()};
 }

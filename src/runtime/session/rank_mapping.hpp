@@ -21,6 +21,6 @@ std::vector<Device> devices_of(const Topology& topology, const CoreShare& cores,
 
 /// Collective. The workers on the places of the ranks, near to those that they exchange much with. `devices`:
 /// of this rank's places (their host and rank are set here).
-WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Flow> flows);
+WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Traffic> traffic);
 
 }  // namespace starpipe::runtime

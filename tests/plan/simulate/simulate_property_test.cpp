@@ -301,12 +301,12 @@ TEST_P(Simulate, FlowsAddUpToWhatWorkersReceive) {
     }
     std::vector<Received> sums(expected.size());
     std::pair<int, int> last{-1, -1};
-    for (const Flow& flow : count_flows(c.schedule, c.costs)) {
-      EXPECT_NE(flow.from, flow.to);
-      EXPECT_LT(last, std::pair(flow.from, flow.to)) << "sorted, no pair twice";
-      last = {flow.from, flow.to};
-      sums.at(static_cast<std::size_t>(flow.to)).count += flow.sent.count;
-      sums.at(static_cast<std::size_t>(flow.to)).bytes += flow.sent.bytes;
+    for (const Traffic& pair : count_traffic(c.schedule, c.costs)) {
+      EXPECT_NE(pair.from, pair.to);
+      EXPECT_LT(last, std::pair(pair.from, pair.to)) << "sorted, no pair twice";
+      last = {pair.from, pair.to};
+      sums.at(static_cast<std::size_t>(pair.to)).count += pair.sent.count;
+      sums.at(static_cast<std::size_t>(pair.to)).bytes += pair.sent.bytes;
     }
     EXPECT_EQ(sums, expected);
   });
@@ -317,13 +317,14 @@ TEST(Flows, SayWhoSends) {
   Costs costs;
   costs.sizes = {{.activation = 10, .gradient = 7}};
   const Schedule chain = make_schedule("1f1b", {.workers = 3, .microbatches = 4});
-  EXPECT_THAT(count_flows(chain, costs), ::testing::ElementsAre(Flow{0, 1, {4, 40}}, Flow{1, 0, {4, 28}},
-                                                                Flow{1, 2, {4, 40}}, Flow{2, 1, {4, 28}}));
+  EXPECT_THAT(count_traffic(chain, costs),
+              ::testing::ElementsAre(Traffic{0, 1, {4, 40}}, Traffic{1, 0, {4, 28}}, Traffic{1, 2, {4, 40}},
+                                     Traffic{2, 1, {4, 28}}));
   // Weights come from their holder (FSDP: stage s is held by worker s), their gradients go to it.
   costs.sizes = {{.weights = 100}};
   const Schedule sharded = make_schedule("fsdp", {.workers = 2, .microbatches = 2});
-  EXPECT_THAT(count_flows(sharded, costs),
-              ::testing::ElementsAre(Flow{0, 1, {2, 200}}, Flow{1, 0, {2, 200}}));
+  EXPECT_THAT(count_traffic(sharded, costs),
+              ::testing::ElementsAre(Traffic{0, 1, {2, 200}}, Traffic{1, 0, {2, 200}}));
 }
 
 /// Runs the plan on sets of contributions: in the end every holder has each one exactly once.

@@ -35,17 +35,17 @@ std::vector<Device> gpus_of(const Machine& machine, const std::string& host = ""
   return gpus;
 }
 
-std::vector<plan::Flow> flows_of(const char* name, int workers, int microbatches = 8) {
+std::vector<plan::Traffic> traffic_of(const char* name, int workers, int microbatches = 8) {
   plan::Costs costs;
   costs.sizes = {
       {.activation = 1000, .gradient = 1000, .stash = 1000, .gradient_stash = 1000, .weights = 5000}};
-  return plan::count_flows(plan::make_schedule(name, {.workers = workers, .microbatches = microbatches}),
-                           costs);
+  return plan::count_traffic(plan::make_schedule(name, {.workers = workers, .microbatches = microbatches}),
+                             costs);
 }
 
-std::vector<Device> mapped(std::span<const Device> devices, std::span<const plan::Flow> flows) {
+std::vector<Device> mapped(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   std::vector<Device> by_worker;
-  for (const int device : map_workers(devices, flows))
+  for (const int device : map_workers(devices, traffic))
     by_worker.push_back(devices[static_cast<std::size_t>(device)]);
   return by_worker;
 }
@@ -91,7 +91,7 @@ std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_
 }
 
 /// The least over all mappings that leave cores to workers on cores, and GPUs to the others.
-double least_seconds(const std::vector<Device>& devices, std::span<const plan::Flow> flows) {
+double least_seconds(const std::vector<Device>& devices, std::span<const plan::Traffic> traffic) {
   std::vector<std::size_t> order(devices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   double least = std::numeric_limits<double>::infinity();
@@ -99,18 +99,18 @@ double least_seconds(const std::vector<Device>& devices, std::span<const plan::F
     std::vector<Device> tried;
     for (std::size_t w = 0; w < order.size() && devices[order[w]].kind == devices[w].kind; ++w)
       tried.push_back(devices[order[w]]);
-    if (tried.size() == devices.size()) least = std::min(least, link_seconds(tried, flows));
+    if (tried.size() == devices.size()) least = std::min(least, link_seconds(tried, traffic));
   } while (std::ranges::next_permutation(order).found);
   return least;
 }
 
 /// How many pairs of workers that talk do so over such a link.
-int pairs_over(LinkKind kind, std::span<const Device> devices, std::span<const plan::Flow> flows) {
+int pairs_over(LinkKind kind, std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   std::set<std::pair<int, int>> pairs;
-  for (const plan::Flow& flow : flows) {
-    const Link link = link_between(devices[static_cast<std::size_t>(flow.from)],
-                                   devices[static_cast<std::size_t>(flow.to)]);
-    if (link.kind == kind) pairs.insert(std::minmax(flow.from, flow.to));
+  for (const plan::Traffic& pair : traffic) {
+    const Link link = link_between(devices[static_cast<std::size_t>(pair.from)],
+                                   devices[static_cast<std::size_t>(pair.to)]);
+    if (link.kind == kind) pairs.insert(std::minmax(pair.from, pair.to));
   }
   return static_cast<int>(pairs.size());
 }
@@ -227,15 +227,15 @@ std::vector<Device> random_devices(std::mt19937_64& random, int count) {
   return devices;
 }
 
-std::vector<plan::Flow> random_flows(std::mt19937_64& random, int workers) {
-  std::vector<plan::Flow> flows;
+std::vector<plan::Traffic> random_traffic(std::mt19937_64& random, int workers) {
+  std::vector<plan::Traffic> traffic;
   for (int from = 0; from < workers; ++from) {
     for (int to = 0; to < workers; ++to) {
       if (from == to || random() % 3 == 0) continue;
-      flows.push_back({from, to, {1, random() % 1000}});
+      traffic.push_back({from, to, {1, random() % 1000}});
     }
   }
-  return flows;
+  return traffic;
 }
 
 TEST(Mapping, OfAFewIsTheBest) {
@@ -244,10 +244,10 @@ TEST(Mapping, OfAFewIsTheBest) {
   for (int run = 0; run < 60; ++run) {
     const int count = 1 + static_cast<int>(random() % 7);
     const auto devices = random_devices(random, count);
-    const auto flows = random_flows(random, count);
-    const double least = least_seconds(devices, flows);
-    EXPECT_NEAR(link_seconds(mapped(devices, flows), flows), least, 1e-6 * least);
-    improved += least < link_seconds(devices, flows);
+    const auto traffic = random_traffic(random, count);
+    const double least = least_seconds(devices, traffic);
+    EXPECT_NEAR(link_seconds(mapped(devices, traffic), traffic), least, 1e-6 * least);
+    improved += least < link_seconds(devices, traffic);
   }
   EXPECT_GT(improved, 30);
 }
@@ -256,18 +256,18 @@ TEST(Mapping, OfManyIsAPermutationAndNoWorse) {
   std::mt19937_64 random(6);
   for (const int count : {10, 17, 33, 64}) {
     const auto devices = random_devices(random, count);
-    for (const auto& flows : {random_flows(random, count), flows_of("1f1b", count)}) {
-      const std::vector<int> mapping = map_workers(devices, flows);
-      EXPECT_EQ(mapping, map_workers(devices, flows)) << "deterministic";
+    for (const auto& traffic : {random_traffic(random, count), traffic_of("1f1b", count)}) {
+      const std::vector<int> mapping = map_workers(devices, traffic);
+      EXPECT_EQ(mapping, map_workers(devices, traffic)) << "deterministic";
       EXPECT_THAT(std::set<int>(mapping.begin(), mapping.end()), SizeIs(count));
-      EXPECT_LT(link_seconds(mapped(devices, flows), flows), link_seconds(devices, flows));
+      EXPECT_LT(link_seconds(mapped(devices, traffic), traffic), link_seconds(devices, traffic));
     }
   }
 }
 
 TEST(Mapping, StaysLinearWhereNothingIsBetter) {
   const auto gpus = gpus_of({.gpus = {{0, 1, 2, 3}, {4, 5, 6, 7}}});
-  EXPECT_THAT(map_workers(gpus, flows_of("1f1b", 8)), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(map_workers(gpus, traffic_of("1f1b", 8)), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(map_workers(gpus, {}), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(map_workers({}, {}), IsEmpty());
 }
@@ -275,24 +275,24 @@ TEST(Mapping, StaysLinearWhereNothingIsBetter) {
 TEST(Mapping, EightGpusOnTwoNodesCrossOnce) {
   // CUDA numbers them in turn.
   const auto gpus = gpus_of({.gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}});
-  const auto flows = flows_of("1f1b", 8);
-  EXPECT_EQ(pairs_over(LinkKind::host, gpus, flows), 7) << "linear";
-  const auto best = mapped(gpus, flows);
-  EXPECT_EQ(pairs_over(LinkKind::host, best, flows), 1);
-  EXPECT_EQ(pairs_over(LinkKind::pcie_switch, best, flows), 4);
+  const auto traffic = traffic_of("1f1b", 8);
+  EXPECT_EQ(pairs_over(LinkKind::host, gpus, traffic), 7) << "linear";
+  const auto best = mapped(gpus, traffic);
+  EXPECT_EQ(pairs_over(LinkKind::host, best, traffic), 1);
+  EXPECT_EQ(pairs_over(LinkKind::pcie_switch, best, traffic), 4);
   // A ring of chunks must cross twice; in a V the first worker meets the last only as itself.
-  const auto ring = flows_of("interleaved-1f1b", 8);
+  const auto ring = traffic_of("interleaved-1f1b", 8);
   EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, ring), ring), 2);
-  const auto v = flows_of("v-half", 8);
+  const auto v = traffic_of("v-half", 8);
   EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, v), v), 1);
 }
 
 TEST(Mapping, FollowsNvlinks) {
   const auto gpus = gpus_of(cube_mesh());
-  const auto flows = flows_of("1f1b", 8);
-  EXPECT_EQ(pairs_over(LinkKind::host, gpus, flows), 1) << "3 to 4";
-  const auto best = mapped(gpus, flows);
-  EXPECT_EQ(pairs_over(LinkKind::nvlink, best, flows), 7);
+  const auto traffic = traffic_of("1f1b", 8);
+  EXPECT_EQ(pairs_over(LinkKind::host, gpus, traffic), 1) << "3 to 4";
+  const auto best = mapped(gpus, traffic);
+  EXPECT_EQ(pairs_over(LinkKind::nvlink, best, traffic), 7);
   for (std::size_t w = 0; w + 1 < best.size(); ++w)
     EXPECT_DOUBLE_EQ(link_between(best[w], best[w + 1]).bandwidth, 50);
 }
@@ -301,8 +301,8 @@ TEST(Mapping, OddCounts) {
   for (const auto& packages :
        std::vector<std::vector<std::vector<int>>>{{{0, 2, 4}, {1, 3}}, {{6, 1, 3}, {0, 2, 4, 5}}}) {
     const auto gpus = gpus_of({.gpus = packages});
-    const auto flows = flows_of("1f1b", static_cast<int>(gpus.size()));
-    EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, flows), flows), 1) << gpus.size();
+    const auto traffic = traffic_of("1f1b", static_cast<int>(gpus.size()));
+    EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, traffic), traffic), 1) << gpus.size();
   }
 }
 
@@ -312,28 +312,29 @@ TEST(Mapping, TwoNodesCrossTheNetworkOnce) {
   const auto more = gpus_of(machine, "n1");
   gpus.insert(gpus.end(), more.begin(), more.end());
   std::ranges::shuffle(gpus, std::mt19937_64(3));
-  const auto flows = flows_of("1f1b", 16);
-  const auto best = mapped(gpus, flows);
-  EXPECT_EQ(pairs_over(LinkKind::network, best, flows), 1);
-  EXPECT_LE(pairs_over(LinkKind::host, best, flows), 2);
+  const auto traffic = traffic_of("1f1b", 16);
+  const auto best = mapped(gpus, traffic);
+  EXPECT_EQ(pairs_over(LinkKind::network, best, traffic), 1);
+  EXPECT_LE(pairs_over(LinkKind::host, best, traffic), 2);
 }
 
 TEST(Mapping, CoresOfPairsThatTalk) {
   const Topology topology("package:2 [numa] core:5 pu:1");
   const CoreShare share = topology.share(std::vector<Tenant>{{"0-9", 8}}, 0);
   const auto cores = topology.cores_of(share, 8);
-  std::vector<plan::Flow> flows;  // 0 with 7, 1 with 6, ...
-  for (int w = 0; w < 4; ++w) flows.push_back({w, 7 - w, {1, 100}});
-  EXPECT_EQ(pairs_over(LinkKind::host, cores, flows), 3);
-  EXPECT_EQ(pairs_over(LinkKind::host, mapped(cores, flows), flows), 1)
+  std::vector<plan::Traffic> traffic;  // 0 with 7, 1 with 6, ...
+  for (int w = 0; w < 4; ++w) traffic.push_back({w, 7 - w, {1, 100}});
+  EXPECT_EQ(pairs_over(LinkKind::host, cores, traffic), 3);
+  EXPECT_EQ(pairs_over(LinkKind::host, mapped(cores, traffic), traffic), 1)
       << "five and three of them, so one pair";
 }
 
 TEST(Mapping, WithoutBytesMessagesCount) {
   const auto gpus = gpus_of({.gpus = {{0, 2}, {1, 3}}});
-  const auto flows = plan::count_flows(plan::make_schedule("1f1b", {.workers = 4, .microbatches = 4}), {});
-  EXPECT_GT(link_seconds(gpus, flows), 0);
-  EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, flows), flows), 1);
+  const auto traffic =
+      plan::count_traffic(plan::make_schedule("1f1b", {.workers = 4, .microbatches = 4}), {});
+  EXPECT_GT(link_seconds(gpus, traffic), 0);
+  EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, traffic), traffic), 1);
 }
 
 // ---- cores and GPUs together ----
@@ -385,14 +386,14 @@ TEST(Mixed, OfAFewIsTheBestAndKeepsKinds) {
     if (run % 2 == 0) {  // one rank on each of two nodes
       for (std::size_t w = count / 2; w < count; ++w) devices[w].host = "n1";
     }
-    for (const auto& flows :
-         {random_flows(random, static_cast<int>(count)), flows_of("1f1b", static_cast<int>(count)),
-          flows_of("interleaved-1f1b", static_cast<int>(count))}) {
-      const auto best = mapped(devices, flows);
+    for (const auto& traffic :
+         {random_traffic(random, static_cast<int>(count)), traffic_of("1f1b", static_cast<int>(count)),
+          traffic_of("interleaved-1f1b", static_cast<int>(count))}) {
+      const auto best = mapped(devices, traffic);
       EXPECT_EQ(kinds_of(best), kinds_of(devices));
-      const double least = least_seconds(devices, flows);
-      EXPECT_NEAR(link_seconds(best, flows), least, 1e-6 * least);
-      improved += least < link_seconds(devices, flows);
+      const double least = least_seconds(devices, traffic);
+      EXPECT_NEAR(link_seconds(best, traffic), least, 1e-6 * least);
+      improved += least < link_seconds(devices, traffic);
     }
   }
   EXPECT_GT(improved, 60);
@@ -400,12 +401,12 @@ TEST(Mixed, OfAFewIsTheBestAndKeepsKinds) {
 
 TEST(Mixed, EightGpusAndCoresInTurnCrossOnce) {
   const auto devices = mixed_of({.gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}}, in_turn(15));
-  const auto flows = flows_of("1f1b", 15);
-  EXPECT_EQ(pairs_over(LinkKind::host, devices, flows), 7) << "linear";
-  const auto best = mapped(devices, flows);
+  const auto traffic = traffic_of("1f1b", 15);
+  EXPECT_EQ(pairs_over(LinkKind::host, devices, traffic), 7) << "linear";
+  const auto best = mapped(devices, traffic);
   EXPECT_EQ(kinds_of(best), kinds_of(devices));
-  EXPECT_EQ(pairs_over(LinkKind::host, best, flows), 1);
-  EXPECT_EQ(pairs_over(LinkKind::host_bridge, best, flows), 13);
+  EXPECT_EQ(pairs_over(LinkKind::host, best, traffic), 1);
+  EXPECT_EQ(pairs_over(LinkKind::host_bridge, best, traffic), 13);
 }
 
 TEST(Mixed, OddCounts) {
@@ -414,10 +415,10 @@ TEST(Mixed, OddCounts) {
     const Machine machine{.gpus = packages};
     const std::size_t gpus = packages[0].size() + packages[1].size();
     const auto devices = mixed_of(machine, in_turn(2 * gpus - 1));
-    const auto flows = flows_of("1f1b", static_cast<int>(devices.size()));
-    const auto best = mapped(devices, flows);
+    const auto traffic = traffic_of("1f1b", static_cast<int>(devices.size()));
+    const auto best = mapped(devices, traffic);
     EXPECT_EQ(kinds_of(best), kinds_of(devices));
-    EXPECT_EQ(pairs_over(LinkKind::host, best, flows), 1) << gpus;
+    EXPECT_EQ(pairs_over(LinkKind::host, best, traffic), 1) << gpus;
   }
 }
 
@@ -430,11 +431,11 @@ TEST(Mixed, TwoNodesCrossTheNetworkOnce) {
   }
   std::mt19937_64 random(3);
   for (int shuffle = 0; shuffle < 20; ++shuffle) {
-    const auto flows = flows_of("1f1b", 32);
-    const auto best = mapped(devices, flows);
+    const auto traffic = traffic_of("1f1b", 32);
+    const auto best = mapped(devices, traffic);
     EXPECT_EQ(kinds_of(best), kinds_of(devices));
-    EXPECT_EQ(pairs_over(LinkKind::network, best, flows), 1);
-    EXPECT_LE(pairs_over(LinkKind::host, best, flows), 2);
+    EXPECT_EQ(pairs_over(LinkKind::network, best, traffic), 1);
+    EXPECT_LE(pairs_over(LinkKind::host, best, traffic), 2);
     devices = shuffled_in_kinds(std::move(devices), random);
   }
 }

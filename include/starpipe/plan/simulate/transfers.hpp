@@ -33,15 +33,15 @@ struct Transfers {
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs);
 
 /// What one worker sends another in a step, all kinds of `Transfers` together.
-struct Flow {
+struct Traffic {
   int from = 0;
   int to = 0;
   Received sent;
-  friend bool operator==(const Flow&, const Flow&) = default;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
 /// Who sends to whom: one entry for each pair of workers between which anything moves, by sender, then by
 /// receiver. Sums over the senders are those of `count_transfers`. O(jobs log workers).
-std::vector<Flow> count_flows(const Schedule& schedule, const Costs& costs);
+std::vector<Traffic> count_traffic(const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan
