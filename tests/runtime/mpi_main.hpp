@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/session/session.hpp"
+#include "runtime/session/mpi.hpp"
 
 namespace starpipe::runtime::testing {
 

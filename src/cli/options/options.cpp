@@ -2,7 +2,6 @@
 #include "cli/options/options.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <set>
 
@@ -13,6 +12,7 @@
 
 #include "cli/input/config.hpp"
 #include "cli/input/yaml.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/formats.hpp"
@@ -239,7 +239,7 @@ std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline
   plan::TextOptions options;
   if (const auto columns = terminal_columns()) {
     options.columns = *columns;
-    options.colour = std::getenv("NO_COLOR") == nullptr;
+    options.colour = !environment("NO_COLOR");
   } else {
     options.columns = 200;  // a file, a pipe: nothing wraps
   }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/session/core_share.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "runtime/setup/gpus.hpp"
 #include "starpipe/model/weights.hpp"

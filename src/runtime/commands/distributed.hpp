@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
+#include "runtime/session/rank_location.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/setup/gpus.hpp"
 #include "starpipe/base/error.hpp"

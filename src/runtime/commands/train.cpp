@@ -16,6 +16,7 @@
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/session/session.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats/formats.hpp"
@@ -88,8 +89,7 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
   MPI_Reduce(&mine, &record.rank_bytes_measured, 1, MPI_UINT64_T, MPI_SUM, 0, session.mpi().comm());
   record.rank_bytes_predicted =
       bytes_between_ranks(graph, session.map()) * static_cast<std::uint64_t>(config.training.steps);
-  const char* statistics = std::getenv("STARPU_MPI_STATS");
-  record.rank_bytes_known = statistics != nullptr && std::string_view(statistics) != "0";
+  record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
 }
 
 // Collective; complete on rank 0.

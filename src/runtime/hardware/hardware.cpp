@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <stdexcept>
 
 #include <unistd.h>
 
 #include "runtime/hardware/hwloc_objects.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 
@@ -121,8 +121,7 @@ Hardware find_hardware() {
   hardware.cores = std::max(1, topology.cores(hardware.binding));
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) hardware.host = name.data();
-  const char* const node = std::getenv("SLURMD_NODENAME");
-  hardware.machine = node != nullptr ? node : hardware.host;
+  hardware.machine = environment("SLURMD_NODENAME").value_or(hardware.host);
   // Ranks in containers of one host, or on virtual nodes, share its cores although their names differ.
   std::string boot;
   if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) hardware.host = boot;

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <starpu.h>
 
+#include "starpipe/base/environment.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
@@ -92,9 +92,8 @@ GpuCopies find_gpu_copies(const Mpi& mpi) {
   MPI_Reduce(mine.data(), all.data(), 2, MPI_INT, MPI_SUM, 0, mpi.comm());
   GpuCopies copies{.pairs = all[0], .peer_to_peer = all[1], .between_ranks = {}};
   if (mpi.ranks() > 1) {
-    const char* wanted = std::getenv("STARPU_MPI_GPUDIRECT");
     copies.between_ranks = path_between_ranks(starpu_uses_gpu_direct(), mpi_takes_gpu_memory(),
-                                              wanted != nullptr && std::string_view(wanted) == "0");
+                                              environment("STARPU_MPI_GPUDIRECT") == "0");
   }
   return copies;
 }

@@ -11,7 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/session/device_meter.hpp"
-#include "runtime/session/session.hpp"
+#include "runtime/session/mpi.hpp"
+#include "runtime/session/rank_location.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::runtime {

@@ -14,7 +14,7 @@
 #include "runtime/hardware/devices.hpp"
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/session/rank_mapping.hpp"
-#include "runtime/session/session.hpp"
+#include "runtime/session/worker_map.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/formats.hpp"

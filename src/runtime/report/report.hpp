@@ -11,7 +11,7 @@
 
 #include "runtime/report/gpu_report.hpp"
 #include "runtime/report/measurement.hpp"
-#include "runtime/session/session.hpp"
+#include "runtime/session/rank_location.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {

@@ -6,10 +6,8 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
-#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -17,6 +15,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "starpipe/base/environment.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -48,11 +48,11 @@ void end_orphan(int /*signal*/) {
 }
 
 std::optional<int> number_in_environment(const char* name) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return std::nullopt;
+  const std::optional<std::string> text = environment(name);
+  if (!text) return std::nullopt;
   int number = 0;
-  const std::string_view word = text;
-  if (std::from_chars(word.data(), word.data() + word.size(), number).ec != std::errc()) return std::nullopt;
+  if (std::from_chars(text->data(), text->data() + text->size(), number).ec != std::errc())
+    return std::nullopt;
   return number;
 }
 
@@ -83,7 +83,7 @@ std::optional<int> launcher_rank() {
 
 std::optional<int> watch_over_rank() {
   // Of the launchers that speak PMI, only srun gives a job number.
-  if (std::getenv("PMI_JOBID") != nullptr) slurm_socket = number_in_environment("PMI_FD").value_or(-1);
+  if (environment("PMI_JOBID")) slurm_socket = number_in_environment("PMI_FD").value_or(-1);
   const pid_t parent = getpid();
   std::fflush(nullptr);  // what is buffered would be printed twice
   const pid_t child = fork();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include <starpu.h>
 
 #include "sched/starpu_policy.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -18,11 +18,6 @@ namespace {
 
 constexpr std::array controls = {std::pair{"on-worker", Binding::worker},
                                  std::pair{"worker-order", Binding::order}};
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
 
 bool library_has_policy(const std::string& library, const std::string& name) {
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -49,7 +44,7 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
   for (const auto& [control, binding] : controls) {
     if (name == control) return {.name = name, .starpu = "prio", .binding = binding};
   }
-  const std::string library = environment("STARPU_SCHED_LIB");
+  const std::string library = environment("STARPU_SCHED_LIB").value_or("");
   PolicyChoice choice{.name = name, .starpu = name};
   // A second copy of ours would not know the schedule.
   choice.from_library = !library.empty() && library_has_policy(library, name) && name != sched::policy_name;
@@ -60,7 +55,7 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
 }
 
 PolicyChoice configured_policy(const RuntimeConfig& config) {
-  const std::string name = environment("STARPU_SCHED");
+  const std::string name = environment("STARPU_SCHED").value_or("");
   return name.empty() ? find_policy(config.policy, "runtime.policy") : find_policy(name, "STARPU_SCHED");
 }
 

@@ -5,8 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/mapping.hpp"
-#include "runtime/session/session.hpp"
+#include "runtime/session/gpu_share.hpp"
+#include "runtime/session/mpi.hpp"
+#include "runtime/session/worker_map.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
 

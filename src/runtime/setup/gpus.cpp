@@ -2,12 +2,12 @@
 #include "runtime/setup/gpus.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include <fmt/format.h>
 #include <starpu.h>
 
 #include "runtime/hardware/devices.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -41,7 +41,7 @@ std::string starpu_problem() {
          "task; run STARPIPE_GPUS=1 scripts/setup and build again, or bring a StarPU without them";
 #else
   // It would win over the choice of the session.
-  if (std::getenv("STARPU_WORKERS_CUDAID") != nullptr) {
+  if (environment("STARPU_WORKERS_CUDAID")) {
     return "STARPU_WORKERS_CUDAID: ranks share out the GPUs that they see; CUDA_VISIBLE_DEVICES says which";
   }
   return {};

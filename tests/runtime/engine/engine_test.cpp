@@ -18,6 +18,7 @@
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/report/measurement.hpp"
+#include "runtime/session/core_share.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

@@ -15,7 +15,7 @@
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/machines.hpp"
 #include "runtime/session/rank_mapping.hpp"
-#include "runtime/session/session.hpp"
+#include "runtime/session/worker_map.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 

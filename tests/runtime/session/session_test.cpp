@@ -9,6 +9,7 @@
 
 #include "runtime/mpi_main.hpp"
 #include "runtime/report/gpu_report.hpp"
+#include "runtime/session/core_share.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

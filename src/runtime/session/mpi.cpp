@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/session/mpi.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include <fmt/format.h>
+
+namespace starpipe::runtime {
+
+Mpi::Mpi() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
+  }
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &ranks_);
+}
+
+Mpi::~Mpi() {
+  MPI_Comm_free(&comm_);
+  MPI_Finalize();
+}
+
+void Mpi::barrier() const {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(comm_, &request);
+  for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+std::vector<std::string> Mpi::gather(const std::string& mine) const {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const int size = static_cast<int>(mine.size());
+  std::vector<int> sizes(ranks);
+  MPI_Allgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_);
+  std::vector<int> starts(ranks);
+  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
+  std::string all(static_cast<std::size_t>(starts.back() + sizes.back()), '\0');
+  MPI_Allgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(sizes[r])));
+  }
+  return texts;
+}
+
+void Mpi::abort(const std::string& message) const {
+  fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
+  std::fflush(stderr);
+  // A launcher that is told to end the job does not always print what it was sent just before.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+std::string Mpi::first_problem(const std::string& mine) const {
+  int candidate = mine.empty() ? ranks_ : rank_;
+  int first = ranks_;
+  MPI_Allreduce(&candidate, &first, 1, MPI_INT, MPI_MIN, comm_);
+  if (first == ranks_) return {};
+  std::array<char, 4096> message{};
+  mine.copy(message.data(), message.size() - 1);
+  MPI_Bcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, first, comm_);
+  return message.data();
+}
+
+}  // namespace starpipe::runtime

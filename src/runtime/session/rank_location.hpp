@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/hardware/hardware.hpp"
+#include "runtime/session/mpi.hpp"
+#include "runtime/session/worker_map.hpp"
+
+namespace starpipe::runtime {
+
+/// Where a rank runs, for the report.
+struct RankPlace {
+  std::string machine;
+  std::string binding;               ///< PUs
+  int cores = 1;                     ///< within the binding
+  int workers = 1;                   ///< logical
+  bool bound = false;                ///< whether each worker has a core to itself
+  std::vector<int> logical_workers;  ///< by place
+  std::vector<std::string> devices;  ///< by place
+};
+
+/// Collective. By rank. `devices`: by place of this rank.
+std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                     std::span<const Device> devices);
+
+}  // namespace starpipe::runtime
