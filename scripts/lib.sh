@@ -2,7 +2,7 @@
 # Shared by the scripts in this folder; source it, do not run it.
 #
 #   log TEXT, die TEXT      one line on standard error, with the script's name
-#   run_logged LOG CMD...   runs CMD quietly; shows the end of LOG when it fails
+#   run_logged LOG CMD...   runs CMD with its output in LOG; when CMD fails, shows the end of LOG and exits
 #   build PRESET [TARGET [OPTION...]]   configures and builds build/ or build/PRESET
 #   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
 #
@@ -44,10 +44,10 @@ first_command() {
   return 1
 }
 
-# The MPI libraries that a program or library asks the loader for, e.g. "libmpich.so.12".
+# Prints the MPI libraries that the file $1 (a program or library) needs, such as "libmpich.so.12".
 needed_mpi() { objdump -p -- "$1" | awk '$1 == "NEEDED" && $2 ~ /^libmpi/ { print $2 }' | sort | xargs; }
 
-# The same for what $MPICC links.
+# Prints the MPI libraries that a program linked by $MPICC needs.
 linked_mpi() {
   local dir
   dir=$(mktemp -d)
@@ -56,7 +56,7 @@ linked_mpi() {
   rm -rf -- "$dir"
 }
 
-# Whether pkg-config finds a StarPU that is new enough and uses our MPI; otherwise says why not.
+# Whether pkg-config finds a StarPU that is new enough and uses our MPI. Prints the reason when it does not.
 starpu_fits() {
   if ! pkg-config --exists starpu-1.4 starpumpi-1.4; then
     echo "pkg-config finds no starpu-1.4 with starpumpi-1.4"
@@ -81,7 +81,7 @@ starpu_fits() {
   fi
 }
 
-prepend_path() { # NAME DIR: put DIR first in the colon-separated list NAME
+prepend_path() { # NAME DIR: puts DIR first in the colon-separated list NAME
   local value=${!1:-}
   export "$1=$2${value:+:$value}"
 }
@@ -94,7 +94,7 @@ find_mpi() {
   export MPICC MPICXX MPIEXEC
 }
 
-find_cuda() { # prints the root of a CUDA toolkit that has cuBLAS, if any
+find_cuda() { # prints the root of a CUDA toolkit with cuBLAS, if there is one
   local nvcc root
   nvcc=$(PATH=$PATH:/usr/local/cuda/bin first_command nvcc) || return 0
   root=$(dirname -- "$(dirname -- "$(readlink -f -- "$nvcc")")")
@@ -109,7 +109,7 @@ starpu_has_cuda() {
 setup_environment() {
   export JOBS=${JOBS:-$(nproc)}
   find_mpi
-  # A StarPU that the user provides (PKG_CONFIG_PATH, Spack, Guix, modules) wins when it fits.
+  # The user's own StarPU (PKG_CONFIG_PATH, Spack, Guix, modules) comes first when it fits.
   if ! starpu_fits >/dev/null; then
     prepend_path PKG_CONFIG_PATH "$starpu_prefix/lib/pkgconfig"
   fi
