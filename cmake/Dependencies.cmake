@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything starpipe links, found once. Imported targets used elsewhere: fmt::fmt,
+# Finds all libraries that starpipe links. Imported targets for other files: fmt::fmt,
 # nlohmann_json::nlohmann_json, yaml-cpp, CLI11::CLI11, PkgConfig::openblas,
 # PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas,
 # CUDA::cublasLt.
@@ -17,14 +17,14 @@ starpipe_find_starpu(HINTS "${PROJECT_SOURCE_DIR}/.deps/starpu")
 
 if(STARPIPE_WITH_CUDA)
   if(NOT STARPIPE_STARPU_WITH_CUDA)
-    message(FATAL_ERROR "STARPIPE_WITH_CUDA is ON, but StarPU in ${STARPIPE_STARPU_PREFIX} was built without CUDA")
+    message(FATAL_ERROR "STARPIPE_WITH_CUDA is ON, but the StarPU in ${STARPIPE_STARPU_PREFIX} was built without CUDA")
   endif()
   find_package(CUDAToolkit REQUIRED)
   if(NOT DEFINED CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}") # often not on PATH
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}") # nvcc is often not on PATH
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 90) # A100, H100 and H200; newer ones compile the PTX of 90
+    set(CMAKE_CUDA_ARCHITECTURES 80 90) # A100; H100 and H200. Newer GPUs compile the PTX of 90
   endif()
   enable_language(CUDA)
 endif()

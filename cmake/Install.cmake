@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# find_package(starpipe COMPONENTS plan|runtime): see starpipeConfig.cmake.in.
+# Installs starpipe and its CMake package; starpipeConfig.cmake.in says how to use the package.
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/starpipe")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/starpipe" "${PROJECT_BINARY_DIR}/include/starpipe"
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 
-# The planning library has an export set of its own: its users need no StarPU.
+# The planning library and base have an export set of their own, since their users need no StarPU.
 get_property(libraries GLOBAL PROPERTY STARPIPE_INSTALLED_LIBRARIES)
 foreach(library IN LISTS libraries)
   if(library MATCHES "^starpipe_(base|plan)$")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds MPI and a StarPU that uses the same MPI. Installed with starpipe, whose package
-# configuration finds both in the same way.
+# Finds MPI and a StarPU that uses the same MPI. This file is installed with starpipe, so that users of the package find
+# both in the same way.
 
-# starpipe_find_mpi(): finds MPI's C library, MPICH first (on Debian plain mpicc may be another).
-# Honours MPICC in the environment and MPI_C_COMPILER in the cache.
+# starpipe_find_mpi(): finds MPI's C library, MPICH first (on Debian plain mpicc may belong to another MPI).
+# MPICC in the environment or MPI_C_COMPILER in the cache chooses another one.
 macro(starpipe_find_mpi)
   if(NOT MPI_C_COMPILER AND DEFINED ENV{MPICC})
     find_program(MPI_C_COMPILER NAMES $ENV{MPICC})
@@ -15,8 +15,8 @@ macro(starpipe_find_mpi)
   find_package(MPI REQUIRED COMPONENTS C)
 endmacro()
 
-# _starpipe_mpi_libraries(RESULT NEEDED|SONAME FILES...): the names of MPI libraries that FILES ask
-# the loader for (NEEDED) or go by (SONAME).
+# _starpipe_mpi_libraries(RESULT NEEDED|SONAME FILES...): the names of the MPI libraries that FILES need (NEEDED), or the
+# names of FILES themselves (SONAME).
 function(_starpipe_mpi_libraries result tag)
   set(names "")
   foreach(file IN LISTS ARGN)
@@ -39,12 +39,15 @@ function(_starpipe_pkg_config result)
   set(${result} "${output}" PARENT_SCOPE)
 endfunction()
 
-# starpipe_find_starpu([HINTS PREFIX...]): makes the imported targets starpipe::starpu and
-# starpipe::starpumpi (StarPU-MPI) from the first that fits of what pkg-config finds by itself (PKG_CONFIG_PATH, Spack,
-# Guix, modules, the system) and the installations in the given prefixes. It fits when it is new
-# enough and linked to the MPI library that we link. Sets STARPIPE_STARPU_VERSION,
-# STARPIPE_STARPU_LIBDIR, STARPIPE_STARPU_WITH_CUDA and, in the cache, STARPIPE_STARPU_PREFIX, which the next run of CMake
-# tries right after pkg-config: the environment may have changed. Call starpipe_find_mpi() first.
+# starpipe_find_starpu([HINTS PREFIX...]): makes the imported targets starpipe::starpu and starpipe::starpumpi
+# (StarPU-MPI). Call starpipe_find_mpi() first.
+#
+# Candidates, in this order: the StarPU that pkg-config finds by itself (PKG_CONFIG_PATH, Spack, Guix, modules, the
+# system), the one found by the last run of CMake, and the installations in the given prefixes. The first one is taken
+# that is new enough and linked to our MPI library.
+#
+# Sets STARPIPE_STARPU_VERSION, STARPIPE_STARPU_LIBDIR and STARPIPE_STARPU_WITH_CUDA; in the cache, for the next run of
+# CMake, whose environment may be another, STARPIPE_STARPU_PREFIX.
 function(starpipe_find_starpu)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "HINTS")
   set(minimum 1.4.5)
@@ -90,19 +93,19 @@ function(starpipe_find_starpu)
   endif()
   set(ENV{PKG_CONFIG_PATH} "${user_path}")
   if(NOT problem STREQUAL "")
-    message(FATAL_ERROR "No StarPU >= ${minimum} with StarPU-MPI on our MPI found; run scripts/setup, or "
-      "name yours in PKG_CONFIG_PATH and its MPI compiler in MPICC:${problems}")
+    message(FATAL_ERROR "Found no StarPU >= ${minimum} with StarPU-MPI on our MPI; run scripts/setup, or "
+      "name your StarPU in PKG_CONFIG_PATH and its MPI compiler in MPICC:${problems}")
   endif()
 
   list(TRANSFORM includes REPLACE "^-I" "")
   add_library(starpipe::starpu INTERFACE IMPORTED GLOBAL)
   target_include_directories(starpipe::starpu SYSTEM INTERFACE ${includes})
   target_link_libraries(starpipe::starpu INTERFACE "${starpu}")
-  # starpu.h includes cusparse.h, half of which CUDA 13 declares deprecated.
+  # starpu.h includes cusparse.h, and CUDA 13 declares half of cusparse.h deprecated.
   target_compile_definitions(starpipe::starpu INTERFACE DISABLE_CUSPARSE_DEPRECATED)
   add_library(starpipe::starpumpi INTERFACE IMPORTED GLOBAL)
   target_link_libraries(starpipe::starpumpi INTERFACE "${starpumpi}" starpipe::starpu MPI::MPI_C)
-  # Without MPI's C++ bindings, which are gone from the standard and need one more library.
+  # Leave out MPI's C++ bindings: they are gone from the standard and need one more library.
   target_compile_definitions(starpipe::starpumpi INTERFACE MPICH_SKIP_MPICXX OMPI_SKIP_MPICXX)
 
   file(STRINGS "${starpu_includes}/starpu_config.h" with_cuda REGEX "^#define STARPU_USE_CUDA 1")

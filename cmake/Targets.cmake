@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Helpers that make our libraries. Sources are globbed, so that adding a schedule, a layer or a
-# kernel is adding one file.
+# Functions that make our libraries and programs. Sources are globbed, so that a new schedule, layer or kernel is one new
+# file.
 
-# starpipe_sources(RESULT PATTERN...): the files that match, relative to the project's root;
-# building notices new ones.
+# starpipe_sources(RESULT PATTERN...): the files that match the patterns, which are relative to the project's root. A build
+# notices new files.
 function(starpipe_sources result)
   list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/")
   file(GLOB files CONFIGURE_DEPENDS ${ARGN})
@@ -11,10 +11,10 @@ function(starpipe_sources result)
 endfunction()
 
 # starpipe_library(NAME SOURCES PATTERN... [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
-# makes the shared library libstarpipe_NAME, known as starpipe::NAME.
+# makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
-# Shared, because layers and schedules register themselves: a static library would drop the files
-# nobody calls by name, and a plug-in must meet the program's own registry.
+# It is shared because layers and schedules register themselves: a linker drops files of a static library that
+# nobody calls by name. And a plug-in must find the program's own registry.
 function(starpipe_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})
@@ -28,8 +28,8 @@ function(starpipe_library name)
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
-  # A library that only registers things is linked for its side effect; keep it although no symbol
-  # of it is used (some distributions' compilers drop it by default).
+  # Keep a library of which no symbol is used: it registers things when it is loaded. Some distributions' compilers
+  # drop it by default.
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--no-as-needed>)
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY STARPIPE_INSTALLED_LIBRARIES ${target})

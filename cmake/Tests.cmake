@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 find_package(GTest REQUIRED)
-# STARPIPE_PYTHON: a Python with NumPy, for tests; the first python3 on PATH need not be the system's.
+# STARPIPE_PYTHON: a Python with NumPy, for tests. The first python3 on PATH may have no NumPy; the system's has.
 find_program(STARPIPE_PYTHON NAMES python3)
 execute_process(COMMAND "${STARPIPE_PYTHON}" -c "import numpy" RESULT_VARIABLE without_numpy ERROR_QUIET)
 if(without_numpy)
   set(STARPIPE_PYTHON /usr/bin/python3)
 endif()
 
-# No test may depend on what the user's own environment holds, bind threads (several ranks share
-# the cores) or write outside of the build tree.
+# Tests must not depend on the user's environment, bind threads (several ranks share the cores) or write outside of the
+# build tree.
 set(STARPIPE_TEST_ENVIRONMENT
   OPENBLAS_NUM_THREADS=1
   STARPU_WORKERS_NOBIND=1
   STARPU_MPI_NOBIND=1
   STARPU_SILENT=1
   "STARPU_HOME=${PROJECT_BINARY_DIR}/starpu-home"
-  "STARPIPE_SANITIZE=${STARPIPE_SANITIZE}" # for tests that know a machine's speed
+  "STARPIPE_SANITIZE=${STARPIPE_SANITIZE}" # for tests that depend on speed
   "ASAN_OPTIONS=detect_stack_use_after_return=0"
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp,print_suppressions=0"
   "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp,ignore_noninstrumented_modules=1"
   "UBSAN_OPTIONS=print_stacktrace=1")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/starpu-home")
 
-# Builds the tests labelled threads and no more: all that the thread sanitizer needs.
+# Builds only the tests with the label threads, which are those that run under the thread sanitizer.
 add_custom_target(threads_tests)
 
-# starpipe_mpi_command(RESULT RANKS COMMAND...): COMMAND started as that many ranks.
+# starpipe_mpi_command(RESULT RANKS COMMAND...): the command that starts COMMAND as RANKS MPI ranks.
 function(starpipe_mpi_command result ranks)
   if(STARPIPE_MPI_LAUNCHER STREQUAL "slurm")
     set(${result} srun --mpi=pmi2 -n ${ranks} ${ARGN} PARENT_SCOPE)
@@ -37,8 +37,8 @@ function(starpipe_mpi_command result ranks)
 endfunction()
 
 # starpipe_add_test(NAME COMMAND ARG... [RANKS n] [LABELS label...] [TIMEOUT seconds] [SERIAL]):
-# any command as a test. With RANKS it runs as n ranks, alone on the machine, and is labelled mpi
-# and rank_n. SERIAL: alone on the machine, for tests that look at times.
+# adds a command as a test. With RANKS it runs as n ranks, with no other test beside it, and has the labels mpi and rank_n.
+# With SERIAL it also runs with no other test beside it.
 function(starpipe_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "RANKS;TIMEOUT" "COMMAND;LABELS")
   if(NOT arg_TIMEOUT)
@@ -63,9 +63,8 @@ endfunction()
 
 # starpipe_test(NAME SOURCES FILE... [LIBS LIBRARY...] [RANKS n...] [LABELS label...]
 #               [TIMEOUT seconds] [SERIAL] [MAIN])
-# builds a GoogleTest program and adds it as a test; see starpipe_add_test. Several RANKS add one
-# test each, NAME_n. MAIN: the sources have a main() of their own. The test is left out while a
-# library it needs has no sources.
+# builds a GoogleTest program and adds it as a test; starpipe_add_test explains the options. Several RANKS add one test
+# each, NAME_n. MAIN: the sources have a main() of their own. The test is left out when one of its libraries is not built.
 function(starpipe_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL" "TIMEOUT" "SOURCES;LIBS;RANKS;LABELS")
   foreach(library IN LISTS arg_LIBS)
@@ -79,7 +78,7 @@ function(starpipe_test name)
     list(APPEND gtest GTest::gtest_main)
   endif()
   starpipe_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} ${gtest})
-  # gtest's macros compare and copy in ways our own code must not.
+  # gtest's macros compare and convert in ways that our own code must not.
   target_compile_options(${name} PRIVATE -Wno-sign-conversion -Wno-conversion -Wno-useless-cast)
   target_include_directories(${name} PRIVATE
     "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")

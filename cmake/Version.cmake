@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# starpipe/version.hpp, and the commit behind it, which is looked up at every build.
+# Generates starpipe/version.hpp and, at every build, a source file with the commit.
 #
-# Included by src/CMakeLists.txt to add it to starpipe_base; run as a script (cmake -P) to write
-# the commit.
+# src/CMakeLists.txt includes this file, which adds both to starpipe_base. The build runs it as a script (cmake -P) to write
+# the source file.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(commit unknown)
   execute_process(COMMAND git rev-parse --show-toplevel
     WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(top STREQUAL SOURCE_DIR) # not merely unpacked inside of some other repository
+  if(top STREQUAL SOURCE_DIR) # not when the sources lie within another repository
     execute_process(COMMAND git describe --always --abbrev=12 --dirty --exclude *
       WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE described RESULT_VARIABLE status
       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -15,7 +15,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
       set(commit "${described}")
     endif()
   endif()
-  configure_file("${CMAKE_CURRENT_LIST_DIR}/version.cpp.in" "${OUTPUT}" @ONLY) # touched when changed
+  configure_file("${CMAKE_CURRENT_LIST_DIR}/version.cpp.in" "${OUTPUT}" @ONLY) # leaves an equal file untouched
   return()
 endif()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # starpipe_target_options(TARGET): the warnings, sanitizers and language level of all our own code.
-# Warnings are errors unless CMAKE_COMPILE_WARNING_AS_ERROR says otherwise (packagers).
+# Warnings are errors; packagers may set CMAKE_COMPILE_WARNING_AS_ERROR to OFF.
 if(NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ${PROJECT_IS_TOP_LEVEL})
 endif()
@@ -14,7 +14,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     -Wduplicated-cond -Wduplicated-branches -Wlogical-op -Wuseless-cast -Wextra-semi)
 endif()
 if(STARPIPE_SANITIZE)
-  # GCC's flow analysis is not made for instrumented code and reports what is not there.
+  # In instrumented code GCC's flow analysis reports problems that are not there.
   list(APPEND STARPIPE_WARNINGS -Wno-maybe-uninitialized -Wno-stringop-overflow)
 endif()
 
@@ -22,7 +22,7 @@ function(starpipe_target_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${STARPIPE_WARNINGS}>"
-    # CMake before 3.26 does not know that nvcc can do C++20.
+    # CMake before 3.26 does not know nvcc's option for C++20.
     "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xcompiler=-Wall,-Wextra>")
   if(STARPIPE_SANITIZE)
     target_compile_options(${target} PRIVATE

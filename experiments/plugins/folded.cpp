@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chain folded over the workers, W stages there and W back: worker 0 has the first stage and the last.
+// A chain of 2 W stages folded over W workers: worker 0 has the first stage and the last.
 #include <algorithm>
 
 #include <starpipe/plan/registry/plugin.hpp>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# A user's way: install, build the example's own project against it, use and check it.
+# Does what a user does: install starpipe, build the example's project against it, use and check the plug-in.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY WORKING_DIRECTORY "${WORK_DIR}")
 endfunction()
