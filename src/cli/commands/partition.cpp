@@ -14,9 +14,9 @@
 
 #include "cli/commands/commands.hpp"
 #include "cli/input/layers.hpp"
-#include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/search.hpp"
@@ -202,8 +202,7 @@ std::string number(double value) { return fmt::format("{:.6g}", value); }
 std::string stage_table(const PartitionOptions& options, const plan::Partition& found,
                         const plan::Costs& costs) {
   const auto& layers = options.request.layers;
-  std::vector<std::vector<std::string>> rows = {
-      {"stage", "worker", "layers", "F", "B", "W", "weights", "stash"}};
+  std::vector<TableRow> rows = {{"stage", "worker", "layers", "F", "B", "W", "weights", "stash"}};
   const bool named = std::ranges::any_of(layers, [](const auto& layer) { return !layer.name.empty(); });
   if (named) rows.front().emplace_back("first");
   for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
@@ -215,7 +214,7 @@ std::string stage_table(const PartitionOptions& options, const plan::Partition& 
                     plan::bytes_text(costs.sizes[s].stash)});
     if (named) rows.back().push_back(layers[first].name);
   }
-  return table(rows);
+  return table_text(rows);
 }
 
 /// Loads as bars: compute and, lighter, transfers.

@@ -12,8 +12,8 @@
 #include "cli/commands/commands.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/options.hpp"
-#include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
@@ -154,18 +154,17 @@ std::string summary(const Result& result, const ChainFile& chain) {
   text += fmt::format("no schedule of this placement takes less than {:.6g}\n\n", result.bound);
 
   const std::vector<int> live = plan::concurrent_activations(pattern, chain.stages);
-  std::vector<std::vector<std::string>> stages = {
-      {"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
+  std::vector<TableRow> stages = {{"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
   for (int s = 0; s < static_cast<int>(chain.stages.size()); ++s) {
     const int worker = chain.workers.empty() ? s : chain.workers[static_cast<std::size_t>(s)];
     stages.push_back({std::to_string(s), std::to_string(worker), starts(pattern, s, plan::Pass::F),
                       starts(pattern, s, plan::Pass::BW), std::to_string(live[static_cast<std::size_t>(s)])});
   }
-  std::vector<std::vector<std::string>> workers = {{"worker", "memory"}};
+  std::vector<TableRow> workers = {{"worker", "memory"}};
   for (const double memory : plan::pattern_memory(pattern, chain.stages)) {
     workers.push_back({std::to_string(workers.size() - 1), fmt::format("{:.6g}", memory)});
   }
-  return text + table(stages) + "\n" + table(workers) + "\n";
+  return text + table_text(stages) + "\n" + table_text(workers) + "\n";
 }
 
 int periodic(const PeriodicOptions& options) {

@@ -11,9 +11,9 @@
 #include "cli/commands/commands.hpp"
 #include "cli/input/layers.hpp"
 #include "cli/options/options.hpp"
-#include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::cli {
@@ -37,8 +37,7 @@ void check_output(const ProfileOptions& options) {
 }
 
 std::string summary(const runtime::MeasuredLayers& measured) {
-  std::vector<std::vector<std::string>> rows = {
-      {"layer", "device", "F", "B", "W", "weights", "activation", "stash", "name"}};
+  std::vector<TableRow> rows = {{"layer", "device", "F", "B", "W", "weights", "activation", "stash", "name"}};
   const auto time = [](double median, double spread) {
     return fmt::format("{:.3f} ms +- {:.3f}", median * 1e3, spread * 1e3);
   };
@@ -53,7 +52,7 @@ std::string summary(const runtime::MeasuredLayers& measured) {
                       plan::bytes_text(sizes.activation), plan::bytes_text(sizes.stash), name});
     }
   }
-  return table(rows) + "Medians and interquartile ranges of one micro-batch.\n";
+  return table_text(rows) + "Medians and interquartile ranges of one micro-batch.\n";
 }
 
 int profile(const ProfileOptions& options) {

@@ -3,16 +3,16 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "cli/commands/commands.hpp"
 #include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/progress.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -34,37 +34,28 @@ struct SearchOptions {
   bool quiet = false;
 };
 
-/// One line on standard error: rewritten as the search goes on a terminal, the last one alone elsewhere.
-class ProgressLine {
- public:
-  explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) != 0) {}
+std::string progress_text(const plan::SearchProgress& progress) {
+  const double above = progress.lower_bound > 0 ? 100 * (progress.makespan / progress.lower_bound - 1) : 0;
+  return fmt::format(
+      "search: {:.1f} s, {:3.0f} % done, makespan {:.6g}, lower bound {:.6g} ({:.2f} % above it)",
+      progress.seconds, 100 * progress.done, progress.makespan, progress.lower_bound, above);
+}
 
-  void show(const plan::SearchProgress& progress) {
-    if (terminal_) print(progress, "\x1b[K\r");
+plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan::SearchOptions options) {
+  const ProgressLine line;
+  const auto start = std::chrono::steady_clock::now();
+  if (line.on_terminal()) {
+    options.progress = [&](const plan::SearchProgress& progress) { line.show(progress_text(progress)); };
   }
-  void finish(const plan::SearchResult& result) const {
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start_;
-    print({.seconds = taken.count(),
-           .done = 1,
-           .makespan = result.timeline.makespan,
-           .lower_bound = result.lower_bound},
-          result.complete ? "\n" : "; ended by its budget, another run may differ\n");
-  }
-
- private:
-  void print(const plan::SearchProgress& progress, const char* end) const {
-    if (quiet_) return;
-    const double above = progress.lower_bound > 0 ? 100 * (progress.makespan / progress.lower_bound - 1) : 0;
-    fmt::print(stderr,
-               "search: {:.1f} s, {:3.0f} % done, makespan {:.6g}, lower bound {:.6g} ({:.2f} % above it){}",
-               progress.seconds, 100 * progress.done, progress.makespan, progress.lower_bound, above, end);
-    std::fflush(stderr);
-  }
-
-  bool quiet_;
-  bool terminal_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+  plan::SearchResult result = plan::search(request, options);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  line.keep(progress_text({.seconds = taken.count(),
+                           .done = 1,
+                           .makespan = result.timeline.makespan,
+                           .lower_bound = result.lower_bound}) +
+            (result.complete ? "" : "; ended by its budget, another run may differ"));
+  return result;
+}
 
 /// A number, or a size such as 12GiB where stashes have sizes.
 double read_limit(const SearchOptions& options) {
@@ -74,8 +65,9 @@ double read_limit(const SearchOptions& options) {
   } catch (const CLI::Error&) {
     throw InputError(fmt::format("--memory-limit {}: expected bytes, such as 12GiB", *options.memory_limit));
   }
-  double limit = 0;
-  if (!CLI::detail::lexical_cast(text, limit) || !(limit > 0)) {
+  char* end = nullptr;
+  const double limit = std::strtod(text.c_str(), &end);
+  if (text.empty() || end != text.c_str() + text.size() || !(limit > 0)) {
     throw InputError(fmt::format("--memory-limit {}: expected a positive number{}", *options.memory_limit,
                                  options.stash.empty() ? " (bytes need --stash)" : ""));
   }
@@ -125,11 +117,9 @@ std::string drawn_result(const plan::SearchResult& result) {
 int search(const SearchOptions& options) {
   options.result.check();
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
-  ProgressLine line(options.quiet);
-  plan::SearchOptions search = options.search;
-  search.progress = [&](const plan::SearchProgress& progress) { line.show(progress); };
-  const plan::SearchResult result = plan::search(read_request(options), search);
-  line.finish(result);
+  const plan::SearchRequest request = read_request(options);
+  const plan::SearchResult result =
+      options.quiet ? plan::search(request, options.search) : search_with_progress(request, options.search);
   options.result.show(
       result.schedule, result.costs, result.timeline, [&] { return drawn_result(result); },
       described(result, options));

@@ -11,9 +11,9 @@
 
 #include "cli/commands/commands.hpp"
 #include "cli/options/options.hpp"
-#include "cli/tables.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
@@ -28,8 +28,6 @@ struct SimulateOptions {
   CostOptions costs;
   ResultOptions result;
 };
-
-using Row = std::vector<std::string>;
 
 struct TransferKind {
   std::string_view head;
@@ -52,7 +50,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
                   plan::to_string(experiment.discipline), schedule.recompute() ? ", with recomputation" : "",
                   experiment.network.parameter_count(), runtime::describe_partition(config));
 
-  std::vector<Row> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
+  std::vector<TableRow> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
     const plan::Durations& d = costs.duration(s);
     const plan::StageSizes& size = costs.size(s);
@@ -60,9 +58,9 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
                       fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W),
                       plan::bytes_text(size.activation), plan::bytes_text(size.stash)});
   }
-  text += table(stages) + "\n";
+  text += table_text(stages) + "\n";
 
-  std::vector<Row> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes", "all memory"}};
+  std::vector<TableRow> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes", "all memory"}};
   for (int w = 0; w < schedule.workers(); ++w) {
     const auto i = static_cast<std::size_t>(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
@@ -81,7 +79,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
       workers[w + 1].push_back(fmt::format("{} ({})", received.count, plan::bytes_text(received.bytes)));
     }
   }
-  text += table(workers) + "\n";
+  text += table_text(workers) + "\n";
 
   return text + fmt::format(
                     "makespan                       {:.6g}\n"

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -46,7 +47,8 @@ plan::Durations read_durations(const YAML::Node& map, const std::string& place) 
 plan::Durations inline_durations(const std::string& argument) {
   const std::string place = "--durations " + argument;
   YAML::Node map(YAML::NodeType::Map);
-  for (const std::string& item : CLI::detail::split(argument, ',')) {
+  std::istringstream items(argument);
+  for (std::string item; std::getline(items, item, ',');) {
     const auto equals = item.find('=');
     if (equals == std::string::npos) {
       throw InputError(fmt::format("{}: expected F=TIME,B=TIME,W=TIME, got '{}'", place, item));

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "plan/formats/formats_common.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::plan {
@@ -176,27 +177,6 @@ class Drawing {
 
 std::string percent(double fraction) { return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100); }
 
-struct Column {
-  std::string head;
-  std::vector<std::string> cells;
-};
-
-std::string table(const std::vector<Column>& columns) {
-  std::string text;
-  const std::size_t rows = columns.front().cells.size();
-  for (std::size_t row = 0; row <= rows; ++row) {
-    for (std::size_t c = 0; c < columns.size(); ++c) {
-      const Column& column = columns[c];
-      std::size_t width = column.head.size();
-      for (const auto& cell : column.cells) width = std::max(width, cell.size());
-      fmt::format_to(std::back_inserter(text), "{}{:>{}}", c == 0 ? "" : "  ",
-                     row == 0 ? column.head : column.cells[row - 1], width);
-    }
-    text += '\n';
-  }
-  return text;
-}
-
 std::string summary(const Schedule& schedule, const Timeline& timeline) {
   std::string text = fmt::format(
       "makespan                       {}\n"
@@ -207,15 +187,14 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
       detail::number_text(timeline.device_span), percent(timeline.device_bubble_fraction));
 
   const auto workers = static_cast<std::size_t>(schedule.workers());
-  std::vector<Column> columns;
+  std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
   const auto add = [&](const char* head, auto cell, bool always) {
-    Column column{head, {}};
-    bool any = always;
-    for (std::size_t w = 0; w < workers; ++w) {
-      column.cells.push_back(cell(w));
-      any = any || column.cells.back() != "0";
-    }
-    if (any) columns.push_back(std::move(column));
+    std::vector<std::string> cells;
+    for (std::size_t w = 0; w < workers; ++w) cells.push_back(cell(w));
+    if (!always && std::ranges::all_of(cells, [](const std::string& number) { return number == "0"; }))
+      return;
+    rows.front().emplace_back(head);
+    for (std::size_t w = 0; w < workers; ++w) rows[w + 1].push_back(std::move(cells[w]));
   };
   const auto received = [&](const char* head, Received Transfers::*kind, bool always) {
     add(
@@ -236,7 +215,7 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
   received("weights in", &Transfers::weights, true);
   received("stashes in", &Transfers::stashes, false);
   received("weight gradients in", &Transfers::weight_gradients, false);
-  return text + table(columns);
+  return text + table_text(rows);
 }
 
 }  // namespace

@@ -2,17 +2,18 @@
 #include "starpipe/runtime/commands/compare.hpp"
 
 #include <algorithm>
-#include <cstdio>
+#include <array>
 #include <numeric>
 #include <random>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "runtime/commands/distributed.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/progress.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -28,7 +29,7 @@ struct Repetition {
   double submission;  // seconds, median step
 };
 
-struct Contender {
+struct Candidate {
   PolicyChoice choice;
   std::string ran;  // StarPU's word
   std::vector<Repetition> repetitions;
@@ -63,21 +64,21 @@ std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   return bytes;
 }
 
-std::string ran_as(const Contender& contender) {
-  switch (contender.choice.binding) {
+std::string ran_as(const Candidate& candidate) {
+  switch (candidate.choice.binding) {
     case Binding::none:
       break;
     case Binding::worker:
-      return contender.ran + ", bound to workers";
+      return candidate.ran + ", bound to workers";
     case Binding::order:
-      return contender.ran + ", bound and ordered";
+      return candidate.ran + ", bound and ordered";
   }
-  return contender.ran;
+  return candidate.ran;
 }
 
-void repeat(const Assignment& job, Contender& contender) {
-  const Session session(job.mpi, job.map, job.share, contender.choice, job.gpus);
-  contender.ran = session.policy();
+void repeat(const Assignment& job, Candidate& candidate) {
+  const Session session(job.mpi, job.map, job.share, candidate.choice, job.gpus);
+  candidate.ran = session.policy();
   or_abort(job.mpi, [&] {
     Engine engine = make_engine(session, job);
     or_abort(job.mpi, [&] {
@@ -94,53 +95,57 @@ void repeat(const Assignment& job, Contender& contender) {
       if (job.mpi.rank() != 0) return;
       MeasuredRun run = measurement.measured();
       const double makespan = run.timeline.makespan;
-      contender.repetitions.push_back(
+      candidate.repetitions.push_back(
           {makespan, std::move(run), measurement.costs(), submissions[submissions.size() / 2]});
     });
   });
 }
 
-nlohmann::ordered_json to_json(const Contender& contender) {
-  const plan::Timeline& timeline = contender.median_run().timeline;
+nlohmann::ordered_json to_json(const Candidate& candidate) {
+  const plan::Timeline& timeline = candidate.median_run().timeline;
   std::vector<double> makespans;  // in the order of the repetitions
-  for (const Repetition& r : contender.repetitions) makespans.push_back(r.makespan);
-  return {{"policy", contender.choice.name},
-          {"ran", contender.ran},
-          {"makespan", contender.median()},
+  for (const Repetition& r : candidate.repetitions) makespans.push_back(r.makespan);
+  return {{"policy", candidate.choice.name},
+          {"ran", candidate.ran},
+          {"makespan", candidate.median()},
           {"makespans", makespans},
-          {"submission", contender.median_repetition().submission},
+          {"submission", candidate.median_repetition().submission},
           {"bubble_fraction", timeline.bubble_fraction},
           {"peak_activations", timeline.peak_activations},
           {"peak_activation_bytes", timeline.peak_activation_bytes},
           {"bytes_moved", bytes_moved(timeline)}};
 }
 
-std::string table(const plan::Timeline& predicted, const std::vector<Contender>& contenders) {
-  constexpr std::string_view row = "{:<16}{:>12}{:>18}{:>9}{:>10}{:>14}{:>14}  {}\n";
-  std::string text = fmt::format(fmt::runtime(row), "policy", "makespan", "min .. max", "bubble", "stashes",
-                                 "stash bytes", "moved", "policy that ran");
-  const auto line = [&](const std::string& name, const std::string& spread, double makespan,
-                        const plan::Timeline& timeline, const std::string& ran) {
-    text += fmt::format(fmt::runtime(row), name, fmt::format("{:.2f} ms", makespan * 1e3), spread,
-                        fmt::format("{:.1f} %", timeline.bubble_fraction * 100), most_stashes(timeline),
-                        plan::bytes_text(most_bytes(timeline)), plan::bytes_text(bytes_moved(timeline)), ran);
+std::string comparison_table(const plan::Timeline& predicted, const std::vector<Candidate>& candidates) {
+  constexpr std::array columns = {TableColumn{Align::left, 16},  TableColumn{Align::right, 10},
+                                  TableColumn{Align::right, 16}, TableColumn{Align::right, 7},
+                                  TableColumn{Align::right, 8},  TableColumn{Align::right, 12},
+                                  TableColumn{Align::right, 12}, TableColumn{Align::left}};
+  std::vector<TableRow> rows = {
+      {"policy", "makespan", "min .. max", "bubble", "stashes", "stash bytes", "moved", "policy that ran"}};
+  const auto add = [&](const std::string& name, const std::string& spread, double makespan,
+                       const plan::Timeline& timeline, const std::string& ran) {
+    rows.push_back({name, fmt::format("{:.2f} ms", makespan * 1e3), spread,
+                    fmt::format("{:.1f} %", timeline.bubble_fraction * 100),
+                    std::to_string(most_stashes(timeline)), plan::bytes_text(most_bytes(timeline)),
+                    plan::bytes_text(bytes_moved(timeline)), ran});
   };
-  line("(prediction)", "", predicted.makespan, predicted, "");
-  for (const Contender& contender : contenders) {
-    const auto makespans = contender.makespans();
-    line(contender.choice.name,
-         fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3), contender.median(),
-         contender.median_run().timeline, ran_as(contender));
+  add("(prediction)", "", predicted.makespan, predicted, "");
+  for (const Candidate& candidate : candidates) {
+    const auto makespans = candidate.makespans();
+    add(candidate.choice.name,
+        fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3), candidate.median(),
+        candidate.median_run().timeline, ran_as(candidate));
   }
-  return text +
+  return table_text(rows, columns) +
          "Medians; stashes and their bytes: the most that one worker held; moved: received by all workers.\n";
 }
 
 void write_outputs(const Assignment& job, const Comparison& comparison,
-                   const std::vector<Contender>& contenders) {
+                   const std::vector<Candidate>& candidates) {
   const plan::Schedule& schedule = job.experiment.schedule;
   // With the durations of the first policy's jobs, which is ours unless the user asks otherwise.
-  const plan::Timeline predicted = plan::simulate(schedule, contenders.front().median_repetition().costs);
+  const plan::Timeline predicted = plan::simulate(schedule, candidates.front().median_repetition().costs);
   nlohmann::ordered_json report = report_head(job.config, job.places);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
@@ -150,38 +155,38 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
                          {"peak_activations", predicted.peak_activations},
                          {"peak_activation_bytes", predicted.peak_activation_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
-  for (const Contender& contender : contenders) report["policies"].push_back(to_json(contender));
+  for (const Candidate& candidate : candidates) report["policies"].push_back(to_json(candidate));
   if (comparison.json) {
     print(plan::json_text(report));
   } else {
     print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}", schedule.name(),
                       schedule.workers(), job.mpi.ranks(), comparison.repetitions, job.config.training.steps,
-                      describe_partition(job.config), table(predicted, contenders)));
+                      describe_partition(job.config), comparison_table(predicted, candidates)));
   }
   if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;
   std::vector<plan::SvgRun> runs = {{"predicted", &schedule, &predicted}};
-  for (const Contender& contender : contenders) {
-    const MeasuredRun& run = contender.median_run();
-    runs.push_back({contender.choice.name, &run.schedule, &run.timeline});
+  for (const Candidate& candidate : candidates) {
+    const MeasuredRun& run = candidate.median_run();
+    runs.push_back({candidate.choice.name, &run.schedule, &run.timeline});
   }
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
 
-std::vector<Contender> find_contenders(const Assignment& job, const Comparison& comparison) {
+std::vector<Candidate> find_candidates(const Assignment& job, const Comparison& comparison) {
   return agree(job.mpi, [&] {
     if (job.mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
       if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
     }
-    std::vector<Contender> contenders;
+    std::vector<Candidate> candidates;
     for (const std::string& name : comparison.policies) {
-      if (std::ranges::any_of(contenders, [&](const Contender& c) { return c.choice.name == name; })) {
+      if (std::ranges::any_of(candidates, [&](const Candidate& c) { return c.choice.name == name; })) {
         throw InputError(fmt::format("--policies: '{}' is named twice", name));
       }
-      contenders.emplace_back().choice = find_policy(name, "--policies");
+      candidates.emplace_back().choice = find_policy(name, "--policies");
     }
-    return contenders;
+    return candidates;
   });
 }
 
@@ -189,26 +194,25 @@ std::vector<Contender> find_contenders(const Assignment& job, const Comparison& 
 
 int compare(const std::function<Config()>& configure, const Comparison& comparison) {
   return run_on_ranks(configure, [&](const Assignment& job) {
-    std::vector<Contender> contenders = find_contenders(job, comparison);
+    std::vector<Candidate> candidates = find_candidates(job, comparison);
     const bool root = job.mpi.rank() == 0;
-    const bool terminal = isatty(STDERR_FILENO) == 1;
+    const ProgressLine progress;
     std::mt19937_64 random(comparison.seed);  // the same order on every rank
-    std::vector<std::size_t> order(contenders.size());
+    std::vector<std::size_t> order(candidates.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     for (int repetition = 0; repetition < comparison.repetitions; ++repetition) {
       std::ranges::shuffle(order, random);
       for (const std::size_t c : order) {
-        if (root && terminal) {
-          fmt::print(stderr, "\r\033[Krepetition {}/{}  {}", repetition + 1, comparison.repetitions,
-                     contenders[c].choice.name);
-          std::fflush(stderr);
+        if (root) {
+          progress.show(fmt::format("repetition {}/{}  {}", repetition + 1, comparison.repetitions,
+                                    candidates[c].choice.name));
         }
-        repeat(job, contenders[c]);
+        repeat(job, candidates[c]);
       }
     }
     if (!root) return;
-    if (terminal) fmt::print(stderr, "\r\033[K");
-    write_outputs(job, comparison, contenders);
+    progress.clear();
+    write_outputs(job, comparison, candidates);
   });
 }
 

@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "runtime/commands/distributed.hpp"
 #include "runtime/engine/engine.hpp"
@@ -18,6 +16,7 @@
 #include "runtime/session/session.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/progress.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
@@ -26,26 +25,28 @@
 namespace starpipe::runtime {
 namespace {
 
-// One line that renews itself on a terminal; in a log, a plain line about twenty times in a run.
-class Progress {
+// Shows each step on a terminal, and about twenty steps of a run in a log.
+class StepProgress {
  public:
-  Progress(int steps, std::string unit)
-      : steps_(steps), unit_(std::move(unit)), terminal_(isatty(STDERR_FILENO) == 1) {}
+  StepProgress(int steps, std::string unit) : steps_(steps), unit_(std::move(unit)) {}
 
   void show(int step, std::optional<double> loss, double units_per_second) const {
+    const std::string text =
+        fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s", step + 1, fmt::formatted_size("{}", steps_), steps_,
+                    loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_);
     const bool last = step + 1 == steps_;
-    if (!terminal_ && !last && step % std::max(1, steps_ / 20) != 0) return;
-    fmt::print(stderr, "{}step {:>{}}/{}  {}  {:.0f} {}/s{}", terminal_ ? "\r\033[K" : "", step + 1,
-               fmt::formatted_size("{}", steps_), steps_,
-               loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_,
-               !terminal_ || last ? "\n" : "");
-    std::fflush(stderr);
+    const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
+    if (last || logged) {
+      line_.keep(text);
+    } else {
+      line_.show(text);
+    }
   }
 
  private:
   int steps_;
   std::string unit_;
-  bool terminal_;
+  ProgressLine line_;
 };
 
 void check_outputs(const TrainOutputs& outputs) {
@@ -62,7 +63,7 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
   const bool root = session.mpi().rank() == 0;
   const auto units =
       static_cast<double>(experiment.data->units_per_microbatch()) * experiment.schedule.microbatches();
-  const Progress progress(config.training.steps, experiment.data->unit());
+  const StepProgress progress(config.training.steps, experiment.data->unit());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
     std::optional<double> loss;

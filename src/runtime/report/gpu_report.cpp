@@ -10,6 +10,8 @@
 #include <starpu.h>
 
 #include "starpipe/base/environment.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
@@ -49,7 +51,7 @@ std::vector<int> gpu_of_workers(std::span<const DeviceMemory> measured, std::spa
       const auto gpu = std::ranges::find_if(measured, [&](const DeviceMemory& memory) {
         return std::cmp_equal(memory.rank, rank) && name_of(memory.gpu) == place.devices[i];
       });
-      numbers[static_cast<std::size_t>(place.logical_workers[i])] =
+      numbers[index(place.logical_workers[i])] =
           gpu == measured.end() ? next++ : static_cast<int>(gpu - measured.begin());
     }
   }
@@ -120,21 +122,26 @@ nlohmann::ordered_json to_json(const GpuReport& report) {
 
 std::string to_text(const GpuReport& report) {
   if (report.gpus.empty()) return {};
-  std::string text = fmt::format("\n{:<16}{:<12}{:>12}{:>12}{:>12}{:>14}{:>14}\n", "device memory", "workers",
-                                 "predicted", "StarPU", "difference", "driver: start", "steps added");
+  constexpr std::array columns = {TableColumn{Align::left, 14},  TableColumn{Align::left, 12},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 10},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12},
+                                  TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {
+      {"device memory", "workers", "predicted", "StarPU", "difference", "driver start", "steps added"}};
   for (const auto& [measured, workers, predicted] : report.gpus) {
-    text +=
-        fmt::format("{:<16}{:<12}{:>12}{:>12}{:>+10.1f} %{:>14}{:>14}\n",
-                    fmt::format("rank {} {}", measured.rank, name_of(measured.gpu)),
+    rows.push_back({fmt::format("rank {} {}", measured.rank, name_of(measured.gpu)),
                     fmt::format("{}", fmt::join(workers, " ")), plan::bytes_text(predicted),
-                    plan::bytes_text(measured.starpu_peak), percent(measured.starpu_peak, predicted),
-                    plan::bytes_text(measured.driver_initialised), plan::bytes_text(measured.driver_added()));
+                    plan::bytes_text(measured.starpu_peak),
+                    fmt::format("{:+.1f} %", percent(measured.starpu_peak, predicted)),
+                    plan::bytes_text(measured.driver_initialised),
+                    plan::bytes_text(measured.driver_added())});
   }
+  std::string text = "\n";
+  text += table_text(rows, columns);
   text +=
-      "StarPU: its peak of allocated memory, with what it keeps for later use. Driver: what all processes "
-      "had "
-      "in use\nbefore the first step (CUDA's contexts and cuBLAS among it), and at most more during the "
-      "steps.\n";
+      "StarPU: its peak of allocated memory, including blocks it keeps for later use. Driver: bytes that\n"
+      "all processes used on the card before the first step (CUDA contexts and cuBLAS included), and the\n"
+      "largest increase during the steps.\n";
   if (report.copies.pairs > 0) {
     text += fmt::format("GPU to GPU within ranks: peer to peer for {} of {} ordered pairs\n",
                         report.copies.peer_to_peer, report.copies.pairs);

@@ -3,6 +3,7 @@
 #include "starpipe/runtime/report/mapping_report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -17,6 +18,8 @@
 #include "runtime/session/worker_map.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
@@ -99,14 +102,14 @@ std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& 
       for (int w = linear.first(rank); w < linear.first(rank + 1); ++w)
         on_gpu.back().push_back(config.on_gpu(w));
     }
-    add_places(nodes[static_cast<std::size_t>(node)], node, blocks.first(node), on_gpu, places);
+    add_places(nodes[index(node)], node, blocks.first(node), on_gpu, places);
   }
   return places;
 }
 
 std::vector<Device> devices_of(std::span<const Place> places, std::span<const int> mapping) {
   std::vector<Device> devices;
-  for (const int place : mapping) devices.push_back(places[static_cast<std::size_t>(place)].device);
+  for (const int place : mapping) devices.push_back(places[index(place)].device);
   return devices;
 }
 
@@ -122,7 +125,7 @@ struct Mapped {
   double linear_seconds = 0;
 
   [[nodiscard]] const Place& place_of(int worker) const {
-    return places[static_cast<std::size_t>(mapping[static_cast<std::size_t>(worker)])];
+    return places[index(mapping[index(worker)])];
   }
   [[nodiscard]] Link link_of(const plan::Traffic& pair) const {
     return link_between(place_of(pair.from).device, place_of(pair.to).device);
@@ -145,15 +148,14 @@ std::string drawing(const Mapped& mapped) {
   std::iota(workers.begin(), workers.end(), 0);
   std::ranges::stable_sort(workers, {}, [&](int worker) {
     const Place& place = mapped.place_of(worker);
-    return std::tuple(place.node, place.device.numa, place.device.number,
-                      mapped.mapping[static_cast<std::size_t>(worker)]);
+    return std::tuple(place.node, place.device.numa, place.device.number, mapped.mapping[index(worker)]);
   });
   std::string text;
   const Place* before = nullptr;
   for (const int worker : workers) {
     const Place& place = mapped.place_of(worker);
     const bool other_node = before == nullptr || before->node != place.node;
-    if (other_node) text += mapped.nodes[static_cast<std::size_t>(place.node)].name + "\n";
+    if (other_node) text += mapped.nodes[index(place.node)].name + "\n";
     if (other_node || before->device.numa != place.device.numa) {
       text += fmt::format("  NUMA {}\n", place.device.numa.empty() ? "unknown" : place.device.numa);
     }
@@ -168,20 +170,22 @@ std::string link_text(const Link& link) {
   return fmt::format("NVLink, {:.0f} GB/s", link.bandwidth);
 }
 
-std::string flows_text(const Mapped& mapped) {
-  std::string text =
-      fmt::format("{:>4}    {:<4}{:>10}{:>14}  {}\n", "from", "to", "messages", "bytes", "link");
-  std::map<LinkKind, std::uint64_t> by_kind;
+std::string traffic_text(const Mapped& mapped) {
+  constexpr std::array pair_columns = {TableColumn{Align::left, 12}, TableColumn{Align::right, 8},
+                                       TableColumn{Align::right, 12}, TableColumn{Align::left}};
+  constexpr std::array kind_columns = {TableColumn{Align::left, 20}, TableColumn{Align::right, 19}};
+  std::vector<TableRow> pairs = {{"from    to", "messages", "bytes", "link"}};
+  std::map<LinkKind, std::uint64_t> bytes_by_kind;
   for (const plan::Traffic& pair : mapped.traffic) {
     const Link link = mapped.link_of(pair);
-    by_kind[link.kind] += pair.sent.bytes;
-    text += fmt::format("{:>4} -> {:<4}{:>10}{:>14}  {}\n", pair.from, pair.to, pair.sent.count,
-                        plan::bytes_text(pair.sent.bytes), link_text(link));
+    bytes_by_kind[link.kind] += pair.sent.bytes;
+    pairs.push_back({fmt::format("{:>4} -> {:<4}", pair.from, pair.to), std::to_string(pair.sent.count),
+                     plan::bytes_text(pair.sent.bytes), link_text(link)});
   }
-  text += "\n";
-  for (const auto& [kind, bytes] : by_kind)
-    text += fmt::format("{:<20}{:>14} a step\n", to_string(kind), plan::bytes_text(bytes));
-  return text;
+  std::vector<TableRow> kinds;
+  for (const auto& [kind, bytes] : bytes_by_kind)
+    kinds.push_back({std::string(to_string(kind)), plan::bytes_text(bytes) + " a step"});
+  return table_text(pairs, pair_columns) + "\n" + table_text(kinds, kind_columns);
 }
 
 std::string text_of(const Mapped& mapped) {
@@ -189,7 +193,7 @@ std::string text_of(const Mapped& mapped) {
   std::string text = fmt::format("{}: {} workers, mapping {}\n\n{}\n", mapped.schedule.name(),
                                  mapped.schedule.workers(), way, drawing(mapped));
   if (mapped.traffic.empty()) return text + "No worker sends anything.\n";
-  text += flows_text(mapped);
+  text += traffic_text(mapped);
   text +=
       fmt::format("\n{:.3f} ms a step on links, one message after the other, at bandwidths typical of them",
                   mapped.seconds * 1e3);
