@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `starpipe search` finds where a published generator was run: same placement, costs and memory.
+"""Runs `starpipe search` on the cases of published generators: with their placement, costs and memory.
 
     experiments/search_published.py build/bin/starpipe FIGURES.json [--budget SECONDS] [--only TEXT]
 
 FIGURES.json has a list "cases" of {schedule, p, n, chunks, layout, tF, tB, tW, tComm, makespan,
-peak_activation_memory}: durations of one stage, memory in activations of 1/p of the model. Prints a line a
-case and a table over them. Exits with 1 if any published makespan is smaller than ours.
+peak_activation_memory}. Durations are of one stage; the unit of memory is the activations of 1/p of the model. Prints a
+line for each case and a table over all. Exits with 1 if any published makespan is smaller than ours.
 """
 
 import argparse

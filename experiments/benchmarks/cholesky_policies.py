@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A StarPU program that knows nothing of starpipe (tests/sched/cholesky.cpp) under our policy and StarPU's.
+"""A StarPU program that knows nothing of starpipe (tests/sched/cholesky.cpp), under our policy and StarPU's.
 
-All policies in one run, in shuffled order; a row a policy: the median of the seconds of a factorisation, the
-spread, and the ratio to the first policy, as the median of the ratios of neighbouring runs.
+All policies run in each round, in shuffled order. The table has a row for each policy: the median seconds of a
+factorisation, the spread, and the ratio to the first policy (the median of the ratios of neighbouring runs).
 
 Usage: cholesky_policies.py [--build DIR] [--policies starpipe,prio] [--rounds N] [--workers W] [--tiles T]
                             [--tile-size B] [--json FILE]
@@ -21,9 +21,9 @@ import subprocess
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2] / "build")
-    parser.add_argument("--policies", default="prio,starpipe", help="the first one is what others are compared with")
+    parser.add_argument("--policies", default="prio,starpipe", help="the others are compared with the first one")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--repetitions", type=int, default=5, help="factorisations of a process")
+    parser.add_argument("--repetitions", type=int, default=5, help="factorisations in each process")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--tiles", type=int, default=24)
     parser.add_argument("--tile-size", type=int, default=64)
@@ -41,7 +41,7 @@ def seconds(arguments, policy):
                arguments.repetitions]
     output = subprocess.run(list(map(str, command)), env=environment, check=True, stdout=subprocess.PIPE,
                             encoding="utf-8").stdout
-    # The first one fills caches and touches memory.
+    # Without the first factorisation, which fills caches and touches memory.
     return statistics.median([float(line.split()[1]) for line in output.splitlines() if line.startswith("seconds")][1:])
 
 

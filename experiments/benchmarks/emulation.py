@@ -4,10 +4,10 @@
 
     experiments/benchmarks/emulation.py [--starpipe build/bin/starpipe] [--workers 8,16] [--duration 2ms] [--comm 0us]
 
-Each run trains six steps; the figure is the median of the five after the first. Bounded is with a limit of as many
-stashes as there are workers. A schedule whose definition has no answer to a number of workers or micro-batches is
-listed with what it says. On a machine that does other work too, real-time priority keeps that out of the figures
-(chrt -r 5 experiments/benchmarks/emulation.py ...; needs root, and fits runs of one rank only).
+Each run trains six steps; the figure is the median of the last five. The limit of the bounded discipline is as many
+stashes as there are workers. A schedule that refuses a number of workers or micro-batches is listed with its message.
+On a machine that does other work as well, real-time priority keeps this work out of the figures
+(chrt -r 5 experiments/benchmarks/emulation.py ...; it needs root and is for runs of one rank only).
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ runtime:  {{emulate: {{F: {duration}, B: {duration}, W: {duration}, comm: {comm}
 
 
 def ratio(starpipe, folder, **values):
-    """(measured over predicted, None), or (None, what starpipe said)."""
+    """(measured over predicted, None), or (None, starpipe's message)."""
     config = folder / "emulated.yaml"
     report = folder / "report.json"
     config.write_text(CONFIG.format(**values))

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A GPT of GPT-2 small's size: tokens/s, TFLOP/s, the share of what this machine multiplies at, and PyTorch beside it.
+"""A GPT of GPT-2 small's size: tokens/s, TFLOP/s, the share of this machine's rate of matrix products, and PyTorch's figures.
 
     experiments/benchmarks/gpt2.py [--device cuda] [--precision bf16] [--stages 1,4] [--json FILE]
 
-Everything runs in one command, one after the other: matrix products (matrix_products_benchmark), starpipe with each
+The command runs, one after the other: matrix products (matrix_products_benchmark), starpipe with each
 number of stages (1F1B; workers are streams of one GPU, or cores), then gpt2_pytorch.py, eager and compiled, where
 PyTorch 2 is present.
 
-On the CPU the products' rate is one core's, and so is PyTorch's; starpipe has a core a stage, if there are as many.
+On the CPU, the products and PyTorch use one core; starpipe uses one core for each stage, if there are as many.
 
-Work is 6 FLOPs a token for each parameter in a matrix product, and 6 x layers x context x hidden for attention: half of
-what the full product of queries and keys would be, since the mask hides half. Embeddings, norms and the optimizer count
-nothing. Time between jobs: from the end of a worker's job to the start of its next, in the step that the report
-measured; with several stages, waiting for a neighbour is part of it.
+The work of a token is 6 FLOPs for each parameter in a matrix product, and 6 x layers x context x hidden for attention:
+half of the full product of queries and keys, since the mask hides half. Embeddings, norms and the optimizer count
+as nothing. The time between jobs is that from the end of a worker's job to the start of its next job, in the step that
+the report measured; with several stages it includes the waiting for a neighbour.
 """
 import argparse
 import json

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work of gpt2.py in PyTorch: the same network, micro-batches, optimizer and precision; prints one JSON object.
 
-Weights are fp32; with bf16 autocast makes the copies that products use, as is usual. Gradients of the micro-batches
-accumulate, then fused AdamW steps (weight decay on all parameters, as in starpipe).
+Weights are fp32. With bf16, autocast makes bf16 copies for the matrix products, as is usual. The gradients of the
+micro-batches accumulate; then fused AdamW updates the weights (weight decay on all parameters, as in starpipe).
 """
 import argparse
 import contextlib

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a task costs when its kernel costs nothing: microseconds of execution and of submission, by policy.
+"""The cost of a task whose kernel costs nothing: microseconds of execution and of submission, by policy.
 
     experiments/benchmarks/overhead.py [--starpipe build/bin/starpipe] [--workers 1,2,4,8] [--repetitions 5]
 
-One `starpipe compare` of empty jobs for each schedule and number of workers, and one on two ranks. Execution: makespan
-over jobs. Submission: the time in which rank 0 inserts its tasks, over jobs; the two overlap.
+Runs one `starpipe compare` of empty jobs for each schedule and number of workers, and one on two ranks. Execution is the
+makespan over the number of jobs. Submission is the time in which rank 0 inserts its tasks, over the number of jobs. The
+two overlap.
 
-GPipe shows what a task costs: its order holds no job back. 1F1B shows what a hand-over costs as well: from the
-warm-up on each worker waits for its neighbour's answer, two messages a micro-batch on two ranks. Only starpipe and
-worker-order keep that order; the others run jobs as they come, with as many stashes as there are micro-batches.
+GPipe's order holds no job back, so GPipe shows the cost of a task. 1F1B shows the cost of a hand-over as well: after the
+warm-up each worker waits for its neighbour's answer, with two messages a micro-batch on two ranks. Only starpipe and
+worker-order keep this order; the others run jobs as they come, with as many stashes as there are micro-batches.
 """
 import argparse
 import json

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bubble rates of Table 4 of "Pipeline Parallelism with Controllable Memory", and ours beside them.
 
-Durations are those of Table 5 (a worker's whole stage; half of it a chunk for the V schedules), transfers
-take 0.67, 0.45 and 0.29 ms for the three models, and the rate is 1 - work / longest device span, in percent.
+Durations are those of Table 5: a worker's share of the model, or half of it for each of the two stages of the V
+schedules. Transfers take 0.67, 0.45 and 0.29 ms for the three models. The rate is 1 - work / longest device span, in percent.
 
     experiments/table4/table4.py [--starpipe build/bin/starpipe] [--search SECONDS]
 
-With --search, a third figure per cell: what `starpipe search` reaches within the memory of the row's schedule
-in that many seconds. Exits 1 when a rate is more than 0.3 points from the paper's.
+With --search, each cell has a third figure: the rate that `starpipe search` reaches in that many seconds, within the
+memory of the row's schedule. Exits 1 when a rate is more than 0.3 points from the paper's.
 """
 
 import argparse

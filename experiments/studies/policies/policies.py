@@ -4,15 +4,16 @@
 
     experiments/studies/policies/policies.py --output FOLDER [--docs docs/policies.md] [--studies TEXT]
 
-Each study is one `starpipe compare` under all policies, and one for each other way to say it to our policy: the
-bounded discipline within the memory of the schedule, decided once or at run time, and the placement of fsdp. FOLDER
+Each study is one `starpipe compare` under all policies, and one more for each variant under our policy: the
+bounded discipline within the memory of the schedule (decided once, or at run time), and the placement of fsdp. FOLDER
 receives results.json, results.md, figures and timelines (SVG). --docs puts the tables between the markers of that
-page and the pictures into the folder images/ beside it. Takes about seven minutes. On a machine that does other work
-too, real-time priority keeps that out of the figures (chrt -r 5 ..., needs root); for --studies gpt, leave it out.
+page, and the pictures into the folder images/ beside it. All studies take about seven minutes. On a machine that does
+other work as well, real-time priority keeps this work out of the figures (chrt -r 5 ..., needs root); do not use it with
+--studies gpt.
 
-Exits 1 when ours takes more than 1 % longer than the best control that holds no more than ours, unless --any-speed.
-Ours is the schedule as it is, or bounded to the memory it then holds: the same w and n. Controls are on-worker and
-worker-order, StarPU's own means to run w and n.
+The controls are on-worker and worker-order: StarPU's own means to run w and n. "Ours" is the faster of two: the schedule
+as it is, and the bounded discipline within the memory that the schedule holds (the same w and n). Exits 1 when ours takes
+more than 1 % longer than the best control that holds no more memory than ours, unless --any-speed.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The studies of policies.py: what runs, as configurations and what is set in them."""
+"""The studies of policies.py: each one a configuration and the settings that change it."""
 
 import dataclasses
 import pathlib
