@@ -18,8 +18,9 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {

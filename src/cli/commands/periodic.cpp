@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/periodic/periodic.hpp"
-
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -14,6 +12,9 @@
 #include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/periodic/best_pattern.hpp"
+#include "starpipe/plan/periodic/busiest_worker_pattern.hpp"
+#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/partition/branch_and_bound.hpp"
+
 // Layers are decided from the last to the first, since what a stage holds follows from how many come after
 // it. docs/partition.md has the bounds.
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <set>
 
 #include "plan/partition/local_search.hpp"
-#include "plan/partition/problem.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {

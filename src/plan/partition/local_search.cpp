@@ -5,8 +5,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "plan/search/random.hpp"
+#include "plan/partition/one_stage_each.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/random.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

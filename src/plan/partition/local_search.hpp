@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/partition/problem.hpp"
+#include "plan/partition/partition_problem.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -3,192 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "plan/partition/problem.hpp"
+#include "plan/partition/branch_and_bound.hpp"
+#include "plan/partition/one_stage_each.hpp"
+#include "plan/partition/partition_problem.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
-namespace detail {
-namespace {
-
-void require(bool good, std::string_view what) {
-  if (!good) throw InputError(fmt::format("partition: {}", what));
-}
-
-bool is_amount(double value) { return value >= 0 && value < 1e100; }
-
-void check(const PartitionRequest& request) {
-  require(!request.layers.empty(), "there is no layer");
-  require(request.workers >= 1, fmt::format("{} workers, need at least 1", request.workers));
-  require(request.kinds.empty() ||
-              (std::cmp_equal(request.kinds.size(), request.workers) && std::ranges::min(request.kinds) >= 0),
-          fmt::format("{} kinds of devices for {} workers", request.kinds.size(), request.workers));
-  for (std::size_t l = 0; l < request.layers.size(); ++l) {
-    const LayerCosts& layer = request.layers[l];
-    require(request.kinds.empty() || std::cmp_less(std::ranges::max(request.kinds), layer.others.size() + 1),
-            fmt::format("layer {} ({}): no times for the kind of some worker", l, layer.name));
-    for (std::size_t kind = 0; kind <= layer.others.size(); ++kind) {
-      const Durations& time = layer.on(static_cast<int>(kind));
-      require(is_amount(time.F) && is_amount(time.B) && is_amount(time.W),
-              fmt::format("layer {} ({}): times must be finite and not negative (F={}, B={}, W={})", l,
-                          layer.name, time.F, time.B, time.W));
-    }
-  }
-  require(is_amount(request.alpha) && is_amount(request.beta),
-          fmt::format("communication costs must be finite and not negative, not {} and {} a byte",
-                      request.alpha, request.beta));
-  require(request.memory_limit > 0,
-          fmt::format("the memory limit must be positive, not {}", request.memory_limit));
-  require(is_amount(request.optimizer_states),
-          fmt::format("{} states of the optimizer", request.optimizer_states));
-  require(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0,
-          "the numbers of stashes must be there and not negative");
-  require(!request.most_stages || *request.most_stages >= 1, "at least 1 stage is needed");
-  const bool placed = request.allocation == Allocation::placed;
-  require(placed != request.stage_workers.empty(),
-          placed ? "a placement is missing" : "there is a placement");
-  require(
-      request.stage_workers.size() <= request.layers.size(),
-      fmt::format("{} layers do not make {} stages", request.layers.size(), request.stage_workers.size()));
-  for (const int worker : request.stage_workers) {
-    require(worker >= 0 && worker < request.workers, fmt::format("worker {} does not exist", worker));
-  }
-}
-
-void add_to(std::vector<double>& before, double amount) { before.push_back(before.back() + amount); }
-
-}  // namespace
-
-PartitionProblem::PartitionProblem(const PartitionRequest& request)
-    : request_(request),
-      has_transfers_(request.alpha > 0 || request.beta > 0),
-      least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
-  check(request);
-  const auto transfer = [&](std::uint64_t bytes) {
-    return request.alpha + request.beta * static_cast<double>(bytes);
-  };
-  const bool mixed = std::ranges::adjacent_find(request.kinds, std::not_equal_to()) != request.kinds.end();
-  const int one = request.kinds.empty() ? 0 : request.kinds.front();
-  for (int kind = 0; kind <= (mixed ? std::ranges::max(request.kinds) : 0); ++kind) {
-    time_.push_back({0});
-    for (const LayerCosts& layer : request.layers) {
-      const Durations& time = layer.on(mixed ? kind : one);
-      add_to(time_.back(), time.F + time.B + time.W);
-    }
-  }
-  set_weights();
-  for (const LayerCosts& layer : request.layers) {
-    const StageSizes& sizes = layer.sizes;
-    add_to(weights_, static_cast<double>(sizes.weights + sizes.master) +
-                         (1 + request.optimizer_states) * static_cast<double>(sizes.updated()));
-    add_to(stash_, static_cast<double>(layer.sizes.stash));
-    activation_.push_back(transfer(layer.sizes.activation));
-    gradient_.push_back(transfer(layer.sizes.gradient));
-  }
-  activation_.back() = 0;
-  gradient_.back() = 0;
-}
-
-double PartitionProblem::held(int following) const {
-  return request_.stashes[std::min(index(following), request_.stashes.size() - 1)];
-}
-
-// A worker's speed: then all workers that are busy for the same time T do sum of weights x T of work at most,
-// which is exact where one kind is so many times as fast as another in every layer.
-void PartitionProblem::set_weights() {
-  weight_.assign(time_.size(), 1);
-  for (std::size_t kind = 0; is_mixed() && kind < time_.size(); ++kind) {
-    if (time_[kind].back() > 0) weight_[kind] = time_[0].back() / time_[kind].back();
-  }
-  const std::set<int> kinds =
-      is_mixed() ? std::set<int>(request_.kinds.begin(), request_.kinds.end()) : std::set<int>{0};
-  for (int l = 0; l < layers(); ++l) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const int kind : kinds)
-      least = std::min(least, weight_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
-    add_to(least_work_, least);
-  }
-}
-
-// With workers of several kinds: transfers are left out.
-double PartitionProblem::bottleneck_bound() const {
-  std::vector<int> available = request_.stage_workers;
-  if (available.empty()) {
-    available.resize(index(workers()));
-    std::iota(available.begin(), available.end(), 0);
-  }
-  const std::set<int> distinct(available.begin(), available.end());
-  double weights = 0;
-  for (const int worker : distinct) weights += weight(worker);
-  double longest = 0;
-  for (int l = 0; l < layers(); ++l) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
-    longest = std::max(longest, least);
-  }
-  return std::max(longest, weights > 0 ? least_work({0, layers()}) / weights : 0);
-}
-
-double PartitionProblem::lower_bound(Goal goal) const {
-  if (is_mixed() && goal == Goal::bottleneck) return bottleneck_bound();
-  const auto amount = [&](LayerRange range) {
-    return goal == Goal::bottleneck ? time(range, 0) : least_memory(range);
-  };
-  double longest = 0;
-  for (int l = 0; l < layers(); ++l) longest = std::max(longest, amount({l, l + 1}));
-  // What the cheapest boundaries cost when so many are crossed.
-  std::vector<double> boundaries;
-  for (int l = 1; l < layers(); ++l) {
-    boundaries.push_back(goal == Goal::bottleneck ? activation_transfer(l) + gradient_transfer(l) : 0);
-  }
-  std::ranges::sort(boundaries);
-  boundaries.insert(boundaries.begin(), 0);
-  std::partial_sum(boundaries.begin(), boundaries.end(), boundaries.begin());
-  const auto mean = [&](std::size_t used, std::size_t crossed) {
-    return (amount({0, layers()}) + boundaries[crossed]) / static_cast<double>(used);
-  };
-  if (request_.allocation == Allocation::placed) {
-    const std::vector<int>& of = request_.stage_workers;
-    std::size_t crossed = 0;
-    for (std::size_t s = 1; s < of.size(); ++s) crossed += of[s] != of[s - 1] ? 1U : 0U;
-    return std::max(longest, mean(std::set<int>(of.begin(), of.end()).size(), crossed));
-  }
-  double least = mean(1, 0);
-  for (std::size_t used = 2; used <= std::min(index(workers()), request_.layers.size()); ++used) {
-    least = std::min(least, mean(used, used - 1));
-  }
-  return std::max(longest, least);
-}
-
-LayerRange PartitionProblem::range(const Stages& stages, int stage) const {
-  return {stage == 0 ? 0 : stages.cuts[index(stage - 1)],
-          stage + 1 == stages.size() ? layers() : stages.cuts[index(stage)]};
-}
-
-std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
-  std::vector<WorkerLoad> loads(index(workers()));
-  for (int s = 0; s < stages.size(); ++s) {
-    const LayerRange layers = range(stages, s);
-    const int worker = stages.workers[index(s)];
-    WorkerLoad& load = loads[index(worker)];
-    load.time += time(layers, worker);
-    load.memory += memory(layers, stages.size() - 1 - s);
-    if (s == 0 || stages.workers[index(s - 1)] == worker) continue;
-    load.transfers += activation_transfer(layers.begin);
-    loads[index(stages.workers[index(s - 1)])].transfers += gradient_transfer(layers.begin);
-  }
-  return loads;
-}
-
-}  // namespace detail
-
 namespace {
 
 using detail::Goal;
@@ -227,24 +52,6 @@ double most_memory(const PartitionProblem& problem, const Stages& stages) {
 
 }  // namespace
 
-std::vector<int> Profile::kinds_of(std::span<const std::string> wanted, int workers) const {
-  std::vector<int> kinds;
-  for (int w = 0; w < workers; ++w) {
-    const std::string& device = wanted[wanted.size() == 1 ? 0 : static_cast<std::size_t>(w)];
-    const auto at = std::ranges::find(devices, device);
-    if (devices.empty() && device == wanted.front()) {
-      kinds.push_back(0);
-    } else if (at != devices.end()) {
-      kinds.push_back(static_cast<int>(at - devices.begin()));
-    } else {
-      throw InputError(devices.empty() ? fmt::format("times of one kind of device, not of {} and {}",
-                                                     wanted.front(), device)
-                                       : fmt::format("no times on {}", device));
-    }
-  }
-  return kinds;
-}
-
 Partition partition(const PartitionRequest& request) {
   const PartitionProblem problem(request);
   const std::set<int> distinct(request.stage_workers.begin(), request.stage_workers.end());
@@ -281,64 +88,6 @@ Partition evaluate_partition(const PartitionRequest& request, std::vector<int> c
     before = cut;
   }
   return with_loads(problem, {std::move(cuts), std::move(stage_workers)}, false);
-}
-
-std::vector<int> equal_cuts(int layers, int stages) {
-  std::vector<int> cuts;
-  for (int s = 1; s < stages; ++s) cuts.push_back(static_cast<int>(std::int64_t{layers} * s / stages));
-  return cuts;
-}
-
-Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts, std::span<const int> kinds) {
-  Costs costs;
-  costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
-  costs.sizes.assign(cuts.size() + 1, StageSizes{});
-  std::size_t stage = 0;
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) ++stage;
-    const Durations& time = layers[l].on(kinds.empty() ? 0 : kinds[stage]);
-    const StageSizes& sizes = layers[l].sizes;
-    costs.durations[stage].F += time.F;
-    costs.durations[stage].B += time.B;
-    costs.durations[stage].W += time.W;
-    StageSizes& sum = costs.sizes[stage];
-    sum.activation = sizes.activation;
-    sum.gradient = sizes.gradient;
-    sum.stash += sizes.stash;
-    sum.gradient_stash += sizes.gradient_stash;
-    sum.weights += sizes.weights;
-    sum.master += sizes.master;
-  }
-  return costs;
-}
-
-std::vector<int> stashes_held(const Schedule& schedule) {
-  const std::vector<Span> spans = simulate(schedule).spans;
-  std::vector<int> held;
-  for (int s = schedule.stages() - 1; s >= 0; --s) {
-    std::vector<std::pair<double, int>> steps;  // an end sorts before a start at the same time
-    for (int b = 0; b < schedule.microbatches(); ++b) {
-      steps.emplace_back(spans[schedule.forward(s, b)].start, 1);
-      steps.emplace_back(
-          std::max(spans[schedule.backward(s, b)].end, spans[schedule.weight_gradient(s, b)].end), -1);
-    }
-    std::ranges::sort(steps);
-    int live = 0;
-    int most = 0;
-    for (const auto& step : steps) most = std::max(most, live += step.second);
-    held.push_back(most);
-  }
-  return held;
-}
-
-std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule) {
-  std::vector<int> workers(static_cast<std::size_t>(schedule.stages()), -1);
-  for (const JobId id : schedule.order()) {
-    int& worker = workers[static_cast<std::size_t>(schedule.job(id).stage)];
-    if (worker >= 0 && worker != schedule.compute(id)) return std::nullopt;
-    worker = schedule.compute(id);
-  }
-  return workers;
 }
 
 }  // namespace starpipe::plan

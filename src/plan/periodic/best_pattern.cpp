@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/periodic/best_pattern.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -6,9 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "plan/periodic/pattern.hpp"
+#include "plan/periodic/pattern_builder.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
 
 // A stage that takes micro-batches one after the other has an order when it is known, for each micro-batch i,
 // how many it holds when BW of i starts: its `Counts` c(i mod k), so that F of i + c - 1 comes before BW of

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
+
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
 
-#include "plan/periodic/pattern.hpp"
+#include "plan/periodic/pattern_builder.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -77,25 +78,6 @@ PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain,
   return builder.pattern();
 }
 
-std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory) {
-  detail::require_chain(chain);
-  constexpr double most = std::numeric_limits<int>::max();
-  std::vector<int> limits;
-  for (std::size_t s = 0; s < chain.size(); ++s) {
-    const double left = memory - chain[s].weights;
-    const double stashes = chain[s].activation > 0 ? left / chain[s].activation * (1 + 1e-12)
-                           : left < 0              ? 0
-                                                   : most;
-    if (!(stashes >= 1)) {
-      throw InputError(
-          fmt::format("stage {} needs {} for its weights and one stash, more than the memory of {}", s,
-                      chain[s].weights + chain[s].activation, memory));
-    }
-    limits.push_back(static_cast<int>(std::min(stashes, most)));
-  }
-  return limits;
-}
-
 double least_period(std::span<const ChainStage> chain, std::span<const int> limits) {
   detail::require_limits(chain, limits);
   // A longer period makes no group number larger, and one group of all stages fits any limit. The answer is
@@ -111,54 +93,6 @@ double least_period(std::span<const ChainStage> chain, std::span<const int> limi
     }
   }
   return high;
-}
-
-PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
-  if (k < 1 || pattern.microbatches != 1) {
-    throw InputError(
-        fmt::format("every {}-th micro-batch of a {}-periodic pattern: expected a 1-periodic one and "
-                    "at least every second",
-                    k + 1, pattern.microbatches));
-  }
-  detail::PatternBuilder builder((k + 1) * pattern.period, k);
-  for (const PeriodicOperation& op : pattern.operations) {
-    for (int b = 0; b < k; ++b) {
-      builder.add(op.stage, op.pass, op.worker, op.start + (b - op.shift) * pattern.period, b);
-    }
-  }
-  return builder.pattern();
-}
-
-PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers) {
-  detail::require_chain(chain);
-  if (workers.size() != chain.size()) {
-    throw InputError(fmt::format("workers of {} stages, but there are {}", workers.size(), chain.size()));
-  }
-  const int stages = static_cast<int>(chain.size());
-  std::vector<double> load;
-  for (std::size_t s = 0; s < chain.size(); ++s) {
-    if (workers[s] < 0) throw InputError(fmt::format("stage {} is on worker {}", s, workers[s]));
-    load.resize(std::max(load.size(), index(workers[s] + 1)), 0.0);
-    load[index(workers[s])] += chain[s].time();
-  }
-  const double period = std::ranges::max(load);
-  // Each worker runs its operations one after the other from 0 on; a micro-batch takes the next time that
-  // each of them starts.
-  detail::PatternBuilder builder(period, 1);
-  std::vector<double> next(load.size(), 0.0);
-  double ready = 0;
-  const auto add = [&](int s, Pass pass, double length) {
-    const int worker = workers[index(s)];
-    double& start = next[index(worker)];
-    const double periods = std::ceil((ready - start) / period - 1e-9);
-    const double time = start + periods * period;
-    builder.add(s, pass, worker, time, 0);
-    start += length;
-    ready = time + length;
-  };
-  for (int s = 0; s < stages; ++s) add(s, Pass::F, chain[index(s)].forward);
-  for (int s = stages - 1; s >= 0; --s) add(s, Pass::BW, chain[index(s)].backward);
-  return builder.pattern();
 }
 
 }  // namespace starpipe::plan

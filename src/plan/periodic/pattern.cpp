@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/periodic/pattern.hpp"
+#include "starpipe/plan/periodic/pattern.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <tuple>
 
 #include <fmt/format.h>
 
+#include "plan/periodic/pattern_builder.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
@@ -16,22 +16,7 @@
 namespace starpipe::plan {
 namespace {
 
-// Parts of the period: how far times of a pattern may be off, and how close two are to be one.
-constexpr double tolerance = 1e-9;
-constexpr double same = 1e-10;
-
-/// What is one time but for rounding becomes one, so that stages without time stay in their place.
-void unite_starts(PeriodicPattern& pattern) {
-  std::vector<PeriodicOperation*> order;
-  order.reserve(pattern.operations.size());
-  for (PeriodicOperation& op : pattern.operations) order.push_back(&op);
-  std::ranges::sort(order, {}, [](const auto* op) { return op->start; });
-  double start = 0;
-  for (PeriodicOperation* const op : order) {
-    if (op->start > start + same * pattern.period) start = op->start;
-    op->start = start;
-  }
-}
+constexpr double tolerance = 1e-9;  // of a period: how far times of a pattern may be off
 
 double length(const ChainStage& stage, Pass pass) { return pass == Pass::F ? stage.forward : stage.backward; }
 
@@ -161,71 +146,6 @@ std::string Table::dependency() const {
 
 }  // namespace
 
-namespace detail {
-
-void require_chain(std::span<const ChainStage> chain) {
-  if (chain.empty()) throw InputError("a chain needs at least one stage");
-  double total = 0;
-  for (std::size_t s = 0; s < chain.size(); ++s) {
-    for (const double value : {chain[s].forward, chain[s].backward, chain[s].weights, chain[s].activation}) {
-      if (value >= 0 && std::isfinite(value)) continue;
-      throw InputError(fmt::format("stage {}: {} is no time or size", s, value));
-    }
-    total += chain[s].time();
-  }
-  if (!(total > 0)) throw InputError("a chain that takes no time has no period");
-}
-
-void require_limits(std::span<const ChainStage> chain, std::span<const int> limits) {
-  require_chain(chain);
-  if (limits.size() != chain.size()) {
-    throw InputError(fmt::format("{} limits for {} stages", limits.size(), chain.size()));
-  }
-  for (std::size_t s = 0; s < limits.size(); ++s) {
-    if (limits[s] < 1) throw InputError(fmt::format("stage {}: a limit of {} stashes", s, limits[s]));
-  }
-}
-
-double longest_stage(std::span<const ChainStage> chain) {
-  return std::ranges::max_element(chain, {}, &ChainStage::time)->time();
-}
-
-double round_trip(std::span<const ChainStage> chain, int stage) {
-  const auto rest = chain.subspan(index(stage));
-  return std::accumulate(rest.begin(), rest.end(), 0.0,
-                         [](double sum, const ChainStage& s) { return sum + s.time(); });
-}
-
-void PatternBuilder::add(int stage, Pass pass, int worker, double time, int microbatch) {
-  const double T = pattern_.period;
-  double periods = std::floor(time / T);
-  double start = time - periods * T;
-  if (start >= T * (1 - same)) {  // it is the next period's 0
-    start = 0;
-    ++periods;
-  }
-  pattern_.operations.push_back({.stage = stage,
-                                 .pass = pass,
-                                 .worker = worker,
-                                 .start = start,
-                                 .shift = microbatch - pattern_.microbatches * static_cast<int>(periods)});
-}
-
-PeriodicPattern PatternBuilder::pattern() const {
-  PeriodicPattern pattern = pattern_;
-  unite_starts(pattern);
-  const PeriodicOperation* first = nullptr;
-  for (const PeriodicOperation& op : pattern.operations) {
-    if (op.stage != 0 || op.pass != Pass::BW) continue;
-    if (first == nullptr || op.start < first->start) first = &op;
-  }
-  const int shift = first->shift;
-  for (PeriodicOperation& op : pattern.operations) op.shift -= shift;
-  return pattern;
-}
-
-}  // namespace detail
-
 std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
   detail::require_chain(chain);
   return Table(pattern, chain).problem();
@@ -298,6 +218,22 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
     rows[index(table.worker(stage))].push_back({stage, run.microbatch, table.pass(run.step)});
   }
   return in_order(std::string(name), StageGraph::chain(table.stages()), microbatches, rows);
+}
+
+PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
+  if (k < 1 || pattern.microbatches != 1) {
+    throw InputError(
+        fmt::format("every {}-th micro-batch of a {}-periodic pattern: expected a 1-periodic one and "
+                    "at least every second",
+                    k + 1, pattern.microbatches));
+  }
+  detail::PatternBuilder builder((k + 1) * pattern.period, k);
+  for (const PeriodicOperation& op : pattern.operations) {
+    for (int b = 0; b < k; ++b) {
+      builder.add(op.stage, op.pass, op.worker, op.start + (b - op.shift) * pattern.period, b);
+    }
+  }
+  return builder.pattern();
 }
 
 }  // namespace starpipe::plan

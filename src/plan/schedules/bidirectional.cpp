@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 
 namespace starpipe::plan {

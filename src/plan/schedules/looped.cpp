@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 
 namespace starpipe::plan {
 namespace {

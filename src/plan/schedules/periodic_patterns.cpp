@@ -4,9 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/periodic/periodic.hpp"
+#include "starpipe/plan/periodic/best_pattern.hpp"
+#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
 
 namespace starpipe::plan {
 namespace {

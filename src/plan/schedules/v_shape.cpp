@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source 004: two chunks a worker, the second half of the stages back along the workers, so that long
 // lifespans share a worker with short ones.
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/list_scheduling.hpp"
 

@@ -3,7 +3,7 @@
 // after a warm-up of some forward passes; W fills the gaps.
 #include <algorithm>
 
-#include "plan/schedules/common.hpp"
+#include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/list_scheduling.hpp"

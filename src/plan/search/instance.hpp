@@ -7,7 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/search/lower_bound.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "plan/search/instance.hpp"
-#include "plan/search/random.hpp"
+#include "starpipe/base/random.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "plan/search/instance.hpp"
-#include "plan/search/random.hpp"
+#include "starpipe/base/random.hpp"
 
 namespace starpipe::plan::detail {
 

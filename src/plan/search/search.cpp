@@ -9,24 +9,26 @@
 
 #include <fmt/format.h>
 
+#include "plan/search/instance.hpp"
 #include "plan/search/order_search.hpp"
+#include "plan/search/pattern_scheduler.hpp"
 #include "plan/search/random_orders.hpp"
 #include "plan/search/shift_pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/search/lower_bound.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {
 
 using detail::Instance;
-using detail::ListScheduler;
 using detail::Orders;
 using detail::OrderSearch;
 using detail::Pattern;
 using detail::PatternRun;
-using detail::Random;
+using detail::PatternScheduler;
 
 /// Searches that run at the same time, each with its own random numbers: always so many, whatever the
 /// machine has, so that the result does not depend on it.
@@ -154,7 +156,7 @@ class ChainSearch {
   }
 
   const Instance& instance_;
-  ListScheduler scheduler_;
+  PatternScheduler scheduler_;
   Random random_;
   double rounds_;  // list schedules that the work allows
   double good_enough_;
@@ -273,25 +275,6 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
 }
 
 }  // namespace
-
-std::string_view to_string(Layout layout) { return layout == Layout::v ? "v" : "loop"; }
-
-Layout parse_layout(std::string_view word) {
-  for (const Layout layout : {Layout::loop, Layout::v}) {
-    if (word == to_string(layout)) return layout;
-  }
-  throw InputError(fmt::format("unknown layout '{}' (v or loop)", word));
-}
-
-std::vector<int> layout_workers(Layout layout, int workers, int chunks) {
-  std::vector<int> worker_of;
-  for (int c = 0; c < chunks; ++c) {
-    for (int i = 0; i < workers; ++i) {
-      worker_of.push_back(layout == Layout::v && c % 2 == 1 ? workers - 1 - i : i);
-    }
-  }
-  return worker_of;
-}
 
 SearchResult search(const SearchRequest& request, const SearchOptions& options) {
   if (request.workers < 1)

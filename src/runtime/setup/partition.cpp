@@ -10,7 +10,8 @@
 
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/partition/schedule_demands.hpp"
+#include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 

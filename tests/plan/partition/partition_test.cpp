@@ -8,8 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/periodic/periodic.hpp"
+#include "starpipe/plan/periodic/best_pattern.hpp"
+#include "starpipe/plan/periodic/busiest_worker_pattern.hpp"
+#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/search/lower_bound.hpp"
 
 namespace starpipe::plan::exact {
 

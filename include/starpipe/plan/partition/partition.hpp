@@ -4,38 +4,11 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
-#include <string>
 #include <vector>
 
-#include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/partition/unit_costs.hpp"
 
 namespace starpipe::plan {
-
-/// What one micro-batch costs in a layer of a chain, or in layers that are never separated.
-struct LayerCosts {
-  std::string name = {};
-  Durations time = {.F = 0, .B = 0, .W = 0};
-  StageSizes sizes = {};
-  /// On further kinds of devices, 1, 2, ...; `time` is that of kind 0.
-  std::vector<Durations> others = {};
-
-  [[nodiscard]] const Durations& on(int kind) const {
-    return kind == 0 ? time : others[static_cast<std::size_t>(kind) - 1];
-  }
-};
-
-/// Layers, and whose times they have.
-struct Profile {
-  /// Kinds of devices ("cpu", "cuda"): `LayerCosts::on(i)` is of devices[i]. Empty: of one that has no name.
-  std::vector<std::string> devices = {};
-  std::vector<LayerCosts> layers = {};
-
-  /// By worker, for PartitionRequest::kinds, `wanted` being the device of each, or of all. Times without a
-  /// name are anybody's, but not of two kinds. Throws InputError for a device that has no times.
-  [[nodiscard]] std::vector<int> kinds_of(std::span<const std::string> wanted, int workers) const;
-};
 
 /// Which workers may have which layers.
 enum class Allocation : std::uint8_t {
@@ -113,21 +86,5 @@ Partition partition(const PartitionRequest& request);
 /// longest layer. Throws InputError as `partition` does, but for a limit that is passed.
 Partition evaluate_partition(const PartitionRequest& request, std::vector<int> cuts,
                              std::vector<int> stage_workers);
-
-/// Cuts into `stages` stages of as equal a number of layers as possible, the naive partition of source 001.
-std::vector<int> equal_cuts(int layers, int stages);
-
-/// Costs of the stages, for `simulate`: sums over their layers, and the output of the last one. `kinds`: of
-/// the device of each stage; empty: all 0.
-Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts,
-                  std::span<const int> kinds = {});
-
-/// `PartitionRequest::stashes` of a schedule: the most stashes of each stage at once, in a run with unit
-/// costs. 1F1B has 1, 2, ... up to its number of micro-batches. Exact for ordered schedules, whatever the
-/// costs. Throws InputError when the schedule cannot finish. O(jobs log jobs).
-std::vector<int> stashes_held(const Schedule& schedule);
-
-/// The worker that computes each stage, when it is one for all jobs of the stage.
-std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule);
 
 }  // namespace starpipe::plan

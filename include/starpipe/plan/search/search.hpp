@@ -5,50 +5,14 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
-
-/// How a chain of W * C stages lies on W workers, C of them (its chunks) on each.
-enum class Layout : std::uint8_t {
-  loop,  ///< stage s on worker s mod W
-  v,     ///< there and back: every second chunk runs from the last worker to the first
-};
-
-std::string_view to_string(Layout layout);
-/// The inverse. Throws InputError for a word that is no layout.
-Layout parse_layout(std::string_view word);
-/// Worker of each of `workers` * `chunks` stages.
-std::vector<int> layout_workers(Layout layout, int workers, int chunks);
-
-/// One placement to find an order for: a chain of stages, each on one worker, the backward pass split.
-struct SearchProblem {
-  int workers = 1;
-  int microbatches = 1;
-  /// Worker of each stage. Every worker has one at least.
-  std::vector<int> stage_workers = {0};
-  /// Durations of each stage, and what transfers cost. Transfers overlap compute.
-  Costs costs = {};
-  /// What one stash of each stage takes, or a single entry for all, in the unit of the limit.
-  std::vector<double> stash = {1};
-  /// Most that the stashes on one worker may take together.
-  double memory_limit = std::numeric_limits<double>::infinity();
-};
-
-/// The smallest memory limit that any schedule of the problem can keep: before the last stage of a
-/// micro-batch has run forward none of its stashes can end, so a worker needs room for one stash of each
-/// of its stages; one micro-batch after the other needs no more.
-double least_memory_limit(const SearchProblem& problem);
-
-/// A makespan that no schedule of the problem can beat. docs/search.md has the proof. O(S^2).
-/// Throws InputError as `search` does.
-double lower_bound(const SearchProblem& problem);
 
 /// What to search over: one problem when chunks and layout are given, else several.
 struct SearchRequest {

@@ -100,17 +100,4 @@ class PartitionProblem {
   std::vector<double> gradient_ = {0};
 };
 
-/// The best stages on a worker each: those of `stage_workers` of the request, or at most one on each worker,
-/// in their order. Nothing when none is within the limit. Among equal ones those with the smallest sum of
-/// squares. `most`: as many at most, where there are no `stage_workers`.
-std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal);
-
-struct Found {
-  std::optional<Stages> stages;  ///< none within the limit was found
-  bool proven = false;           ///< none is better (or none is within the limit)
-};
-
-/// The same where workers may have several stages: as `stage_workers` of the request says, or freely.
-Found branch_and_bound(const PartitionProblem& problem, Goal goal);
-
 }  // namespace starpipe::plan::detail

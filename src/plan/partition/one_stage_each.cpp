@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/partition/one_stage_each.hpp"
+
 // Dynamic programming from the last stage to the first, since what a stage holds follows from how many come
 // after it. docs/partition.md has the recurrences.
 #include <algorithm>
@@ -7,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "plan/partition/problem.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <random>
 
-namespace starpipe::plan::detail {
+namespace starpipe {
 
 /// Random numbers that are the same with every standard library, unlike the distributions of <random>.
 class Random {
@@ -27,4 +27,4 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe

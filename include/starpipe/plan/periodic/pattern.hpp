@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/plan/periodic/chain.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::plan {
+
+/// Runs `pass` of `stage` on `worker`, in period j from j * T + start on, for micro-batch j * k + shift
+/// (002, section 3.1: t and h).
+struct PeriodicOperation {
+  int stage = 0;
+  Pass pass = Pass::F;
+  int worker = 0;
+  double start = 0;
+  int shift = 0;
+};
+
+/// A k-periodic pattern: operations that repeat every `period`, F and BW of each stage for k micro-batches.
+struct PeriodicPattern {
+  double period = 1;     ///< T
+  int microbatches = 1;  ///< k
+  std::vector<PeriodicOperation> operations;
+
+  /// T / k: the time a micro-batch takes in the long run.
+  [[nodiscard]] double normalized_period() const { return period / microbatches; }
+};
+
+/// Why the repeated pattern is no schedule of the chain, in one line; empty when it is one. It is when each
+/// stage is on one worker, runs F and BW once for each micro-batch, no two operations of a worker overlap,
+/// and none starts before what it waits for has ended (002, section 3.1). Times may be off by 1e-9 T. O(n log
+/// n) for n operations.
+std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
+
+/// NCA, the number of concurrent activations: by stage, the most stashes that are live at once (002, section
+/// 3.2). It follows from the shifts: live after F are the micro-batches up to its own that BW has not had.
+/// Throws InputError with `pattern_problem`'s message. O(n log n + n k).
+std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
+
+/// What each worker holds at most: the sum of W_l + NCA_l a_l over its stages (002, section 3.2). Throws as
+/// `concurrent_activations`.
+std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
+
+/// The pattern repeated for micro-batches 0 to B - 1, in the order that it gives each worker. Run without a
+/// timetable, each pass as soon as it can, that takes no longer than T for k micro-batches in the long run,
+/// and no stage holds more than NCA stashes. Throws InputError with `pattern_problem`'s message, or for
+/// microbatches < 1. O(jobs log jobs).
+Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
+                  int microbatches);
+
+/// The 1-periodic `pattern` without each (k + 1)-th micro-batch (002, theorem 4): k-periodic with period (k +
+/// 1) T. Where NCA was g it is g - floor(g / (k + 1)). Throws InputError for k < 1 or a pattern that is not
+/// 1-periodic.
+PeriodicPattern thinned(const PeriodicPattern& pattern, int k);
+
+}  // namespace starpipe::plan

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/partition/unit_costs.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+
+std::vector<int> Profile::kinds_of(std::span<const std::string> wanted, int workers) const {
+  std::vector<int> kinds;
+  for (int w = 0; w < workers; ++w) {
+    const std::string& device = wanted[wanted.size() == 1 ? 0 : static_cast<std::size_t>(w)];
+    const auto at = std::ranges::find(devices, device);
+    if (devices.empty() && device == wanted.front()) {
+      kinds.push_back(0);
+    } else if (at != devices.end()) {
+      kinds.push_back(static_cast<int>(at - devices.begin()));
+    } else {
+      throw InputError(devices.empty() ? fmt::format("times of one kind of device, not of {} and {}",
+                                                     wanted.front(), device)
+                                       : fmt::format("no times on {}", device));
+    }
+  }
+  return kinds;
+}
+
+std::vector<int> equal_cuts(int layers, int stages) {
+  std::vector<int> cuts;
+  for (int s = 1; s < stages; ++s) cuts.push_back(static_cast<int>(std::int64_t{layers} * s / stages));
+  return cuts;
+}
+
+Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts, std::span<const int> kinds) {
+  Costs costs;
+  costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
+  costs.sizes.assign(cuts.size() + 1, StageSizes{});
+  std::size_t stage = 0;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) ++stage;
+    const Durations& time = layers[l].on(kinds.empty() ? 0 : kinds[stage]);
+    const StageSizes& sizes = layers[l].sizes;
+    costs.durations[stage].F += time.F;
+    costs.durations[stage].B += time.B;
+    costs.durations[stage].W += time.W;
+    StageSizes& sum = costs.sizes[stage];
+    sum.activation = sizes.activation;
+    sum.gradient = sizes.gradient;
+    sum.stash += sizes.stash;
+    sum.gradient_stash += sizes.gradient_stash;
+    sum.weights += sizes.weights;
+    sum.master += sizes.master;
+  }
+  return costs;
+}
+
+}  // namespace starpipe::plan
