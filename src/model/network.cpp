@@ -48,7 +48,7 @@ using Bounds = std::vector<std::size_t>;
 /// Contiguous shares with the smallest largest number of FLOPs.
 std::vector<int> balanced_cuts(const std::vector<Unit>& units, std::size_t parts) {
   plan::PartitionRequest request{.workers = static_cast<int>(parts), .allocation = plan::Allocation::placed};
-  for (const Unit& unit : units) request.layers.push_back({.time = {.F = flops(unit), .B = 0, .W = 0}});
+  for (const Unit& unit : units) request.units.push_back({.time = {.F = flops(unit), .B = 0, .W = 0}});
   for (int s = 0; s < request.workers; ++s) request.stage_workers.push_back(s);
   return plan::partition(request).cuts;
 }

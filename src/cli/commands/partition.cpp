@@ -69,7 +69,7 @@ int chunks_of(const PartitionOptions& options) {
 /// Sets the allocation and what the schedule holds.
 void follow_schedule(PartitionOptions& options) {
   plan::PartitionRequest& request = options.request;
-  const int layers = static_cast<int>(request.layers.size());
+  const int layers = static_cast<int>(request.units.size());
   const int chunks = chunks_of(options);
   const bool free = takes_placement(options);
   if (options.general && !free) {
@@ -104,7 +104,7 @@ void follow_schedule(PartitionOptions& options) {
                        : free && chunks == 1 ? plan::Allocation::contiguous
                                              : plan::Allocation::placed;
   if (schedule.split_backward()) {  // B keeps its part until W
-    for (plan::LayerCosts& layer : request.layers) layer.sizes.stash += layer.sizes.gradient_stash;
+    for (plan::UnitCosts& layer : request.units) layer.sizes.stash += layer.sizes.gradient_stash;
   }
   if (request.allocation != plan::Allocation::placed) return;
   const auto placed = plan::stage_workers_of(schedule);
@@ -124,7 +124,7 @@ plan::Timeline predict(const PartitionOptions& options, const plan::Partition& f
   std::vector<int> kinds;
   for (const int worker : found.stage_workers)
     kinds.push_back(options.request.kinds[static_cast<std::size_t>(worker)]);
-  costs = plan::stage_costs(options.request.layers, found.cuts, kinds);
+  costs = plan::stage_costs(options.request.units, found.cuts, kinds);
   costs.alpha = options.request.alpha;
   costs.beta = options.request.beta;
   const bool placed = options.request.allocation != plan::Allocation::placed || takes_placement(options);
@@ -159,7 +159,7 @@ nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Part
   plan::Costs costs;
   const plan::Timeline timeline = predict(options, found, costs);
   nlohmann::ordered_json json = {{"workers", request.workers},
-                                 {"layers", request.layers.size()},
+                                 {"layers", request.units.size()},
                                  {"allocation", allocation_name(request)},
                                  {"bottleneck", found.bottleneck},
                                  {"lower_bound", found.lower_bound},
@@ -170,10 +170,10 @@ nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Part
   for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
     std::vector<std::size_t> layers;
     std::vector<std::string> names;
-    const auto [first, last] = layers_of(found, s, request.layers.size());
+    const auto [first, last] = layers_of(found, s, request.units.size());
     for (std::size_t l = first; l <= last; ++l) {
       layers.push_back(l);
-      names.push_back(request.layers[l].name);
+      names.push_back(request.units[l].name);
     }
     const plan::Durations& time = costs.durations[s];
     json["stages"].push_back({{"worker", found.stage_workers[s]},
@@ -202,7 +202,7 @@ std::string number(double value) { return fmt::format("{:.6g}", value); }
 
 std::string stage_table(const PartitionOptions& options, const plan::Partition& found,
                         const plan::Costs& costs) {
-  const auto& layers = options.request.layers;
+  const auto& layers = options.request.units;
   std::vector<TableRow> rows = {{"stage", "worker", "layers", "F", "B", "W", "weights", "stash"}};
   const bool named = std::ranges::any_of(layers, [](const auto& layer) { return !layer.name.empty(); });
   if (named) rows.front().emplace_back("first");
@@ -247,7 +247,7 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
   for (const plan::WorkerLoad& load : found.loads) sum += load.load();
   const bool several = request.allocation == plan::Allocation::placed;
   std::string text = fmt::format(
-      "{} layers on {} workers: {} stage{}, {}\n\n", request.layers.size(), request.workers, stages,
+      "{} layers on {} workers: {} stage{}, {}\n\n", request.units.size(), request.workers, stages,
       stages == 1 ? "" : "s",
       several ? fmt::format("{} on each", stages / request.workers) : std::string(allocation_name(request)));
   text += stage_table(options, found, costs) + "\n" + bars(found);
@@ -257,11 +257,11 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
       number(found.bottleneck),
       found.optimal() ? ", optimal" : fmt::format(", none is below {}", number(found.lower_bound)),
       number(sum / request.workers));
-  const int equal = std::min(request.workers, static_cast<int>(request.layers.size()));
+  const int equal = std::min(request.workers, static_cast<int>(request.units.size()));
   std::vector<int> workers;
   for (int s = 0; s < equal; ++s) workers.push_back(s);
   const auto naive = plan::evaluate_partition(
-      request, plan::equal_cuts(static_cast<int>(request.layers.size()), equal), workers);
+      request, plan::equal_cuts(static_cast<int>(request.units.size()), equal), workers);
   text += fmt::format("equal layer counts    {}\n", number(naive.bottleneck));
   text += fmt::format(
       "\n{}, {} micro-batches: makespan {}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span\n",
@@ -290,7 +290,7 @@ void follow_devices(PartitionOptions& options) {
   } catch (const InputError& error) {
     throw InputError(fmt::format("--device: {} has {}", options.file, error.what()));
   }
-  options.request.layers = std::move(profile.layers);
+  options.request.units = std::move(profile.units);
 }
 
 int partition(PartitionOptions options) {

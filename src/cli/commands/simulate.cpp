@@ -109,7 +109,7 @@ plan::Costs default_costs(const runtime::Config& config, const runtime::Experime
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
   if (config.schedule.chosen && experiment.network.graph.is_chain()) {
     costs.durations =
-        plan::stage_costs(config.schedule.profile.layers, config.schedule.cuts, runtime::stage_kinds(config))
+        plan::stage_costs(config.schedule.profile.units, config.schedule.cuts, runtime::stage_kinds(config))
             .durations;
   }
   return costs;

@@ -20,7 +20,7 @@ namespace {
 constexpr int most_layers = 4096;
 
 struct Layer {
-  plan::LayerCosts costs;
+  plan::UnitCosts costs;
   int count = 1;
   std::vector<std::string> devices = {};
 };
@@ -135,7 +135,7 @@ plan::Profile read_layers(const std::filesystem::path& file) {
   }
   if (!list.IsSequence() || list.size() == 0) YamlValue(list, name + ": layers").expected("a list of layers");
   plan::Profile profile;
-  std::vector<plan::LayerCosts>& layers = profile.layers;
+  std::vector<plan::UnitCosts>& layers = profile.units;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Layer layer = read_layer(list[i], name, i);
     if (i == 0) profile.devices = layer.devices;
@@ -163,8 +163,8 @@ nlohmann::ordered_json times_json(const plan::Durations& times) {
 
 nlohmann::ordered_json layers_json(const runtime::MeasuredLayers& measured) {
   nlohmann::ordered_json list;
-  for (std::size_t l = 0; l < measured.profile.layers.size(); ++l) {
-    const plan::LayerCosts& costs = measured.profile.layers[l];
+  for (std::size_t l = 0; l < measured.profile.units.size(); ++l) {
+    const plan::UnitCosts& costs = measured.profile.units[l];
     const plan::StageSizes& sizes = costs.sizes;
     nlohmann::ordered_json layer = {{"name", costs.name}};
     for (std::size_t kind = 0; kind < measured.profile.devices.size(); ++kind) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/partition/branch_and_bound.hpp"
 
-// Layers are decided from the last to the first, since what a stage holds follows from how many come after
+// Units are decided from the last to the first, since what a stage holds follows from how many come after
 // it. docs/partition.md has the bounds.
 #include <algorithm>
 #include <limits>
@@ -37,23 +37,23 @@ class Budget {
   double lower_bound_;
 };
 
-/// Where neither transfers nor memory matter, the order of the layers does not: scheduling on parallel
-/// machines. The longest layer first, on the worker first that is done with it first.
+/// Where neither transfers nor memory matter, the order of the units does not: scheduling on parallel
+/// machines. The longest unit first, on the worker first that is done with it first.
 class Packing {
  public:
   Packing(const PartitionProblem& problem, Budget& budget)
       : problem_(problem),
         budget_(budget),
         loads_(index(problem.workers()), 0),
-        owner_(index(problem.layers())) {
-    order_.resize(index(problem.layers()));
+        owner_(index(problem.units())) {
+    order_.resize(index(problem.units()));
     std::iota(order_.begin(), order_.end(), 0);
     std::ranges::stable_sort(order_, std::greater<>(), [&](int l) { return work(l); });
     left_.assign(order_.size() + 1, 0);
     for (std::size_t i = order_.size(); i-- > 0;) left_[i] = left_[i + 1] + work(order_[i]);
     for (int w = 0; w < problem.workers(); ++w) {
       double& shortest = shortest_.emplace_back(infinity);
-      for (int l = 0; l < problem.layers(); ++l) shortest = std::min(shortest, time(l, w));
+      for (int l = 0; l < problem.units(); ++l) shortest = std::min(shortest, time(l, w));
     }
   }
 
@@ -63,10 +63,10 @@ class Packing {
   }
 
  private:
-  [[nodiscard]] double time(int layer, int worker) const { return problem_.time({layer, layer + 1}, worker); }
-  [[nodiscard]] double work(int layer) const { return problem_.least_work({layer, layer + 1}); }
+  [[nodiscard]] double time(int unit, int worker) const { return problem_.time({unit, unit + 1}, worker); }
+  [[nodiscard]] double work(int unit) const { return problem_.least_work({unit, unit + 1}); }
 
-  /// What is left must fit below the best; room that is too small for the shortest layer is lost.
+  /// What is left must fit below the best; room that is too small for the shortest unit is lost.
   [[nodiscard]] bool has_room(std::size_t position) const {
     double room = 0;
     for (std::size_t w = 0; w < loads_.size(); ++w) {
@@ -83,20 +83,20 @@ class Packing {
       return;
     }
     if (!budget_.take_step() || !has_room(position)) return;
-    const int layer = order_[position];
+    const int unit = order_[position];
     std::vector<int> workers(loads_.size());
     std::iota(workers.begin(), workers.end(), 0);
-    std::ranges::stable_sort(workers, {}, [&](int w) { return loads_[index(w)] + time(layer, w); });
+    std::ranges::stable_sort(workers, {}, [&](int w) { return loads_[index(w)] + time(unit, w); });
     std::vector<double> before(index(problem_.kinds()), -1);
     for (const int w : workers) {
       double& load = loads_[index(w)];
       double& alike = before[index(problem_.kind(w))];
       if (load == alike) continue;  // as good as the worker before
       alike = load;
-      const double with = load + time(layer, w);
+      const double with = load + time(unit, w);
       if (!budget_.improves(with)) break;
       const double without = std::exchange(load, with);
-      owner_[index(layer)] = w;
+      owner_[index(unit)] = w;
       place(position + 1, std::max(largest, with));
       load = without;
       if (budget_.done()) return;
@@ -105,15 +105,15 @@ class Packing {
 
   const PartitionProblem& problem_;
   Budget& budget_;
-  std::vector<int> order_;        // layers, longest first
-  std::vector<double> left_;      // work of the layers from each position on
-  std::vector<double> shortest_;  // time of a layer, by worker
+  std::vector<int> order_;        // units, longest first
+  std::vector<double> left_;      // work of the units from each position on
+  std::vector<double> shortest_;  // time of a unit, by worker
   std::vector<double> loads_;
   std::vector<int> owner_;
   std::optional<std::vector<int>> best_;
 };
 
-/// In the order of the chain: each layer joins the stage of the layer after it, or ends a new stage before
+/// In the order of the chain: each unit joins the stage of the unit after it, or ends a new stage before
 /// it.
 class ChainSearch {
  public:
@@ -123,7 +123,7 @@ class ChainSearch {
         budget_(budget),
         sequence_(problem.request().stage_workers),
         most_stages_(placed() ? static_cast<int>(sequence_.size())
-                              : problem.request().most_stages.value_or(problem.layers())),
+                              : problem.request().most_stages.value_or(problem.units())),
         workers_(index(problem.workers())) {
     // Workers that have a stage among the first ones of the placement.
     open_.resize(sequence_.size() + 1);
@@ -138,7 +138,7 @@ class ChainSearch {
   }
 
   std::optional<Stages> run() {
-    open_stage(problem_.layers() - 1, 0, 0);
+    open_stage(problem_.units() - 1, 0, 0);
     return best_;
   }
 
@@ -151,12 +151,12 @@ class ChainSearch {
 
   [[nodiscard]] bool placed() const { return problem_.request().allocation == Allocation::placed; }
 
-  /// What the layers before `end` add to the values at least.
+  /// What the units before `end` add to the values at least.
   [[nodiscard]] double rest(int end) const {
     return goal_ == Goal::bottleneck ? problem_.least_work({0, end}) : problem_.least_memory({0, end});
   }
 
-  /// Whether the layers before `end` may fit on the workers that can still get some; `stage` is the number of
+  /// Whether the units before `end` may fit on the workers that can still get some; `stage` is the number of
   /// the stage that `end` starts or is in, counted from the last one.
   [[nodiscard]] bool has_room(int end, int stage) const {
     const std::vector<int>& open = placed() ? open_[sequence_.size() - index(stage)] : all_;
@@ -168,41 +168,41 @@ class ChainSearch {
     return room >= rest(end) * (1 - 1e-12);
   }
 
-  /// `layer` goes to `worker` as part of the stage with `following` stages after it; then the layers before
+  /// `unit` goes to `worker` as part of the stage with `following` stages after it; then the units before
   /// it.
-  void place(int layer, int worker, int following, double largest, double activation) {
+  void place(int unit, int worker, int following, double largest, double activation) {
     Worker& w = workers_[index(worker)];
     const Worker before = w;
-    const LayerRange range{layer, layer + 1};
+    const UnitRange range{unit, unit + 1};
     const double memory = problem_.memory(range, following);
     w.memory += memory;
     w.value += goal_ == Goal::bottleneck ? problem_.time(range, worker) + activation : memory;
     const double largest_now = std::max(largest, w.value);
     if (budget_.improves(w.value) && (goal_ == Goal::memory || problem_.fits(w.memory))) {
-      go_on(layer, worker, following, largest_now);
+      go_on(unit, worker, following, largest_now);
     }
     w = before;
   }
 
-  void go_on(int layer, int worker, int following, double largest) {
-    if (layer == 0) {
+  void go_on(int unit, int worker, int following, double largest) {
+    if (unit == 0) {
       if (!placed() || following + 1 == most_stages_) keep(worker, largest);
       return;
     }
-    if (!budget_.take_step() || !has_room(layer, following)) return;
+    if (!budget_.take_step() || !has_room(unit, following)) return;
     const int stages_left = most_stages_ - 1 - following;
-    const bool may_stay = !placed() || layer > stages_left;
-    if (may_stay) place(layer - 1, worker, following, largest, 0);
+    const bool may_stay = !placed() || unit > stages_left;
+    if (may_stay) place(unit - 1, worker, following, largest, 0);
     if (stages_left == 0 || budget_.done()) return;
-    starts_.push_back({layer, worker});
-    open_stage(layer - 1, following + 1, largest);
+    starts_.push_back({unit, worker});
+    open_stage(unit - 1, following + 1, largest);
     starts_.pop_back();
   }
 
-  /// The stage that ends with `layer`, on each worker that may have it.
-  void open_stage(int layer, int following, double largest) {
+  /// The stage that ends with `unit`, on each worker that may have it.
+  void open_stage(int unit, int following, double largest) {
     if (placed()) {
-      enter(layer, sequence_[sequence_.size() - 1 - index(following)], following, largest);
+      enter(unit, sequence_[sequence_.size() - 1 - index(following)], following, largest);
       return;
     }
     std::vector<int> candidates = all_;
@@ -212,16 +212,16 @@ class ChainSearch {
       if (!starts_.empty() && starts_.back().worker == w) continue;  // it would be the same stage
       const bool empty = workers_[index(w)].stages == 0;
       if (empty && !tried_empty.insert(problem_.kind(w)).second) continue;  // as good as one before
-      enter(layer, w, following, largest);
+      enter(unit, w, following, largest);
       if (budget_.done()) return;
     }
   }
 
   /// What crosses the boundary to the stage after it costs both their workers.
-  void enter(int layer, int worker, int following, double largest) {
+  void enter(int unit, int worker, int following, double largest) {
     const bool crosses = !starts_.empty() && starts_.back().worker != worker && goal_ == Goal::bottleneck;
-    const double gradient = crosses ? problem_.gradient_transfer(layer + 1) : 0;
-    const double activation = crosses ? problem_.activation_transfer(layer + 1) : 0;
+    const double gradient = crosses ? problem_.gradient_transfer(unit + 1) : 0;
+    const double activation = crosses ? problem_.activation_transfer(unit + 1) : 0;
     double after = 0;
     if (crosses) {
       double& value = workers_[index(starts_.back().worker)].value;
@@ -231,7 +231,7 @@ class ChainSearch {
     }
     if (budget_.improves(largest)) {
       ++workers_[index(worker)].stages;
-      place(layer, worker, following, largest, gradient);
+      place(unit, worker, following, largest, gradient);
       --workers_[index(worker)].stages;
     }
     if (crosses) workers_[index(starts_.back().worker)].value = after;
@@ -242,13 +242,13 @@ class ChainSearch {
     best_.emplace();
     best_->workers.push_back(first_worker);
     for (const Start& start : std::views::reverse(starts_)) {
-      best_->cuts.push_back(start.layer);
+      best_->cuts.push_back(start.unit);
       best_->workers.push_back(start.worker);
     }
   }
 
   struct Start {
-    int layer;
+    int unit;
     int worker;
   };
 

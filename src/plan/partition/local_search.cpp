@@ -39,7 +39,7 @@ class LocalSearch {
     const double bound = problem_.lower_bound(goal_) * (1 + 1e-9);
     Random random(1);
     while (best_ && left_ > 0 && std::get<1>(score(*best_)) > bound) {
-      left_ -= problem_.layers();
+      left_ -= problem_.units();
       improve(shaken(*best_, random));
     }
   }
@@ -53,7 +53,7 @@ class LocalSearch {
       }
     } else {
       std::vector<int> owner = owners(start);
-      while (move_a_layer(owner, best) || swap_layers(owner, best)) {
+      while (move_a_unit(owner, best) || swap_units(owner, best)) {
       }
       start = stages_of(owner);
     }
@@ -67,7 +67,7 @@ class LocalSearch {
   }
 
  private:
-  /// With some cuts, or some layers, elsewhere.
+  /// With some cuts, or some units, elsewhere.
   [[nodiscard]] Stages shaken(Stages stages, Random& random) const {
     constexpr int changes = 4;
     if (problem_.request().allocation != Allocation::placed) {
@@ -81,28 +81,28 @@ class LocalSearch {
     for (int i = 0; i < changes && !cuts.empty(); ++i) {
       const std::size_t c = random.below(cuts.size());
       cuts[c] = random.between(c == 0 ? 1 : cuts[c - 1] + 1,
-                               (c + 1 == cuts.size() ? problem_.layers() : cuts[c + 1]) - 1);
+                               (c + 1 == cuts.size() ? problem_.units() : cuts[c + 1]) - 1);
     }
     return stages;
   }
 
   [[nodiscard]] std::vector<int> owners(const Stages& stages) const {
-    std::vector<int> owner(index(problem_.layers()));
+    std::vector<int> owner(index(problem_.units()));
     for (int s = 0; s < stages.size(); ++s) {
-      const LayerRange range = problem_.range(stages, s);
+      const UnitRange range = problem_.range(stages, s);
       std::fill(owner.begin() + range.begin, owner.begin() + range.end, stages.workers[index(s)]);
     }
     return owner;
   }
 
   [[nodiscard]] bool allowed(const Stages& stages) const {
-    return stages.size() <= problem_.request().most_stages.value_or(problem_.layers());
+    return stages.size() <= problem_.request().most_stages.value_or(problem_.units());
   }
 
   /// Whether this is better than `best`, which it then replaces.
   bool accept(const Stages& stages, Score& best) {
     const bool placed = problem_.request().allocation == Allocation::placed;
-    left_ -= problem_.workers() + (placed ? stages.size() : problem_.layers());
+    left_ -= problem_.workers() + (placed ? stages.size() : problem_.units());
     if (!allowed(stages)) return false;
     const Score now = score(stages);
     const double tolerance = 1e-12 * std::get<2>(best);  // rounding must not let it go round in circles
@@ -114,10 +114,10 @@ class LocalSearch {
     return better;
   }
 
-  /// One cut anywhere, or neighbouring cuts together by one layer.
+  /// One cut anywhere, or neighbouring cuts together by one unit.
   bool move_cuts(Stages& stages, Score& best) {
     std::vector<int>& cuts = stages.cuts;
-    const auto bound = [&](std::size_t c) { return c == cuts.size() ? problem_.layers() : cuts[c]; };
+    const auto bound = [&](std::size_t c) { return c == cuts.size() ? problem_.units() : cuts[c]; };
     for (std::size_t c = 0; c < cuts.size(); ++c) {
       const int old = cuts[c];
       for (int cut = c == 0 ? 1 : cuts[c - 1] + 1; cut < bound(c + 1) && left_ > 0; ++cut) {
@@ -140,7 +140,7 @@ class LocalSearch {
     return false;
   }
 
-  bool move_a_layer(std::vector<int>& owner, Score& best) {
+  bool move_a_unit(std::vector<int>& owner, Score& best) {
     for (int& worker : owner) {
       const int old = worker;
       for (int w = 0; w < problem_.workers() && left_ > 0; ++w) {
@@ -152,7 +152,7 @@ class LocalSearch {
     return false;
   }
 
-  bool swap_layers(std::vector<int>& owner, Score& best) {
+  bool swap_units(std::vector<int>& owner, Score& best) {
     for (std::size_t a = 0; a < owner.size(); ++a) {
       for (std::size_t b = a + 1; b < owner.size() && left_ > 0; ++b) {
         if (owner[a] == owner[b]) continue;
@@ -166,27 +166,27 @@ class LocalSearch {
 
   const PartitionProblem& problem_;
   Goal goal_;
-  std::int64_t left_ = 50'000'000;  // layers, or stages, and workers to look at
+  std::int64_t left_ = 50'000'000;  // units, or stages, and workers to look at
   std::optional<Stages> best_;
 };
 
-/// The longest layer first, on the worker with the smallest load so far.
+/// The longest unit first, on the worker with the smallest load so far.
 Stages greedy(const PartitionProblem& problem) {
-  const auto time = [&](int layer, int worker) { return problem.time({layer, layer + 1}, worker); };
-  std::vector<int> order(index(problem.layers()));
+  const auto time = [&](int unit, int worker) { return problem.time({unit, unit + 1}, worker); };
+  std::vector<int> order(index(problem.units()));
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater<>(), [&](int layer) {
-    return problem.least_work({layer, layer + 1});
+  std::ranges::stable_sort(order, std::greater<>(), [&](int unit) {
+    return problem.least_work({unit, unit + 1});
   });
   std::vector<double> loads(index(problem.workers()), 0);
   std::vector<int> owner(order.size());
-  for (const int layer : order) {
+  for (const int unit : order) {
     int best = 0;  // the first to be done with it
     for (int w = 1; w < problem.workers(); ++w) {
-      if (loads[index(w)] + time(layer, w) < loads[index(best)] + time(layer, best)) best = w;
+      if (loads[index(w)] + time(unit, w) < loads[index(best)] + time(unit, best)) best = w;
     }
-    loads[index(best)] += time(layer, best);
-    owner[index(layer)] = best;
+    loads[index(best)] += time(unit, best);
+    owner[index(unit)] = best;
   }
   return stages_of(owner);
 }
@@ -213,7 +213,7 @@ std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
   const bool placed = request.allocation == Allocation::placed;
   // The first within the limit; the other one may fit after it was improved.
   for (const Goal start : {goal, Goal::memory}) {
-    auto found = one_stage_each(problem, request.most_stages.value_or(problem.layers()), start);
+    auto found = one_stage_each(problem, request.most_stages.value_or(problem.units()), start);
     if (found) search.improve(std::move(*found));
   }
   if (!placed) search.improve(greedy(problem));

@@ -11,10 +11,10 @@ namespace starpipe::plan::detail {
 /// The largest load or memory of a worker.
 double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages);
 
-/// Stages from the worker of each layer: neighbours on one worker are a stage.
+/// Stages from the worker of each unit: neighbours on one worker are a stage.
 Stages stages_of(const std::vector<int>& owner);
 
-/// A good partition to start from: the contiguous one and a greedy one, improved as long as moving a layer,
+/// A good partition to start from: the contiguous one and a greedy one, improved as long as moving a unit,
 /// swapping two (general allocations) or moving cuts (placed stages) helps. Nothing when none is within the
 /// limit. Bounded.
 std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal);

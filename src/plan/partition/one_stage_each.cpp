@@ -22,10 +22,10 @@ struct StageValue {
   double least;  ///< of this stage and of every one that starts here and is longer
 };
 
-/// best[k][i]: the k last stages share the layers from i on.
+/// best[k][i]: the k last stages share the units from i on.
 struct Table {
-  Table(int stages, int layers)
-      : width(static_cast<std::size_t>(layers) + 1),
+  Table(int stages, int units)
+      : width(static_cast<std::size_t>(units) + 1),
         best((static_cast<std::size_t>(stages) + 1) * width, infinity),
         next(best.size(), 0) {}
   [[nodiscard]] std::size_t at(int k, int i) const {
@@ -38,14 +38,14 @@ struct Table {
 
 /// `stage(range, following)` gives a StageValue, `combine` joins it with the best of the stages after it.
 template <class Stage, class Combine>
-Table solve(int layers, int stages, Stage stage, Combine combine) {
-  Table table(stages, layers);
-  table.best[table.at(0, layers)] = 0;
+Table solve(int units, int stages, Stage stage, Combine combine) {
+  Table table(stages, units);
+  table.best[table.at(0, units)] = 0;
   for (int k = 1; k <= stages; ++k) {
-    for (int i = layers - k; i >= 0; --i) {
+    for (int i = units - k; i >= 0; --i) {
       double& best = table.best[table.at(k, i)];
-      for (int j = i + 1; j <= layers - (k - 1); ++j) {
-        const StageValue value = stage(LayerRange{i, j}, k - 1);
+      for (int j = i + 1; j <= units - (k - 1); ++j) {
+        const StageValue value = stage(UnitRange{i, j}, k - 1);
         if (!(value.least < best)) break;
         const double total = combine(value.value, table.best[table.at(k - 1, j)]);
         if (total >= best) continue;
@@ -64,7 +64,7 @@ std::vector<int> cuts_of(const Table& table, int stages) {
   return cuts;
 }
 
-/// best[w][k][i]: the k last stages share the layers from i on, each on a worker of its own, from w on and in
+/// best[w][k][i]: the k last stages share the units from i on, each on a worker of its own, from w on and in
 /// their order. Where nothing depends on how many stages follow, k is left out.
 class InOrder {
  public:
@@ -74,26 +74,26 @@ class InOrder {
   template <class Stage, class Combine>
   InOrder(const PartitionProblem& problem, int most, Stage stage, Combine combine)
       : workers_(problem.workers()),
-        layers_(problem.layers()),
-        most_(problem.request().memory_limit < infinity || most < std::min(workers_, layers_) ? most : 0) {
-    const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(layers_) + 1);
+        units_(problem.units()),
+        most_(problem.request().memory_limit < infinity || most < std::min(workers_, units_) ? most : 0) {
+    const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(units_) + 1);
     if (entries > most_entries) {
       throw InputError(fmt::format(
-          "partition: {} workers of several kinds and {} layers are too many within a memory limit", workers_,
-          layers_));
+          "partition: {} workers of several kinds and {} units are too many within a memory limit", workers_,
+          units_));
     }
     best_.assign(entries, infinity);
     next_.assign(entries, 0);
-    best_[at(workers_, 0, layers_)] = 0;
+    best_[at(workers_, 0, units_)] = 0;
     for (int w = workers_ - 1; w >= 0; --w) {
       for (int k = 0; k <= most_; ++k) {
-        for (int i = layers_; i >= 0; --i) {
+        for (int i = units_; i >= 0; --i) {
           double& best = best_[at(w, k, i)];
           best = best_[at(w + 1, k, i)];  // without this worker
           if (k == 0 && most_ > 0) continue;
           const int following = std::max(0, k - 1);
-          for (int j = i + 1; j <= layers_; ++j) {
-            const StageValue value = stage(LayerRange{i, j}, following, w);
+          for (int j = i + 1; j <= units_; ++j) {
+            const StageValue value = stage(UnitRange{i, j}, following, w);
             if (!(value.least < best)) break;
             const double total = combine(value.value, best_[at(w + 1, following, j)]);
             if (total >= best) continue;
@@ -123,7 +123,7 @@ class InOrder {
 
  private:
   [[nodiscard]] std::size_t at(int w, int k, int i) const {
-    return (index(w) * (index(most_) + 1) + index(k)) * (index(layers_) + 1) + index(i);
+    return (index(w) * (index(most_) + 1) + index(k)) * (index(units_) + 1) + index(i);
   }
   /// That are best.
   [[nodiscard]] int stages() const {
@@ -135,7 +135,7 @@ class InOrder {
   }
 
   int workers_;
-  int layers_;
+  int units_;
   int most_;
   std::vector<double> best_;
   std::vector<int> next_;  ///< where the stage on this worker ends; 0: it has none
@@ -148,17 +148,17 @@ class Costs {
  public:
   explicit Costs(const PartitionProblem& problem) : problem_(problem) {}
 
-  [[nodiscard]] StageValue memory(LayerRange range, int following) const {
+  [[nodiscard]] StageValue memory(UnitRange range, int following) const {
     const double memory = problem_.memory(range, following);
     return {memory, memory};
   }
-  [[nodiscard]] StageValue load(LayerRange range, int following, int worker) const {
+  [[nodiscard]] StageValue load(UnitRange range, int following, int worker) const {
     if (!problem_.fits(problem_.memory(range, following))) return {infinity, infinity};
     const double time = problem_.time(range, worker);
     return {time + problem_.activation_transfer(range.begin) + problem_.gradient_transfer(range.end), time};
   }
   /// To be summed.
-  [[nodiscard]] StageValue squares(LayerRange range, int following, int worker, double limit) const {
+  [[nodiscard]] StageValue squares(UnitRange range, int following, int worker, double limit) const {
     const auto [value, time] = load(range, following, worker);
     if (time > limit) return {infinity, infinity};
     return {value <= limit ? value * value : infinity, time * time};
@@ -173,12 +173,12 @@ constexpr double rounding = 1 + 1e-9;
 std::optional<Stages> in_order(const PartitionProblem& problem, int most) {
   const Costs costs(problem);
   const InOrder least(
-      problem, most, [&](LayerRange range, int following, int w) { return costs.load(range, following, w); },
+      problem, most, [&](UnitRange range, int following, int w) { return costs.load(range, following, w); },
       larger);
   if (least.value() == infinity) return std::nullopt;
   return InOrder(
              problem, most,
-             [&, limit = least.value() * rounding](LayerRange range, int following, int w) {
+             [&, limit = least.value() * rounding](UnitRange range, int following, int w) {
                return costs.squares(range, following, w, limit);
              },
              std::plus<>())
@@ -188,10 +188,10 @@ std::optional<Stages> in_order(const PartitionProblem& problem, int most) {
 }  // namespace
 
 std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal) {
-  const int layers = problem.layers();
+  const int units = problem.units();
   const std::vector<int>& sequence = problem.request().stage_workers;
   const bool fewer = sequence.empty();
-  const int stages = fewer ? std::min({problem.workers(), layers, most}) : static_cast<int>(sequence.size());
+  const int stages = fewer ? std::min({problem.workers(), units, most}) : static_cast<int>(sequence.size());
   if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
 
   // The number of stages with the smallest value, and their cuts.
@@ -211,21 +211,21 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
   const Costs costs(problem);
   if (goal == Goal::memory) {
     return with_workers(solve(
-        layers, stages, [&](LayerRange range, int following) { return costs.memory(range, following); },
+        units, stages, [&](UnitRange range, int following) { return costs.memory(range, following); },
         larger));
   }
   const auto worker = [&](int following) {  // any, where all are alike
     return fewer ? 0 : sequence[sequence.size() - 1 - static_cast<std::size_t>(following)];
   };
   const Table least = solve(
-      layers, stages,
-      [&](LayerRange range, int following) { return costs.load(range, following, worker(following)); },
+      units, stages,
+      [&](UnitRange range, int following) { return costs.load(range, following, worker(following)); },
       larger);
   const double bottleneck = least.best[least.at(choose(least), 0)];
   if (bottleneck == infinity) return std::nullopt;
   return with_workers(solve(
-      layers, stages,
-      [&](LayerRange range, int following) {
+      units, stages,
+      [&](UnitRange range, int following) {
         return costs.squares(range, following, worker(following), bottleneck * rounding);
       },
       std::plus<>()));

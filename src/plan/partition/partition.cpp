@@ -58,7 +58,7 @@ Partition partition(const PartitionRequest& request) {
   const bool one_each =
       request.allocation != Allocation::general && distinct.size() == request.stage_workers.size();
   const auto search = [&](Goal goal) {
-    return one_each ? detail::Found{detail::one_stage_each(problem, problem.layers(), goal), true}
+    return one_each ? detail::Found{detail::one_stage_each(problem, problem.units(), goal), true}
                     : detail::branch_and_bound(problem, goal);
   };
   detail::Found found = search(Goal::bottleneck);
@@ -81,9 +81,9 @@ Partition evaluate_partition(const PartitionRequest& request, std::vector<int> c
   }
   int before = 0;
   for (const int cut : cuts) {
-    if (cut <= before || cut >= problem.layers()) {
-      throw InputError(fmt::format("partition: cut {} is not ascending within the layers 1 to {}", cut,
-                                   problem.layers() - 1));
+    if (cut <= before || cut >= problem.units()) {
+      throw InputError(fmt::format("partition: cut {} is not ascending within the units 1 to {}", cut,
+                                   problem.units() - 1));
     }
     before = cut;
   }

@@ -25,20 +25,20 @@ void require(bool good, std::string_view what) {
 bool is_amount(double value) { return value >= 0 && value < 1e100; }
 
 void check(const PartitionRequest& request) {
-  require(!request.layers.empty(), "there is no layer");
+  require(!request.units.empty(), "there is no unit");
   require(request.workers >= 1, fmt::format("{} workers, need at least 1", request.workers));
   require(request.kinds.empty() ||
               (std::cmp_equal(request.kinds.size(), request.workers) && std::ranges::min(request.kinds) >= 0),
           fmt::format("{} kinds of devices for {} workers", request.kinds.size(), request.workers));
-  for (std::size_t l = 0; l < request.layers.size(); ++l) {
-    const LayerCosts& layer = request.layers[l];
-    require(request.kinds.empty() || std::cmp_less(std::ranges::max(request.kinds), layer.others.size() + 1),
-            fmt::format("layer {} ({}): no times for the kind of some worker", l, layer.name));
-    for (std::size_t kind = 0; kind <= layer.others.size(); ++kind) {
-      const Durations& time = layer.on(static_cast<int>(kind));
+  for (std::size_t l = 0; l < request.units.size(); ++l) {
+    const UnitCosts& unit = request.units[l];
+    require(request.kinds.empty() || std::cmp_less(std::ranges::max(request.kinds), unit.others.size() + 1),
+            fmt::format("unit {} ({}): no times for the kind of some worker", l, unit.name));
+    for (std::size_t kind = 0; kind <= unit.others.size(); ++kind) {
+      const Durations& time = unit.on(static_cast<int>(kind));
       require(is_amount(time.F) && is_amount(time.B) && is_amount(time.W),
-              fmt::format("layer {} ({}): times must be finite and not negative (F={}, B={}, W={})", l,
-                          layer.name, time.F, time.B, time.W));
+              fmt::format("unit {} ({}): times must be finite and not negative (F={}, B={}, W={})", l,
+                          unit.name, time.F, time.B, time.W));
     }
   }
   require(is_amount(request.alpha) && is_amount(request.beta),
@@ -54,9 +54,8 @@ void check(const PartitionRequest& request) {
   const bool placed = request.allocation == Allocation::placed;
   require(placed != request.stage_workers.empty(),
           placed ? "a placement is missing" : "there is a placement");
-  require(
-      request.stage_workers.size() <= request.layers.size(),
-      fmt::format("{} layers do not make {} stages", request.layers.size(), request.stage_workers.size()));
+  require(request.stage_workers.size() <= request.units.size(),
+          fmt::format("{} units do not make {} stages", request.units.size(), request.stage_workers.size()));
   for (const int worker : request.stage_workers) {
     require(worker >= 0 && worker < request.workers, fmt::format("worker {} does not exist", worker));
   }
@@ -78,19 +77,19 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
   const int one = request.kinds.empty() ? 0 : request.kinds.front();
   for (int kind = 0; kind <= (mixed ? std::ranges::max(request.kinds) : 0); ++kind) {
     time_.push_back({0});
-    for (const LayerCosts& layer : request.layers) {
-      const Durations& time = layer.on(mixed ? kind : one);
+    for (const UnitCosts& unit : request.units) {
+      const Durations& time = unit.on(mixed ? kind : one);
       add_to(time_.back(), time.F + time.B + time.W);
     }
   }
   set_weights();
-  for (const LayerCosts& layer : request.layers) {
-    const StageSizes& sizes = layer.sizes;
+  for (const UnitCosts& unit : request.units) {
+    const StageSizes& sizes = unit.sizes;
     add_to(weights_, static_cast<double>(sizes.weights + sizes.master) +
                          (1 + request.optimizer_states) * static_cast<double>(sizes.updated()));
-    add_to(stash_, static_cast<double>(layer.sizes.stash));
-    activation_.push_back(transfer(layer.sizes.activation));
-    gradient_.push_back(transfer(layer.sizes.gradient));
+    add_to(stash_, static_cast<double>(unit.sizes.stash));
+    activation_.push_back(transfer(unit.sizes.activation));
+    gradient_.push_back(transfer(unit.sizes.gradient));
   }
   activation_.back() = 0;
   gradient_.back() = 0;
@@ -101,7 +100,7 @@ double PartitionProblem::held(int following) const {
 }
 
 // A worker's speed: then all workers that are busy for the same time T do sum of weights x T of work at most,
-// which is exact where one kind is so many times as fast as another in every layer.
+// which is exact where one kind is so many times as fast as another in every unit.
 void PartitionProblem::set_weights() {
   weight_.assign(time_.size(), 1);
   for (std::size_t kind = 0; is_mixed() && kind < time_.size(); ++kind) {
@@ -109,7 +108,7 @@ void PartitionProblem::set_weights() {
   }
   const std::set<int> kinds =
       is_mixed() ? std::set<int>(request_.kinds.begin(), request_.kinds.end()) : std::set<int>{0};
-  for (int l = 0; l < layers(); ++l) {
+  for (int l = 0; l < units(); ++l) {
     double least = std::numeric_limits<double>::infinity();
     for (const int kind : kinds)
       least = std::min(least, weight_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
@@ -128,31 +127,31 @@ double PartitionProblem::bottleneck_bound() const {
   double weights = 0;
   for (const int worker : distinct) weights += weight(worker);
   double longest = 0;
-  for (int l = 0; l < layers(); ++l) {
+  for (int l = 0; l < units(); ++l) {
     double least = std::numeric_limits<double>::infinity();
     for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
     longest = std::max(longest, least);
   }
-  return std::max(longest, weights > 0 ? least_work({0, layers()}) / weights : 0);
+  return std::max(longest, weights > 0 ? least_work({0, units()}) / weights : 0);
 }
 
 double PartitionProblem::lower_bound(Goal goal) const {
   if (is_mixed() && goal == Goal::bottleneck) return bottleneck_bound();
-  const auto amount = [&](LayerRange range) {
+  const auto amount = [&](UnitRange range) {
     return goal == Goal::bottleneck ? time(range, 0) : least_memory(range);
   };
   double longest = 0;
-  for (int l = 0; l < layers(); ++l) longest = std::max(longest, amount({l, l + 1}));
+  for (int l = 0; l < units(); ++l) longest = std::max(longest, amount({l, l + 1}));
   // What the cheapest boundaries cost when so many are crossed.
   std::vector<double> boundaries;
-  for (int l = 1; l < layers(); ++l) {
+  for (int l = 1; l < units(); ++l) {
     boundaries.push_back(goal == Goal::bottleneck ? activation_transfer(l) + gradient_transfer(l) : 0);
   }
   std::ranges::sort(boundaries);
   boundaries.insert(boundaries.begin(), 0);
   std::partial_sum(boundaries.begin(), boundaries.end(), boundaries.begin());
   const auto mean = [&](std::size_t used, std::size_t crossed) {
-    return (amount({0, layers()}) + boundaries[crossed]) / static_cast<double>(used);
+    return (amount({0, units()}) + boundaries[crossed]) / static_cast<double>(used);
   };
   if (request_.allocation == Allocation::placed) {
     const std::vector<int>& of = request_.stage_workers;
@@ -161,28 +160,28 @@ double PartitionProblem::lower_bound(Goal goal) const {
     return std::max(longest, mean(std::set<int>(of.begin(), of.end()).size(), crossed));
   }
   double least = mean(1, 0);
-  for (std::size_t used = 2; used <= std::min(index(workers()), request_.layers.size()); ++used) {
+  for (std::size_t used = 2; used <= std::min(index(workers()), request_.units.size()); ++used) {
     least = std::min(least, mean(used, used - 1));
   }
   return std::max(longest, least);
 }
 
-LayerRange PartitionProblem::range(const Stages& stages, int stage) const {
+UnitRange PartitionProblem::range(const Stages& stages, int stage) const {
   return {stage == 0 ? 0 : stages.cuts[index(stage - 1)],
-          stage + 1 == stages.size() ? layers() : stages.cuts[index(stage)]};
+          stage + 1 == stages.size() ? units() : stages.cuts[index(stage)]};
 }
 
 std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
   std::vector<WorkerLoad> loads(index(workers()));
   for (int s = 0; s < stages.size(); ++s) {
-    const LayerRange layers = range(stages, s);
+    const UnitRange units = range(stages, s);
     const int worker = stages.workers[index(s)];
     WorkerLoad& load = loads[index(worker)];
-    load.time += time(layers, worker);
-    load.memory += memory(layers, stages.size() - 1 - s);
+    load.time += time(units, worker);
+    load.memory += memory(units, stages.size() - 1 - s);
     if (s == 0 || stages.workers[index(s - 1)] == worker) continue;
-    load.transfers += activation_transfer(layers.begin);
-    loads[index(stages.workers[index(s - 1)])].transfers += gradient_transfer(layers.begin);
+    load.transfers += activation_transfer(units.begin);
+    loads[index(stages.workers[index(s - 1)])].transfers += gradient_transfer(units.begin);
   }
   return loads;
 }

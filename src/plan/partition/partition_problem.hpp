@@ -12,8 +12,8 @@
 
 namespace starpipe::plan::detail {
 
-/// Layers [begin, end) of the chain as a stage.
-struct LayerRange {
+/// Units [begin, end) of the chain as a stage.
+struct UnitRange {
   int begin;
   int end;
 };
@@ -38,12 +38,12 @@ class PartitionProblem {
   explicit PartitionProblem(const PartitionRequest& request);
 
   [[nodiscard]] const PartitionRequest& request() const { return request_; }
-  [[nodiscard]] int layers() const { return static_cast<int>(request_.layers.size()); }
+  [[nodiscard]] int units() const { return static_cast<int>(request_.units.size()); }
   [[nodiscard]] int workers() const { return request_.workers; }
   [[nodiscard]] bool has_transfers() const { return has_transfers_; }
 
   /// F + B + W.
-  [[nodiscard]] double time(LayerRange range, int worker) const {
+  [[nodiscard]] double time(UnitRange range, int worker) const {
     return difference(time_[index(kind(worker))], range);
   }
   /// Whether workers have different times.
@@ -51,30 +51,30 @@ class PartitionProblem {
   [[nodiscard]] int kinds() const { return static_cast<int>(time_.size()); }
   /// Of a worker's device; equal kinds have equal times.
   [[nodiscard]] int kind(int worker) const { return is_mixed() ? request_.kinds[index(worker)] : 0; }
-  /// How much a unit of this worker's time counts, beside `least_work`: whatever the layers of a range are
+  /// How much a unit of this worker's time counts, beside `least_work`: whatever the units of a range are
   /// on, the times that they take there, each multiplied by its worker's weight, are at least so much. All 1
   /// where workers are alike.
   [[nodiscard]] double weight(int worker) const { return weight_[index(kind(worker))]; }
-  [[nodiscard]] double least_work(LayerRange range) const { return difference(least_work_, range); }
-  /// Of the activation that layer `boundary` reads, or of the gradient that the layer before it does.
+  [[nodiscard]] double least_work(UnitRange range) const { return difference(least_work_, range); }
+  /// Of the activation that unit `boundary` reads, or of the gradient that the unit before it does.
   [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
   [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
   /// Bytes that a stage holds when `following` stages come after it.
-  [[nodiscard]] double memory(LayerRange range, int following) const {
+  [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
   [[nodiscard]] double held(int following) const;
-  /// The least bytes that the layers hold in any partition.
-  [[nodiscard]] double least_memory(LayerRange range) const {
+  /// The least bytes that the units hold in any partition.
+  [[nodiscard]] double least_memory(UnitRange range) const {
     return difference(weights_, range) + least_held_ * difference(stash_, range);
   }
   [[nodiscard]] bool fits(double memory) const { return memory <= request_.memory_limit * (1 + 1e-12); }
 
-  /// No partition has a smaller largest load (or memory): the largest layer, and the mean over the workers,
+  /// No partition has a smaller largest load (or memory): the largest unit, and the mean over the workers,
   /// with the transfers that so many workers need.
   [[nodiscard]] double lower_bound(Goal goal) const;
 
-  [[nodiscard]] LayerRange range(const Stages& stages, int stage) const;
+  [[nodiscard]] UnitRange range(const Stages& stages, int stage) const;
   /// By worker.
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
@@ -82,20 +82,20 @@ class PartitionProblem {
   void set_weights();
   [[nodiscard]] double bottleneck_bound() const;
 
-  static double difference(const std::vector<double>& before, LayerRange range) {
+  static double difference(const std::vector<double>& before, UnitRange range) {
     return before[index(range.end)] - before[index(range.begin)];
   }
 
   const PartitionRequest& request_;
   bool has_transfers_;
   double least_held_;
-  // Sums over the layers before.
+  // Sums over the units before.
   std::vector<std::vector<double>> time_;  // by kind
   std::vector<double> least_work_ = {0};
   std::vector<double> weight_;  // by kind
   std::vector<double> weights_ = {0};
   std::vector<double> stash_ = {0};
-  // By boundary, the one before layer i being i; nothing moves at the ends of the chain.
+  // By boundary, the one before unit i being i; nothing moves at the ends of the chain.
   std::vector<double> activation_ = {0};
   std::vector<double> gradient_ = {0};
 };

@@ -28,21 +28,21 @@ std::vector<int> Profile::kinds_of(std::span<const std::string> wanted, int work
   return kinds;
 }
 
-std::vector<int> equal_cuts(int layers, int stages) {
+std::vector<int> equal_cuts(int units, int stages) {
   std::vector<int> cuts;
-  for (int s = 1; s < stages; ++s) cuts.push_back(static_cast<int>(std::int64_t{layers} * s / stages));
+  for (int s = 1; s < stages; ++s) cuts.push_back(static_cast<int>(std::int64_t{units} * s / stages));
   return cuts;
 }
 
-Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts, std::span<const int> kinds) {
+Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, std::span<const int> kinds) {
   Costs costs;
   costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
   costs.sizes.assign(cuts.size() + 1, StageSizes{});
   std::size_t stage = 0;
-  for (std::size_t l = 0; l < layers.size(); ++l) {
+  for (std::size_t l = 0; l < units.size(); ++l) {
     if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) ++stage;
-    const Durations& time = layers[l].on(kinds.empty() ? 0 : kinds[stage]);
-    const StageSizes& sizes = layers[l].sizes;
+    const Durations& time = units[l].on(kinds.empty() ? 0 : kinds[stage]);
+    const StageSizes& sizes = units[l].sizes;
     costs.durations[stage].F += time.F;
     costs.durations[stage].B += time.B;
     costs.durations[stage].W += time.W;

@@ -89,7 +89,7 @@ ordered_json to_json(const plan::Partition& chosen, const plan::Profile& profile
   const auto times = [](const plan::Durations& time) {
     return ordered_json{{"F", time.F}, {"B", time.B}, {"W", time.W}};
   };
-  for (const plan::LayerCosts& layer : profile.layers) {
+  for (const plan::UnitCosts& layer : profile.units) {
     ordered_json& one = json["layers"].emplace_back(ordered_json{{"name", layer.name}});
     if (profile.devices.empty()) one.update(times(layer.time));
     for (std::size_t kind = 0; kind < profile.devices.size(); ++kind)

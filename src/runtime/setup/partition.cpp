@@ -20,7 +20,7 @@ namespace {
 
 /// A profile from a file must be one of this model. Sizes are compared where the file has any.
 void require_profile_of(const Config& config) {
-  const std::vector<plan::LayerCosts>& profile = config.schedule.profile.layers;
+  const std::vector<plan::UnitCosts>& profile = config.schedule.profile.units;
   const std::string& file = config.schedule.profile_file;
   const std::vector<std::string> names = model::unit_names(config.model);
   if (profile.size() != names.size()) {
@@ -128,7 +128,7 @@ std::vector<Choice> choices(const Config& config, const plan::StageGraph& graph)
 
 /// The schedule's makespan with these stages. `kinds`: by worker.
 double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
-                 const std::vector<plan::LayerCosts>& layers, const std::vector<int>& kinds) {
+                 const std::vector<plan::UnitCosts>& layers, const std::vector<int>& kinds) {
   Config placed = config;
   placed.schedule.placement = partition.stage_workers;
   std::vector<int> of_stages;
@@ -172,8 +172,8 @@ void choose_partition(Config& config) {
     require_profile_of(config);
   }
   const std::vector<int> kinds = kinds_of_workers(config);
-  std::vector<plan::LayerCosts> layers = wanted.profile.layers;
-  for (plan::LayerCosts& layer : layers) {
+  std::vector<plan::UnitCosts> layers = wanted.profile.units;
+  for (plan::UnitCosts& layer : layers) {
     if (!wanted.recompute) break;
     layer.time.B += layer.time.F;
     for (plan::Durations& other : layer.others) other.B += other.F;
@@ -181,11 +181,11 @@ void choose_partition(Config& config) {
   double shortest = std::numeric_limits<double>::infinity();
   for (Choice& choice : requests) {
     plan::PartitionRequest& request = choice.request;
-    request.layers = layers;
+    request.units = layers;
     request.kinds = kinds_of(choice, kinds);
     plan::Partition found = plan::partition(request);
     if (requests.size() > 1) {
-      split_until(found, stages, static_cast<int>(request.layers.size()));
+      split_until(found, stages, static_cast<int>(request.units.size()));
       const double makespan = predicted(config, graph, found, layers, kinds);
       if (makespan >= shortest) continue;
       shortest = makespan;

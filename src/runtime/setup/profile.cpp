@@ -154,14 +154,14 @@ MeasuredLayers measure_layers(const Config& config, int repetitions) {
   const std::vector<plan::StageSizes> sizes = network.sizes();
   MeasuredLayers measured;
   for (std::size_t u = 0; u < names.size(); ++u)
-    measured.profile.layers.push_back({.name = names[u], .sizes = sizes[u]});
+    measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
   for (const char* kind : {"cpu", "cuda"}) {
     if (std::ranges::find(config.runtime.device, kind) == config.runtime.device.end()) continue;
     const std::unique_ptr<ProfileDevice> device = make_profile_device(kind);
     const auto samples = measure_on(*device, config, network, names.size(), repetitions);
     std::vector<plan::Durations>& spread = measured.spread.emplace_back();
     for (std::size_t u = 0; u < names.size(); ++u) {
-      plan::LayerCosts& costs = measured.profile.layers[u];
+      plan::UnitCosts& costs = measured.profile.units[u];
       (measured.profile.devices.empty() ? costs.time : costs.others.emplace_back()) = at(samples[u], 0.5);
       const auto [low, high] = std::pair(at(samples[u], 0.25), at(samples[u], 0.75));
       spread.push_back({.F = high.F - low.F, .B = high.B - low.B, .W = high.W - low.W});

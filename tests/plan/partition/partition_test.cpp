@@ -25,7 +25,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 PartitionRequest chain(const std::vector<double>& times, int workers) {
   PartitionRequest request{.workers = workers};
   for (const double time : times) {
-    request.layers.push_back({.name = "l", .time = {.F = time / 4, .B = time / 4, .W = time / 2}});
+    request.units.push_back({.name = "l", .time = {.F = time / 4, .B = time / 4, .W = time / 2}});
   }
   return request;
 }
@@ -41,11 +41,11 @@ PartitionRequest placed(PartitionRequest request, std::vector<int> stage_workers
   return request;
 }
 
-/// The worker of each layer.
-std::vector<int> owners(const Partition& partition, std::size_t layers) {
+/// The worker of each unit.
+std::vector<int> owners(const Partition& partition, std::size_t units) {
   std::vector<int> owner;
   std::size_t stage = 0;
-  for (std::size_t l = 0; l < layers; ++l) {
+  for (std::size_t l = 0; l < units; ++l) {
     if (stage < partition.cuts.size() && static_cast<std::size_t>(partition.cuts[stage]) == l) ++stage;
     owner.push_back(partition.stage_workers[stage]);
   }
@@ -57,19 +57,19 @@ struct Value {
   double memory = 0;
 };
 
-/// The definition, written down once more: by layers, with nothing added up before.
+/// The definition, written down once more: by units, with nothing added up before.
 Value by_definition(const PartitionRequest& request, const std::vector<int>& cuts,
                     const std::vector<int>& stage_workers) {
   std::vector<double> load(static_cast<std::size_t>(request.workers), 0);
   std::vector<double> memory = load;
   const std::size_t stages = stage_workers.size();
   std::size_t stage = 0;
-  for (std::size_t l = 0; l < request.layers.size(); ++l) {
-    const LayerCosts& layer = request.layers[l];
+  for (std::size_t l = 0; l < request.units.size(); ++l) {
+    const UnitCosts& unit = request.units[l];
     if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) {
       const auto from = static_cast<std::size_t>(stage_workers[stage++]);
       const auto to = static_cast<std::size_t>(stage_workers[stage]);
-      const StageSizes& sent = request.layers[l - 1].sizes;
+      const StageSizes& sent = request.units[l - 1].sizes;
       if (from != to) {
         load[to] += request.alpha + request.beta * static_cast<double>(sent.activation);
         load[from] += request.alpha + request.beta * static_cast<double>(sent.gradient);
@@ -77,21 +77,21 @@ Value by_definition(const PartitionRequest& request, const std::vector<int>& cut
     }
     const auto w = static_cast<std::size_t>(stage_workers[stage]);
     const std::size_t following = std::min(stages - 1 - stage, request.stashes.size() - 1);
-    const Durations& time = layer.on(request.kinds.empty() ? 0 : request.kinds[w]);
+    const Durations& time = unit.on(request.kinds.empty() ? 0 : request.kinds[w]);
     load[w] += time.F + time.B + time.W;
-    memory[w] += static_cast<double>(layer.sizes.weights) * (2 + request.optimizer_states) +
-                 static_cast<double>(layer.sizes.stash) * request.stashes[following];
+    memory[w] += static_cast<double>(unit.sizes.weights) * (2 + request.optimizer_states) +
+                 static_cast<double>(unit.sizes.stash) * request.stashes[following];
   }
   return {*std::ranges::max_element(load), *std::ranges::max_element(memory)};
 }
 
-/// Calls f(cuts) for all ways to cut the layers into `stages` stages.
+/// Calls f(cuts) for all ways to cut the units into `stages` stages.
 template <class Function>
-void for_all_cuts(int layers, int stages, std::vector<int> cuts, Function&& f) {
+void for_all_cuts(int units, int stages, std::vector<int> cuts, Function&& f) {
   if (static_cast<int>(cuts.size()) + 1 == stages) return f(cuts);
-  for (int cut = cuts.empty() ? 1 : cuts.back() + 1; cut < layers; ++cut) {
+  for (int cut = cuts.empty() ? 1 : cuts.back() + 1; cut < units; ++cut) {
     cuts.push_back(cut);
-    for_all_cuts(layers, stages, cuts, f);
+    for_all_cuts(units, stages, cuts, f);
     cuts.pop_back();
   }
 }
@@ -109,9 +109,9 @@ Best brute_force(const PartitionRequest& request) {
     best.memory = std::min(best.memory, value.memory);
     if (value.memory <= request.memory_limit) best.bottleneck = std::min(best.bottleneck, value.bottleneck);
   };
-  const int layers = static_cast<int>(request.layers.size());
+  const int units = static_cast<int>(request.units.size());
   if (request.allocation == Allocation::placed) {
-    for_all_cuts(layers, static_cast<int>(request.stage_workers.size()), {},
+    for_all_cuts(units, static_cast<int>(request.stage_workers.size()), {},
                  [&](const std::vector<int>& cuts) { consider(cuts, request.stage_workers); });
   } else if (request.allocation == Allocation::contiguous) {
     for (unsigned used = 1; used < 1U << static_cast<unsigned>(request.workers); ++used) {
@@ -119,12 +119,12 @@ Best brute_force(const PartitionRequest& request) {
       for (int w = 0; w < request.workers; ++w) {
         if ((used >> static_cast<unsigned>(w) & 1U) != 0) workers.push_back(w);
       }
-      if (static_cast<int>(workers.size()) > layers) continue;
-      for_all_cuts(layers, static_cast<int>(workers.size()), {},
+      if (static_cast<int>(workers.size()) > units) continue;
+      for_all_cuts(units, static_cast<int>(workers.size()), {},
                    [&](const std::vector<int>& cuts) { consider(cuts, workers); });
     }
   } else {
-    std::vector<int> owner(static_cast<std::size_t>(layers), 0);
+    std::vector<int> owner(static_cast<std::size_t>(units), 0);
     for (bool more = true; more;) {
       std::vector<int> cuts;
       std::vector<int> workers = {owner[0]};
@@ -133,7 +133,7 @@ Best brute_force(const PartitionRequest& request) {
         cuts.push_back(static_cast<int>(l));
         workers.push_back(owner[l]);
       }
-      if (static_cast<int>(workers.size()) <= request.most_stages.value_or(layers)) consider(cuts, workers);
+      if (static_cast<int>(workers.size()) <= request.most_stages.value_or(units)) consider(cuts, workers);
       more = false;
       for (int& w : owner) {
         if (++w < request.workers) {
@@ -151,13 +151,13 @@ class RandomRequests {
  public:
   int number(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
 
-  PartitionRequest next(int most_layers, int most_workers) {
+  PartitionRequest next(int most_units, int most_workers) {
     PartitionRequest request{.workers = number(1, most_workers)};
-    const int layers = number(1, most_layers);
-    for (int l = 0; l < layers; ++l) {
+    const int units = number(1, most_units);
+    for (int l = 0; l < units; ++l) {
       const auto bytes = [&](int most) { return static_cast<std::uint64_t>(number(0, most)); };
       const std::uint64_t activation = bytes(8);
-      request.layers.push_back(
+      request.units.push_back(
           {.name = "l",
            .time = {.F = number(0, 5) + 0.0, .B = number(0, 5) + 0.0, .W = number(0, 9) + 0.0},
            .sizes = {.activation = activation,
@@ -177,9 +177,9 @@ class RandomRequests {
   PartitionRequest mixed(PartitionRequest request) {
     const int kinds = number(2, 3);
     for (int w = 0; w < request.workers; ++w) request.kinds.push_back(number(0, kinds - 1));
-    for (LayerCosts& layer : request.layers) {
+    for (UnitCosts& unit : request.units) {
       for (int kind = 1; kind < kinds; ++kind)
-        layer.others.push_back({.F = number(0, 9) + 0.0, .B = number(0, 9) + 0.0, .W = number(0, 9) + 0.0});
+        unit.others.push_back({.F = number(0, 9) + 0.0, .B = number(0, 9) + 0.0, .W = number(0, 9) + 0.0});
     }
     return request;
   }
@@ -190,8 +190,8 @@ class RandomRequests {
 
 /// `partition` against all there is, without a limit and at some between none and plenty.
 void expect_optimal(PartitionRequest request, RandomRequests& random) {
-  SCOPED_TRACE(testing::Message() << request.layers.size() << " layers, " << request.workers << " workers");
-  const std::size_t layers = request.layers.size();
+  SCOPED_TRACE(testing::Message() << request.units.size() << " units, " << request.workers << " workers");
+  const std::size_t units = request.units.size();
   const double least = brute_force(request).memory;
   std::vector<double> limits = {infinity};
   if (least > 0) {
@@ -206,7 +206,7 @@ void expect_optimal(PartitionRequest request, RandomRequests& random) {
     EXPECT_LE(value.memory, limit);
     EXPECT_EQ(found.bottleneck, brute_force(request).bottleneck);
     EXPECT_TRUE(found.optimal());
-    EXPECT_EQ(owners(found, layers).size(), layers);
+    EXPECT_EQ(owners(found, units).size(), units);
     for (const WorkerLoad& load : found.loads) EXPECT_LE(load.load(), found.bottleneck);
   }
   if (least < 2) return;
@@ -229,7 +229,7 @@ TEST(Partition, PlacedIsOptimal) {
   for (int i = 0; i < 400; ++i) {
     const PartitionRequest request = random.next(10, 4);
     std::vector<int> workers;
-    const int stages = random.number(1, static_cast<int>(request.layers.size()));
+    const int stages = random.number(1, static_cast<int>(request.units.size()));
     for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
     expect_optimal(placed(request, workers), random);
   }
@@ -241,7 +241,7 @@ TEST(Partition, LayoutsAreOptimal) {
     for (const auto& [workers, chunks] : {std::pair{2, 2}, {3, 2}, {2, 3}, {2, 4}}) {
       for (int i = 0; i < 20; ++i) {
         PartitionRequest request = random.next(10, 1);
-        while (static_cast<int>(request.layers.size()) < workers * chunks) request = random.next(11, 1);
+        while (static_cast<int>(request.units.size()) < workers * chunks) request = random.next(11, 1);
         request.workers = workers;
         expect_optimal(placed(request, layout_workers(layout, workers, chunks)), random);
       }
@@ -269,22 +269,22 @@ TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
     expect_optimal(request, random);
     request = random.mixed(random.next(9, 4));
     std::vector<int> workers;
-    const int stages = random.number(1, static_cast<int>(request.layers.size()));
+    const int stages = random.number(1, static_cast<int>(request.units.size()));
     for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
     expect_optimal(placed(request, workers), random);
   }
 }
 
-// Layers that a CPU needs k times as long for as a GPU: the GPU gets k times as many.
+// Units that a CPU needs k times as long for as a GPU: the GPU gets k times as many.
 TEST(Partition, AFasterWorkerGetsAsMuchMore) {
   for (const int k : {2, 3, 7}) {
     PartitionRequest request = chain(std::vector<double>(static_cast<std::size_t>(2 * (k + 1)), k), 2);
-    for (LayerCosts& layer : request.layers) layer.others = {{.F = 0.25, .B = 0.25, .W = 0.5}};
+    for (UnitCosts& unit : request.units) unit.others = {{.F = 0.25, .B = 0.25, .W = 0.5}};
     for (const bool gpu_first : {true, false}) {
       request.kinds = gpu_first ? std::vector{1, 0} : std::vector{0, 1};
       for (const PartitionRequest& asked : {request, general(request), placed(request, {0, 1})}) {
         const Partition found = partition(asked);
-        const auto owner = owners(found, request.layers.size());
+        const auto owner = owners(found, request.units.size());
         EXPECT_EQ(std::ranges::count(owner, gpu_first ? 0 : 1), 2 * k);
         EXPECT_EQ(found.bottleneck, 2 * k);
         EXPECT_TRUE(found.optimal());
@@ -296,7 +296,7 @@ TEST(Partition, AFasterWorkerGetsAsMuchMore) {
 
 TEST(Partition, AWorkerThatWouldHoldUpTheOthersGetsNothing) {
   PartitionRequest request = chain({1, 1, 1, 1}, 3);
-  for (LayerCosts& layer : request.layers) layer.others = {{.F = 100, .B = 100, .W = 100}};
+  for (UnitCosts& unit : request.units) unit.others = {{.F = 100, .B = 100, .W = 100}};
   request.kinds = {0, 1, 0};
   for (const double limit : {infinity, 1e9}) {
     request.memory_limit = limit;
@@ -308,8 +308,8 @@ TEST(Partition, AWorkerThatWouldHoldUpTheOthersGetsNothing) {
 
 TEST(Partition, StageCostsAreThoseOfTheirDevices) {
   PartitionRequest request = chain({4, 8, 12}, 2);
-  for (LayerCosts& layer : request.layers) layer.others = {{.F = 1, .B = 2, .W = 3}};
-  const Costs costs = stage_costs(request.layers, std::vector{2}, std::vector{1, 0});
+  for (UnitCosts& unit : request.units) unit.others = {{.F = 1, .B = 2, .W = 3}};
+  const Costs costs = stage_costs(request.units, std::vector{2}, std::vector{1, 0});
   EXPECT_EQ(costs.durations[0].W, 6);
   EXPECT_EQ(costs.durations[1].W, 6);
   EXPECT_EQ(costs.durations[0].F, 2);
@@ -339,7 +339,7 @@ TEST(Partition, ExerciseOfSource001) {
   EXPECT_TRUE(mixed.optimal());
   for (const WorkerLoad& load : mixed.loads) EXPECT_EQ(load.load(), 30);
   EXPECT_EQ(evaluate_partition(request, {1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 0, 1, 2, 3}).bottleneck, 30);
-  // Four layers of 20 on four workers that have neighbours only: two of them meet, or one has 20 + 10 + ...
+  // Four units of 20 on four workers that have neighbours only: two of them meet, or one has 20 + 10 + ...
   const Partition contiguous = partition(request);
   EXPECT_EQ(contiguous.bottleneck, 40);
   EXPECT_TRUE(contiguous.optimal());
@@ -372,7 +372,7 @@ TEST(Partition, ContiguousMayTakeAlmostTwiceAsLong) {
 
 PartitionRequest weights(const std::vector<std::uint64_t>& bytes, int workers) {
   PartitionRequest request = chain(std::vector<double>(bytes.size(), 1), workers);
-  for (std::size_t l = 0; l < bytes.size(); ++l) request.layers[l].sizes.weights = bytes[l];
+  for (std::size_t l = 0; l < bytes.size(); ++l) request.units[l].sizes.weights = bytes[l];
   request.optimizer_states = 0;
   return request;
 }
@@ -393,14 +393,14 @@ TEST(Partition, SomeFitOnlyWhenNotContiguous) {
 
 TEST(Partition, MemoryFollowsTheSchedule) {
   PartitionRequest request = chain({1, 1, 1, 1}, 2);
-  for (LayerCosts& layer : request.layers) layer.sizes = {.stash = 100, .weights = 10};
+  for (UnitCosts& unit : request.units) unit.sizes = {.stash = 100, .weights = 10};
   request.stashes = stashes_held(make_schedule("1f1b", {.workers = 2, .microbatches = 8}));
   EXPECT_THAT(request.stashes, ElementsAre(1, 2));
   const Partition even = partition(request);
   EXPECT_THAT(even.cuts, ElementsAre(2));
   EXPECT_EQ(even.loads[0].memory, 2 * 40 + 2 * 2 * 100);
   EXPECT_EQ(even.loads[1].memory, 2 * 40 + 2 * 100);
-  request.memory_limit = 479;  // not for two layers on the first worker, of which it holds two stashes
+  request.memory_limit = 479;  // not for two units on the first worker, of which it holds two stashes
   const Partition tight = partition(request);
   EXPECT_THAT(tight.cuts, ElementsAre(1));
   EXPECT_EQ(tight.bottleneck, 3);
@@ -426,12 +426,12 @@ TEST(Partition, MemoryIsWhatSimulateShows) {
     ASSERT_TRUE(stage_workers);
     for (int i = 0; i < 20; ++i) {
       PartitionRequest request = random.next(12, 1);
-      while (static_cast<int>(request.layers.size()) < schedule.stages()) request = random.next(12, 1);
-      for (LayerCosts& layer : request.layers) layer.sizes.weights = 0;
+      while (static_cast<int>(request.units.size()) < schedule.stages()) request = random.next(12, 1);
+      for (UnitCosts& unit : request.units) unit.sizes.weights = 0;
       request.workers = 3;
       request.stashes = stashes_held(schedule);
       const Partition found = partition(placed(request, *stage_workers));
-      const Timeline timeline = simulate(schedule, stage_costs(request.layers, found.cuts));
+      const Timeline timeline = simulate(schedule, stage_costs(request.units, found.cuts));
       for (std::size_t w = 0; w < 3; ++w) {
         const auto bytes = static_cast<double>(timeline.peak_activation_bytes[w]);
         EXPECT_LE(bytes, found.loads[w].memory) << name;
@@ -447,11 +447,11 @@ TEST(Partition, MemoryIsWhatSimulateShows) {
 // A transfer costs as much as in a simulation in which it does not overlap compute.
 TEST(Partition, LoadIsBusyTimeAndTransfers) {
   PartitionRequest request = chain({2, 4, 6, 2, 3}, 3);
-  for (LayerCosts& layer : request.layers) layer.sizes = {.activation = 3, .gradient = 3};
+  for (UnitCosts& unit : request.units) unit.sizes = {.activation = 3, .gradient = 3};
   request.alpha = 0.25;
   request.beta = 0.5;
   const Partition found = partition(request);
-  Costs costs = stage_costs(request.layers, found.cuts);
+  Costs costs = stage_costs(request.units, found.cuts);
   costs.alpha = request.alpha;
   costs.beta = request.beta;
   costs.prefetch = false;
@@ -480,7 +480,7 @@ TEST(Partition, LargeInputsEndWithABound) {
   for (int l = 0; l < 300; ++l) times.push_back(time(random));
   PartitionRequest request = chain(times, 16);
   request.steps = 20'000;
-  for (LayerCosts& layer : request.layers) layer.sizes = {.activation = 1, .gradient = 1, .stash = 1};
+  for (UnitCosts& unit : request.units) unit.sizes = {.activation = 1, .gradient = 1, .stash = 1};
   request.alpha = 0.01;
   for (const PartitionRequest& wide : {general(request), placed(request, layout_workers(Layout::v, 16, 2)),
                                        placed(request, layout_workers(Layout::loop, 16, 3))}) {
@@ -503,17 +503,17 @@ void expect_refused(const PartitionRequest& request, const std::string& part) {
 
 TEST(Partition, RefusesWhatMakesNoSense) {
   const PartitionRequest good = chain({1, 2, 3}, 2);
-  expect_refused(chain({}, 2), "there is no layer");
+  expect_refused(chain({}, 2), "there is no unit");
   expect_refused(chain({1}, 0), "0 workers");
-  expect_refused(placed(good, {0, 1, 0, 1}), "3 layers do not make 4 stages");
+  expect_refused(placed(good, {0, 1, 0, 1}), "3 units do not make 4 stages");
   expect_refused(placed(good, {0, 2}), "worker 2 does not exist");
   expect_refused(placed(good, {}), "placement is missing");
   PartitionRequest bad = good;
-  bad.layers[1].time.B = -1;
-  expect_refused(bad, "layer 1 (l): times");
+  bad.units[1].time.B = -1;
+  expect_refused(bad, "unit 1 (l): times");
   bad = good;
-  bad.layers[1].time.F = infinity;
-  expect_refused(bad, "layer 1 (l): times");
+  bad.units[1].time.F = infinity;
+  expect_refused(bad, "unit 1 (l): times");
   bad = good;
   bad.memory_limit = 0;
   expect_refused(bad, "memory limit");

@@ -11,8 +11,8 @@
 
 namespace starpipe::plan {
 
-/// What one micro-batch costs in a layer of a chain, or in layers that are never separated.
-struct LayerCosts {
+/// What one micro-batch costs in a unit of a chain, or in units that are never separated.
+struct UnitCosts {
   std::string name = {};
   Durations time = {.F = 0, .B = 0, .W = 0};
   StageSizes sizes = {};
@@ -24,23 +24,23 @@ struct LayerCosts {
   }
 };
 
-/// Layers, and whose times they have.
+/// Units, and whose times they have.
 struct Profile {
-  /// Kinds of devices ("cpu", "cuda"): `LayerCosts::on(i)` is of devices[i]. Empty: of one that has no name.
+  /// Kinds of devices ("cpu", "cuda"): `UnitCosts::on(i)` is of devices[i]. Empty: of one that has no name.
   std::vector<std::string> devices = {};
-  std::vector<LayerCosts> layers = {};
+  std::vector<UnitCosts> units = {};
 
   /// By worker, for PartitionRequest::kinds, `wanted` being the device of each, or of all. Times without a
   /// name are anybody's, but not of two kinds. Throws InputError for a device that has no times.
   [[nodiscard]] std::vector<int> kinds_of(std::span<const std::string> wanted, int workers) const;
 };
 
-/// Cuts into `stages` stages of as equal a number of layers as possible, the naive partition of source 001.
-std::vector<int> equal_cuts(int layers, int stages);
+/// Cuts into `stages` stages of as equal a number of units as possible, the naive partition of source 001.
+std::vector<int> equal_cuts(int units, int stages);
 
-/// Costs of the stages, for `simulate`: sums over their layers, and the output of the last one. `kinds`: of
+/// Costs of the stages, for `simulate`: sums over their units, and the output of the last one. `kinds`: of
 /// the device of each stage; empty: all 0.
-Costs stage_costs(std::span<const LayerCosts> layers, std::span<const int> cuts,
+Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
                   std::span<const int> kinds = {});
 
 }  // namespace starpipe::plan
