@@ -43,7 +43,7 @@ class PartitionTest(CommandTest):
         self.assertEqual(chunks["placement"], [0, 1, 2, 3, 3, 2, 1, 0])
         text = self.ok("partition", "layers.yaml", "--workers", 4)
         self.assertRegex(text, r"bottleneck +40, optimal\n")
-        self.assertRegex(text, r"equal layer counts +40\n")
+        self.assertRegex(text, r"equal unit counts +40\n")
 
     def test_transfers_cost_both_workers(self):
         text = "layers: [{F: 4, activation: 2, gradient: 6}, {B: 4, activation: 8}]\n"
@@ -100,7 +100,7 @@ class PartitionTest(CommandTest):
         self.write("layers.yaml", EXERCISE)
         for arguments, *culprits in [
                 ([], "--workers"), (["--workers", 0], "--workers"),
-                (["--workers", 5, "--chunks", 2], "8 layers do not make 10 stages"),
+                (["--workers", 5, "--chunks", 2], "8 units do not make 10 stages"),
                 (["--workers", 2, "--layout", "v"], "--layout"),
                 (["--workers", 2, "--layout", "loop", "--schedule", "v-half"], "--layout", "v-half"),
                 (["--workers", 2, "--general", "--chunks", 2], "--chunks"),

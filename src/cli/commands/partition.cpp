@@ -16,6 +16,7 @@
 #include "cli/input/layers.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
@@ -69,7 +70,7 @@ int chunks_of(const PartitionOptions& options) {
 /// Sets the allocation and what the schedule holds.
 void follow_schedule(PartitionOptions& options) {
   plan::PartitionRequest& request = options.request;
-  const int layers = static_cast<int>(request.units.size());
+  const int units = static_cast<int>(request.units.size());
   const int chunks = chunks_of(options);
   const bool free = takes_placement(options);
   if (options.general && !free) {
@@ -81,16 +82,16 @@ void follow_schedule(PartitionOptions& options) {
     throw InputError("--layout: applies to --chunks of 2 or more");
   }
   const int stages = options.general || (free && chunks == 1)
-                         ? std::min(layers, options.general ? layers : request.workers)
+                         ? std::min(units, options.general ? units : request.workers)
                          : request.workers * chunks;
   if (std::int64_t{stages} * *options.microbatches > most_jobs) {
     throw InputError(
         fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs to simulate",
                     *options.microbatches, stages));
   }
-  if (stages > layers) {
-    throw InputError(fmt::format("{}: {} layers do not make {} stages, {} on each of {} workers",
-                                 options.file, layers, stages, chunks, request.workers));
+  if (stages > units) {
+    throw InputError(fmt::format("{}: {} units do not make {} stages, {} on each of {} workers", options.file,
+                                 units, stages, chunks, request.workers));
   }
   const plan::Layout layout = options.layout ? plan::parse_layout(*options.layout) : plan::Layout::loop;
   std::vector<int> workers;
@@ -104,7 +105,7 @@ void follow_schedule(PartitionOptions& options) {
                        : free && chunks == 1 ? plan::Allocation::contiguous
                                              : plan::Allocation::placed;
   if (schedule.split_backward()) {  // B keeps its part until W
-    for (plan::UnitCosts& layer : request.units) layer.sizes.stash += layer.sizes.gradient_stash;
+    for (plan::UnitCosts& unit : request.units) unit.sizes.stash += unit.sizes.gradient_stash;
   }
   if (request.allocation != plan::Allocation::placed) return;
   const auto placed = plan::stage_workers_of(schedule);
@@ -122,8 +123,7 @@ void follow_schedule(PartitionOptions& options) {
 /// A run with these stages, transfers overlapping compute.
 plan::Timeline predict(const PartitionOptions& options, const plan::Partition& found, plan::Costs& costs) {
   std::vector<int> kinds;
-  for (const int worker : found.stage_workers)
-    kinds.push_back(options.request.kinds[static_cast<std::size_t>(worker)]);
+  for (const int worker : found.stage_workers) kinds.push_back(options.request.kinds[index(worker)]);
   costs = plan::stage_costs(options.request.units, found.cuts, kinds);
   costs.alpha = options.request.alpha;
   costs.beta = options.request.beta;
@@ -144,14 +144,14 @@ std::string_view allocation_name(const plan::PartitionRequest& request) {
   return "placed";
 }
 
-struct LayersOf {
+struct UnitsOf {
   std::size_t first;
   std::size_t last;
 };
 
-LayersOf layers_of(const plan::Partition& found, std::size_t stage, std::size_t layers) {
-  return {stage == 0 ? 0 : static_cast<std::size_t>(found.cuts[stage - 1]),
-          (stage == found.cuts.size() ? layers : static_cast<std::size_t>(found.cuts[stage])) - 1};
+UnitsOf units_of(const plan::Partition& found, std::size_t stage, std::size_t units) {
+  return {stage == 0 ? 0 : index(found.cuts[stage - 1]),
+          (stage == found.cuts.size() ? units : index(found.cuts[stage])) - 1};
 }
 
 nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Partition& found) {
@@ -168,16 +168,16 @@ nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Part
                                  {"placement", found.stage_workers}};
   if (options.memory_limit) json["memory_limit"] = *options.memory_limit;
   for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
-    std::vector<std::size_t> layers;
+    std::vector<std::size_t> units;
     std::vector<std::string> names;
-    const auto [first, last] = layers_of(found, s, request.units.size());
+    const auto [first, last] = units_of(found, s, request.units.size());
     for (std::size_t l = first; l <= last; ++l) {
-      layers.push_back(l);
+      units.push_back(l);
       names.push_back(request.units[l].name);
     }
     const plan::Durations& time = costs.durations[s];
     json["stages"].push_back({{"worker", found.stage_workers[s]},
-                              {"layers", layers},
+                              {"layers", units},
                               {"names", names},
                               {"F", time.F},
                               {"B", time.B},
@@ -202,18 +202,18 @@ std::string number(double value) { return fmt::format("{:.6g}", value); }
 
 std::string stage_table(const PartitionOptions& options, const plan::Partition& found,
                         const plan::Costs& costs) {
-  const auto& layers = options.request.units;
-  std::vector<TableRow> rows = {{"stage", "worker", "layers", "F", "B", "W", "weights", "stash"}};
-  const bool named = std::ranges::any_of(layers, [](const auto& layer) { return !layer.name.empty(); });
+  const auto& units = options.request.units;
+  std::vector<TableRow> rows = {{"stage", "worker", "units", "F", "B", "W", "weights", "stash"}};
+  const bool named = std::ranges::any_of(units, [](const auto& unit) { return !unit.name.empty(); });
   if (named) rows.front().emplace_back("first");
   for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
-    const auto [first, last] = layers_of(found, s, layers.size());
+    const auto [first, last] = units_of(found, s, units.size());
     const plan::Durations& time = costs.durations[s];
     rows.push_back({std::to_string(s), std::to_string(found.stage_workers[s]),
                     first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), number(time.F),
                     number(time.B), number(time.W), plan::bytes_text(costs.sizes[s].weights),
                     plan::bytes_text(costs.sizes[s].stash)});
-    if (named) rows.back().push_back(layers[first].name);
+    if (named) rows.back().push_back(units[first].name);
   }
   return table_text(rows);
 }
@@ -247,7 +247,7 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
   for (const plan::WorkerLoad& load : found.loads) sum += load.load();
   const bool several = request.allocation == plan::Allocation::placed;
   std::string text = fmt::format(
-      "{} layers on {} workers: {} stage{}, {}\n\n", request.units.size(), request.workers, stages,
+      "{} units on {} workers: {} stage{}, {}\n\n", request.units.size(), request.workers, stages,
       stages == 1 ? "" : "s",
       several ? fmt::format("{} on each", stages / request.workers) : std::string(allocation_name(request)));
   text += stage_table(options, found, costs) + "\n" + bars(found);
@@ -262,7 +262,7 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
   for (int s = 0; s < equal; ++s) workers.push_back(s);
   const auto naive = plan::evaluate_partition(
       request, plan::equal_cuts(static_cast<int>(request.units.size()), equal), workers);
-  text += fmt::format("equal layer counts    {}\n", number(naive.bottleneck));
+  text += fmt::format("equal unit counts     {}\n", number(naive.bottleneck));
   text += fmt::format(
       "\n{}, {} micro-batches: makespan {}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span\n",
       options.schedule, *options.microbatches, number(timeline.makespan), 100 * timeline.bubble_fraction,
@@ -271,7 +271,7 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
                             fmt::join(found.stage_workers, ", "));
 }
 
-/// Sets the layers, and which times of theirs each worker takes.
+/// Reads the units' costs, and which of a unit's times each worker takes.
 void follow_devices(PartitionOptions& options) {
   plan::Profile profile = read_layers(options.file);
   std::vector<std::string> devices = options.devices;
@@ -315,7 +315,7 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
   const auto amount = CLI::Range(0.0, 1e100);
   command
       .add_option("--comm", options.request.alpha,
-                  "Time of a transfer between two workers, in the unit of the layers' times (default 0)")
+                  "Time of a transfer between two workers, in the same time unit as the profile (default 0)")
       ->type_name("T")
       ->check(amount);
   command
@@ -347,7 +347,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
                   "Where several chunks are: loop (stage s on worker s mod W, default) or v (there and back)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"loop", "v"}));
-  command.add_flag("--general", options.general, "Any worker may have any layers, neighbours or not");
+  command.add_flag("--general", options.general, "Any worker may have any units, neighbours or not");
   command
       .add_option("--schedule", options.schedule,
                   "Whose stashes a worker holds, and whose run is predicted (default 1f1b)")
@@ -361,7 +361,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
 
 void add_partition(CLI::App& app, Action& action) {
   CLI::App* const command =
-      app.add_subcommand("partition", "Cut a chain of layers into stages and give them to workers");
+      app.add_subcommand("partition", "Cut a chain of units into stages and give them to workers");
   const auto options = std::make_shared<PartitionOptions>();
   command->add_option("file", options->file, "Layers with their times and sizes, such as `profile` writes")
       ->required()
