@@ -17,7 +17,7 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"
-#include "starpipe/runtime/setup/profile.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {

@@ -15,7 +15,9 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/formats.hpp"
-#include "starpipe/runtime/setup/profile.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::cli {

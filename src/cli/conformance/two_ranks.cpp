@@ -19,6 +19,7 @@
 #include "starpipe/model/reference.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/input/layers.hpp"
+#include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 

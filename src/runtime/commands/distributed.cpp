@@ -8,9 +8,9 @@
 
 #include "runtime/session/core_share.hpp"
 #include "runtime/session/rank_mapping.hpp"
-#include "runtime/setup/gpus.hpp"
+#include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/runtime/setup/profile.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
 namespace {

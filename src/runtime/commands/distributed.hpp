@@ -10,9 +10,9 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/session/rank_location.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/setup/gpus.hpp"
+#include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 

@@ -20,7 +20,7 @@
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
-#include "starpipe/runtime/setup/profile.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
 namespace {

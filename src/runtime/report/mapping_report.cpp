@@ -16,7 +16,7 @@
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "runtime/session/worker_map.hpp"
-#include "runtime/setup/experiment.hpp"
+#include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"

@@ -12,7 +12,7 @@
 #include "runtime/report/gpu_report.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/session/rank_location.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `runtime.memory_limit`: what does not fit is refused, and told what would.
+#include "runtime/setup/memory_limit.hpp"
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -8,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/setup/experiment.hpp"
+#include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/registry/registry.hpp"

@@ -8,8 +8,8 @@
 
 #include <cblas.h>
 
-#include "runtime/setup/gpus.hpp"
-#include "runtime/setup/profile_device.hpp"
+#include "runtime/setup/gpu_checks.hpp"
+#include "runtime/setup/kernel_bench.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::runtime {

@@ -20,6 +20,8 @@
 #include "runtime/session/core_share.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 namespace {

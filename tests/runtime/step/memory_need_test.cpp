@@ -12,6 +12,8 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 namespace {

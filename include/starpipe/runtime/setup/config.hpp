@@ -114,25 +114,4 @@ struct Config {
   std::string text;    ///< as YAML, overrides applied, for the report
 };
 
-/// The parts that `plan` and the engine need, built and checked from a configuration.
-struct Experiment {
-  model::Network network;
-  /// As it runs. Unless it is to be dynamic, a greedy or bounded schedule is decided here, by `simulate` with
-  /// the emulated times or the FLOPs, and runs as an ordered one, so that times and what workers hold do not
-  /// depend on microseconds.
-  plan::Schedule schedule;
-  plan::Discipline discipline;  ///< that was asked for
-  std::unique_ptr<model::Dataset> data;
-  /// What emulated jobs (with recomputation, F is in B) and transfers take; nothing when kernels run.
-  std::optional<plan::Costs> emulated;
-};
-
-/// Costs before anything is measured: F, B and W of a stage each last its share of the model's FLOPs, those
-/// of an average stage 1; transfers take no time.
-plan::Costs costs_by_flops(const model::Network& network);
-
-/// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule
-/// that cannot finish, or not within `runtime.memory_limit`, included.
-Experiment make_experiment(const Config& config);
-
 }  // namespace starpipe::runtime

@@ -5,6 +5,9 @@
 
 #include <optional>
 
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
@@ -26,10 +29,5 @@ struct Plan {
 
 /// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
 Plan make_plan(const Config& config);
-
-/// `runtime.memory_limit`, if there is one. Throws InputError when a worker needs more: one line that names
-/// it, its need, and what would fit of recomputation and the other named schedules, the fastest of them by
-/// `simulate`.
-void require_memory(const Config& config, const Plan& plan);
 
 }  // namespace starpipe::runtime

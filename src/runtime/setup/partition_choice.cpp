@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/setup/partition_choice.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -8,7 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/setup/experiment.hpp"
+#include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/search/layout.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/profile_device.hpp"
+#include "runtime/setup/kernel_bench.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/gpus.hpp"
+#include "runtime/setup/gpu_checks.hpp"
 
 #include <algorithm>
 

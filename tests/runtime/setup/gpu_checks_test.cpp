@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runtime.device: cuda refuses before anything runs.
-#include "runtime/setup/gpus.hpp"
+#include "runtime/setup/gpu_checks.hpp"
 
 #include <cstdlib>
 

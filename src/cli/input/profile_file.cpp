@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/layers.hpp"
+#include "cli/input/profile_file.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/setup/planned_run.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
+
+namespace starpipe::runtime {
+
+int stage_count(const Config& config) {
+  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+  return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
+                                         config.schedule.workers.value());
+}
+
+namespace {
+
+model::Network network_of(const Config& config, int stages) {
+  return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+}
+
+// What the configuration says besides must be what the file has; the stage graph is the model's.
+plan::Schedule read_schedule(const Config& config) {
+  const ScheduleConfig& wanted = config.schedule;
+  const std::string file = wanted.file->string();
+  const auto graph = [&](int stages) {
+    try {
+      return network_of(config, stages).graph;
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {} stages are not the model's: {}", file, stages, error.what()));
+    }
+  };
+  plan::Schedule schedule = plan::schedule_from_text(read_file(file), file, graph).schedule;
+  for (const auto& [key, asked, found] :
+       {std::tuple{"schedule.workers", wanted.workers, schedule.workers()},
+        {"schedule.stages", wanted.stages, schedule.stages()},
+        {"training.microbatches", config.training.microbatches, schedule.microbatches()}}) {
+    if (asked && *asked != found)
+      throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
+  }
+  if (schedule.graph() != graph(schedule.stages())) {
+    throw InputError(fmt::format("{}: its stage graph is not the model's", file));
+  }
+  if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
+  return wanted.recompute ? schedule.with_recomputation() : schedule;
+}
+
+void refuse_many_jobs(int stages, int microbatches) {
+  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * microbatches <= most) return;
+  throw InputError(fmt::format(
+      "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
+}
+
+// As it was asked for besides, and proved to finish.
+plan::Schedule finished(plan::Schedule schedule, const ScheduleConfig& wanted) {
+  if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
+    std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
+    if (wanted.memory_limit) {
+      limits.assign(static_cast<std::size_t>(schedule.workers()), *wanted.memory_limit);
+    }
+    schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
+  }
+  if (const plan::CheckResult result = plan::check(schedule); !result.ok()) {
+    throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
+  }
+  return schedule;
+}
+
+// StarPU's vectors and MPI's messages count elements in 31 bits.
+void refuse_large_stages(const model::Network& network) {
+  constexpr std::uint64_t most = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
+  const std::vector<plan::StageSizes> sizes = network.sizes();
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    const plan::StageSizes& size = sizes[s];
+    for (const auto& [what, bytes] :
+         {std::pair{"parameters", size.updated()}, std::pair{"output", size.activation},
+          std::pair{"stash", size.stash}, std::pair{"gradient stash", size.gradient_stash}}) {
+      if (bytes <= most) continue;
+      throw InputError(
+          fmt::format("schedule.stages: the {} of stage {} has {} bytes, at most {} fit one handle "
+                      "(more stages, or a smaller training.microbatch_size)",
+                      what, s, bytes, most));
+    }
+  }
+}
+
+}  // namespace
+
+plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                              const std::optional<plan::Costs>& costs) {
+  plan::ScheduleRequest request;
+  request.workers = config.schedule.workers.value();
+  request.microbatches = config.training.microbatches.value();
+  request.graph = graph;
+  request.groups = config.schedule.groups;
+  request.stage_workers = config.schedule.placement;
+  request.recompute = config.schedule.recompute;
+  request.costs = costs;
+  if (costs && request.recompute) request.costs = plan::with_recomputation(*costs);
+  request.memory_limit = config.schedule.memory_limit;
+  return finished(plan::make_schedule(config.schedule.name, request), config.schedule);
+}
+
+Plan make_plan(const Config& config) {
+  std::optional<plan::Schedule> listed;
+  if (config.schedule.file) listed = read_schedule(config);
+  const std::size_t devices = config.runtime.device.size();
+  if (listed && devices > 1 && std::cmp_not_equal(devices, listed->workers())) {
+    throw InputError(fmt::format("runtime.device: {} devices for the {} workers of {}", devices,
+                                 listed->workers(), config.schedule.file->string()));
+  }
+  const int stages = listed ? listed->stages() : stage_count(config);
+  refuse_many_jobs(stages, listed ? listed->microbatches() : config.training.microbatches.value());
+  model::Network network = network_of(config, stages);
+  refuse_large_stages(network);
+  std::optional<plan::Costs> emulated;
+  if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
+  plan::Schedule schedule = listed ? finished(*std::move(listed), config.schedule)
+                                   : build_schedule(config, network.graph, emulated);
+  const plan::Discipline discipline = schedule.discipline();
+  if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
+    throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
+  }
+  plan::Costs costs = emulated ? *std::move(emulated) : costs_by_flops(network);
+  if (schedule.recompute()) costs = plan::with_recomputation(std::move(costs));
+  if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
+    schedule = plan::ordered_as_simulated(schedule, costs);
+  }
+  return {std::move(network), std::move(schedule), discipline, std::move(costs)};
+}
+
+}  // namespace starpipe::runtime
