@@ -8,7 +8,7 @@
 namespace starpipe::model::bf16 {
 namespace {
 
-/// Hands out the floats of a scratch from its front.
+/// Hands out the floats of a scratch, beginning at its front.
 class Floats {
  public:
   explicit Floats(Memory scratch) : rest_(scratch.floats()) {}
@@ -17,11 +17,13 @@ class Floats {
     rest_ = rest_.subspan(count);
     return part;
   }
+  /// The first `count` bf16 of `from`, as floats in the scratch.
   std::span<const float> widened(ConstMemory from, std::size_t count) {
     const std::span<float> part = take(count);
     widen_bf16(from, part);
     return part;
   }
+  /// The floats that have not been handed out.
   [[nodiscard]] std::span<float> rest() const { return rest_; }
 
  private:
@@ -32,7 +34,7 @@ std::size_t inputs(const Layer& layer) { return layer.rows() * layer.input_colum
 std::size_t outputs(const Layer& layer) { return layer.rows() * layer.output_columns(); }
 std::size_t inputs(const Loss& loss) { return loss.rows() * loss.input_columns(); }
 
-/// Elements of the stash, and the word at which its statistics start.
+/// Elements of the stash in the layer's precision, and the word of the stash at which its statistics start.
 std::size_t elements(const Layer& layer) { return layer.stash_size() - layer.statistics_size(); }
 std::size_t statistics_at(const Layer& layer) { return words(Precision::bf16, elements(layer)); }
 
@@ -103,12 +105,12 @@ void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory inp
 }
 
 void add(ConstMemory a, ConstMemory b, Memory sum) noexcept {
-  constexpr std::size_t kAtOnce = 256;
-  std::array<float, kAtOnce> x;
-  std::array<float, kAtOnce> y;
+  constexpr std::size_t block = 256;  // elements that are added at a time
+  std::array<float, block> x;
+  std::array<float, block> y;
   const std::size_t count = 2 * sum.size();
-  for (std::size_t i = 0; i < count; i += kAtOnce) {
-    const std::size_t n = std::min(kAtOnce, count - i);
+  for (std::size_t i = 0; i < count; i += block) {
+    const std::size_t n = std::min(block, count - i);
     widen_bf16(a.subspan(i / 2), std::span(x).first(n));
     widen_bf16(b.subspan(i / 2), std::span(y).first(n));
     for (std::size_t k = 0; k < n; ++k) x[k] += y[k];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes of a bf16 layer on the calling thread: its fp32 passes between numbers that are widened and, to
-// nearest even, rounded. Arguments as of Backend.
+// The passes of a bf16 layer on the calling thread: its fp32 passes on arrays that are widened to floats
+// before, and rounded (to nearest, ties to even) after. Arguments are those of Backend's functions.
 #pragma once
 
 #include "starpipe/model/layer.hpp"
@@ -18,7 +18,7 @@ float forward(const Loss& loss, ConstMemory input, std::span<const float> target
               Memory scratch) noexcept;
 void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
                     Memory scratch) noexcept;
-/// Of as many bf16 as fit `sum`.
+/// sum = a + b for all bf16 that `sum` holds, padding included.
 void add(ConstMemory a, ConstMemory b, Memory sum) noexcept;
 
 }  // namespace starpipe::model::bf16

@@ -14,15 +14,16 @@
 
 #include "model/random.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model {
 namespace {
 
-/// A whole file, read only. Mapped, so that the ranks of a node share one copy.
+/// A whole file, read only. It is mapped, so that the ranks of a node share one copy.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path) {
-    const auto fail = [&](const std::string& what) { return InputError(path.string() + ": " + what); };
+    const auto fail = [&](const std::string& problem) { return InputError(path.string() + ": " + problem); };
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) throw fail(std::string("cannot be read: ") + std::strerror(errno));
     struct stat status {};
@@ -63,7 +64,7 @@ class TextDataset final : public Dataset {
     }
   }
 
-  void input(int step, int microbatch, int /*leg*/, std::span<float> out) const override {
+  void input(int step, int microbatch, int /*branch*/, std::span<float> out) const override {
     read(step, microbatch, 0, out);
   }
   void target(int step, int microbatch, std::span<float> out) const override {
@@ -77,12 +78,10 @@ class TextDataset final : public Dataset {
     return result;
   }
   std::string unit() const override { return "tokens"; }
-  std::size_t units_per_microbatch() const override {
-    return context_ * static_cast<std::size_t>(sequences_);
-  }
+  std::size_t units_per_microbatch() const override { return context_ * index(sequences_); }
 
  private:
-  /// Uniform in [0, size - context - 1], up to a bias below size / 2^64.
+  /// The byte at which a sequence starts: uniform in [0, size - context - 1], up to a bias below size / 2^64.
   std::uint64_t offset(int step, int microbatch, int sequence) const {
     const std::array words = {word(step), word(microbatch), word(sequence)};
     return generator(seed_, words)() % (file_.size() - context_);
@@ -90,7 +89,7 @@ class TextDataset final : public Dataset {
   void read(int step, int microbatch, std::size_t shift, std::span<float> out) const {
     for (int sequence = 0; sequence < sequences_; ++sequence) {
       const std::size_t start = offset(step, microbatch, sequence) + shift;
-      float* to = out.data() + static_cast<std::size_t>(sequence) * context_;
+      float* to = out.data() + index(sequence) * context_;
       for (std::size_t t = 0; t < context_; ++t) to[t] = static_cast<float>(file_[start + t]);
     }
   }
@@ -101,34 +100,34 @@ class TextDataset final : public Dataset {
   std::uint64_t seed_;
 };
 
-/// Regression on what a fixed random network with one hidden layer of tanh makes of standard normal
-/// features.
+/// A regression task. Features are standard normal; targets are the outputs of a fixed random network, the
+/// teacher, with one hidden layer of tanh.
 class SyntheticDataset final : public Dataset {
  public:
   SyntheticDataset(const ModelConfig& model, int samples, std::uint64_t seed)
       : inputs_(static_cast<std::size_t>(model.inputs)),
         outputs_(static_cast<std::size_t>(model.outputs)),
-        legs_(static_cast<std::size_t>(model.legs)),
+        branches_(static_cast<std::size_t>(model.legs)),
         samples_(static_cast<std::size_t>(samples)),
         seed_(seed) {
-    Normal normal(generator(seed, std::array{kTeacher}));
-    first_ = weights(normal, inputs_, kHidden);
-    second_ = weights(normal, kHidden, outputs_);
+    Normal normal(generator(seed, std::array{teacher_word}));
+    first_ = weights(normal, inputs_, hidden_size);
+    second_ = weights(normal, hidden_size, outputs_);
   }
 
-  void input(int step, int microbatch, int leg, std::span<float> out) const override {
+  void input(int step, int microbatch, int branch, std::span<float> out) const override {
     const std::vector<float> x = features(step, microbatch);
-    const std::size_t columns = inputs_ / legs_;
+    const std::size_t columns = inputs_ / branches_;
     for (std::size_t r = 0; r < samples_; ++r) {
-      const float* from = x.data() + r * inputs_ + static_cast<std::size_t>(leg) * columns;
+      const float* from = x.data() + r * inputs_ + index(branch) * columns;
       std::copy_n(from, columns, out.data() + r * columns);
     }
   }
   void target(int step, int microbatch, std::span<float> out) const override {
     const std::vector<float> x = features(step, microbatch);
-    std::array<double, kHidden> hidden;
+    std::array<double, hidden_size> hidden;
     for (std::size_t r = 0; r < samples_; ++r) {
-      for (std::size_t h = 0; h < kHidden; ++h) {
+      for (std::size_t h = 0; h < hidden_size; ++h) {
         double sum = 0;
         for (std::size_t i = 0; i < inputs_; ++i) {
           sum += first_[h * inputs_ + i] * static_cast<double>(x[r * inputs_ + i]);
@@ -137,7 +136,7 @@ class SyntheticDataset final : public Dataset {
       }
       for (std::size_t o = 0; o < outputs_; ++o) {
         double sum = 0;
-        for (std::size_t h = 0; h < kHidden; ++h) sum += second_[o * kHidden + h] * hidden[h];
+        for (std::size_t h = 0; h < hidden_size; ++h) sum += second_[o * hidden_size + h] * hidden[h];
         out[r * outputs_ + o] = static_cast<float>(sum);
       }
     }
@@ -147,18 +146,20 @@ class SyntheticDataset final : public Dataset {
   std::size_t units_per_microbatch() const override { return samples_; }
 
  private:
-  static constexpr std::size_t kHidden = 32;
-  static constexpr std::uint32_t kTeacher = 0;  // first word of the teacher's generator
-  static constexpr std::uint32_t kSample = 1;
+  static constexpr std::size_t hidden_size = 32;
+  // The first word that seeds a generator, after the seed: so weights and features have generators of their
+  // own.
+  static constexpr std::uint32_t teacher_word = 0;
+  static constexpr std::uint32_t sample_word = 1;
 
-  /// [outputs, inputs], of a scale that keeps the variance.
+  /// Random weights [outputs, inputs], scaled so that outputs have the variance of the inputs.
   static std::vector<double> weights(Normal& normal, std::size_t inputs, std::size_t outputs) {
     std::vector<double> result(inputs * outputs);
     for (double& value : result) value = normal() / std::sqrt(static_cast<double>(inputs));
     return result;
   }
   std::vector<float> features(int step, int microbatch) const {
-    Normal normal(generator(seed_, std::array{kSample, word(step), word(microbatch)}));
+    Normal normal(generator(seed_, std::array{sample_word, word(step), word(microbatch)}));
     std::vector<float> x(samples_ * inputs_);
     for (float& value : x) value = static_cast<float>(normal());
     return x;
@@ -166,7 +167,7 @@ class SyntheticDataset final : public Dataset {
 
   std::size_t inputs_;
   std::size_t outputs_;
-  std::size_t legs_;
+  std::size_t branches_;
   std::size_t samples_;
   std::uint64_t seed_;
   std::vector<double> first_;
@@ -191,14 +192,14 @@ std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig&
                                        seed);
 }
 
-void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int leg,
+void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
                 std::span<float> out) {
   if (source.reads_ids() || source.precision() != Precision::bf16) {
-    data.input(step, microbatch, leg, out);
+    data.input(step, microbatch, branch, out);
     return;
   }
   std::vector<float> features(source.rows() * source.input_columns()[0]);
-  data.input(step, microbatch, leg, features);
+  data.input(step, microbatch, branch, features);
   round_to_bf16(features, out);
 }
 

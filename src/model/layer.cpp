@@ -24,9 +24,10 @@ Registry<Factory>& registry() {
 }
 
 template <class Factory>
-bool add(const char* what, std::string kind, Factory factory) {
+bool add(const char* registered, std::string kind, Factory factory) {
   const auto [where, added] = registry<Factory>().try_emplace(std::move(kind), std::move(factory));
-  if (!added) throw std::logic_error(std::string(what) + " kind " + where->first + " is registered twice");
+  if (!added)
+    throw std::logic_error(std::string(registered) + " kind " + where->first + " is registered twice");
   return true;
 }
 
@@ -43,9 +44,9 @@ std::vector<std::string> kinds() {
   return result;
 }
 
-std::invalid_argument bad_option(const LayerSpec& spec, std::string_view key, const char* what) {
+std::invalid_argument bad_option(const LayerSpec& spec, std::string_view key, const char* problem) {
   return std::invalid_argument(spec.kind + " layer " + spec.name + ": option " + std::string(key) + " " +
-                               what);
+                               problem);
 }
 
 }  // namespace
@@ -83,7 +84,7 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key) {
 std::size_t Layer::scratch_words(bool on_gpu) const {
   if (on_gpu) return cuda_ != nullptr ? cuda_->scratch_size() : 0;
   if (precision_ != Precision::bf16) return scratch_size();
-  // What a pass reads and writes, as floats.
+  // In bf16 the fp32 passes run on arrays of floats, which are in the scratch too: cpu_backend().
   return scratch_size() + parameter_size_ + stash_size() + rows() * (input_columns() + output_columns());
 }
 
@@ -116,7 +117,7 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   auto layer = (*factory)(spec);
   layer->precision_ = precision;
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
-  if (const auto* twin = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*twin)(spec, precision);
+  if (const auto* make_cuda = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*make_cuda)(spec, precision);
   return layer;
 }
 
@@ -129,7 +130,8 @@ std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::si
   }
   auto loss = (*factory)(rows, columns);
   loss->precision_ = precision;
-  if (const auto* twin = find<CudaLossFactory>(kind)) loss->cuda_ = (*twin)(rows, columns, precision);
+  if (const auto* make_cuda = find<CudaLossFactory>(kind))
+    loss->cuda_ = (*make_cuda)(rows, columns, precision);
   return loss;
 }
 

@@ -12,15 +12,15 @@ void check_optimizer(const OptimizerConfig& config) {
   if (config.kind != "adamw" && config.kind != "sgd") {
     throw InputError(prefix + "kind: " + config.kind + " is not one of adamw, sgd");
   }
-  const auto require = [&](bool good, const char* key, double value, const char* what) {
-    if (!good) throw InputError(prefix + key + ": " + std::to_string(value) + " is not " + what);
+  const auto require = [&](bool good, const char* key, double value, const char* wanted) {
+    if (!good) throw InputError(prefix + key + ": " + std::to_string(value) + " is not " + wanted);
   };
-  const auto positive = [](double value) { return std::isfinite(value) && value >= 0; };
+  const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
   const auto fraction = [](double value) { return value >= 0 && value < 1; };
-  require(positive(config.learning_rate), "learning_rate", config.learning_rate, "a number >= 0");
-  require(positive(config.weight_decay), "weight_decay", config.weight_decay, "a number >= 0");
-  require(positive(config.momentum), "momentum", config.momentum, "a number >= 0");
-  require(positive(config.epsilon), "epsilon", config.epsilon, "a number >= 0");
+  require(not_negative(config.learning_rate), "learning_rate", config.learning_rate, "a number >= 0");
+  require(not_negative(config.weight_decay), "weight_decay", config.weight_decay, "a number >= 0");
+  require(not_negative(config.momentum), "momentum", config.momentum, "a number >= 0");
+  require(not_negative(config.epsilon), "epsilon", config.epsilon, "a number >= 0");
   require(fraction(config.beta1), "beta1", config.beta1, "in [0, 1)");
   require(fraction(config.beta2), "beta2", config.beta2, "in [0, 1)");
 }

@@ -10,8 +10,8 @@
 
 namespace starpipe::model {
 
-/// A generator of its own for each thing that is drawn, so that what one rank draws does not depend on
-/// what others do: seeded with the two halves of `seed`, then `words`.
+/// A random generator seeded with the two halves of `seed`, then `words`. Every array that is drawn has a
+/// generator of its own, with its own words: so a rank gets the same numbers whatever else it or others draw.
 inline std::mt19937_64 generator(std::uint64_t seed, std::span<const std::uint32_t> words) {
   std::vector<std::uint32_t> all = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   all.insert(all.end(), words.begin(), words.end());
@@ -19,7 +19,8 @@ inline std::mt19937_64 generator(std::uint64_t seed, std::span<const std::uint32
   return std::mt19937_64(sequence);
 }
 
-/// Standard normal numbers (Box and Muller). std::normal_distribution differs between standard libraries.
+/// Standard normal numbers by Box and Muller's method, the same everywhere: std::normal_distribution gives
+/// other numbers with another standard library.
 class Normal {
  public:
   explicit Normal(std::mt19937_64 bits) : bits_(bits) {}
@@ -37,7 +38,7 @@ class Normal {
   }
 
  private:
-  /// In [0, 1).
+  /// Uniform in [0, 1).
   double uniform() { return static_cast<double>(bits_() >> 11) * 0x1p-53; }
 
   std::mt19937_64 bits_;

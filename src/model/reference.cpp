@@ -7,12 +7,14 @@
 #include <ranges>
 #include <utility>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::model {
 namespace {
 
 using Floats = std::vector<float>;
 
-/// One micro-batch on its way through the network; the buffers are used again for the next.
+/// Takes one micro-batch after the other through the network; all of them use the same buffers.
 class Pass {
  public:
   explicit Pass(const Network& network) : network_(network), order_(network.stages.size()) {
@@ -37,7 +39,7 @@ class Pass {
     scratch_.resize(scratch);
   }
 
-  /// The mean loss of the micro-batch.
+  /// Runs F of all stages. Returns the mean loss of the micro-batch.
   double forward(const Dataset& data, int step, int microbatch, const std::vector<Floats>& weights) {
     data.target(step, microbatch, target_);
     for (const int s : order_) {
@@ -54,7 +56,7 @@ class Pass {
     return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
   }
 
-  /// Adds `loss_scale` times the gradient of the loss to `sums`.
+  /// Runs BW of all stages. Adds `loss_scale` times the gradient of the mean loss to `sums`, [stage].
   void backward(float loss_scale, const std::vector<Floats>& weights, std::vector<Floats>& sums) {
     for (const int s : std::views::reverse(order_)) {
       std::vector<ConstMemory> in;
@@ -66,15 +68,14 @@ class Pass {
   }
 
  private:
-  static std::size_t index(int stage) { return static_cast<std::size_t>(stage); }
   const Stage& at(int stage) const { return network_.stages[index(stage)]; }
 
   const Network& network_;
-  std::vector<int> order_;  ///< predecessors first
+  std::vector<int> order_;  ///< of stages: predecessors first
   std::vector<Floats> inputs_;
   std::vector<Floats> outputs_;
   std::vector<Floats> stashes_;
-  std::map<std::pair<int, int>, Floats> gradients_;  ///< by edge
+  std::map<std::pair<int, int>, Floats> gradients_;  ///< of the edges (from, to) between stages
   Floats target_;
   Floats scratch_;
 };

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 
@@ -23,17 +24,18 @@ using Json = nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
 
-constexpr std::uint64_t kMostHeader = 100'000'000;  // the limit of the format's own implementation
+constexpr std::uint64_t most_header_bytes = 100'000'000;  // the limit of the format's own implementation
 
-InputError bad_file(const std::filesystem::path& file, const std::string& what) {
-  return InputError(file.string() + ": " + what);
+InputError bad_file(const std::filesystem::path& file, const std::string& problem) {
+  return InputError(file.string() + ": " + problem);
 }
 
-InputError bad_tensor(const std::filesystem::path& file, const std::string& name, const std::string& what) {
-  return InputError(file.string() + ": tensor " + name + ": " + what);
+InputError bad_tensor(const std::filesystem::path& file, const std::string& name,
+                      const std::string& problem) {
+  return InputError(file.string() + ": tensor " + name + ": " + problem);
 }
 
-/// One tensor's entry in the header.
+/// A tensor's entry in the header; its data is the bytes [begin, end) behind the header.
 struct Entry {
   std::string name;
   std::vector<std::size_t> shape;
@@ -62,7 +64,7 @@ Entry parse_entry(const std::filesystem::path& file, const std::string& name, co
   if (entry.begin > entry.end || entry.end > data_size) {
     throw bad_tensor(file, name, "lies outside the file (truncated?)");
   }
-  // Compared without multiplying past what fits.
+  // The size in bytes, without an overflow of the product.
   std::uint64_t bytes = sizeof(float);
   for (const std::size_t extent : entry.shape) {
     if (extent != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / extent) {
@@ -87,7 +89,7 @@ void write_safetensors(const std::filesystem::path& file, const std::map<std::st
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  text.resize(ceil_div(text.size(), 8) * 8, ' ');
   const std::uint64_t length = text.size();
 
   write_file("safetensors", file, [&](std::ostream& out) {
@@ -115,7 +117,7 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
   if (size < sizeof length || !in.read(reinterpret_cast<char*>(&length), sizeof length)) {
     throw bad_file(file, "is too short for a safetensors file");
   }
-  if (length > size - sizeof length || length > kMostHeader) {
+  if (length > size - sizeof length || length > most_header_bytes) {
     throw bad_file(file, "has a header longer than the file (truncated, or no safetensors file)");
   }
   std::string text(length, '\0');

@@ -7,10 +7,13 @@
 #include <string>
 #include <utility>
 
+#include "starpipe/base/ceil_div.hpp"
+
 namespace starpipe::model {
 namespace {
 
-/// Inputs, one after the other in each row of `joined`; `bytes` of an element.
+/// Joins the inputs by columns: each row of `joined` is the inputs' rows one after the other. `bytes`: of an
+/// element.
 void join(const Backend& backend, std::span<const ConstMemory> inputs, std::span<const std::size_t> columns,
           std::size_t rows, std::size_t joined_columns, std::size_t bytes, Memory joined) noexcept {
   auto* to = joined.as<std::byte>();
@@ -20,7 +23,7 @@ void join(const Backend& backend, std::span<const ConstMemory> inputs, std::span
   }
 }
 
-/// The reverse of `join`.
+/// The reverse of join().
 void split(const Backend& backend, ConstMemory joined, std::size_t joined_columns,
            std::span<const std::size_t> columns, std::size_t rows, std::size_t bytes,
            std::span<const Memory> parts) noexcept {
@@ -31,17 +34,18 @@ void split(const Backend& backend, ConstMemory joined, std::size_t joined_column
   }
 }
 
-/// Nothing when they are the same already.
+/// Copies, unless both views begin at the same address: then the data is in place already.
 void copy(const Backend& backend, ConstMemory from, Memory to) noexcept {
   if (from.data() != to.data()) backend.copy(from, to);
 }
 
-/// Words up to where the next array begins, a multiple of 16 bytes: so neither what kernels move at a time
-/// nor the order of their sums depends on what lies before.
-constexpr std::size_t padded(std::size_t words) { return (words + 3) / 4 * 4; }
+/// Words rounded up to a multiple of 16 bytes, where the next array begins. With all arrays aligned alike,
+/// neither the number of bytes that kernels move at a time nor the order of their sums depends on the arrays
+/// before.
+constexpr std::size_t padded(std::size_t words) { return ceil_div(words, 4) * 4; }
 
-void require(bool fits, const std::string& what) {
-  if (!fits) throw std::invalid_argument("stage: " + what);
+void require(bool fits, const std::string& otherwise) {
+  if (!fits) throw std::invalid_argument("stage: " + otherwise);
 }
 
 }  // namespace
@@ -58,39 +62,40 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   joined_columns_ = std::accumulate(input_columns_.begin(), input_columns_.end(), std::size_t{0});
   std::size_t columns = joined_columns_;
   std::size_t widest = columns;
-  std::vector<std::size_t> open;  // residual connections
-  std::size_t open_size = 0;
+  std::vector<std::size_t> open;  // the residual_begin of each open residual connection
+  std::size_t open_size = 0;      // words of what they keep
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    Place place;
+    OpLayout layout;
     switch (ops_[i].kind) {
       case StageOp::Kind::layer:
-        add_layer(i, columns, place);
+        add_layer(i, columns, layout);
         break;
       case StageOp::Kind::residual_begin:
-        place.residual = open_size;
+        layout.residual = open_size;
         open_size += padded(matrix_size(precision_, columns));
         residual_size_ = std::max(residual_size_, open_size);
         open.push_back(i);
         break;
       case StageOp::Kind::residual_end:
-        require(!open.empty() && places_[open.back()].columns == columns, "residual connection does not fit");
-        place.partner = open.back();
-        place.residual = open_size = places_[open.back()].residual;
-        places_[open.back()].partner = i;
+        require(!open.empty() && layouts_[open.back()].columns == columns,
+                "residual connection does not fit");
+        layout.partner = open.back();
+        layout.residual = open_size = layouts_[open.back()].residual;
+        layouts_[open.back()].partner = i;
         open.pop_back();
         break;
     }
-    place.columns = columns;
+    layout.columns = columns;
     widest = std::max(widest, columns);
-    places_.push_back(place);
+    layouts_.push_back(layout);
   }
   require(open.empty(), "residual connection leaves the stage");
   if (loss_ != nullptr) add_loss(columns);
   buffer_size_ = padded(matrix_size(precision_, widest));
-  find_places();
+  place_activations();
 }
 
-void Stage::add_layer(std::size_t op, std::size_t& columns, Place& place) {
+void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
   require(ops_[op].layer != nullptr, "op without its layer");
   const Layer& layer = *ops_[op].layer;
   require(layer.rows() == rows_ && layer.input_columns() == columns,
@@ -101,18 +106,18 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, Place& place) {
     reads_ids_ = true;
   }
   columns = layer.output_columns();
-  place.parameters = parameter_size_;
-  for (const Parameter& parameter : layer.parameters()) place.parameter_size += parameter.size();
-  place.stash = stash_size_;
-  place.stash_size = layer.stash_words();
-  place.gradient = gradient_stash_size_;
-  parameter_size_ += place.parameter_size;
-  stash_size_ += padded(place.stash_size);
-  largest_stash_ = std::max(largest_stash_, padded(place.stash_size));
+  layout.parameters = parameter_size_;
+  for (const Parameter& parameter : layer.parameters()) layout.parameter_size += parameter.size();
+  layout.stash = stash_size_;
+  layout.stash_size = layer.stash_words();
+  layout.gradient = gradient_stash_size_;
+  parameter_size_ += layout.parameter_size;
+  stash_size_ += padded(layout.stash_size);
+  largest_stash_ = std::max(largest_stash_, padded(layout.stash_size));
   for (const bool gpu : {false, true}) {
     layer_scratch_[gpu ? 1 : 0] = std::max(layer_scratch_[gpu ? 1 : 0], layer.scratch_words(gpu));
   }
-  if (place.parameter_size == 0) return;
+  if (layout.parameter_size == 0) return;
   gradient_stash_size_ += padded(matrix_size(precision_, columns));
   first_with_parameters_ = std::min(first_with_parameters_, op);
 }
@@ -127,57 +132,57 @@ void Stage::add_loss(std::size_t columns) {
   }
 }
 
-std::size_t Stage::value_read(std::size_t op) const {
+std::size_t Stage::activation_read(std::size_t op) const {
   while (op > 0 && is(StageOp::Kind::residual_begin, op - 1)) --op;
   return op;
 }
 
-std::size_t Stage::value_given(std::size_t op) const {
-  std::size_t value = op + 1;
-  while (is(StageOp::Kind::residual_end, value)) ++value;
-  return value;
+std::size_t Stage::activation_given(std::size_t op) const {
+  std::size_t activation = op + 1;
+  while (is(StageOp::Kind::residual_end, activation)) ++activation;
+  return activation;
 }
 
-void Stage::find_places() {
+void Stage::place_activations() {
   for (std::size_t i = 0; i <= ops_.size(); ++i) {
-    Value value;
-    value.size = i > 0                       ? matrix_size(precision_, places_[i - 1].columns)
-                 : input_columns_.size() > 1 ? matrix_size(precision_, joined_columns_)
-                                             : input_size(0);
-    std::size_t reader = i;
+    Activation activation;
+    activation.size = i > 0                       ? matrix_size(precision_, layouts_[i - 1].columns)
+                      : input_columns_.size() > 1 ? matrix_size(precision_, joined_columns_)
+                                                  : input_size(0);
+    std::size_t reader = i;  // the op that reads the activation, behind all connections that begin here
     while (is(StageOp::Kind::residual_begin, reader)) ++reader;
-    if (reader > i) value.residual = places_[i].residual;
+    if (reader > i) activation.residual = layouts_[i].residual;
     if (is(StageOp::Kind::layer, reader) && ops_[reader].layer->keeps_input()) {
-      value.stash = places_[reader].stash;
+      activation.stash = layouts_[reader].stash;
     }
-    std::size_t writer = i;  // the op before it
+    std::size_t writer = i;  // ops_[writer - 1] wrote the activation, before all connections that end here
     while (writer > 0 && is(StageOp::Kind::residual_end, writer - 1)) --writer;
-    if (writer < i) value.gradient_residual = places_[i - 1].residual;
-    if (writer > 0 && places_[writer - 1].parameter_size > 0) {
-      value.gradient = places_[writer - 1].gradient;
+    if (writer < i) activation.gradient_residual = layouts_[i - 1].residual;
+    if (writer > 0 && layouts_[writer - 1].parameter_size > 0) {
+      activation.gradient = layouts_[writer - 1].gradient;
     }
-    values_.push_back(value);
+    activations_.push_back(activation);
   }
 }
 
-// A layer's weights start at any element; arrays are aligned, not what is within.
-ConstMemory Stage::weights_of(const Place& place, ConstMemory parameters) const {
-  return {parameters.as<std::byte>() + place.parameters * element_bytes(precision_),
-          words(precision_, place.parameter_size)};
+// The stage's parameters are aligned to 16 bytes, a single layer's within them only to an element.
+ConstMemory Stage::weights_of(const OpLayout& layout, ConstMemory parameters) const {
+  return {parameters.as<std::byte>() + layout.parameters * element_bytes(precision_),
+          words(precision_, layout.parameter_size)};
 }
 
-Stage::Scratch Stage::divide(Memory scratch, bool with_kept) const {
-  const std::size_t kept = with_kept ? largest_stash_ : 0;
+Stage::Scratch Stage::divide(Memory scratch, bool with_layer_stash) const {
+  const std::size_t stash = with_layer_stash ? largest_stash_ : 0;
   const std::size_t residuals = 2 * buffer_size_;
   return {.buffers = {scratch.first(buffer_size_), scratch.subspan(buffer_size_, buffer_size_)},
           .residuals = scratch.subspan(residuals, residual_size_),
-          .kept = scratch.subspan(residuals + residual_size_, kept),
-          .layer = scratch.subspan(residuals + residual_size_ + kept)};
+          .layer_stash = scratch.subspan(residuals + residual_size_, stash),
+          .layer = scratch.subspan(residuals + residual_size_ + stash)};
 }
 
 std::size_t Stage::output_columns() const {
   if (is_sink()) return 0;
-  return places_.empty() ? joined_columns_ : places_.back().columns;
+  return layouts_.empty() ? joined_columns_ : layouts_.back().columns;
 }
 
 std::size_t Stage::target_columns() const { return is_sink() ? loss_->target_columns() : 0; }
@@ -202,12 +207,12 @@ double Stage::flops() const {
 void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs, ConstMemory target,
                     Memory output, Memory stash, Memory scratch, const Backend& backend) const noexcept {
   const Scratch room = divide(scratch, stash.empty());
-  // `current`: what must not be overwritten.
-  const auto place_for = [&](std::size_t value, ConstMemory current) noexcept -> Memory {
-    const Value& of = values_[value];
-    if (value == ops_.size() && !is_sink() && !output.empty()) return output.first(of.size);
-    if (of.stash != kNone && !stash.empty()) return stash.subspan(of.stash, of.size);
-    if (of.residual != kNone) return room.residuals.subspan(of.residual, of.size);
+  // Where activation i is written. `current`: the activation that is still read, and must not be overwritten.
+  const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
+    const Activation& of = activations_[i];
+    if (i == ops_.size() && !is_sink() && !output.empty()) return output.first(of.size);
+    if (of.stash != none && !stash.empty()) return stash.subspan(of.stash, of.size);
+    if (of.residual != none) return room.residuals.subspan(of.residual, of.size);
     return room.other(current).first(of.size);
   };
 
@@ -219,26 +224,26 @@ void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs,
   }
   ConstMemory x = start;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    const Place& place = places_[i];
+    const OpLayout& layout = layouts_[i];
     if (ops_[i].kind == StageOp::Kind::residual_begin) continue;
     const Memory y = place_for(i + 1, x);
     if (ops_[i].kind == StageOp::Kind::residual_end) {
-      const std::size_t kept = value_read(place.partner);
+      const std::size_t kept = activation_read(layout.partner);
       backend.add(precision_, x, kept == 0 ? start : place_for(kept, {}), y);
     } else {
-      const Memory layer_stash =
-          stash.empty() ? room.kept.first(place.stash_size) : stash.subspan(place.stash, place.stash_size);
-      backend.forward(*ops_[i].layer, weights_of(place, parameters), x, y, layer_stash, room.layer);
+      const Memory layer_stash = stash.empty() ? room.layer_stash.first(layout.stash_size)
+                                               : stash.subspan(layout.stash, layout.stash_size);
+      backend.forward(*ops_[i].layer, weights_of(layout, parameters), x, y, layer_stash, room.layer);
     }
     x = y;
   }
   if (is_sink()) {
     const std::size_t size = loss_->stash_words();
     backend.forward(*loss_, x, target.floats(),
-                    stash.empty() ? room.kept.first(size) : stash.subspan(stash_size_ - size, size),
+                    stash.empty() ? room.layer_stash.first(size) : stash.subspan(stash_size_ - size, size),
                     output.floats(), room.layer);
   } else if (!output.empty()) {
-    copy(backend, x, output.first(x.size()));  // only when no op wrote it
+    copy(backend, x, output.first(x.size()));  // copies only when no op wrote it there
   }
 }
 
@@ -248,14 +253,15 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
                          Memory parameter_gradient, Memory scratch, const Backend& backend) const noexcept {
   const Scratch room = divide(scratch, false);
   const bool source = input_gradients.empty();
-  const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradient before it
+  const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradients before this op
 
-  // Of the gradient of values_[value]. `current`: what must not be overwritten.
-  const auto place_for = [&](std::size_t value, ConstMemory current) noexcept -> Memory {
-    const Value& of = values_[value];
-    if (value == 0 && input_gradients.size() == 1) return input_gradients[0].first(of.size);
-    if (of.gradient != kNone && !gradient_stash.empty()) return gradient_stash.subspan(of.gradient, of.size);
-    if (of.gradient_residual != kNone) return room.residuals.subspan(of.gradient_residual, of.size);
+  // Where the gradient of activation i is written. `current`: the gradient that is still read, and must not
+  // be overwritten.
+  const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
+    const Activation& of = activations_[i];
+    if (i == 0 && input_gradients.size() == 1) return input_gradients[0].first(of.size);
+    if (of.gradient != none && !gradient_stash.empty()) return gradient_stash.subspan(of.gradient, of.size);
+    if (of.gradient_residual != none) return room.residuals.subspan(of.gradient_residual, of.size);
     return room.other(current).first(of.size);
   };
 
@@ -269,40 +275,40 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
     start = output_gradients[0].first(output_size());
     for (const ConstMemory more : output_gradients.subspan(1)) {
       const Memory sum = place_for(ops_.size(), {});
-      backend.add(precision_, start, more, sum);  // from the third on, `start` is `sum`
+      backend.add(precision_, start, more, sum);  // from the third gradient on, `start` is `sum` itself
       start = sum;
     }
   }
   ConstMemory dy = start;
   for (std::size_t i = ops_.size(); i-- > end;) {
-    const Place& place = places_[i];
+    const OpLayout& layout = layouts_[i];
     if (ops_[i].kind == StageOp::Kind::residual_end) continue;
     if (ops_[i].kind == StageOp::Kind::residual_begin) {
-      const std::size_t kept = value_given(place.partner);
+      const std::size_t kept = activation_given(layout.partner);
       const Memory dx = place_for(i, dy);
       backend.add(precision_, dy, kept == ops_.size() ? start : place_for(kept, {}), dx);
       dy = dx;
       continue;
     }
-    const ConstMemory layer_stash = stash.subspan(place.stash, place.stash_size);
-    if (place.parameter_size > 0) {
-      if (!gradient_stash.empty()) copy(backend, dy, gradient_stash.subspan(place.gradient, dy.size()));
+    const ConstMemory layer_stash = stash.subspan(layout.stash, layout.stash_size);
+    if (layout.parameter_size > 0) {
+      if (!gradient_stash.empty()) copy(backend, dy, gradient_stash.subspan(layout.gradient, dy.size()));
       if (!parameter_gradient.empty()) {
-        backend.backward_weights(*ops_[i].layer, layer_stash, dy,
-                                 parameter_gradient.subspan(place.parameters, place.parameter_size).floats(),
-                                 room.layer);
+        backend.backward_weights(
+            *ops_[i].layer, layer_stash, dy,
+            parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(), room.layer);
       }
     }
     if (source && i == end) return;
     const Memory dx = place_for(i, dy);
-    backend.backward_input(*ops_[i].layer, weights_of(place, parameters), layer_stash, dy, dx, room.layer);
+    backend.backward_input(*ops_[i].layer, weights_of(layout, parameters), layer_stash, dy, dx, room.layer);
     dy = dx;
   }
   if (source) return;
   if (input_gradients.size() > 1) {
     split(backend, dy, joined_columns_, input_columns_, rows_, element_bytes(precision_), input_gradients);
   } else {
-    copy(backend, dy, input_gradients[0].first(dy.size()));  // only when no op wrote it
+    copy(backend, dy, input_gradients[0].first(dy.size()));  // copies only when no op wrote it there
   }
 }
 
@@ -318,11 +324,11 @@ void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memo
                              Memory scratch, const Backend& backend) const noexcept {
   const Scratch room = divide(scratch, false);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    const Place& place = places_[i];
-    if (place.parameter_size == 0) continue;
-    backend.backward_weights(*ops_[i].layer, stash.subspan(place.stash, place.stash_size),
-                             gradient_stash.subspan(place.gradient, matrix_size(precision_, place.columns)),
-                             parameter_gradient.subspan(place.parameters, place.parameter_size).floats(),
+    const OpLayout& layout = layouts_[i];
+    if (layout.parameter_size == 0) continue;
+    backend.backward_weights(*ops_[i].layer, stash.subspan(layout.stash, layout.stash_size),
+                             gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns)),
+                             parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(),
                              room.layer);
   }
 }

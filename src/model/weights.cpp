@@ -13,7 +13,7 @@
 namespace starpipe::model {
 namespace {
 
-constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view gpt_prefix = "transformer.";
 
 std::string shape_text(const std::vector<std::size_t>& shape) {
   std::string text = "[";
@@ -24,7 +24,7 @@ std::string shape_text(const std::vector<std::size_t>& shape) {
   return text + "]";
 }
 
-/// The configuration as metadata of the file.
+/// The network's configuration as metadata of a file.
 std::map<std::string, std::string> describe(const ModelConfig& config) {
   std::map<std::string, std::string> result = {{"model", config.kind},
                                                {"layers", std::to_string(config.layers)},
@@ -68,7 +68,8 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> tensors = read_safetensors(file, &metadata);
-  if (metadata.contains("model")) {  // one of ours: the weights' shapes do not tell the heads, for one
+  // A file of ours has the configuration, which says more than shapes: those do not tell the number of heads.
+  if (metadata.contains("model")) {
     for (const auto& [key, value] : describe(network.config)) {
       const auto saved = metadata.find(key);
       if (saved != metadata.end() && saved->second != value) {
@@ -78,12 +79,12 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
     }
   }
 
-  std::map<std::string, Tensor> by_name;  // by our names
+  std::map<std::string, Tensor> by_name;  // names with the prefix
   const bool gpt = network.config.kind == "gpt";
   for (auto& [name, tensor] : tensors) {
     if (gpt && is_mask(name)) continue;
-    const bool bare = gpt && !name.starts_with(kPrefix) && name != "lm_head.weight";
-    const std::string full = bare ? std::string(kPrefix) + name : name;
+    const bool bare = gpt && !name.starts_with(gpt_prefix) && name != "lm_head.weight";
+    const std::string full = bare ? std::string(gpt_prefix) + name : name;
     if (!by_name.emplace(full, std::move(tensor)).second) {
       throw InputError(file.string() + ": tensor " + full + ": is there twice, with and without its prefix");
     }

@@ -10,31 +10,31 @@
 
 namespace starpipe::model {
 
-/// What computes: the calling thread, or a stream of a GPU. Everything that the tasks of a training step do
-/// goes through it, so that stages and tasks are written once.
+/// The device that computes: the calling thread, or a stream of a GPU. All work of a training step's tasks
+/// goes through it, so that stages and tasks are written once for all devices.
 ///
-/// All memory is the backend's own. What is asked for runs in the order in which it is asked for, and may end
-/// after the call has returned (on a GPU: when the stream is there). Nothing allocates or throws. Views do
-/// not overlap unless stated.
+/// All views are of the device's memory. Calls take effect in their order; on a GPU a call returns once its
+/// work is enqueued on the stream. Nothing allocates or throws. Views do not overlap unless stated.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual void zero(Memory memory) const noexcept = 0;
-  /// Of equal sizes.
+  /// Both views have the same size.
   virtual void copy(ConstMemory from, Memory to) const noexcept = 0;
-  /// sum = a + b of arrays in `precision`, of equal sizes; `sum` may be `a` or `b`.
+  /// sum = a + b for arrays in `precision`, all of the same size; `sum` may be `a` or `b`.
   virtual void add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept = 0;
-  /// The first `columns` of `rows` rows, which lie `from_stride` and `to_stride` apart; all in bytes.
+  /// Copies the first `columns` bytes of each of `rows` rows, which begin `from_stride` and `to_stride` bytes
+  /// apart.
   virtual void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to,
                             std::size_t to_stride, std::size_t columns, std::size_t rows) const noexcept = 0;
-  /// Floats to as many bf16.
+  /// Rounds the floats to as many bf16.
   virtual void round(std::span<const float> from, Memory to) const noexcept = 0;
 
-  // The passes of a layer and of the loss, in its precision: see Layer and Loss. `parameters`, `input`,
-  // `output` and their gradients are arrays in that precision, but ids, targets, `mean` and the parameters'
-  // gradient are floats. `stash`: stash_words(), `scratch`: scratch_words(). `input` may be the beginning of
-  // `stash` where the layer keeps its input.
+  // The passes of a layer and of the loss: see Layer and Loss. Parameters, inputs, outputs and the gradients
+  // of inputs and outputs are arrays in the layer's precision. Token ids, targets, `mean` and the gradient of
+  // parameters are floats. `stash` has stash_words() words, `scratch` at least scratch_words(). `input` may
+  // be the beginning of `stash` where the layer keeps_input().
   virtual void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,
                        Memory stash, Memory scratch) const noexcept = 0;
   virtual void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
@@ -42,7 +42,7 @@ class Backend {
                               Memory scratch) const noexcept = 0;
   virtual void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
                                 std::span<float> parameter_gradient, Memory scratch) const noexcept = 0;
-  /// `mean`: one float for the mean loss, or empty.
+  /// `mean`: one float, which gets the mean loss; or empty.
   virtual void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
                        std::span<float> mean, Memory scratch) const noexcept = 0;
   virtual void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
@@ -53,8 +53,8 @@ class Backend {
                       std::span<float> parameters, std::span<float> state) const noexcept = 0;
 };
 
-/// The calling thread. Thread-safe. In bf16 it computes with a layer's fp32 passes, between numbers that it
-/// widens and rounds in the scratch.
+/// The calling thread. Thread-safe. A bf16 layer runs its fp32 passes: its arrays are widened to floats in
+/// the scratch first, and the results are rounded to bf16 afterwards.
 const Backend& cpu_backend();
 
 }  // namespace starpipe::model

@@ -13,20 +13,20 @@
 namespace starpipe::model {
 
 namespace cuda {
-struct Context;  // a stream and its libraries: codelets/cuda/device/context.hpp
+struct Context;  // a stream and a cuBLASLt handle: codelets/cuda/device/context.hpp
 }
 
-/// The passes of a layer on a GPU, with the meaning, shapes and stash of the Layer whose twin it is, and in
-/// its precision: arrays as Backend has them.
+/// The CUDA implementation of a layer: its passes on a GPU. They have the meaning, shapes and stash of the
+/// Layer's own passes, on arrays in the layer's precision, as in Backend.
 ///
-/// All memory is the GPU's. Passes only enqueue work on the context's stream: they do not wait, allocate
-/// (after a thread's first ones) or throw. Sums are in an order that the code fixes, so that two runs are
-/// bitwise equal. What CUDA refuses (a lost GPU) ends the process after one line on standard error.
+/// All memory is the GPU's. Passes only enqueue work on the context's stream: they neither wait nor throw,
+/// and only a thread's first passes allocate. Sums have an order that the code fixes, so that two runs are
+/// bitwise equal. An error of CUDA (a lost GPU) ends the process after one line on standard error.
 class CudaLayer {
  public:
   virtual ~CudaLayer() = default;
 
-  /// Floats of working memory that any of the passes needs.
+  /// Floats of scratch (working memory): as many as the pass that needs most.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
   virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,
@@ -39,7 +39,7 @@ class CudaLayer {
                                 std::span<float> /*scratch*/) const noexcept {}
 };
 
-/// The same for a loss.
+/// The CUDA implementation of a loss.
 class CudaLoss {
  public:
   virtual ~CudaLoss() = default;
@@ -51,13 +51,15 @@ class CudaLoss {
                               Memory input_gradient) const noexcept = 0;
 };
 
-/// The twin of a layer with a valid specification, or null when the kernels cannot work with it.
+/// Makes the CUDA implementation of a layer with a valid specification; null when the kernels cannot work
+/// with it.
 using CudaLayerFactory = std::function<std::shared_ptr<const CudaLayer>(const LayerSpec&, Precision)>;
 using CudaLossFactory =
     std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns, Precision)>;
 
-/// Adds the twin of a kind; call from a file-scope initialiser. Layers made afterwards have it. Returns true;
-/// throws std::logic_error when taken.
+/// Registers the CUDA implementation of a kind of layer or loss. To call from a file-scope initialiser:
+/// layers made afterwards have the implementation. Returns true; throws std::logic_error when the kind has
+/// one already.
 bool register_cuda_layer(std::string kind, CudaLayerFactory factory);
 bool register_cuda_loss(std::string kind, CudaLossFactory factory);
 

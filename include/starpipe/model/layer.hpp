@@ -29,32 +29,32 @@ struct Parameter {
   [[nodiscard]] std::size_t size() const;
 };
 
-/// What a network asks of a layer.
+/// The description by which a network asks make_layer() for a layer.
 struct LayerSpec {
   std::string kind;         ///< name in the registry: "linear"
   std::string name;         ///< prefix of its parameters' names
   std::size_t rows = 0;     ///< rows of one micro-batch: sequences * context, or samples
   std::size_t columns = 0;  ///< columns of its input
-  /// The layer's own numbers ("outputs", "heads", ...). Unknown or missing keys throw
-  /// std::invalid_argument: a bug in the network, not in the user's input.
+  /// The numbers of the layer's kind ("outputs", "heads", ...). Unknown or missing keys make make_layer()
+  /// throw std::invalid_argument: they are a bug in the network, not in the user's input.
   std::map<std::string, double> options;
 };
 
-/// For the constructors of layers: checks the keys of `spec.options`. Throws std::invalid_argument naming
-/// the layer and the key when one is in neither list, or a required one is missing.
+/// Checks the keys of `spec.options`, for the constructors of layers. Throws std::invalid_argument with the
+/// layer and the key when a key is in neither list, or a required key is missing.
 void check_options(const LayerSpec& spec, std::initializer_list<std::string_view> required,
                    std::initializer_list<std::string_view> optional = {});
-/// The option's value, or `fallback` when it is not there.
+/// The option's value, or `fallback` when the specification does not have the option.
 double option(const LayerSpec& spec, std::string_view key, double fallback);
-/// An option that counts something. Throws std::invalid_argument unless it is a positive whole number.
+/// The value of an option that is a count. Throws std::invalid_argument unless it is a positive whole number.
 std::size_t size_option(const LayerSpec& spec, std::string_view key);
 
 /// One operator of the network with its F, B and W passes.
 ///
 /// Inputs and outputs are row-major matrices of `rows()` rows; token ids travel as floats (exact up to 2^24).
-/// The passes here are those of a CPU, on fp32 whatever the layer's precision: cpu_backend() converts. A
-/// layer is immutable after construction and its passes are thread-safe: all state is in the spans, which
-/// never overlap but for keeps_input(). Passes do not allocate and do not throw.
+/// The passes here run on a CPU and on fp32, whatever the layer's precision: cpu_backend() converts. A layer
+/// is immutable after construction and its passes are thread-safe: all state is in the spans. Spans never
+/// overlap, except for the input of a layer that keeps_input(). Passes do not allocate and do not throw.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -62,18 +62,20 @@ class Layer {
   [[nodiscard]] virtual std::size_t rows() const = 0;
   [[nodiscard]] virtual std::size_t input_columns() const = 0;
   [[nodiscard]] virtual std::size_t output_columns() const = 0;
-  /// In the order in which they lie in the parameter span. Empty for layers without.
+  /// Its parameters in the order in which they lie in the parameter span; empty for a layer without
+  /// parameters.
   [[nodiscard]] virtual std::vector<Parameter> parameters() const { return {}; }
-  /// Numbers that F keeps for B and W.
+  /// Numbers in the stash, which F keeps for B and W.
   [[nodiscard]] virtual std::size_t stash_size() const = 0;
-  /// How many of them, the last ones, are floats in any precision: statistics of rows, token ids.
+  /// How many of the stash's numbers, at its end, are floats in any precision: statistics of rows, or token
+  /// ids.
   [[nodiscard]] virtual std::size_t statistics_size() const { return 0; }
-  /// Whether its stash begins with its input, as it is. `input` of F may then be the stash's beginning: what
-  /// writes the input writes it there, and nothing is copied.
+  /// Whether the stash begins with an unchanged copy of the input. If so, F accepts an `input` that lies at
+  /// the stash's beginning already: the pass that computed it wrote it there, and nothing is copied.
   [[nodiscard]] virtual bool keeps_input() const { return false; }
-  /// Whether its input is token ids, which are floats in any precision.
+  /// Whether the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
-  /// Floats of working memory that any of the passes needs.
+  /// Floats of scratch (working memory): as many as the pass that needs most.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
@@ -94,15 +96,16 @@ class Layer {
                                 std::span<float> /*scratch*/) const noexcept {}
 
   [[nodiscard]] Precision precision() const { return precision_; }
-  /// How many numbers its parameters are.
+  /// How many numbers all parameters have together.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
-  /// Words of the stash in the precision: an array of elements, then one of statistics.
+  /// Words of 4 bytes of the stash in the layer's precision: an array of elements, then one of statistics.
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
-  /// Words of working memory that any of the passes needs on the device.
+  /// Words of scratch on a GPU or CPU, in the layer's precision: as many as the pass that needs most.
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
-  /// Its passes on a GPU; null when there are none: a program without CUDA, or a shape that they cannot do.
+  /// The layer's CUDA implementation; null in a program without CUDA, and for a shape that the kernels cannot
+  /// work with.
   [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
 
  private:
@@ -112,7 +115,7 @@ class Layer {
   std::shared_ptr<const CudaLayer> cuda_;
 };
 
-/// The loss at the end of the network: mean over the rows of a micro-batch, and for regression over the
+/// The loss at the end of the network: the mean over the rows of a micro-batch, and for regression over the
 /// columns too (torch.nn.CrossEntropyLoss, torch.nn.MSELoss). Thread-safe, as layers are.
 class Loss {
  public:
@@ -130,7 +133,7 @@ class Loss {
   virtual void backward_input(std::span<const float> stash, float scale,
                               std::span<float> input_gradient) const noexcept = 0;
 
-  // As of layers. The stash has no statistics.
+  // As in Layer. The stash has no statistics.
   [[nodiscard]] Precision precision() const { return precision_; }
   [[nodiscard]] std::size_t stash_words() const { return words(precision_, stash_size()); }
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
@@ -146,14 +149,17 @@ class Loss {
 using LayerFactory = std::function<std::unique_ptr<Layer>(const LayerSpec&)>;
 using LossFactory = std::function<std::unique_ptr<Loss>(std::size_t rows, std::size_t columns)>;
 
-/// Adds a kind; call from a file-scope initialiser. Returns true; throws std::logic_error when taken.
+/// Registers a kind of layer or loss. To call from a file-scope initialiser. Returns true; throws
+/// std::logic_error when the kind is registered already.
 bool register_layer(std::string kind, LayerFactory factory);
 bool register_loss(std::string kind, LossFactory factory);
 
-/// Throws std::invalid_argument for an unknown kind, or what the kind cannot work with.
+/// Make a layer or a loss. Throw std::invalid_argument for an unknown kind, and for shapes or options that
+/// the kind cannot work with.
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision = Precision::fp32);
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
                                 Precision precision = Precision::fp32);
+/// The registered kinds, sorted by name.
 std::vector<std::string> layer_kinds();
 std::vector<std::string> loss_kinds();
 

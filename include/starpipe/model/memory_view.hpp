@@ -9,17 +9,18 @@
 
 namespace starpipe::model {
 
-/// A view of memory of a host or a device, in words of 4 bytes: a float, or two bf16. What lies there follows
-/// from where it is used.
-template <bool kConst>
+/// A view of memory of a host or a device, counted in words of 4 bytes. It does not know the type of the
+/// elements (a word is a float or two bf16): the user asks for a pointer to the type that lies there. Does
+/// not own the memory.
+template <bool Const>
 class MemoryView {
   template <class T>
-  using Of = std::conditional_t<kConst, const T, T>;
+  using Of = std::conditional_t<Const, const T, T>;
 
  public:
   MemoryView() = default;
   MemoryView(Of<void>* data, std::size_t words) : data_(data), size_(words) {}
-  /// Of floats, from all that converts to a span of them.
+  /// A view of floats, from everything that converts to a span of floats.
   template <class Floats>
   // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a view is no span
   requires std::convertible_to<Floats, std::span<Of<float>>> MemoryView(Floats&& floats) {
@@ -27,8 +28,8 @@ class MemoryView {
     data_ = span.data();
     size_ = span.size();
   }
-  template <bool kOther>
-  requires(kConst && !kOther) MemoryView(const MemoryView<kOther>& other)
+  template <bool Other>
+  requires(Const && !Other) MemoryView(const MemoryView<Other>& other)
       : data_(other.data()), size_(other.size()) {}
 
   [[nodiscard]] Of<void>* data() const { return data_; }

@@ -10,15 +10,15 @@
 
 namespace starpipe::model {
 
-/// What a sequential run gives to compare others with.
+/// The results of a sequential run, to compare other runs with.
 struct ReferenceRun {
-  std::vector<double> losses;                  ///< by step: mean over the micro-batches, before the update
-  std::vector<std::vector<float>> gradients;   ///< by stage: of the last step, mean over micro-batches
-  std::vector<std::vector<float>> parameters;  ///< by stage: after the last step
+  std::vector<double> losses;                  ///< [step]: mean over the micro-batches, before the update
+  std::vector<std::vector<float>> gradients;   ///< [stage]: of the last step, mean over the micro-batches
+  std::vector<std::vector<float>> parameters;  ///< [stage]: after the last step
 };
 
-/// Trains on one thread, micro-batch by micro-batch, with no StarPU and no schedule: the oracle of the
-/// engine's tests. `parameters`: start values by stage.
+/// Trains on the calling thread, one micro-batch after the other, without StarPU and without a schedule. The
+/// engine's tests compare their runs with it. `parameters`: start values, [stage].
 ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
                              std::vector<std::vector<float>> parameters, int microbatches, int steps);
 

@@ -15,15 +15,15 @@ struct Tensor {
   std::vector<float> values;
 };
 
-/// Writes the safetensors format (8-byte little-endian header length, JSON header, data; tensors sorted by
-/// name, header padded with spaces to 8 bytes). To a temporary name beside `file`, then renamed. Throws
-/// InputError naming the file when it cannot be written.
+/// Writes a file in the safetensors format: an 8-byte little-endian header length, a JSON header padded with
+/// spaces to a multiple of 8 bytes, and the tensors' data, sorted by name. Writes to a temporary name beside
+/// `file` and renames it. Throws InputError with the file when it cannot be written.
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
-/// Throws InputError naming the file (and the tensor) when it is missing, malformed, truncated, has offsets
-/// that overlap, leave the file or leave gaps, or holds a type other than F32.
-/// When `metadata` is given it gets the file's.
+/// Reads all tensors of a file, by name, and its metadata unless `metadata` is null. Throws InputError with
+/// the file (and the tensor) when the file is missing, malformed or truncated, when offsets overlap, leave
+/// gaps or leave the file, and when a tensor's type is not F32.
 std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
                                                std::map<std::string, std::string>* metadata = nullptr);
 
