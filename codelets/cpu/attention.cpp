@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
+#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -11,12 +12,14 @@ namespace {
 
 using cpu::multiply;
 
-/// Query rows that are worked on together: bounds the scratch and skips most of the masked half.
-constexpr std::size_t kBlock = 64;
+/// Queries whose scores are computed together. Blocks bound the scratch, and no block computes scores of keys
+/// later than its last query.
+constexpr std::size_t block_rows = 64;
 
-/// Causal multi-head self-attention: rows [q | k | v] of 3 * hidden columns -> hidden columns, scaled by
-/// 1 / sqrt(hidden / heads). Options: heads, context. The stash grows linearly with the context: q, k, v
-/// and one log-sum-exp a row and head; B computes the probabilities again (Dao et al., arXiv 2205.14135).
+/// Causal multi-head self-attention. Input: rows [q | k | v] of 3 * hidden columns; output: rows of hidden
+/// columns. Scores are scaled by 1 / sqrt(hidden / heads). Options: heads, context. The stash is q, k, v, and
+/// one log-sum-exp a row and head, laid out as [sequence][head][row]. It grows linearly with the context, as
+/// B computes the probabilities again (Dao et al., arXiv 2205.14135).
 class Attention final : public Layer {
  public:
   explicit Attention(const LayerSpec& spec) : rows_(spec.rows), hidden_(spec.columns / 3) {
@@ -39,9 +42,9 @@ class Attention final : public Layer {
   std::size_t stash_size() const override { return rows_ * 3 * hidden_ + rows_ * heads_; }
   bool keeps_input() const override { return true; }
   std::size_t statistics_size() const override { return rows_ * heads_; }
-  std::size_t scratch_size() const override { return 2 * std::min(kBlock, context_) * context_; }
+  std::size_t scratch_size() const override { return 2 * std::min(block_rows, context_) * context_; }
   double flops() const override {
-    // Two products over the causal half, and the exponentials.
+    // Two products for each pair of a query and a key that it sees, and 20 operations for the exponential.
     const double pairs = static_cast<double>(rows_) * (static_cast<double>(context_) + 1) / 2;
     return pairs * (4.0 * static_cast<double>(hidden_) + 20.0 * static_cast<double>(heads_));
   }
@@ -57,8 +60,8 @@ class Attention final : public Layer {
         const float* v = k + hidden_;
         float* out = output.data() + sequence * context_ * hidden_ + head * size_;
         float* log_sum = stash.data() + rows_ * stride + (sequence * heads_ + head) * context_;
-        for (std::size_t first = 0; first < context_; first += kBlock) {
-          const std::size_t queries = std::min(kBlock, context_ - first);
+        for (std::size_t first = 0; first < context_; first += block_rows) {
+          const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;  // later keys are masked for the whole block
           float* scores = scratch.data();
           multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, scores,
@@ -76,7 +79,7 @@ class Attention final : public Layer {
                       std::span<const float> output_gradient, std::span<float> input_gradient,
                       std::span<float> scratch) const noexcept override {
     const std::size_t stride = 3 * hidden_;
-    const std::size_t blocks = (context_ + kBlock - 1) / kBlock;
+    const std::size_t blocks = ceil_div(context_, block_rows);
     for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
       for (std::size_t head = 0; head < heads_; ++head) {
         const std::size_t corner = sequence * context_ * stride + head * size_;
@@ -88,10 +91,11 @@ class Attention final : public Layer {
         float* dv = dk + hidden_;
         const float* dout = output_gradient.data() + sequence * context_ * hidden_ + head * size_;
         const float* log_sum = stash.data() + rows_ * stride + (sequence * heads_ + head) * context_;
-        // Last block first: it reaches every key, so it writes dk and dv and the others add.
+        // The last block comes first: its queries see every key, so it writes all of dk and dv. The others
+        // add to them.
         for (std::size_t block = blocks; block-- > 0;) {
-          const std::size_t first = block * kBlock;
-          const std::size_t queries = std::min(kBlock, context_ - first);
+          const std::size_t first = block * block_rows;
+          const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;
           const float beta = block + 1 == blocks ? 0.0f : 1.0f;
           float* p = scratch.data();
@@ -122,7 +126,8 @@ class Attention final : public Layer {
   }
 
  private:
-  /// Softmax of the first `seen` of `keys` scores in place, the others become 0. Returns log-sum-exp.
+  /// In place: softmax of the first `seen` of a row's `keys` scores; the other scores, which are masked,
+  /// become 0. Returns the log-sum-exp of the first `seen` scores.
   static float softmax(float* row, std::size_t seen, std::size_t keys) noexcept {
     const float top = cpu::max_of(row, seen);
     for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - top);

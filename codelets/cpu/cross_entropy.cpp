@@ -7,8 +7,8 @@
 namespace starpipe::model {
 namespace {
 
-/// torch.nn.CrossEntropyLoss on token ids: mean over rows of log-sum-exp(x) - x[target]. The stash holds
-/// the gradient for scale 1: (softmax - one-hot) / rows.
+/// torch.nn.CrossEntropyLoss on token ids: the mean over the rows of log-sum-exp(x) - x[target]. The stash is
+/// the gradient of this mean: (softmax(x) - one-hot(target)) / rows.
 class CrossEntropy final : public Loss {
  public:
   CrossEntropy(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}

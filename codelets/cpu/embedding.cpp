@@ -9,7 +9,8 @@ namespace starpipe::model {
 namespace {
 
 /// Token embedding plus learned position: y[r] = wte[x[r]] + wpe[r mod context]. Options: vocabulary,
-/// context, outputs; deviation (0) of the start values. Token ids must be in [0, vocabulary).
+/// context, outputs; deviation of the start values (default 0). Token ids must be in [0, vocabulary). The
+/// stash is the token ids.
 class Embedding final : public Layer {
  public:
   explicit Embedding(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows) {
@@ -49,7 +50,7 @@ class Embedding final : public Layer {
     }
   }
 
-  /// Token ids have no gradient: zero.
+  /// Token ids have no gradient: writes zeros.
   void backward_input(std::span<const float> /*parameters*/, std::span<const float> /*stash*/,
                       std::span<const float> /*output_gradient*/, std::span<float> input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {

@@ -5,15 +5,15 @@
 namespace starpipe::model {
 namespace {
 
-constexpr float kScale = 0.7978845608028654f;  // sqrt(2 / pi)
-constexpr float kCubic = 0.044715f;
+constexpr float gelu_scale = 0.7978845608028654f;  // sqrt(2 / pi)
+constexpr float gelu_cubic = 0.044715f;
 
-/// (1 + tanh(u)) / 2 with u = kScale * (x + kCubic x^3), as the logistic function of 2u.
+/// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), as the logistic function of 2u.
 inline float gate(float x) noexcept {
-  return 1.0f / (1.0f + cpu::exp_of(-2.0f * kScale * (x + kCubic * x * x * x)));
+  return 1.0f / (1.0f + cpu::exp_of(-2.0f * gelu_scale * (x + gelu_cubic * x * x * x)));
 }
 
-/// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options.
+/// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options. The stash is the input.
 class Gelu final : public Layer {
  public:
   explicit Gelu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) { check_options(spec, {}); }
@@ -43,9 +43,10 @@ class Gelu final : public Layer {
     float* __restrict dx = input_gradient.data();
     for (std::size_t i = 0; i < count; ++i) {
       const float g = gate(x[i]);
-      // The second term is 0 long before |x| = 16; unbounded, x^3 would outgrow the saturated gate.
+      // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
+      // infinity.
       const float z = cpu::limit_to(cpu::limit_to(x[i], -16.0f, x[i] < -16.0f), 16.0f, x[i] > 16.0f);
-      const float slope = 2.0f * kScale * (1.0f + 3.0f * kCubic * z * z);  // d(2u)/dx
+      const float slope = 2.0f * gelu_scale * (1.0f + 3.0f * gelu_cubic * z * z);  // d(2u)/dx
       dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
     }
   }

@@ -9,8 +9,8 @@ namespace {
 
 using cpu::sum_of;
 
-/// torch.nn.LayerNorm over the columns, eps 1e-5: y = xhat * weight + bias. The stash holds xhat and, for
-/// each row, the reciprocal deviation. No options.
+/// torch.nn.LayerNorm over the columns, eps 1e-5: y = xhat * weight + bias with xhat = (x - mean) /
+/// deviation. The stash holds xhat and, for each row, 1 / deviation. No options.
 class LayerNorm final : public Layer {
  public:
   explicit LayerNorm(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), columns_(spec.columns) {
@@ -30,7 +30,7 @@ class LayerNorm final : public Layer {
 
   void forward(std::span<const float> parameters, std::span<const float> input, std::span<float> output,
                std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
-    constexpr float kEpsilon = 1e-5f;
+    constexpr float epsilon = 1e-5f;
     const float* weight = parameters.data();
     const float* bias = weight + columns_;
     const float n = static_cast<float>(columns_);
@@ -41,7 +41,7 @@ class LayerNorm final : public Layer {
       const float mean = sum_of(columns_, [x](std::size_t c) { return x[c]; }) / n;
       const float variance =
           sum_of(columns_, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
-      const float scale = 1.0f / std::sqrt(variance + kEpsilon);
+      const float scale = 1.0f / std::sqrt(variance + epsilon);
       stash[rows_ * columns_ + r] = scale;
       for (std::size_t c = 0; c < columns_; ++c) {
         xhat[c] = (x[c] - mean) * scale;

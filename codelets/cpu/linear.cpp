@@ -9,9 +9,9 @@ namespace {
 
 using cpu::multiply;
 
-/// y = x W + b. Options: outputs; bias (1), conv1d (0): the weight is stored [outputs, inputs] as
-/// torch.nn.Linear does, or with conv1d [inputs, outputs] as GPT-2's Conv1D; deviation and
-/// bias_deviation (0) of the start values.
+/// y = x W + b. Options: outputs; bias (default 1); conv1d (default 0): the weight is stored as [outputs,
+/// inputs], as in torch.nn.Linear, or with conv1d as [inputs, outputs], as in GPT-2's Conv1D; deviation and
+/// bias_deviation of the start values (default 0). The stash is the input.
 class Linear final : public Layer {
  public:
   explicit Linear(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), inputs_(spec.columns) {

@@ -4,7 +4,8 @@
 namespace starpipe::model {
 namespace {
 
-/// torch.nn.MSELoss: mean over rows and columns of the squared error. The stash holds the error.
+/// torch.nn.MSELoss: the mean over rows and columns of the squared error. The stash is the errors, input -
+/// target.
 class MeanSquaredError final : public Loss {
  public:
   MeanSquaredError(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}

@@ -8,25 +8,29 @@
 #include "codelets/cuda/attention/attention_bf16_forward.cuh"
 #include "codelets/cuda/attention/attention_fp32.cuh"
 #include "codelets/cuda/device/keep_input.hpp"
+#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-/// What both kinds of kernels have in common.
-class Blocks {
+/// Sizes that the fp32 and the bf16 implementation share.
+class Sizes {
  public:
-  Blocks(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
+  Sizes(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
 
   [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
-  [[nodiscard]] std::size_t qkv_size() const noexcept { return rows_ * 3 * shape_.hidden; }
-  /// One float a row and head.
-  [[nodiscard]] std::size_t sums() const noexcept { return rows_ * static_cast<std::size_t>(shape_.heads); }
-  /// Of blocks of so many rows.
-  [[nodiscard]] Grid grid(std::size_t block, unsigned threads, std::size_t shared) const noexcept {
+  /// Elements of the input [q | k | v].
+  [[nodiscard]] std::size_t qkv() const noexcept { return rows_ * 3 * shape_.hidden; }
+  /// Floats of an array with one float a row and head.
+  [[nodiscard]] std::size_t statistics() const noexcept {
+    return rows_ * static_cast<std::size_t>(shape_.heads);
+  }
+  /// The grid of kernels whose blocks of `threads` threads keep `block_rows` rows of a head each.
+  [[nodiscard]] Grid grid(std::size_t block_rows, unsigned threads, std::size_t shared) const noexcept {
     const auto context = static_cast<std::size_t>(shape_.context);
-    const std::size_t tiles = parts(context, block);
-    return {dim3(static_cast<unsigned>(sums() / context), static_cast<unsigned>(tiles)), dim3(threads),
+    const std::size_t blocks = ceil_div(context, block_rows);  // of one head in one sequence
+    return {dim3(static_cast<unsigned>(statistics() / context), static_cast<unsigned>(blocks)), dim3(threads),
             shared};
   }
 
@@ -39,49 +43,50 @@ class Blocks {
 template <int D>
 class Attention final : public CudaLayer {
  public:
-  Attention(std::size_t rows, const attention::Shape& shape) : blocks_(rows, shape) {}
+  Attention(std::size_t rows, const attention::Shape& shape) : sizes_(rows, shape) {}
 
-  std::size_t scratch_size() const override { return blocks_.sums(); }
+  std::size_t scratch_size() const override { return sizes_.statistics(); }
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    const std::size_t count = blocks_.qkv_size();
+    const std::size_t count = sizes_.qkv();
     keep_input(on, "attention F", input, stash, count * sizeof(float));
-    launch(on, "attention F", blocks_.grid(attention::kTile, kThreads, attention::kForwardShared<D>),
-           attention::forward<D>, blocks_.shape(), input.as<float>(), output.as<float>(),
+    launch(on, "attention F",
+           sizes_.grid(attention::tile_rows, default_threads, attention::forward_shared<D>),
+           attention::forward<D>, sizes_.shape(), input.as<float>(), output.as<float>(),
            floats_behind<float>(stash, count));
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
-    const float* log_sums = floats_behind<float>(stash, blocks_.qkv_size());
-    const Grid grid = blocks_.grid(attention::kTile, kThreads, attention::kBackwardShared<D>);
-    launch(on, "attention B", grid, attention::backward_queries<D>, blocks_.shape(), stash.as<float>(),
-           log_sums, output_gradient.as<float>(), input_gradient.as<float>(), scratch.data());
-    launch(on, "attention B", grid, attention::backward_keys<D>, blocks_.shape(), stash.as<float>(), log_sums,
-           static_cast<const float*>(scratch.data()), output_gradient.as<float>(),
-           input_gradient.as<float>());
+    const float* log_sums = floats_behind<float>(stash, sizes_.qkv());
+    const Grid grid = sizes_.grid(attention::tile_rows, default_threads, attention::backward_shared<D>);
+    float* const deltas = scratch.data();
+    launch(on, "attention B", grid, attention::backward_queries<D>, sizes_.shape(), stash.as<float>(),
+           log_sums, output_gradient.as<float>(), input_gradient.as<float>(), deltas);
+    launch(on, "attention B", grid, attention::backward_keys<D>, sizes_.shape(), stash.as<float>(), log_sums,
+           static_cast<const float*>(deltas), output_gradient.as<float>(), input_gradient.as<float>());
   }
 
  private:
-  Blocks blocks_;
+  Sizes sizes_;
 };
 
-/// The same in bf16, on tensor cores.
+/// codelets/cpu/attention.cpp on the tensor cores of a GPU in bf16, for heads of at most D columns.
 template <int D>
 class TensorCoreAttention final : public CudaLayer {
  public:
-  TensorCoreAttention(std::size_t rows, const attention::Shape& shape) : blocks_(rows, shape) {}
+  TensorCoreAttention(std::size_t rows, const attention::Shape& shape) : sizes_(rows, shape) {}
 
-  std::size_t scratch_size() const override { return blocks_.sums(); }
+  std::size_t scratch_size() const override { return sizes_.statistics(); }
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
-    const std::size_t count = blocks_.qkv_size();
+    const std::size_t count = sizes_.qkv();
     keep_input(on, "attention F", input, stash, count * sizeof(Bf16));
     launch(on, "attention F", grid<attention::bf16::Forward<D>>(), attention::bf16::forward<D>,
-           blocks_.shape(), vectors({input, output}), input.as<Bf16>(), output.as<Bf16>(),
+           sizes_.shape(), aligned({input, output}), input.as<Bf16>(), output.as<Bf16>(),
            floats_behind<Bf16>(stash, count));
   }
 
@@ -89,46 +94,49 @@ class TensorCoreAttention final : public CudaLayer {
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
     using namespace attention::bf16;
-    const float* log_sums = floats_behind<Bf16>(stash, blocks_.qkv_size());
-    const bool by_vector = vectors({stash, output_gradient, input_gradient});
-    launch(on, "attention B", grid<BackwardQueries<D>>(), backward_queries<D>, blocks_.shape(), by_vector,
-           stash.as<Bf16>(), log_sums, output_gradient.as<Bf16>(), input_gradient.as<Bf16>(), scratch.data());
-    launch(on, "attention B", grid<BackwardKeys<D>>(), backward_keys<D>, blocks_.shape(), by_vector,
-           stash.as<Bf16>(), log_sums, static_cast<const float*>(scratch.data()), output_gradient.as<Bf16>(),
+    const float* log_sums = floats_behind<Bf16>(stash, sizes_.qkv());
+    const bool all_aligned = aligned({stash, output_gradient, input_gradient});
+    float* const deltas = scratch.data();
+    launch(on, "attention B", grid<BackwardQueries<D>>(), backward_queries<D>, sizes_.shape(), all_aligned,
+           stash.as<Bf16>(), log_sums, output_gradient.as<Bf16>(), input_gradient.as<Bf16>(), deltas);
+    launch(on, "attention B", grid<BackwardKeys<D>>(), backward_keys<D>, sizes_.shape(), all_aligned,
+           stash.as<Bf16>(), log_sums, static_cast<const float*>(deltas), output_gradient.as<Bf16>(),
            input_gradient.as<Bf16>());
   }
 
  private:
   template <class Tiles>
   [[nodiscard]] Grid grid() const noexcept {
-    return blocks_.grid(Tiles::kRows, attention::bf16::kThreads, Tiles::kShared);
+    return sizes_.grid(Tiles::rows, attention::bf16::block_threads, Tiles::shared);
   }
-  /// Whether the rows of all heads begin at multiples of 16 bytes and are as long.
-  [[nodiscard]] bool vectors(std::initializer_list<ConstMemory> arrays) const noexcept {
-    return blocks_.shape().size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
+  /// Whether, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
+  /// 16 bytes.
+  [[nodiscard]] bool aligned(std::initializer_list<ConstMemory> arrays) const noexcept {
+    return sizes_.shape().size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
              return reinterpret_cast<std::uintptr_t>(array.data()) % 16 == 0;
            });
   }
 
-  Blocks blocks_;
+  Sizes sizes_;
 };
 
-/// Null: the tiles would not fit the shared memory of every GPU.
-template <template <int> class Twin>
+/// An Implementation<D> with the smallest D that holds a head. Null for wider heads, as their tiles would not
+/// fit the shared memory of every GPU.
+template <template <int> class Implementation>
 std::shared_ptr<const CudaLayer> of_width(std::size_t rows, const attention::Shape& shape) {
-  if (shape.size <= 32) return std::make_shared<Twin<32>>(rows, shape);
-  if (shape.size <= 64) return std::make_shared<Twin<64>>(rows, shape);
-  if (shape.size <= 128) return std::make_shared<Twin<128>>(rows, shape);
+  if (shape.size <= 32) return std::make_shared<Implementation<32>>(rows, shape);
+  if (shape.size <= 64) return std::make_shared<Implementation<64>>(rows, shape);
+  if (shape.size <= 128) return std::make_shared<Implementation<128>>(rows, shape);
   return nullptr;
 }
 
 std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision) {
-  constexpr std::size_t kMostTiles = 65535;  // blocks in a grid's second dimension
+  constexpr std::size_t most_tiles = 65535;  // CUDA's limit on blocks in a grid's second dimension
   const std::size_t heads = size_option(spec, "heads");
   const std::size_t context = size_option(spec, "context");
   const std::size_t hidden = spec.columns / 3;
   const std::size_t size = hidden / heads;
-  if (parts(context, attention::kTile) > kMostTiles) return nullptr;
+  if (ceil_div(context, attention::tile_rows) > most_tiles) return nullptr;
   const attention::Shape shape = {static_cast<int>(context), static_cast<int>(heads), static_cast<int>(size),
                                   1.0f / std::sqrt(static_cast<float>(size)), hidden};
   return precision == Precision::bf16 ? of_width<TensorCoreAttention>(spec.rows, shape)

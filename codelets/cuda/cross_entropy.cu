@@ -1,58 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cfloat>
 
+#include "codelets/cuda/kernels/arithmetic.hpp"
+#include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/losses.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-constexpr std::size_t kWarpColumns = 2048;  // wider rows have a block each,
-constexpr unsigned kManyThreads = 1024;     // so large that few run at a time and caches hold their rows
+// A warp takes a row of at most so many columns, a block a wider one.
+constexpr std::size_t most_warp_columns = 2048;
+constexpr unsigned wide_row_threads = 1024;  // blocks this large are few at a time, so caches hold their rows
 
-/// function(size, column) for all columns of a row, in packs of N from the first column on that begins one.
-template <class T, bool kBlock, int N, class Function>
+/// Calls function(size, column) for groups of `size` columns that together are the whole row: packs of N
+/// columns where packs are aligned, and single columns (size 1) before the first and after the last pack.
+template <class T, bool PerBlock, int N, class Function>
 __device__ void each_pack(const T* row, std::size_t columns, Function function) {
-  constexpr std::integral_constant<int, 1> kOne;
-  const unsigned lane = Team<kBlock>::lane();
+  constexpr std::integral_constant<int, 1> one;
+  const unsigned lane = Team<PerBlock>::lane();
   const auto past = reinterpret_cast<std::uintptr_t>(row) % (N * sizeof(T)) / sizeof(T);
   const std::size_t before = past == 0 ? 0 : N - past;
-  if (lane < before && lane < columns) function(kOne, std::size_t{lane});
+  if (lane < before && lane < columns) function(one, std::size_t{lane});
   std::size_t column = before + std::size_t{lane} * N;
-  for (; column + N <= columns; column += std::size_t{Team<kBlock>::size()} * N) {
+  for (; column + N <= columns; column += std::size_t{Team<PerBlock>::size()} * N) {
     function(std::integral_constant<int, N>{}, column);
   }
-  // At most one thread has a pack that the row does not fill.
-  for (; N > 1 && column < columns; ++column) function(kOne, column);
+  // At most one thread has the rest of the row: fewer columns than a pack.
+  for (; N > 1 && column < columns; ++column) function(one, column);
 }
 
-/// Of each row: its loss, and (softmax - one-hot) / rows.
-template <class T, bool kBlock, int N>
-__global__ void __launch_bounds__(kManyThreads)
+/// One team a row: losses[row] = log-sum-exp(x) - x[label], and gradient = (softmax(x) - one-hot(label)) /
+/// rows.
+template <class T, bool PerBlock, int N>
+__global__ void __launch_bounds__(wide_row_threads)
     forward_rows(std::size_t rows, std::size_t columns, const T* __restrict__ input,
                  const float* __restrict__ labels, T* __restrict__ gradient, float* __restrict__ losses) {
-  using Team = cuda::Team<kBlock>;
+  using Team = cuda::Team<PerBlock>;
   const std::size_t row = Team::row();
   if (row >= rows) return;
   const T* const x = input + row * columns;
   OnlineSoftmax own;
-  each_pack<T, kBlock, N>(x, columns, [&](auto size, std::size_t column) {
-    constexpr int kSize = decltype(size)::value;
-    const Values<kSize> v = load<kSize>(x + column);
-    float top = -FLT_MAX;  // not infinity, from which nothing is a number away
-    for (int k = 0; k < kSize; ++k) top = fmaxf(top, v[k]);
+  each_pack<T, PerBlock, N>(x, columns, [&](auto size, std::size_t column) {
+    constexpr int count = decltype(size)::value;
+    const Values<count> v = load<count>(x + column);
+    float top = -FLT_MAX;  // not -infinity: a difference of two infinities would be NaN
+    for (int k = 0; k < count; ++k) top = fmaxf(top, v[k]);
     own.raise(top);
-    for (int k = 0; k < kSize; ++k) own.sum += expf(v[k] - own.top);
+    for (int k = 0; k < count; ++k) own.sum += expf(v[k] - own.top);
   });
   const float top = Team::max(own.top);
   const float sum = Team::sum(own.sum * expf(own.top - top));
   const std::size_t label = index_of(labels[row], columns);
   const float n = static_cast<float>(rows);
   const float scale = 1.0f / (sum * n);
-  each_pack<T, kBlock, N>(x, columns, [&](auto size, std::size_t column) {
-    constexpr int kSize = decltype(size)::value;
-    Values<kSize> p = load<kSize>(x + column);
-    for (int k = 0; k < kSize; ++k) {
+  each_pack<T, PerBlock, N>(x, columns, [&](auto size, std::size_t column) {
+    constexpr int count = decltype(size)::value;
+    Values<count> p = load<count>(x + column);
+    for (int k = 0; k < count; ++k) {
       p[k] = expf(p[k] - top) * scale;
       if (column + static_cast<unsigned>(k) == label) p[k] -= 1.0f / n;
     }
@@ -71,27 +78,28 @@ class CrossEntropy final : public CudaLoss {
                std::span<float> mean, std::span<float> scratch) const noexcept override {
     const T* x = input.as<T>();
     T* gradient = stash.as<T>();
-    // Rows of odd numbers of columns do not begin packs, but each one of both arrays then is as far off.
-    with_packs<kPack<T>>(begin_packs(x, gradient), [&](auto size) {
+    // A row of x need not begin at a pack. With both arrays aligned, though, a row of x and the same row of
+    // the gradient are equally far from a pack, and each_pack() finds packs in both.
+    with_pack_size<pack_size<T>>(pack_aligned(x, gradient), [&](auto size) {
       const auto run = [&](auto kernel, const Grid& grid) {
         launch(on, "cross_entropy F", grid, kernel, rows_, columns_, x, target.data(), gradient,
                scratch.data());
       };
-      if (columns_ <= kWarpColumns) {
-        run(forward_rows<T, false, size>, warp_rows(rows_));
+      if (columns_ <= most_warp_columns) {
+        run(forward_rows<T, false, size>, warp_per_row(rows_));
       } else {
-        run(forward_rows<T, true, size>, block_rows(rows_, kManyThreads));
+        run(forward_rows<T, true, size>, block_per_row(rows_, wide_row_threads));
       }
     });
     if (mean.empty()) return;
-    launch(on, "cross_entropy F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
+    launch(on, "cross_entropy F", {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_, scratch.data(),
            static_cast<double>(rows_), mean.data());
   }
 
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
-    for_each_pack<Scaled<T>, kPack<T>>(on, "cross_entropy B", rows_ * columns_, stash.as<T>(),
-                                       input_gradient.as<T>(), scale);
+    for_each_pack<Scaled<T>, pack_size<T>>(on, "cross_entropy B", rows_ * columns_, stash.as<T>(),
+                                           input_gradient.as<T>(), scale);
   }
 
  private:
@@ -101,7 +109,7 @@ class CrossEntropy final : public CudaLoss {
 
 const bool registered =
     register_cuda_loss("cross_entropy", [](std::size_t rows, std::size_t columns, Precision precision) {
-      return make_twin<CudaLoss, CrossEntropy>(precision, rows, columns);
+      return make_for<CudaLoss, CrossEntropy>(precision, rows, columns);
     });
 
 }  // namespace

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/arithmetic.hpp"
+#include "codelets/cuda/kernels/column_sums.cuh"
+#include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-/// A warp a row.
+/// One warp a row: output[row] = tokens[ids[row]] + positions[row % context].
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t vocabulary,
                              std::size_t context, const float* __restrict__ ids, const T* __restrict__ tokens,
@@ -15,7 +19,7 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t 
   if (row >= rows) return;
   const T* const token = tokens + index_of(ids[row], vocabulary) * columns;
   const T* const position = positions + row % context * columns;
-  for (std::size_t c = std::size_t{Team<false>::lane()} * N; c < columns; c += kWarp * N) {
+  for (std::size_t c = std::size_t{Team<false>::lane()} * N; c < columns; c += warp_size * N) {
     Values<N> y = load<N>(token + c);
     const Values<N> at = load<N>(position + c);
     for (int k = 0; k < N; ++k) y[k] += at[k];
@@ -23,38 +27,41 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t 
   }
 }
 
-constexpr unsigned kWarps = 16;        // of a block that adds a token's gradients
-constexpr unsigned kRowsToFind = 256;  // by a warp, before it adds them
+constexpr unsigned adding_warps = 16;  // warps of a block that adds a token's gradients
+// Rows that a warp searches for the token before it adds those with it.
+constexpr unsigned rows_searched = 256;
 
-/// Where token ids are in the input.
+/// The token ids, one a row.
 struct Ids {
   const float* ids;
   std::size_t vocabulary;
   __device__ std::size_t at(std::size_t row) const { return index_of(ids[row], vocabulary); }
 
-  /// Of [first, last), the rows with the token, in order, as distances from the first; their number. By a
-  /// warp.
+  /// Searches the rows [first, last), but at most rows_searched of them, for the token. Writes the rows that
+  /// have it, relative to `first` and in ascending order, to `found` and returns their number. All lanes of a
+  /// warp call it together and share `found`.
   __device__ unsigned find(std::size_t token, std::size_t first, std::size_t last, unsigned* found) const {
-    const unsigned lane = threadIdx.x % kWarp;
-    float id[kRowsToFind / kWarp];
+    const unsigned lane = threadIdx.x % warp_size;
+    float id[rows_searched / warp_size];
 #pragma unroll
-    for (unsigned i = 0; i < kRowsToFind / kWarp; ++i) {
-      const std::size_t row = first + i * kWarp + lane;
+    for (unsigned i = 0; i < rows_searched / warp_size; ++i) {
+      const std::size_t row = first + i * warp_size + lane;
       id[i] = ids[row < last ? row : first];
     }
     unsigned count = 0;
 #pragma unroll
-    for (unsigned i = 0; i < kRowsToFind / kWarp; ++i) {
-      const bool same = first + i * kWarp + lane < last && index_of(id[i], vocabulary) == token;
-      const unsigned lanes = __ballot_sync(kAllLanes, same);
+    for (unsigned i = 0; i < rows_searched / warp_size; ++i) {
+      const bool same = first + i * warp_size + lane < last && index_of(id[i], vocabulary) == token;
+      const unsigned lanes = __ballot_sync(all_lanes, same);
       const unsigned before = lanes & ((1u << lane) - 1);
-      if (same) found[count + static_cast<unsigned>(__popc(before))] = i * kWarp + lane;
+      if (same) found[count + static_cast<unsigned>(__popc(before))] = i * warp_size + lane;
       count += static_cast<unsigned>(__popc(lanes));
     }
     return count;
   }
 
-  /// Whether a row before this one has its token. By the block, in which all get the same answer.
+  /// Whether a row before this one has the same token. All threads of a block call it together and get the
+  /// same answer.
   __device__ bool seen_before(std::size_t row) const {
     const std::size_t token = at(row);
     bool seen = false;
@@ -65,26 +72,27 @@ struct Ids {
   }
 };
 
-/// A block a token: each warp adds the rows of its share that have the token, in their order, then the warps'
-/// sums are added in turn. Atomic additions would have another order in each run. The token is the block's
-/// number or, with by_row, that of the row of this number, unless an earlier row has it: with more tokens
-/// than rows, most have none.
+/// One block a token: gradients[token] += the sum of dy over the rows that have the token. Each warp sums its
+/// share of the rows in ascending order, then the warps' sums are added in turn. The order is fixed, which
+/// that of atomic additions is not. blockIdx.x is the token. With `by_row`, for vocabularies larger than the
+/// number of rows, blockIdx.x is a row and the block does the row's token, unless an earlier row has the same
+/// token. blockIdx.y and gridDim.y divide the columns.
 template <class T, int N>
-__global__ void __launch_bounds__(kWarps* kWarp)
+__global__ void __launch_bounds__(adding_warps* warp_size)
     add_token_gradients(std::size_t rows, std::size_t columns, Ids ids, bool by_row, const T* __restrict__ dy,
                         float* __restrict__ gradients) {
-  constexpr unsigned kColumns = kWarp * N;
-  __shared__ unsigned found[kWarps][kRowsToFind];
-  __shared__ float sums[kWarps][kColumns];
+  constexpr unsigned block_columns = warp_size * N;
+  __shared__ unsigned found[adding_warps][rows_searched];
+  __shared__ float sums[adding_warps][block_columns];
   if (by_row && ids.seen_before(blockIdx.x)) return;
   const std::size_t token = by_row ? ids.at(blockIdx.x) : blockIdx.x;
-  const unsigned warp = threadIdx.x / kWarp;
-  const unsigned own = threadIdx.x % kWarp * N;
-  const std::size_t share = parts(rows, kWarps);
+  const unsigned warp = threadIdx.x / warp_size;
+  const unsigned own = threadIdx.x % warp_size * N;
+  const std::size_t share = ceil_div(rows, adding_warps);
   const std::size_t end = (warp + 1) * share < rows ? (warp + 1) * share : rows;
-  for (std::size_t start = blockIdx.y * kColumns; start < columns; start += gridDim.y * kColumns) {
+  for (std::size_t start = blockIdx.y * block_columns; start < columns; start += gridDim.y * block_columns) {
     Values<N> sum = {};
-    for (std::size_t first = warp * share; first < end; first += kRowsToFind) {
+    for (std::size_t first = warp * share; first < end; first += rows_searched) {
       const unsigned count = ids.find(token, first, end, found[warp]);
       __syncwarp();
       if (start + own < columns) {
@@ -102,7 +110,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     }
     for (int k = 0; k < N; ++k) sums[warp][own + static_cast<unsigned>(k)] = sum[k];
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < kColumns && start + i < columns; i += blockDim.x) {
+    for (unsigned i = threadIdx.x; i < block_columns && start + i < columns; i += blockDim.x) {
       float total = 0;
       for (const auto& of_warp : sums) total += of_warp[i];
       gradients[token * columns + start + i] += total;
@@ -127,13 +135,13 @@ class Embedding final : public CudaLayer {
     const T* tokens = parameters.as<T>();
     const T* positions = tokens + vocabulary_ * outputs_;
     T* y = output.as<T>();
-    with_packs<kPack<T>>(whole_packs() && begin_packs(tokens, positions, y), [&](auto size) {
-      launch(on, "embedding F", warp_rows(rows_), forward_rows<T, size>, rows_, outputs_, vocabulary_,
+    with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(tokens, positions, y), [&](auto size) {
+      launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, vocabulary_,
              context_, input.as<float>(), tokens, positions, y);
     });
   }
 
-  /// Token ids have no gradient: zero.
+  /// Token ids have no gradient: writes zeros.
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
                       ConstMemory /*output_gradient*/, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
@@ -147,20 +155,21 @@ class Embedding final : public CudaLayer {
     float* gradients = parameter_gradient.data();
     const Ids ids{stash.as<float>(), vocabulary_};
     const bool by_row = vocabulary_ > rows_;
-    with_packs<kPack<T>>(whole_packs() && begin_packs(dy), [&](auto size) {
+    with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(dy), [&](auto size) {
       const dim3 blocks(static_cast<unsigned>(by_row ? rows_ : vocabulary_),
-                        by_row ? 1 : static_cast<unsigned>(parts(outputs_, kWarp * size)));
-      launch(on, "embedding W", {blocks, dim3(kWarps * kWarp)}, add_token_gradients<T, size>, rows_, outputs_,
-             ids, by_row, dy, gradients);
+                        by_row ? 1 : static_cast<unsigned>(ceil_div(outputs_, warp_size * size)));
+      launch(on, "embedding W", {blocks, dim3(adding_warps * warp_size)}, add_token_gradients<T, size>, rows_,
+             outputs_, ids, by_row, dy, gradients);
     });
-    // Of the positions: over the sequences.
+    // The gradients of the positions: sums over the sequences, with a sequence as one row of context_ *
+    // outputs_ columns.
     const std::size_t sequence = context_ * outputs_;
-    sum_rows(on, "embedding W", rows_ / context_, sequence, Elements<T>{dy},
-             gradients + vocabulary_ * outputs_, {});
+    add_column_sums(on, "embedding W", rows_ / context_, sequence, Elements<T>{dy},
+                    gradients + vocabulary_ * outputs_, {});
   }
 
  private:
-  bool whole_packs() const noexcept { return outputs_ % kPack<T> == 0; }  // in each row
+  bool packs_fill_rows() const noexcept { return outputs_ % pack_size<T> == 0; }
 
   std::size_t rows_;
   std::size_t vocabulary_;
@@ -169,7 +178,7 @@ class Embedding final : public CudaLayer {
 };
 
 const bool registered = register_cuda_layer("embedding", [](const LayerSpec& spec, Precision precision) {
-  return make_twin<CudaLayer, Embedding>(precision, spec);
+  return make_for<CudaLayer, Embedding>(precision, spec);
 });
 
 }  // namespace

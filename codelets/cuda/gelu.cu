@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/device/keep_input.hpp"
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/kernels/arithmetic.hpp"
+#include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
+/// y = gelu(x), for for_each_pack().
 template <class T>
 struct Forward {
   const T* x;
@@ -18,6 +21,7 @@ struct Forward {
   }
 };
 
+/// dx = dy gelu'(x), for for_each_pack().
 template <class T>
 struct Backward {
   const T* x;
@@ -41,14 +45,14 @@ class Gelu final : public CudaLayer {
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     keep_input(on, "gelu F", input, stash, count_ * sizeof(T));
-    for_each_pack<Forward<T>, kPack<T>>(on, "gelu F", count_, input.as<T>(), output.as<T>());
+    for_each_pack<Forward<T>, pack_size<T>>(on, "gelu F", count_, input.as<T>(), output.as<T>());
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> /*scratch*/) const noexcept override {
-    for_each_pack<Backward<T>, kPack<T>>(on, "gelu B", count_, stash.as<T>(), output_gradient.as<T>(),
-                                         input_gradient.as<T>());
+    for_each_pack<Backward<T>, pack_size<T>>(on, "gelu B", count_, stash.as<T>(), output_gradient.as<T>(),
+                                             input_gradient.as<T>());
   }
 
  private:
@@ -56,7 +60,7 @@ class Gelu final : public CudaLayer {
 };
 
 const bool registered = register_cuda_layer("gelu", [](const LayerSpec& spec, Precision precision) {
-  return make_twin<CudaLayer, Gelu>(precision, spec);
+  return make_for<CudaLayer, Gelu>(precision, spec);
 });
 
 }  // namespace

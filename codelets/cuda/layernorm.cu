@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/kernels/column_sums.cuh"
+#include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
+/// One team a row: y = xhat * weight + bias with xhat = (x - mean) * scale, and scales[row] = scale = 1 /
+/// deviation. `parameters`: the weight, then the bias.
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
     forward_rows(std::size_t rows, Columns columns, const T* __restrict__ parameters,
                  const T* __restrict__ input, T* __restrict__ output, T* __restrict__ xhat,
                  float* __restrict__ scales) {
-  constexpr float kEpsilon = 1e-5f;
+  constexpr float epsilon = 1e-5f;
   constexpr int N = Columns::N;
   const std::size_t row = columns.row();
   if (row >= rows) return;
@@ -28,7 +32,7 @@ __global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce
     const Values<N> v = x.at(p, column);
     for (int k = 0; k < N; ++k) squares += (v[k] - mean) * (v[k] - mean);
   });
-  const float scale = 1.0f / sqrtf(columns.sum(squares) / n + kEpsilon);
+  const float scale = 1.0f / sqrtf(columns.sum(squares) / n + epsilon);
   if (columns.lane() == 0) scales[row] = scale;
   columns.each([&](unsigned p, unsigned column) {
     const Values<N> weight = load<N>(parameters + column);
@@ -41,8 +45,9 @@ __global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce
   });
 }
 
+/// One team a row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight.
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
     backward_rows(std::size_t rows, Columns columns, const T* __restrict__ weight, const T* __restrict__ xhat,
                   const float* __restrict__ scales, const T* __restrict__ output_gradient,
                   T* __restrict__ input_gradient) {
@@ -76,14 +81,15 @@ __global__ void __launch_bounds__(Columns::kBlockThreads, Columns::kBlocksAtOnce
   });
 }
 
-/// The terms of the gradients of weight and bias, from one reading.
+/// The terms of both parameters' gradients, dy * xhat for the weight and dy for the bias. Both are summed in
+/// one pass over the arrays.
 template <class T>
 struct GradientTerms {
-  static constexpr int kSums = 2;
-  static constexpr int kPack = cuda::kPack<T>;
+  static constexpr int sums_per_column = 2;
+  static constexpr int pack_size = cuda::pack_size<T>;
   const T* xhat;
   const T* dy;
-  [[nodiscard]] bool begin_packs() const { return cuda::begin_packs(xhat, dy); }
+  [[nodiscard]] bool pack_aligned() const { return cuda::pack_aligned(xhat, dy); }
   template <int N>
   struct Loaded {
     Pack<T, N> xhat;
@@ -94,7 +100,7 @@ struct GradientTerms {
     return {load_pack<N>(xhat + i), load_pack<N>(dy + i)};
   }
   template <int N>
-  __device__ static void add(const Loaded<N>& loaded, Values<N> (&sums)[kSums]) {
+  __device__ static void add(const Loaded<N>& loaded, Values<N> (&sums)[sums_per_column]) {
     const Values<N> v = floats(loaded.xhat);
     const Values<N> d = floats(loaded.dy);
     for (int k = 0; k < N; ++k) {
@@ -110,14 +116,14 @@ class LayerNorm final : public CudaLayer {
  public:
   explicit LayerNorm(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {}
 
-  std::size_t scratch_size() const override { return sum_rows_scratch(2 * columns_); }
+  std::size_t scratch_size() const override { return column_sums_scratch(2 * columns_); }
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     const T* x = input.as<T>();
     T* y = output.as<T>();
     T* xhat = stash.as<T>();
-    divide(begin_packs(parameters.as<T>(), x, y, xhat), [&](auto columns, const Grid& grid) {
+    divide(pack_aligned(parameters.as<T>(), x, y, xhat), [&](auto columns, const Grid& grid) {
       launch(on, "layernorm F", grid, forward_rows<T, decltype(columns)>, rows_, columns, parameters.as<T>(),
              x, y, xhat, floats_behind<T>(stash, rows_ * columns_));
     });
@@ -129,7 +135,7 @@ class LayerNorm final : public CudaLayer {
     const T* xhat = stash.as<T>();
     const T* dy = output_gradient.as<T>();
     T* dx = input_gradient.as<T>();
-    divide(begin_packs(parameters.as<T>(), xhat, dy, dx), [&](auto columns, const Grid& grid) {
+    divide(pack_aligned(parameters.as<T>(), xhat, dy, dx), [&](auto columns, const Grid& grid) {
       launch(on, "layernorm B", grid, backward_rows<T, decltype(columns)>, rows_, columns, parameters.as<T>(),
              xhat, floats_behind<T>(stash, rows_ * columns_), dy, dx);
     });
@@ -138,15 +144,17 @@ class LayerNorm final : public CudaLayer {
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
                         std::span<float> parameter_gradient,
                         std::span<float> scratch) const noexcept override {
-    sum_rows(on, "layernorm W", rows_, columns_, GradientTerms<T>{stash.as<T>(), output_gradient.as<T>()},
-             parameter_gradient.data(), scratch);
+    add_column_sums(on, "layernorm W", rows_, columns_,
+                    GradientTerms<T>{stash.as<T>(), output_gradient.as<T>()}, parameter_gradient.data(),
+                    scratch);
   }
 
  private:
-  /// function(columns, grid), with packs where all arrays begin some and rows are whole ones.
+  /// Calls function(columns, grid) of divide_rows(), with packs where all arrays and all rows consist of
+  /// whole packs.
   template <class Function>
-  void divide(bool arrays_begin_packs, Function function) const noexcept {
-    divide_rows<T>(rows_, columns_, arrays_begin_packs && columns_ % kPack<T> == 0, function);
+  void divide(bool arrays_aligned, Function function) const noexcept {
+    divide_rows<T>(rows_, columns_, arrays_aligned && columns_ % pack_size<T> == 0, function);
   }
 
   std::size_t rows_;
@@ -154,7 +162,7 @@ class LayerNorm final : public CudaLayer {
 };
 
 const bool registered = register_cuda_layer("layernorm", [](const LayerSpec& spec, Precision precision) {
-  return make_twin<CudaLayer, LayerNorm>(precision, spec);
+  return make_for<CudaLayer, LayerNorm>(precision, spec);
 });
 
 }  // namespace

@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "codelets/cuda/device/keep_input.hpp"
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/kernels/column_sums.cuh"
+#include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/matrix/multiply.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
@@ -23,7 +24,7 @@ class Linear final : public CudaLayer {
 
   std::size_t scratch_size() const override {
     return std::max({multiply_scratch(rows_, outputs_), multiply_scratch(rows_, inputs_),
-                     multiply_scratch(inputs_, outputs_), bias_ ? sum_rows_scratch(outputs_) : 0});
+                     multiply_scratch(inputs_, outputs_), bias_ ? column_sums_scratch(outputs_) : 0});
   }
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
@@ -53,12 +54,13 @@ class Linear final : public CudaLayer {
       multiply<T, float>(on, compute_, transpose(dy), x, 1, {dw, outputs_, inputs_}, nullptr, scratch);
     }
     if (bias_) {
-      sum_rows(on, "linear W", rows_, outputs_, Elements<T>{dy.data}, dw + inputs_ * outputs_, scratch);
+      add_column_sums(on, "linear W", rows_, outputs_, Elements<T>{dy.data}, dw + inputs_ * outputs_,
+                      scratch);
     }
   }
 
  private:
-  /// The weight as the [inputs, outputs] factor, or its transpose.
+  /// The weight as an [inputs, outputs] operand, or with `transposed` as [outputs, inputs].
   Matrix<const T> weight(ConstMemory parameters, bool transposed) const noexcept {
     if (conv1d_) return {parameters.as<T>(), inputs_, outputs_, transposed};
     return {parameters.as<T>(), outputs_, inputs_, !transposed};
@@ -73,7 +75,7 @@ class Linear final : public CudaLayer {
 };
 
 const bool registered = register_cuda_layer("linear", [](const LayerSpec& spec, Precision precision) {
-  return make_twin<CudaLayer, Linear>(precision, spec, precision);
+  return make_for<CudaLayer, Linear>(precision, spec, precision);
 });
 
 }  // namespace

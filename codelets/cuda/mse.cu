@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/losses.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-/// Of each row: the errors, and the sum of their squares.
+/// One warp a row: errors = input - target, and squares[row] = the sum of the row's squared errors.
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* __restrict__ input,
                              const float* __restrict__ target, T* __restrict__ errors,
@@ -14,7 +17,7 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* __r
   const unsigned lane = Team<false>::lane();
   if (row >= rows) return;
   float sum = 0;
-  for (std::size_t column = std::size_t{lane} * N; column < columns; column += kWarp * N) {
+  for (std::size_t column = std::size_t{lane} * N; column < columns; column += warp_size * N) {
     const std::size_t i = row * columns + column;
     Values<N> error = load<N>(input + i);
     const Values<N> wanted = load<N>(target + i);
@@ -38,21 +41,21 @@ class MeanSquaredError final : public CudaLoss {
                std::span<float> mean, std::span<float> scratch) const noexcept override {
     const T* x = input.as<T>();
     T* errors = stash.as<T>();
-    const bool packs = columns_ % kPack<T> == 0 && begin_packs(x, target.data(), errors);
-    with_packs<kPack<T>>(packs, [&](auto size) {
-      launch(on, "mse F", warp_rows(rows_), forward_rows<T, size>, rows_, columns_, x, target.data(), errors,
-             scratch.data());
+    const bool packs = columns_ % pack_size<T> == 0 && pack_aligned(x, target.data(), errors);
+    with_pack_size<pack_size<T>>(packs, [&](auto size) {
+      launch(on, "mse F", warp_per_row(rows_), forward_rows<T, size>, rows_, columns_, x, target.data(),
+             errors, scratch.data());
     });
     if (mean.empty()) return;
-    launch(on, "mse F", {dim3(1), dim3(kThreads)}, sum_of_rows<float>, rows_, scratch.data(),
+    launch(on, "mse F", {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_, scratch.data(),
            static_cast<double>(rows_ * columns_), mean.data());
   }
 
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
     const float factor = 2.0f * scale / static_cast<float>(rows_ * columns_);
-    for_each_pack<Scaled<T>, kPack<T>>(on, "mse B", rows_ * columns_, stash.as<T>(), input_gradient.as<T>(),
-                                       factor);
+    for_each_pack<Scaled<T>, pack_size<T>>(on, "mse B", rows_ * columns_, stash.as<T>(),
+                                           input_gradient.as<T>(), factor);
   }
 
  private:
@@ -62,7 +65,7 @@ class MeanSquaredError final : public CudaLoss {
 
 const bool registered =
     register_cuda_loss("mse", [](std::size_t rows, std::size_t columns, Precision precision) {
-      return make_twin<CudaLoss, MeanSquaredError>(precision, rows, columns);
+      return make_for<CudaLoss, MeanSquaredError>(precision, rows, columns);
     });
 
 }  // namespace

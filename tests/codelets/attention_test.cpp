@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only GPUs do in attention, and the emulator.
+// What attention does on GPUs only, real or emulated.
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -12,17 +12,18 @@ namespace {
 
 using namespace testing;
 
-// The passes of attention on arrays at multiples of 4 bytes only, which cannot be copied by 16.
+// Arrays that begin at a multiple of 4 bytes but not of 16 cannot be copied 16 bytes at a time.
 TEST(Bf16Attention, TakesArraysThatBeginAnywhere) {
   if (!Gpu::missing().empty()) GTEST_SKIP() << "no CUDA device: " << Gpu::missing();
   const Gpu gpu;
   const auto layer = make_layer({"attention", "a", 20, 48, {{"heads", 2}, {"context", 10}}}, Precision::bf16);
   const Floats x = encoded(Precision::bf16, random_floats(20 * 48, 1));
   const Floats g = encoded(Precision::bf16, random_floats(20 * 16, 2));
-  // So many words later than a multiple of 16 bytes: what is read, and what is written.
+  // Runs F and B with the arrays that they read, and those that they write, so many words behind a multiple
+  // of 16 bytes.
   const auto results_at = [&](std::size_t read, std::size_t written) {
     const auto put = [&](const Floats& values) {
-      Floats later(read, kPoison);
+      Floats later(read, poison_value);
       later.insert(later.end(), values.begin(), values.end());
       return DeviceFloats(gpu, later);
     };

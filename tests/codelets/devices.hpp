@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices on which one test source runs: the CPU, and a GPU where the program was compiled with CUDA's
-// headers (STARPIPE_TEST_CUDA) or with those of tests/codelets/emulated_cuda.
+// The devices on which a test runs: the CPU, and with STARPIPE_TEST_CUDA a GPU, which is an emulated one when
+// the program was compiled with the headers of tests/codelets/emulated_cuda.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ class Device {
   [[nodiscard]] virtual const Backend& backend() const = 0;
   [[nodiscard]] virtual bool is_gpu() const = 0;
   [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t size) const = 0;
-  /// Between the host and the device, either way, after all that the backend was asked for.
+  /// Copies `size` floats between the host and the device, either way, after waiting for all work of the
+  /// backend.
   virtual void copy(const float* from, float* to, std::size_t size) const = 0;
 };
 
@@ -74,7 +75,7 @@ class Gpu final : public Device {
     cuda::check(cudaMemcpy(to, from, size * sizeof(float), cudaMemcpyDefault), "copy");
   }
 
-  /// Why there is none, or an empty string.
+  /// Why there is no GPU; an empty string when there is one.
   static std::string missing() {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
@@ -89,7 +90,7 @@ class Gpu final : public Device {
 
 #endif
 
-/// "cpu" or "cuda". Null, with the reason, when there is no such device.
+/// `kind`: "cpu" or "cuda". Null, with the `reason` set, when there is no such device.
 inline std::unique_ptr<Device> make_device(const std::string& kind, std::string& reason) {
   if (kind == "cpu") return std::make_unique<Cpu>();
 #ifdef STARPIPE_TEST_CUDA
@@ -101,17 +102,18 @@ inline std::unique_ptr<Device> make_device(const std::string& kind, std::string&
   return nullptr;
 }
 
-/// NaN as a float and as two bf16.
-inline const float kPoison = std::bit_cast<float>(0x7fc07fc0u);
+/// A word that is NaN both as a float and as two bf16.
+inline const float poison_value = std::bit_cast<float>(0x7fc07fc0u);
 
-/// Numbers as an array in the precision, and back.
+/// The numbers as an array in the precision.
 inline Floats encoded(Precision precision, const Floats& values) {
   if (precision != Precision::bf16) return values;
   Floats array(words(precision, values.size()), 0.0f);
   round_to_bf16(values, array);
   return array;
 }
-/// The array has `elements` numbers, and `floats` behind it.
+/// The numbers of an array in the precision, as floats: its `elements` numbers, then the `floats` behind
+/// them.
 inline Floats decoded(Precision precision, const Floats& array, std::size_t elements,
                       std::size_t floats = 0) {
   if (precision != Precision::bf16) return array;
@@ -122,45 +124,47 @@ inline Floats decoded(Precision precision, const Floats& array, std::size_t elem
   return values;
 }
 
-/// Words on a device between guards that must stay. They start `shift` words after a multiple of 64 bytes.
+/// Words in a device's memory, between guards that nobody may overwrite. They begin `shift` words after a
+/// multiple of 64 bytes.
 class DeviceFloats {
  public:
   DeviceFloats(const Device& device, std::span<const float> start, std::size_t shift = 0)
-      : device_(device), first_(kGuard + shift), size_(start.size()) {
-    Floats all(first_ + size_ + kGuard, kMark);
+      : device_(device), first_(guard_words + shift), size_(start.size()) {
+    Floats all(first_ + size_ + guard_words, guard_value);
     std::copy(start.begin(), start.end(), all.begin() + static_cast<std::ptrdiff_t>(first_));
     memory_ = device.allocate(all.size());
     device.copy(all.data(), memory_.get(), all.size());
   }
-  /// Poisoned.
+  /// `size` words of poison_value.
   DeviceFloats(const Device& device, std::size_t size, std::size_t shift = 0)
-      : DeviceFloats(device, Floats(size, kPoison), shift) {}
+      : DeviceFloats(device, Floats(size, poison_value), shift) {}
 
   std::span<float> span() { return {memory_.get() + first_, size_}; }
   operator std::span<float>() { return span(); }
   operator std::span<const float>() { return span(); }
 
+  /// The words, on the host. Expects that the guards are untouched; `what` names the array in failures.
   Floats read(const std::string& what) const {
-    Floats all(first_ + size_ + kGuard);
+    Floats all(first_ + size_ + guard_words);
     device_.copy(memory_.get(), all.data(), all.size());
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first_);
     const auto end = begin + static_cast<std::ptrdiff_t>(size_);
-    const auto is_mark = [](float value) { return value == kMark; };
+    const auto is_mark = [](float value) { return value == guard_value; };
     EXPECT_TRUE(std::all_of(all.begin(), begin, is_mark)) << what << ": written before its start";
     EXPECT_TRUE(std::all_of(end, all.end(), is_mark)) << what << ": written past its end";
     return {begin, end};
   }
 
  private:
-  static constexpr std::size_t kGuard = 16;
-  static constexpr float kMark = 12345.0f;
+  static constexpr std::size_t guard_words = 16;
+  static constexpr float guard_value = 12345.0f;
   const Device& device_;
   std::size_t first_;
   std::size_t size_;
   std::shared_ptr<float> memory_;
 };
 
-/// |a - b| <= tolerance * the largest |b|, element by element; NaN is never close.
+/// Expects |a[i] - b[i]| <= tolerance * max |b| for each i. NaN is never close.
 template <class Values>
 void expect_close(std::span<const float> a, const Values& b, const std::string& what, double tolerance) {
   ASSERT_EQ(a.size(), b.size()) << what;

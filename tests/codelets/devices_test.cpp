@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses, the optimizers and what stages do in between, on each device against what is exact.
+// Losses, optimizers and the other functions of a Backend, on each device, against exact results; and whole
+// stages against the CPU.
 #include <cstring>
 #include <limits>
 #include <tuple>
@@ -49,12 +50,12 @@ TEST_P(LossPasses, AreExact) {
   };
   expect_close(numbers_of(stash), kept, "stash", tolerance_);
 
-  // Without the value, as where F is computed again.
+  // Without the mean loss, as F runs for the second time under recomputation.
   DeviceFloats again = poisoned(loss->stash_words());
   on().forward(*loss, input, on_device, again, {}, scratch);
   EXPECT_EQ(numbers_of(again), numbers_of(stash));
 
-  // Wherever arrays start.
+  // Arrays may begin at any word: shifts one of the four arrays at a time.
   for (int shifted = 0; shifted < 4; ++shifted) {
     const auto shift = [shifted](int array) { return array == shifted ? std::size_t{1} : std::size_t{0}; };
     DeviceFloats input_there = put_array(x, shift(0));
@@ -79,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(All, LossPasses,
                          ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
                                             ::testing::Values(1, 3, 300), ::testing::Values(1, 50)),
                          loss_label);
-// Rows of whole packs, and those too wide for a warp, which begin packs or do not.
+// Rows of 64 columns are whole packs. Wider rows than a warp takes: 2051 columns are no whole packs, 4096
+// are.
 INSTANTIATE_TEST_SUITE_P(Wide, LossPasses,
                          ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
                                             ::testing::Values(3), ::testing::Values(64, 2051, 4096)),
@@ -88,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Wide, LossPasses,
 class Devices : public OnDevice, public ::testing::WithParamInterface<Target> {
  protected:
   void SetUp() override { start(GetParam()); }
-  void expect_stages_of_the_cpu(ModelConfig config, int microbatch_size, int stages) const;
+  void expect_results_of_the_cpu(ModelConfig config, int microbatch_size, int stages) const;
 };
 
 TEST_P(Devices, Optimizers) {
@@ -157,14 +159,14 @@ TEST_P(Devices, Memory) {
   EXPECT_EQ(read(sum, "columns"), columns);
 }
 
-// By the definition: 8 bits of mantissa, ties to the even one.
+// By the definition of bf16: 8 bits of mantissa, ties to even.
 TEST_P(Devices, RoundToBf16) {
-  constexpr float kTop = std::numeric_limits<float>::max();
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float largest = std::numeric_limits<float>::max();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
   const Floats from = {1, 1.00390625f, 1.01171875f,  -1.00390625f, 1.003907f, 3.14159265f,
-                       0, -0x1p-130f,  0x1.02p-126f, kTop,         kInfinity, 1.9999f};
-  const Floats to = {1, 1,          1.015625f,    -1,        1.0078125f, 3.140625f,
-                     0, -0x1p-130f, 0x1.02p-126f, kInfinity, kInfinity,  2};
+                       0, -0x1p-130f,  0x1.02p-126f, largest,      infinity,  1.9999f};
+  const Floats to = {1, 1,          1.015625f,    -1,       1.0078125f, 3.140625f,
+                     0, -0x1p-130f, 0x1.02p-126f, infinity, infinity,   2};
   for (const auto& [of_floats, of_rounded] : {std::pair(0, 0), std::pair(1, 0), std::pair(0, 1)}) {
     DeviceFloats floats = put(from, of_floats);
     DeviceFloats rounded = poisoned(words(Precision::bf16, from.size()), of_rounded);
@@ -173,11 +175,12 @@ TEST_P(Devices, RoundToBf16) {
   }
 }
 
-/// The passes of a stage, as they run on `device`.
+/// The results of a stage's passes: F, then B and W (split), then BW (fused).
 struct StageResults {
   Floats output, input_gradient, split, fused;
 };
 
+/// Runs all passes of a stage on `device`. p: parameters, x: input, t: target, g: gradient of the output.
 StageResults run_stage(const Device& device, const Stage& stage, const Floats& p, const Floats& x,
                        const Floats& t, const Floats& g, bool source) {
   const Backend& on = device.backend();
@@ -211,10 +214,10 @@ StageResults run_stage(const Device& device, const Stage& stage, const Floats& p
           split.read("gradient of B and W"), fused.read("gradient of BW")};
 }
 
-void Devices::expect_stages_of_the_cpu(ModelConfig config, int microbatch_size, int stages) const {
+void Devices::expect_results_of_the_cpu(ModelConfig config, int microbatch_size, int stages) const {
   config.precision = precision_;
   const Network network = build_network(config, microbatch_size, stages);
-  // In bf16 both devices round between layers, and a block has ten in a row.
+  // In bf16 both devices round between layers, and a transformer block has ten layers in a row.
   const double tolerance = precision_ == Precision::bf16 ? 4 * tolerance_ : tolerance_;
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     const Stage& stage = network.stages[s];
@@ -241,10 +244,10 @@ TEST_P(Devices, StagesAreThoseOfTheCpu) {
   config.hidden = 24;
   config.heads = 2;
   config.context = 33;
-  expect_stages_of_the_cpu(config, 2, 3);
+  expect_results_of_the_cpu(config, 2, 3);
 }
 
-// Of odd sizes, so that weights and biases start at any element.
+// Odd sizes, so that weights and biases begin at any element.
 TEST_P(Devices, LayersMayStartAnywhere) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   ModelConfig config;
@@ -252,7 +255,7 @@ TEST_P(Devices, LayersMayStartAnywhere) {
   config.inputs = 5;
   config.hidden = 7;
   config.outputs = 3;
-  expect_stages_of_the_cpu(config, 33, 1);
+  expect_results_of_the_cpu(config, 33, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Devices, targets, [](const auto& test) { return label(test.param); });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers and losses compute, as one would write it down, in double; gradients by differences of it.
+// The definitions of layers and losses, computed in double as one would write them down, and their
+// derivatives by finite differences.
 #pragma once
 
 #include <cmath>
@@ -98,7 +99,7 @@ inline Doubles exact_attention(const LayerSpec& spec, const Doubles& qkv) {
   return y;
 }
 
-/// F of a layer.
+/// The output of a layer's F.
 inline Doubles exact(const LayerSpec& spec, const Doubles& parameters, const Doubles& input) {
   if (spec.kind == "linear") return exact_linear(spec, parameters, input);
   if (spec.kind == "layernorm") return exact_layernorm(spec, parameters, input);
@@ -108,7 +109,7 @@ inline Doubles exact(const LayerSpec& spec, const Doubles& parameters, const Dou
   throw std::logic_error("no exact " + spec.kind);
 }
 
-/// The mean loss.
+/// The mean loss over the rows.
 inline double exact_loss(const std::string& kind, std::size_t rows, std::size_t columns, const Doubles& x,
                          const Doubles& target) {
   double total = 0;

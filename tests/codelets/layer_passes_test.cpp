@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every pass of every layer on each device against what is exact.
+// Every pass of every layer, on each device, against exact results.
 #include <cstring>
 #include <limits>
 #include <set>
@@ -16,7 +16,7 @@ using namespace testing;
 struct Case {
   std::string label;
   LayerSpec spec;
-  std::size_t ids = 0;  // the input is token ids below this
+  std::size_t ids = 0;  // if not 0, the input is token ids below it
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
@@ -29,7 +29,7 @@ LayerSpec attention(std::size_t sequences, std::size_t context, std::size_t head
           {{"heads", static_cast<double>(heads)}, {"context", static_cast<double>(context)}}};
 }
 
-// Shapes that do not fill the last warp, block or tile, and some that are one element.
+// Shapes whose last warp, block or tile is not full, and some of a single element.
 std::vector<Case> cases() {
   const auto embedding = [](double vocabulary, double context, double outputs) {
     return LayerSpec{
@@ -39,16 +39,16 @@ std::vector<Case> cases() {
       {"linear", {"linear", "l", 70, 33, {{"outputs", 45}}}},
       {"linear_aligned", {"linear", "l", 64, 32, {{"outputs", 48}}}},
       {"linear_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}}},
-      // A bias of one column, which cuBLAS may not add.
+      // A bias of one column, for which cuBLASLt may have no algorithm.
       {"linear_one_output", {"linear", "l", 70, 33, {{"outputs", 1}}}},
       {"linear_conv1d", {"linear", "l", 150, 7, {{"outputs", 33}, {"conv1d", 1}}}},
       {"linear_conv1d_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}, {"bias", 0}}}},
-      // Without a bias, which the product could cancel: bounds are relative to the largest result.
+      // Without a bias: it could cancel the product, and bounds are relative to the largest result.
       {"linear_one", {"linear", "l", 1, 1, {{"outputs", 1}, {"bias", 0}}}},
       {"layernorm", {"layernorm", "n", 150, 33, {}}},
       {"layernorm_wide", {"layernorm", "n", 5, 300, {}}},
-      // What a warp, a block and neither holds of a row, in packs; and rows of blocks that are not whole
-      // packs.
+      // Rows of packs that a warp holds in registers, that a block holds, and that neither holds; and rows
+      // for a block that are not whole packs.
       {"layernorm_packs", {"layernorm", "n", 70, 40, {}}},
       {"layernorm_packs_of_warp", {"layernorm", "n", 9, 512, {}}},
       {"layernorm_packs_of_block", {"layernorm", "n", 3, 1544, {}}},
@@ -83,7 +83,8 @@ std::vector<Case> linear_cases() {
   return all;
 }
 
-// More than two blocks of the GPU's kernels, which are larger in bf16, for each width of their tiles.
+// Contexts of more than two blocks of the bf16 kernels (which are larger than in fp32), for each width of
+// their tiles.
 std::vector<Case> bf16_cases() {
   return {{"attention_blocks", attention(1, 270, 1, 8)},
           {"attention_wide_blocks", attention(1, 257, 1, 64)},
@@ -110,14 +111,14 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
   enum class Array { parameters, input, weights, output, stash, input_gradient, gradient, scratch };
   using Arrays = std::set<Array>;
 
-  /// F, B and W. `start` is what is in the weights' gradient before; arrays that are shifted start at
-  /// addresses that are only multiples of an element's size.
+  /// Runs F, B and W. `start` is the value of each element of the weights' gradient before W. The `shifted`
+  /// arrays begin at addresses that are multiples of an element's size only.
   Results run(float start, const Arrays& shifted = {}) const { return run(start, *device_, shifted); }
   Results run(float start, const Device& device, const Arrays& shifted = {}) const {
     const auto shift = [&](Array array) { return shifted.count(array); };
     const Precision of_input = layer_->reads_ids() ? Precision::fp32 : precision_;
     const Floats encoded_input = encoded(of_input, input_);
-    // Weights start at any element.
+    // Parameters may begin at any element, so they are shifted by bytes.
     Floats encoded_parameters = encoded(precision_, parameters_);
     const std::size_t parameter_words = encoded_parameters.size();
     const std::size_t bytes = shift(Array::parameters) * element_bytes(precision_);
@@ -199,8 +200,8 @@ TEST_P(LayerPasses, AreBitwiseTheSameTwice) {
   EXPECT_EQ(a.parameter_gradient, b.parameter_gradient);
 }
 
-// Stages have the arrays of layers one after the other, however many words they have. In turn, each pass has
-// one that is shifted.
+// Stages place the arrays of layers one behind the other, so arrays may begin anywhere. Shifts arrays in
+// groups such that every array of every pass is shifted once.
 TEST_P(LayerPasses, AreExactWhereverArraysStart) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   const Results expected = run(0);
@@ -216,19 +217,19 @@ TEST_P(LayerPasses, AreExactWhereverArraysStart) {
   }
 }
 
-// So that a micro-batch's F and B may be on different kinds of devices.
+// F and B of a micro-batch may run on different kinds of devices, so all devices have the same stash.
 TEST_P(LayerPasses, KeepTheStashOfTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   expect_close(run(0).stash, run(0, Cpu()).stash, "stash", tolerance_);
 }
 
-// Stages have it written there.
+// Stages place the input of such a layer at the beginning of its stash.
 TEST_P(LayerPasses, FindTheirInputInTheStash) {
   if (!layer_->keeps_input()) return;
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   const Results apart = run(0);
   const Floats input = encoded(precision_, input_);
-  Floats start(layer_->stash_words(), kNaN);
+  Floats start(layer_->stash_words(), not_a_number);
   std::ranges::copy(input, start.begin());
   DeviceFloats stash = put(start);
   DeviceFloats parameters = put_array(parameters_);
@@ -250,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Target{"cuda", Precision::fp32}, Target{"cuda", Precision::bf16}),
                        ::testing::ValuesIn(cases())),
     name_of_passes);
-// In which all but linear layers are those of fp32.
+// Only linear layers differ between TF32 and fp32.
 INSTANTIATE_TEST_SUITE_P(Tf32, LayerPasses,
                          ::testing::Combine(::testing::Values(Target{"cuda", Precision::tf32}),
                                             ::testing::ValuesIn(linear_cases())),
@@ -260,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(Bf16, LayerPasses,
                                             ::testing::ValuesIn(bf16_cases())),
                          name_of_passes);
 
-// Else the bounds of TF32 would be those of fp32, and nobody would notice that it is not there.
+// The tests above would also pass if TF32 computed in fp32, so this one expects different results.
 TEST(Tf32, MultipliesOtherwise) {
 #ifndef STARPIPE_TEST_CUDA
   GTEST_SKIP() << "built without CUDA";

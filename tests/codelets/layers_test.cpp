@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every layer and loss against central differences, and against formulas written down once more in double.
+// Every layer and loss on the CPU: gradients against central differences, results against their formulas in
+// double.
 #include <array>
 #include <cmath>
 #include <ostream>
@@ -21,7 +22,7 @@ using namespace testing;
 struct Case {
   std::string label;
   LayerSpec spec;
-  bool ids = false;  // the input is token ids
+  bool ids = false;  // whether the input is token ids
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
@@ -38,7 +39,7 @@ std::vector<Case> cases() {
       {"gelu", {"gelu", "g", 7, 9, {}}},
       {"attention", {"attention", "a", 10, 24, {{"heads", 2}, {"context", 5}}}},
       {"attention_one_token", {"attention", "a", 3, 12, {{"heads", 2}, {"context", 1}}}},
-      // Two and three blocks of query rows, the last one not full.
+      // Two and three blocks of queries, the last block not full.
       {"attention_blocks", {"attention", "a", 160, 12, {{"heads", 2}, {"context", 80}}}},
       {"attention_long", {"attention", "a", 130, 12, {{"heads", 1}, {"context", 130}}}},
   };
@@ -92,7 +93,7 @@ class Layers : public ::testing::TestWithParam<Case> {
   std::unique_ptr<Layer> layer_;
   Floats parameters_;
   Floats input_;
-  Floats weights_;  // of the outputs in the scalar whose gradient is taken
+  Floats weights_;  // the scalar whose gradient is taken is the dot product of the output and these
 };
 
 TEST_P(Layers, InputGradientIsThatOfFiniteDifferences) {
@@ -132,7 +133,7 @@ TEST_P(Layers, WeightGradientsAreAdded) {
 
 TEST_P(Layers, NaNIsNotHidden) {
   if (GetParam().ids) GTEST_SKIP() << "ids";
-  input_[input_.size() - 1] = kNaN;
+  input_[input_.size() - 1] = not_a_number;
   Floats output(layer_->rows() * layer_->output_columns());
   Floats stash(layer_->stash_size());
   Floats scratch(layer_->scratch_size());
@@ -166,9 +167,9 @@ TEST(Registry, RefusesWhatALayerCannotBe) {
 }
 
 Floats run(const Layer& layer, const Floats& parameters, const Floats& input, Floats* kept = nullptr) {
-  Floats output(layer.rows() * layer.output_columns(), kNaN);
-  Floats stash(layer.stash_size(), kNaN);
-  Floats scratch(layer.scratch_size(), kNaN);
+  Floats output(layer.rows() * layer.output_columns(), not_a_number);
+  Floats stash(layer.stash_size(), not_a_number);
+  Floats scratch(layer.scratch_size(), not_a_number);
   layer.forward(parameters, input, output, stash, scratch);
   if (kept != nullptr) *kept = stash;
   return output;
@@ -185,7 +186,7 @@ TEST(Exp, IsThatOfTheLibraryToThreeRoundings) {
   EXPECT_LT(cpu::exp_of(-1e30f), 1e-37f);
   EXPECT_GT(cpu::exp_of(1e30f), 1e38f);
   EXPECT_LT(cpu::exp_of(-std::numeric_limits<float>::infinity()), 1e-37f);
-  EXPECT_TRUE(std::isnan(cpu::exp_of(kNaN)));
+  EXPECT_TRUE(std::isnan(cpu::exp_of(not_a_number)));
 }
 
 TEST(Sums, DoNotDependOnTheLanes) {
@@ -254,7 +255,7 @@ TEST(Gelu, IsTheTanhApproximation) {
   }
 }
 
-/// Attention as one would explain it, in double.
+/// The definition of attention, computed in double.
 std::vector<double> plain_attention(const Floats& qkv, std::size_t rows, std::size_t hidden,
                                     std::size_t heads, std::size_t context) {
   const std::size_t size = hidden / heads;
@@ -318,8 +319,8 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   const auto layer = make_layer({"attention", "a", 8, 12, {{"heads", 1}, {"context", 8}}});
   Floats stash;
   for (const float y : run(*layer, {}, random_floats(96, 1, 300), &stash)) EXPECT_TRUE(std::isfinite(y));
-  Floats dx(96, kNaN);
-  Floats scratch(layer->scratch_size(), kNaN);
+  Floats dx(96, not_a_number);
+  Floats scratch(layer->scratch_size(), not_a_number);
   layer->backward_input({}, stash, random_floats(32, 2), dx, scratch);
   for (const float value : dx) EXPECT_TRUE(std::isfinite(value));
 }

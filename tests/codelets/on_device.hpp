@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of passes on each device have in common. Inputs are new in each run; a failure prints the seed,
-// STARPIPE_TEST_SEED repeats it.
+// What the tests of passes on each device share. Inputs are random and new in each run. A failure prints the
+// run's seed, and the environment variable STARPIPE_TEST_SEED repeats the run.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,7 @@
 
 namespace starpipe::model::testing {
 
+/// Random normal numbers. `stream`: different streams give different numbers.
 inline Floats random(std::size_t count, std::uint64_t stream, double deviation = 1) {
   return random_floats(count, seed() * 100 + stream, deviation);
 }
@@ -35,7 +36,7 @@ inline Floats random_ids(std::size_t count, std::size_t below, std::uint64_t str
 
 inline Doubles doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-/// At most 100 of `count` indices.
+/// All of the indices in [0, count), or 100 random ones when they are more.
 inline std::vector<std::size_t> sample(std::size_t count) {
   std::vector<std::size_t> all(count);
   for (std::size_t i = 0; i < count; ++i) all[i] = i;
@@ -45,7 +46,8 @@ inline std::vector<std::size_t> sample(std::size_t count) {
   return all;
 }
 
-/// Compares `gradient` with the differences of f at a sample of the coordinates of [first, first + count).
+/// Compares `gradient` with finite differences of f at x, for a sample of the coordinates in [first, first +
+/// count).
 inline void expect_slopes(const std::function<double(const Doubles&)>& f, const Doubles& x,
                           const Floats& gradient, std::size_t first, std::size_t count,
                           const std::string& what, double tolerance) {
@@ -61,7 +63,7 @@ inline void expect_slopes(const std::function<double(const Doubles&)>& f, const 
   }
 }
 
-/// A kind of device, and a precision that it has.
+/// A kind of device, and a precision in which it computes.
 struct Target {
   std::string device;
   Precision precision = Precision::fp32;
@@ -76,18 +78,18 @@ inline const auto targets = ::testing::Values(
     Target{"cpu", Precision::fp32}, Target{"cpu", Precision::bf16}, Target{"cuda", Precision::fp32},
     Target{"cuda", Precision::tf32}, Target{"cuda", Precision::bf16});
 
-/// How far off a result may be, relative to the largest one.
+/// The error that a result may have, relative to the largest result.
 inline double tolerance_of(Precision precision) {
   switch (precision) {
     case Precision::fp32:
       return 1e-5;
     case Precision::tf32:
-      // Both factors of each product lose up to 2^-10 of themselves; twice that, since the largest sum may
-      // have cancelled more than what it lost.
+      // Each factor of a product has a relative error of up to 2^-10, so the product of up to 2^-9. The bound
+      // is twice that: a sum may cancel, and then be small beside the errors of its terms.
       return std::ldexp(1, -8);
     case Precision::bf16:
-      // Inputs are exact. What F keeps loses up to 2^-9 of itself, and so does a result; twice that, as
-      // above.
+      // Inputs are exact. Rounding gives a relative error of up to 2^-9, in the stash and again in the
+      // result. The bound is twice their sum, for the reason above.
       return std::ldexp(1, -7);
   }
   return 0;
@@ -104,7 +106,7 @@ class OnDevice : public ::testing::Test {
     if (device_ == nullptr) GTEST_SKIP() << "no CUDA device: " << reason;
   }
   const Backend& on() const { return device_->backend(); }
-  /// Random numbers that the precision has.
+  /// Random normal numbers that are exact in the precision.
   Floats numbers(std::size_t count, std::uint64_t stream, double deviation = 1) const {
     return decoded(precision_, encoded(precision_, random(count, stream, deviation)), count);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instructions of tensor_cores.cuh by themselves, on a GPU where there is one and in the emulator: a
-// layout that either has wrong is found here.
+// The functions of tensor_cores.cuh by themselves, on a GPU where there is one and in the emulator. Both must
+// have the same layouts of fragments: a mistake in either fails here.
 #include "codelets/cuda/matrix/tensor_cores.cuh"
 
 #include <limits>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/kernels/warp.cuh"
 #include "codelets/devices.hpp"
 
 namespace starpipe::model::cuda {
@@ -16,27 +16,27 @@ namespace {
 
 using namespace testing;
 
-constexpr int kSize = 16;
-constexpr int kStride = kSize + 8;
+constexpr int size = 16;               // rows and columns of the matrices
+constexpr int tile_stride = size + 8;  // elements from row to row in shared memory
 
-/// product = left * right, all 16x16; by_column: `right` is given by columns. Rows of `left` from `rows` on
-/// are 0.
+/// product = left * right, all 16x16 and row-major; with `by_column`, `right` is column-major. Rows of `left`
+/// from row `rows` on count as 0.
 __global__ void multiply(const Bf16* left, const Bf16* right, bool by_column, int rows, float* product) {
   auto* const a = reinterpret_cast<Bf16*>(shared_floats());
-  Bf16* const b = a + kSize * kStride;
+  Bf16* const b = a + size * tile_stride;
   const int lane = static_cast<int>(threadIdx.x);
   const int row = lane / 2;
   const int column = lane % 2 * 8;
-  tensor_cores::copy_async<16>(a + row * kStride + column, left + row * kSize + column, row < rows);
-  tensor_cores::copy_async<16>(b + row * kStride + column, right + row * kSize + column, true);
+  tensor_cores::copy_async<16>(a + row * tile_stride + column, left + row * size + column, row < rows);
+  tensor_cores::copy_async<16>(b + row * tile_stride + column, right + row * size + column, true);
   tensor_cores::wait_for_copies();
   __syncwarp();
 
-  const int at = lane % 16 * kStride + lane / 16 * 8;
-  const tensor_cores::Matrices of_a = tensor_cores::load_matrices(a + at);
+  const int at = lane % 16 * tile_stride + lane / 16 * 8;
+  const tensor_cores::FragmentA of_a = tensor_cores::load_matrices(a + at);
   const tensor_cores::Matrices of_b =
       by_column ? tensor_cores::load_matrices(b + at) : tensor_cores::load_matrices_transposed(b + at);
-  tensor_cores::Product halves[2];
+  tensor_cores::Accumulator halves[2];
   if (by_column) {
     tensor_cores::multiply_add(halves[0], of_a, of_b.of[0], of_b.of[2]);
     tensor_cores::multiply_add(halves[1], of_a, of_b.of[1], of_b.of[3]);
@@ -46,7 +46,7 @@ __global__ void multiply(const Bf16* left, const Bf16* right, bool by_column, in
   }
   for (int half = 0; half < 2; ++half) {
     for (int i = 0; i < 4; ++i) {
-      product[(lane / 4 + i / 2 * 8) * kSize + half * 8 + lane % 4 * 2 + i % 2] = halves[half].at[i];
+      product[(lane / 4 + i / 2 * 8) * size + half * 8 + lane % 4 * 2 + i % 2] = halves[half].at[i];
     }
   }
 }
@@ -72,7 +72,7 @@ TEST_F(TensorCores, Multiply) {
   std::mt19937 bits(1);
   std::uniform_int_distribution<int> small(-9, 9);
   const auto matrix = [&] {
-    Floats values(kSize * kSize);
+    Floats values(size * size);
     for (float& x : values) x = static_cast<float>(small(bits));
     return values;
   };
@@ -80,20 +80,20 @@ TEST_F(TensorCores, Multiply) {
   const Floats b = matrix();
   for (const int rows : {16, 5}) {
     for (const bool by_column : {false, true}) {
-      Floats expected(kSize * kSize, 0.0f);
-      for (int i = 0; i < kSize * kSize * kSize; ++i) {
-        const int row = i / kSize / kSize;
-        const int column = i / kSize % kSize;
-        const int k = i % kSize;
+      Floats expected(size * size, 0.0f);
+      for (int i = 0; i < size * size * size; ++i) {
+        const int row = i / size / size;
+        const int column = i / size % size;
+        const int k = i % size;
         if (row < rows) {
-          expected[row * kSize + column] +=
-              a[row * kSize + k] * b[by_column ? column * kSize + k : k * kSize + column];
+          expected[row * size + column] +=
+              a[row * size + k] * b[by_column ? column * size + k : k * size + column];
         }
       }
       DeviceFloats left(*gpu_, encoded(Precision::bf16, a));
       DeviceFloats right(*gpu_, encoded(Precision::bf16, b));
-      DeviceFloats product(*gpu_, std::size_t{kSize * kSize});
-      launch(gpu_->context(), "multiply", {dim3(1), dim3(kWarp), kSize * kStride}, multiply,
+      DeviceFloats product(*gpu_, std::size_t{size * size});
+      launch(gpu_->context(), "multiply", {dim3(1), dim3(warp_size), size * tile_stride}, multiply,
              reinterpret_cast<const Bf16*>(left.span().data()),
              reinterpret_cast<const Bf16*>(right.span().data()), by_column, rows, product.span().data());
       EXPECT_EQ(product.read("product"), expected)

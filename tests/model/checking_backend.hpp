@@ -13,8 +13,9 @@
 
 namespace starpipe::model::testing {
 
-/// The CPU, which refuses views that overlap, are of a wrong size or begin at no multiple of 16 bytes, and
-/// fills with NaN what a pass is to write.
+/// The CPU's backend with checks: a view that overlaps another, has a wrong size or does not begin at a
+/// multiple of 16 bytes is a failure of the test. Fills the views that a pass must write with NaN before the
+/// pass.
 class CheckingBackend final : public Backend {
  public:
   void zero(Memory) const noexcept override { ADD_FAILURE() << "zero"; }

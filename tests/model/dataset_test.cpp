@@ -21,12 +21,12 @@ ModelConfig gpt(int context) {
   return config;
 }
 
-ModelConfig mlp(int legs = 1) {
+ModelConfig mlp(int branches = 1) {
   ModelConfig config;
   config.kind = "mlp";
   config.inputs = 6;
   config.outputs = 2;
-  config.legs = legs;
+  config.legs = branches;
   return config;
 }
 
@@ -142,17 +142,17 @@ TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
   EXPECT_FALSE(std::equal(x2.begin(), x2.end(), x.span().begin()));
 }
 
-TEST(Synthetic, LegsShareTheFeatures) {
+TEST(Synthetic, BranchesShareTheFeatures) {
   const auto whole = make_dataset({"synthetic", ""}, mlp(), 4, 1);
   const auto shared = make_dataset({"synthetic", ""}, mlp(3), 4, 1);
   Floats x(24);
   whole->input(2, 1, 0, x);
-  for (std::size_t leg = 0; leg < 3; ++leg) {
+  for (std::size_t branch = 0; branch < 3; ++branch) {
     Floats part(8);
-    shared->input(2, 1, static_cast<int>(leg), part);
+    shared->input(2, 1, static_cast<int>(branch), part);
     for (std::size_t r = 0; r < 4; ++r) {
-      EXPECT_EQ(part[2 * r], x[6 * r + 2 * leg]);
-      EXPECT_EQ(part[2 * r + 1], x[6 * r + 2 * leg + 1]);
+      EXPECT_EQ(part[2 * r], x[6 * r + 2 * branch]);
+      EXPECT_EQ(part[2 * r + 1], x[6 * r + 2 * branch + 1]);
     }
   }
   Floats y(8);

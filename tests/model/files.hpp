@@ -16,7 +16,7 @@
 
 namespace starpipe::model::testing {
 
-/// A folder of the test's own, removed at its end.
+/// A temporary folder for one test, removed with its contents by the destructor.
 class Folder {
  public:
   Folder() {
@@ -49,7 +49,7 @@ inline std::string bytes_of(const std::filesystem::path& file) {
   return bytes.str();
 }
 
-/// What `call` throws must be an InputError of one line with `part` in it.
+/// Expects that `call` throws an InputError whose message is one line and contains `part`.
 template <class Call>
 void expect_input_error(Call call, const std::string& part) {
   try {
@@ -79,7 +79,7 @@ inline Result shell(const std::string& command) {
   return result;
 }
 
-/// Whether the Python the build found has NumPy.
+/// Whether the Python that the build found has NumPy.
 inline bool have_numpy() { return shell(STARPIPE_PYTHON " -c 'import numpy'").status == 0; }
 
 }  // namespace starpipe::model::testing

@@ -38,9 +38,9 @@ def logits(w, tokens, heads):
     count = tokens.shape[1]
     x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][:count]
     mask = np.where(np.tri(count) > 0, 0, -np.inf)
-    layer = 0
-    while f"transformer.h.{layer}.ln_1.weight" in w:
-        h = f"transformer.h.{layer}."
+    block = 0
+    while f"transformer.h.{block}.ln_1.weight" in w:
+        h = f"transformer.h.{block}."
         q, k, v = (np.stack(np.split(part, heads, -1), 1)  # sequence, head, token, column
                    for part in np.split(conv(w, h + "attn.c_attn", norm(w, h + "ln_1", x)), 3, -1))
         p = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + mask)
@@ -48,7 +48,7 @@ def logits(w, tokens, heads):
         u = conv(w, h + "mlp.c_fc", norm(w, h + "ln_2", x))
         gelu = 0.5 * u * (1 + np.tanh(np.sqrt(2 / np.pi) * (u + 0.044715 * u**3)))
         x = x + conv(w, h + "mlp.c_proj", gelu)
-        layer += 1
+        block += 1
     return norm(w, "transformer.ln_f", x) @ w["lm_head.weight"].T
 
 

@@ -17,7 +17,7 @@ namespace starpipe::model::testing {
 
 using Floats = std::vector<float>;
 
-inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 inline Floats random_floats(std::size_t count, std::uint64_t seed, double deviation = 1, double mean = 0) {
   std::mt19937_64 bits(seed);
@@ -36,14 +36,15 @@ inline double dot(std::span<const float> a, std::span<const float> b) {
 /// A span of NaN that a pass must fill, between two guards that it must leave alone.
 class Guarded {
  public:
-  explicit Guarded(std::size_t size, float fill = kNaN) : size_(size), values_(size + 2 * kGuard, kMark) {
-    std::fill_n(values_.begin() + kGuard, size, fill);
+  explicit Guarded(std::size_t size, float fill = not_a_number)
+      : size_(size), values_(size + 2 * guard_size, guard_value) {
+    std::fill_n(values_.begin() + guard_size, size, fill);
   }
-  std::span<float> span() { return std::span(values_).subspan(kGuard, size_); }
+  std::span<float> span() { return std::span(values_).subspan(guard_size, size_); }
   operator std::span<float>() { return span(); }
   operator std::span<const float>() { return span(); }
 
-  /// All written and nothing beyond.
+  /// Expects that the whole span was written, and nothing beyond it.
   void expect_whole(const std::string& what) {
     expect_guards(what);
     for (std::size_t i = 0; i < size_; ++i) {
@@ -51,22 +52,22 @@ class Guarded {
     }
   }
   void expect_guards(const std::string& what) const {
-    for (std::size_t i = 0; i < kGuard; ++i) {
-      ASSERT_EQ(values_[i], kMark) << what << ": written before its start";
-      ASSERT_EQ(values_[kGuard + size_ + i], kMark) << what << ": written past its end";
+    for (std::size_t i = 0; i < guard_size; ++i) {
+      ASSERT_EQ(values_[i], guard_value) << what << ": written before its start";
+      ASSERT_EQ(values_[guard_size + size_ + i], guard_value) << what << ": written past its end";
     }
   }
 
  private:
-  static constexpr std::ptrdiff_t kGuard = 16;
-  static constexpr float kMark = 12345.0f;
+  static constexpr std::ptrdiff_t guard_size = 16;
+  static constexpr float guard_value = 12345.0f;
   std::size_t size_;
   Floats values_;
 };
 
-/// Compares `gradient` with central differences (of fourth order) of f(x) in random directions within
-/// [first, first + count). The tolerance is relative to the gradient's norm: what is off by a vector of
-/// that size shows in a random direction with its norm as standard deviation.
+/// Compares `gradient` with central differences (of fourth order) of f at x, in random directions within the
+/// coordinates [first, first + count). The tolerance is relative to the gradient's norm: the difference in a
+/// random direction has the norm of the gradient's error as its standard deviation.
 template <class Function>
 void expect_gradient(Function f, Floats x, std::span<const float> gradient, std::size_t first,
                      std::size_t count, const std::string& what, double tolerance = 1e-3,

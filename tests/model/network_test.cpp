@@ -25,14 +25,14 @@ ModelConfig gpt() {
   return config;
 }
 
-ModelConfig mlp(int legs) {
+ModelConfig mlp(int branches) {
   ModelConfig config;
   config.kind = "mlp";
   config.layers = 3;
   config.hidden = 12;
   config.inputs = 10;
   config.outputs = 3;
-  config.legs = legs;
+  config.legs = branches;
   return config;
 }
 
@@ -120,7 +120,7 @@ TEST(Network, ChainsAndTrees) {
   EXPECT_EQ(tree.stages[0].input_columns(), std::vector<std::size_t>{5});
   EXPECT_EQ(tree.stages[4].input_columns(), (std::vector<std::size_t>{12, 12}));
   EXPECT_TRUE(tree.stages[4].is_sink());
-  // Legs are cut alike.
+  // All branches are cut alike.
   EXPECT_EQ(tree.stages[0].parameter_size(), tree.stages[2].parameter_size());
   const Network uneven = build_network(mlp(2), 4, 5, {1});
   EXPECT_EQ(uneven.stages[0].parameters().size(), 2u);

@@ -16,10 +16,10 @@
 
 namespace starpipe::model::testing {
 
-inline constexpr std::size_t kContext = 3;
-inline constexpr std::size_t kVocabulary = 5;
+inline constexpr std::size_t context_length = 3;
+inline constexpr std::size_t vocabulary_size = 5;
 
-/// A stage and what its passes read.
+/// A random stage, and the data that its passes read.
 struct StageCase {
   std::uint64_t seed = 0;
   Precision precision = Precision::fp32;
@@ -29,16 +29,16 @@ struct StageCase {
   bool source = false;
   bool ids = false;
   std::vector<StageOp> ops;
-  std::size_t columns = 0;  ///< behind the last op
+  std::size_t columns = 0;  ///< of the activation behind the last op
   std::shared_ptr<const Loss> loss;
-  std::string text;  ///< of ops and loss
+  std::string text;  ///< ops and loss in words, for failures
 
   std::size_t parameter_size = 0;
   Floats parameters;
   std::vector<Floats> inputs;
   Floats target;
-  std::vector<Floats> output_gradients;  ///< none of a sink
-  Floats gradient_before;                ///< of the parameters, to which passes add
+  std::vector<Floats> output_gradients;  ///< empty for a sink
+  Floats gradient_before;                ///< of the parameters: the passes add to it
 
   [[nodiscard]] std::size_t bytes(std::size_t of_columns) const {
     return rows * of_columns * element_bytes(precision);
@@ -58,14 +58,14 @@ inline std::ostream& operator<<(std::ostream& out, const StageCase& of) {
   return out << ", " << of.output_gradients.size() << " successors: " << of.text;
 }
 
-/// Of the same seed makes the same case.
+/// Makes a case from a seed: the same seed makes the same case.
 class StageGenerator {
  public:
   explicit StageGenerator(std::uint64_t seed) : bits_(seed) { case_.seed = seed; }
 
   StageCase make() {
     case_.precision = chance(2) ? Precision::fp32 : Precision::bf16;
-    case_.rows = chance(2) ? kContext * (1 + below(4)) : 1 + below(9);
+    case_.rows = chance(2) ? context_length * (1 + below(4)) : 1 + below(9);
     choose_input();
     const std::size_t length = below(14);
     for (std::size_t i = 0; i < length; ++i) add_any();
@@ -82,7 +82,7 @@ class StageGenerator {
  private:
   std::size_t below(std::size_t end) { return bits_() % end; }
   bool chance(std::size_t of) { return below(of) == 0; }
-  [[nodiscard]] bool has_sequences() const { return case_.rows % kContext == 0; }
+  [[nodiscard]] bool has_sequences() const { return case_.rows % context_length == 0; }
 
   void choose_input() {
     case_.source = chance(4);
@@ -94,8 +94,8 @@ class StageGenerator {
     }
     case_.joined_columns = columns_;
     if (case_.ids) {
-      add_layer("embedding", {{"vocabulary", double{kVocabulary}},
-                              {"context", double{kContext}},
+      add_layer("embedding", {{"vocabulary", double{vocabulary_size}},
+                              {"context", double{context_length}},
                               {"outputs", static_cast<double>(1 + below(5))}});
     }
   }
@@ -113,7 +113,7 @@ class StageGenerator {
 
   void add_attention() {
     if (columns_ % 3 != 0) add_linear(3 * (1 + below(3)));
-    add_layer("attention", {{"heads", columns_ % 2 == 0 ? 2.0 : 1.0}, {"context", double{kContext}}});
+    add_layer("attention", {{"heads", columns_ % 2 == 0 ? 2.0 : 1.0}, {"context", double{context_length}}});
   }
 
   void begin_residual() {
@@ -175,7 +175,7 @@ class StageGenerator {
     case_.parameters = numbers(case_.parameter_size);
     case_.gradient_before = floats(case_.parameter_size);
     for (const std::size_t columns : case_.input_columns) {
-      case_.inputs.push_back(case_.ids ? ids(kVocabulary) : numbers(case_.rows * columns));
+      case_.inputs.push_back(case_.ids ? ids(vocabulary_size) : numbers(case_.rows * columns));
     }
     if (case_.loss != nullptr) {
       const bool classes = case_.text.ends_with("cross_entropy");
@@ -191,7 +191,7 @@ class StageGenerator {
   std::mt19937_64 bits_;
   StageCase case_;
   std::size_t columns_ = 0;
-  std::vector<std::size_t> open_;  ///< columns at the beginnings of connections
+  std::vector<std::size_t> open_;  ///< columns at the beginning of each open residual connection
 };
 
 }  // namespace starpipe::model::testing

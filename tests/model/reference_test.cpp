@@ -18,8 +18,8 @@ namespace {
 
 using namespace testing;
 
-const DataConfig kText = {"text", "/usr/share/common-licenses/GPL-3"};
-const DataConfig kSynthetic = {"synthetic", ""};
+const DataConfig text_data = {"text", "/usr/share/common-licenses/GPL-3"};
+const DataConfig synthetic_data = {"synthetic", ""};
 
 ModelConfig gpt() {
   ModelConfig config;
@@ -30,14 +30,14 @@ ModelConfig gpt() {
   return config;
 }
 
-ModelConfig mlp(int legs) {
+ModelConfig mlp(int branches) {
   ModelConfig config;
   config.kind = "mlp";
   config.layers = 2;
   config.hidden = 32;
   config.inputs = 8;
   config.outputs = 2;
-  config.legs = legs;
+  config.legs = branches;
   return config;
 }
 
@@ -62,10 +62,10 @@ void expect_close(const Floats& a, const Floats& b, double tolerance) {
 }
 
 TEST(Reference, CutsOfGptDoNotMatter) {
-  const ReferenceRun whole = train(build_network(gpt(), 2, 1), kText, 3, 3);
+  const ReferenceRun whole = train(build_network(gpt(), 2, 1), text_data, 3, 3);
   for (const auto& [stages, cuts] : std::vector<std::pair<int, std::vector<int>>>{
            {2, {}}, {4, {}}, {5, {}}, {2, {4}}, {3, {1, 2}}, {3, {3, 4}}}) {
-    const ReferenceRun cut = train(build_network(gpt(), 2, stages, cuts), kText, 3, 3);
+    const ReferenceRun cut = train(build_network(gpt(), 2, stages, cuts), text_data, 3, 3);
     ASSERT_EQ(cut.losses.size(), 3u);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], 1e-6);
     expect_close(joined(cut.gradients), joined(whole.gradients), 1e-6);
@@ -74,20 +74,21 @@ TEST(Reference, CutsOfGptDoNotMatter) {
 }
 
 TEST(Reference, CutsOfMlpDoNotMatter) {
-  for (const int legs : {1, 2}) {
-    const int most = legs == 1 ? 3 : 5;
-    const ReferenceRun few = train(build_network(mlp(legs), 4, legs == 1 ? 1 : 3), kSynthetic, 2, 3);
-    const ReferenceRun many = train(build_network(mlp(legs), 4, most), kSynthetic, 2, 3);
+  for (const int branches : {1, 2}) {
+    const int most = branches == 1 ? 3 : 5;
+    const ReferenceRun few =
+        train(build_network(mlp(branches), 4, branches == 1 ? 1 : 3), synthetic_data, 2, 3);
+    const ReferenceRun many = train(build_network(mlp(branches), 4, most), synthetic_data, 2, 3);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(few.losses[i], many.losses[i], 1e-6);
     expect_close(joined(few.gradients), joined(many.gradients), 1e-6);
   }
 }
 
 TEST(Reference, GradientIsTheMeanOverMicrobatches) {
-  // One micro-batch of four sequences is four of one, were the offsets the same: so compare the gradient of
-  // the objective with finite differences over the whole network.
+  // Compares the gradient of the objective, the mean loss over the micro-batches, with finite differences
+  // over the whole network.
   const Network network = build_network(mlp(2), 4, 5);
-  const auto data = make_dataset(kSynthetic, network.config, 4, 1);
+  const auto data = make_dataset(synthetic_data, network.config, 4, 1);
   OptimizerConfig still;
   still.learning_rate = 0;
   still.weight_decay = 0;
@@ -107,8 +108,8 @@ TEST(Reference, GradientIsTheMeanOverMicrobatches) {
 
 TEST(Reference, RunsAreEqualToTheBit) {
   const Network network = build_network(gpt(), 2, 3);
-  const ReferenceRun a = train(network, kText, 2, 3);
-  const ReferenceRun b = train(network, kText, 2, 3);
+  const ReferenceRun a = train(network, text_data, 2, 3);
+  const ReferenceRun b = train(network, text_data, 2, 3);
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(a.parameters, b.parameters);
   EXPECT_EQ(a.gradients, b.gradients);
@@ -117,7 +118,7 @@ TEST(Reference, RunsAreEqualToTheBit) {
 TEST(Reference, GptStartsAtTheLossOfChanceAndLearns) {
   OptimizerConfig optimizer;
   optimizer.learning_rate = 3e-3;
-  const ReferenceRun run = train(build_network(gpt(), 4, 2), kText, 2, 60, optimizer);
+  const ReferenceRun run = train(build_network(gpt(), 4, 2), text_data, 2, 60, optimizer);
   EXPECT_NEAR(run.losses[0], std::log(256), 0.05 * std::log(256));
   EXPECT_LT(run.losses.back(), 3.3);  // the entropy of single letters is about 3
 }
@@ -128,7 +129,7 @@ TEST(Reference, GptLearnsWithMomentum) {
   optimizer.learning_rate = 0.1;
   optimizer.momentum = 0.9;
   optimizer.weight_decay = 0;
-  const ReferenceRun run = train(build_network(gpt(), 4, 5), kText, 2, 60, optimizer);
+  const ReferenceRun run = train(build_network(gpt(), 4, 5), text_data, 2, 60, optimizer);
   EXPECT_LT(run.losses.back(), 3.6);
 }
 
@@ -136,7 +137,7 @@ TEST(Reference, ATreeOfStagesLearns) {
   OptimizerConfig optimizer;
   optimizer.learning_rate = 1e-2;
   for (const int stages : {3, 5}) {
-    const ReferenceRun run = train(build_network(mlp(2), 32, stages), kSynthetic, 2, 300, optimizer);
+    const ReferenceRun run = train(build_network(mlp(2), 32, stages), synthetic_data, 2, 300, optimizer);
     EXPECT_LT(run.losses.back(), 0.15 * run.losses.front());
   }
 }
@@ -147,7 +148,7 @@ TEST(Reference, LossesAreThoseOfGpt2InNumpy) {
   ModelConfig config = gpt();
   config.context = 80;  // more than one block of query rows
   const Network network = build_network(config, 2, 3);
-  const auto data = make_dataset(kText, config, 2, 1);
+  const auto data = make_dataset(text_data, config, 2, 1);
   // Large random weights, LayerNorms and biases too, so that every tensor matters.
   auto parameters = start_parameters(network, 1);
   for (std::size_t s = 0; s < parameters.size(); ++s) {

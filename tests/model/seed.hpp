@@ -8,7 +8,7 @@
 
 namespace starpipe::model::testing {
 
-/// New in each run, which prints it; STARPIPE_TEST_SEED repeats a run.
+/// The seed of this run: the environment variable STARPIPE_TEST_SEED, or a new one, which the run prints.
 inline std::uint64_t seed() {
   static const std::uint64_t value = [] {
     const char* given = std::getenv("STARPIPE_TEST_SEED");

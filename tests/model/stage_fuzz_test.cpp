@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random stages against an evaluator that gives each array its own memory, to the bit. A failure prints the
-// seed of its stage; STARPIPE_TEST_SEED begins with it.
+// Random stages against an evaluator that gives each array its own memory: results must be bitwise equal. A
+// failure prints the seed of its stage. STARPIPE_TEST_SEED with that seed makes this stage the first of the
+// run.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -23,24 +24,24 @@ namespace {
 
 using namespace testing;
 
-constexpr std::uint64_t kCases = 20'000;
-constexpr float kScale = 0.75f;
-constexpr std::size_t kScratch = 100'000;  // of any layer here
+constexpr std::uint64_t case_count = 20'000;
+constexpr float loss_scale = 0.75f;
+constexpr std::size_t scratch_floats = 100'000;  // enough for every layer here
 
-/// What the passes must give.
+/// The results that the passes must have.
 struct Expected {
-  Floats output;                ///< of a sink: its loss
-  std::vector<Floats> stashes;  ///< one an op
+  Floats output;                ///< the output activation, or the loss of a sink
+  std::vector<Floats> stashes;  ///< [op]
   Floats loss_stash;
-  std::vector<Floats> gradients;  ///< of the output of each op that is a layer
+  std::vector<Floats> gradients;  ///< [op]: of the op's output, for layers
   Floats parameter_gradient;
   Floats input_gradient;  ///< of all inputs, joined
 };
 
-/// One op after the other, each array in memory of its own.
+/// Runs one op after the other, with memory of its own for each array.
 class Evaluator {
  public:
-  explicit Evaluator(const StageCase& of) : case_(of), scratch_(kScratch) {
+  explicit Evaluator(const StageCase& of) : case_(of), scratch_(scratch_floats) {
     std::size_t begin = 0;
     for (const StageOp& op : case_.ops) {
       weights_.push_back(begin);
@@ -111,7 +112,7 @@ class Evaluator {
   Floats output_gradient() {
     if (case_.loss != nullptr) {
       Floats gradient(case_.matrix(case_.columns));
-      cpu_.backward_input(*case_.loss, expected_.loss_stash, kScale, gradient, scratch_);
+      cpu_.backward_input(*case_.loss, expected_.loss_stash, loss_scale, gradient, scratch_);
       return gradient;
     }
     Floats gradient = case_.output_gradients[0];
@@ -147,12 +148,12 @@ class Evaluator {
 
   const StageCase& case_;
   const Backend& cpu_ = cpu_backend();
-  std::vector<std::size_t> weights_;  ///< where those of each op begin, counted
+  std::vector<std::size_t> weights_;  ///< [op]: the number at which its parameters begin
   Floats scratch_;
   Expected expected_;
 };
 
-/// Runs the passes of a stage and compares what they give.
+/// Runs the passes of a stage and compares their results with the expected ones.
 class Comparison {
  public:
   Comparison(const StageCase& of, const Expected& expected)
@@ -167,7 +168,7 @@ class Comparison {
     forward(true, false);
     forward(false, true);
     forward(true, true);
-    forward(false, true, stage_.scratch_size_without_stash());  // as where F is computed again
+    forward(false, true, stage_.scratch_size_without_stash());  // F for the second time under recomputation
     backward("BW", false);
     backward("B and W", true);
   }
@@ -181,7 +182,7 @@ class Comparison {
     ADD_FAILURE() << what << " differs from byte " << difference - a << " of " << bytes << " on";
   }
 
-  /// The next array of a stash, where it begins at a multiple of 16 bytes.
+  /// Words rounded up to a multiple of 16 bytes, where the next array of a stash begins.
   static std::size_t padded(std::size_t size) { return (size + 3) / 4 * 4; }
 
   void forward(bool with_output, bool with_stash, std::size_t scratch_size = 0) {
@@ -239,7 +240,7 @@ class Comparison {
       run_split(stash, out, sums);
     } else {
       Guarded scratch(stage_.scratch_size());
-      stage_.backward(case_.parameters, stash, output_gradients_, kScale, out, sums, scratch, backend_);
+      stage_.backward(case_.parameters, stash, output_gradients_, loss_scale, out, sums, scratch, backend_);
       scratch.expect_guards("scratch of BW");
     }
     expect_bits(what + ": stash, which it only reads", stash, stash_, stash_.size() * sizeof(float));
@@ -254,7 +255,8 @@ class Comparison {
     Guarded kept(stage_.gradient_stash_size());
     {
       Guarded scratch(stage_.scratch_size());
-      stage_.backward_input(case_.parameters, stash, output_gradients_, kScale, out, kept, scratch, backend_);
+      stage_.backward_input(case_.parameters, stash, output_gradients_, loss_scale, out, kept, scratch,
+                            backend_);
       scratch.expect_guards("scratch of B");
     }
     kept.expect_guards("gradient stash");
@@ -266,7 +268,7 @@ class Comparison {
                   expected_.gradients[i], case_.bytes(columns));
       begin += padded(case_.matrix(columns));
     }
-    Guarded scratch(stage_.scratch_size());  // W must not lean on what B left in its scratch
+    Guarded scratch(stage_.scratch_size());  // new, as W must not rely on B's scratch
     stage_.backward_weights(stash, kept, sums, scratch, backend_);
     scratch.expect_guards("scratch of W");
   }
@@ -302,7 +304,7 @@ class Comparison {
 TEST(StageFuzz, PassesGiveWhatTheirLayersGiveOneByOne) {
   openblas_set_num_threads(1);
   const std::uint64_t first = seed();
-  for (std::uint64_t i = 0; i < kCases; ++i) {
+  for (std::uint64_t i = 0; i < case_count; ++i) {
     const StageCase random = StageGenerator(first + i).make();
     Comparison(random, Evaluator(random).run()).run();
     ASSERT_FALSE(HasFailure()) << random;

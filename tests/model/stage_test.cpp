@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages of every form against central differences, split and fused backward passes against each other.
+// Stages of every form: gradients against central differences, and the split backward pass against the fused
+// one.
 #include "starpipe/model/stage.hpp"
 
 #include <ostream>
@@ -15,32 +16,35 @@ namespace {
 
 using namespace testing;
 
-constexpr std::size_t kContext = 6;
-constexpr std::size_t kRows = 2 * kContext;
+constexpr std::size_t context_length = 6;
+constexpr std::size_t row_count = 2 * context_length;
 
 StageOp layer(const LayerSpec& spec) { return {StageOp::Kind::layer, make_layer(spec)}; }
 StageOp begin() { return {StageOp::Kind::residual_begin, nullptr}; }
 StageOp end() { return {StageOp::Kind::residual_end, nullptr}; }
 StageOp linear(const std::string& name, std::size_t inputs, double outputs) {
-  return layer({"linear", name, kRows, inputs, {{"outputs", outputs}}});
+  return layer({"linear", name, row_count, inputs, {{"outputs", outputs}}});
 }
 
 StageOp embedding() {
-  return layer(
-      {"embedding", "e", kRows, 1, {{"vocabulary", 11.0}, {"context", double{kContext}}, {"outputs", 8.0}}});
+  return layer({"embedding",
+                "e",
+                row_count,
+                1,
+                {{"vocabulary", 11.0}, {"context", double{context_length}}, {"outputs", 8.0}}});
 }
 
 std::vector<StageOp> block() {
   return {begin(),
-          layer({"layernorm", "ln_1", kRows, 8, {}}),
+          layer({"layernorm", "ln_1", row_count, 8, {}}),
           linear("c_attn", 8, 24),
-          layer({"attention", "attn", kRows, 24, {{"heads", 2.0}, {"context", double{kContext}}}}),
+          layer({"attention", "attn", row_count, 24, {{"heads", 2.0}, {"context", double{context_length}}}}),
           linear("c_proj", 8, 8),
           end(),
           begin(),
-          layer({"layernorm", "ln_2", kRows, 8, {}}),
+          layer({"layernorm", "ln_2", row_count, 8, {}}),
           linear("c_fc", 8, 16),
-          layer({"gelu", "act", kRows, 16, {}}),
+          layer({"gelu", "act", row_count, 16, {}}),
           linear("proj", 16, 8),
           end()};
 }
@@ -64,9 +68,10 @@ struct Form {
 void PrintTo(const Form& form, std::ostream* out) { *out << form.label; }
 
 std::vector<Form> forms() {
-  const std::vector<StageOp> head = {layer({"layernorm", "ln_f", kRows, 8, {}}),
-                                     layer({"linear", "head", kRows, 8, {{"outputs", 11.0}, {"bias", 0.0}}})};
-  const StageOp gelu = layer({"gelu", "g", kRows, 8, {}});
+  const std::vector<StageOp> head = {
+      layer({"layernorm", "ln_f", row_count, 8, {}}),
+      layer({"linear", "head", row_count, 8, {{"outputs", 11.0}, {"bias", 0.0}}})};
+  const StageOp gelu = layer({"gelu", "g", row_count, 8, {}});
   return {
       {"embedding", {embedding()}, {1}, "", true, true},
       {"source_with_block", joined({{embedding()}, block()}), {1}, "", true, true},
@@ -81,8 +86,8 @@ std::vector<Form> forms() {
       {"two_successors", {linear("a", 5, 8), gelu}, {5}, "", false, false, 2},
       {"three_successors_of_residual", block(), {8}, "", false, false, 3},
       {"nested_residuals",
-       {begin(), gelu, begin(), linear("a", 8, 16), layer({"gelu", "h", kRows, 16, {}}), linear("b", 16, 8),
-        end(), begin(), begin(), linear("c", 8, 8), end(), end(), end(), gelu},
+       {begin(), gelu, begin(), linear("a", 8, 16), layer({"gelu", "h", row_count, 16, {}}),
+        linear("b", 16, 8), end(), begin(), begin(), linear("c", 8, 8), end(), end(), end(), gelu},
        {8},
        ""},
       {"source_with_gelu_first", {begin(), gelu, end(), linear("a", 8, 8), gelu}, {8}, "", true},
@@ -94,7 +99,7 @@ std::vector<Form> forms() {
   };
 }
 
-/// What the passes of a stage gave.
+/// The results of a stage's passes.
 struct Outcome {
   Floats output;
   std::vector<Floats> input_gradients;
@@ -109,27 +114,27 @@ class Stages : public ::testing::TestWithParam<Form> {
     std::size_t columns = 0;
     for (const std::size_t c : form.inputs) columns += c;
     for (const StageOp& op : form.ops) columns = op.layer ? op.layer->output_columns() : columns;
-    stage_ = std::make_unique<Stage>(form.ops, kRows, form.inputs,
-                                     form.loss.empty() ? nullptr : make_loss(form.loss, kRows, columns));
+    stage_ = std::make_unique<Stage>(form.ops, row_count, form.inputs,
+                                     form.loss.empty() ? nullptr : make_loss(form.loss, row_count, columns));
     parameters_ = random_floats(stage_->parameter_size(), 1, 0.5);
     for (std::size_t i = 0; i < form.inputs.size(); ++i) {
-      inputs_.push_back(random_floats(kRows * form.inputs[i], 10 + i));
+      inputs_.push_back(random_floats(row_count * form.inputs[i], 10 + i));
     }
     if (form.ids) {
-      for (std::size_t r = 0; r < kRows; ++r) inputs_[0][r] = static_cast<float>(r * 7 % 11);
+      for (std::size_t r = 0; r < row_count; ++r) inputs_[0][r] = static_cast<float>(r * 7 % 11);
     }
-    target_ = random_floats(kRows * stage_->target_columns(), 20);
+    target_ = random_floats(row_count * stage_->target_columns(), 20);
     if (form.loss == "cross_entropy") {
-      for (std::size_t r = 0; r < kRows; ++r) target_[r] = static_cast<float>(r * 3 % 11);
+      for (std::size_t r = 0; r < row_count; ++r) target_[r] = static_cast<float>(r * 3 % 11);
     }
     for (int i = 0; i < (stage_->is_sink() ? 0 : form.successors); ++i) {
       output_gradients_.push_back(
-          random_floats(kRows * stage_->output_columns(), 30 + static_cast<std::uint64_t>(i)));
+          random_floats(row_count * stage_->output_columns(), 30 + static_cast<std::uint64_t>(i)));
     }
   }
 
   Floats forward(const Floats& parameters, const std::vector<Floats>& inputs, std::span<float> stash) {
-    Guarded output(stage_->is_sink() ? 1 : kRows * stage_->output_columns());
+    Guarded output(stage_->is_sink() ? 1 : row_count * stage_->output_columns());
     Guarded scratch(stage_->scratch_size());
     const std::vector<ConstMemory> in(inputs.begin(), inputs.end());
     stage_->forward(parameters, in, target_, output, stash, scratch);
@@ -140,9 +145,9 @@ class Stages : public ::testing::TestWithParam<Form> {
 
   /// The scalar whose gradient the passes take.
   double objective(const Floats& parameters, const std::vector<Floats>& inputs) {
-    Floats stash(stage_->stash_size(), kNaN);
+    Floats stash(stage_->stash_size(), not_a_number);
     const Floats output = forward(parameters, inputs, stash);
-    if (stage_->is_sink()) return static_cast<double>(kScale) * output[0];
+    if (stage_->is_sink()) return static_cast<double>(loss_scale) * output[0];
     double sum = 0;
     for (const Floats& gradient : output_gradients_) sum += dot(output, gradient);
     return sum;
@@ -165,16 +170,16 @@ class Stages : public ::testing::TestWithParam<Form> {
       Guarded kept(stage_->gradient_stash_size());
       {
         Guarded scratch(stage_->scratch_size());
-        stage_->backward_input(parameters_, stash, in, kScale, out, kept, scratch);
+        stage_->backward_input(parameters_, stash, in, loss_scale, out, kept, scratch);
         scratch.expect_guards("scratch of B");
       }
       kept.expect_whole("gradient stash");
-      Guarded scratch(stage_->scratch_size());  // W must not lean on what B left in its scratch
+      Guarded scratch(stage_->scratch_size());  // new, as W must not rely on B's scratch
       stage_->backward_weights(stash, kept, sums, scratch);
       scratch.expect_guards("scratch of W");
     } else {
       Guarded scratch(stage_->scratch_size());
-      stage_->backward(parameters_, stash, in, kScale, out, sums, scratch);
+      stage_->backward(parameters_, stash, in, loss_scale, out, sums, scratch);
       scratch.expect_guards("scratch of BW");
     }
     sums.expect_whole("parameter gradient");
@@ -206,7 +211,7 @@ class Stages : public ::testing::TestWithParam<Form> {
     }
   }
 
-  static constexpr float kScale = 16;  // large, because a float loss has few digits for differences
+  static constexpr float loss_scale = 16;  // large, because a float loss has few digits for differences
   std::unique_ptr<Stage> stage_;
   Floats parameters_;
   std::vector<Floats> inputs_;
@@ -225,9 +230,9 @@ TEST_P(Stages, SplitAndFusedBackwardAreEqualToTheBit) {
   EXPECT_EQ(fused.input_gradients, split.input_gradients);
 }
 
-// Recomputation: F first keeps nothing, then gives nothing but the stash.
+// Recomputation: the first F keeps no stash, the second writes only the stash.
 TEST_P(Stages, OutputAndStashComeAloneToTheBit) {
-  Floats stash(stage_->stash_size(), kNaN);
+  Floats stash(stage_->stash_size(), not_a_number);
   const Floats output = forward(parameters_, inputs_, stash);
   const std::vector<ConstMemory> in(inputs_.begin(), inputs_.end());
   Guarded output_alone(output.size());
@@ -255,12 +260,12 @@ TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
     out.assign(gradients.begin(), gradients.end());
   }
   const std::vector<ConstMemory> in(output_gradients_.begin(), output_gradients_.end());
-  stage_->backward_input(parameters_, stash, in, kScale, out, kept, scratch);
+  stage_->backward_input(parameters_, stash, in, loss_scale, out, kept, scratch);
   Floats once(stage_->parameter_size(), 0.0f);
   stage_->backward_weights(stash, kept, once, scratch);
   Floats twice(stage_->parameter_size(), 0.0f);
   stage_->backward_weights(stash, kept, twice, scratch);
-  stage_->backward(parameters_, stash, in, kScale, out, twice, scratch);
+  stage_->backward(parameters_, stash, in, loss_scale, out, twice, scratch);
   for (std::size_t i = 0; i < once.size(); ++i) {
     EXPECT_NEAR(twice[i], 2 * once[i], 1e-4 * (1 + std::abs(once[i])));
   }
@@ -269,10 +274,10 @@ TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
 INSTANTIATE_TEST_SUITE_P(All, Stages, ::testing::ValuesIn(forms()),
                          [](const auto& test) { return test.param.label; });
 
-/// Doubles its input, and counts its passes.
+/// A layer that doubles its input, and counts the calls of its backward passes.
 class Spy final : public Layer {
  public:
-  std::size_t rows() const override { return kRows; }
+  std::size_t rows() const override { return row_count; }
   std::size_t input_columns() const override { return 2; }
   std::size_t output_columns() const override { return 2; }
   std::vector<Parameter> parameters() const override { return {{"spy", {1}, 0, 0}}; }
@@ -299,15 +304,15 @@ TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
   const auto first = std::make_shared<Spy>();
   const auto second = std::make_shared<Spy>();
   const Stage stage(
-      {layer({"gelu", "g", kRows, 2, {}}), {StageOp::Kind::layer, first}, {StageOp::Kind::layer, second}},
-      kRows, {2}, nullptr);
+      {layer({"gelu", "g", row_count, 2, {}}), {StageOp::Kind::layer, first}, {StageOp::Kind::layer, second}},
+      row_count, {2}, nullptr);
   const Floats parameters(2);
-  const Floats dy(2 * kRows, 1.0f);
+  const Floats dy(2 * row_count, 1.0f);
   Floats stash(stage.stash_size());
   Floats kept(stage.gradient_stash_size());
   Floats scratch(stage.scratch_size());
   Floats sums(2);
-  Floats dx(2 * kRows, kNaN);
+  Floats dx(2 * row_count, not_a_number);
   const std::vector<ConstMemory> in = {dy};
   const std::vector<Memory> out = {dx};
 
@@ -325,7 +330,7 @@ TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
   EXPECT_EQ(first->weight_passes, 2);
 }
 
-/// The CPU, which counts what is copied as it is.
+/// The CPU's backend, which counts copies of unchanged data.
 class CopyCounter final : public Backend {
  public:
   void zero(Memory memory) const noexcept override { cpu_.zero(memory); }
@@ -373,13 +378,13 @@ class CopyCounter final : public Backend {
   const Backend& cpu_ = cpu_backend();
 };
 
-// All that a block of a transformer hands on lies where it is needed next.
+// Every activation and gradient of a transformer block is written to the place where it is needed next.
 TEST(Stage, CopiesNothingBetweenItsLayers) {
-  const Stage stage(joined({block(), block()}), kRows, {8}, nullptr);
+  const Stage stage(joined({block(), block()}), row_count, {8}, nullptr);
   const Floats parameters = random_floats(stage.parameter_size(), 1);
-  const Floats x = random_floats(kRows * 8, 2);
-  const Floats dy = random_floats(kRows * 8, 3);
-  Floats y(kRows * 8), dx(kRows * 8), sums(stage.parameter_size()), stash(stage.stash_size());
+  const Floats x = random_floats(row_count * 8, 2);
+  const Floats dy = random_floats(row_count * 8, 3);
+  Floats y(row_count * 8), dx(row_count * 8), sums(stage.parameter_size()), stash(stage.stash_size());
   Floats kept(stage.gradient_stash_size()), scratch(stage.scratch_size());
   const std::vector<ConstMemory> in = {x};
   const std::vector<ConstMemory> gradients = {dy};
@@ -389,26 +394,26 @@ TEST(Stage, CopiesNothingBetweenItsLayers) {
   stage.backward(parameters, stash, gradients, 1, out, sums, scratch, counter);
   EXPECT_EQ(counter.copies, 0);
   stage.backward_input(parameters, stash, gradients, 1, out, kept, scratch, counter);
-  EXPECT_EQ(counter.copies, 1);  // the last layer's gradient, which is the next stage's
+  EXPECT_EQ(counter.copies, 1);  // the gradient of the last layer's output, which the next stage owns
 }
 
 TEST(Stage, KnowsItsSizes) {
-  const Stage stage({linear("a", 9, 8), layer({"gelu", "g", kRows, 8, {}})}, kRows, {3, 6}, nullptr);
-  EXPECT_EQ(stage.rows(), kRows);
+  const Stage stage({linear("a", 9, 8), layer({"gelu", "g", row_count, 8, {}})}, row_count, {3, 6}, nullptr);
+  EXPECT_EQ(stage.rows(), row_count);
   EXPECT_EQ(stage.output_columns(), 8u);
   EXPECT_EQ(stage.target_columns(), 0u);
   EXPECT_FALSE(stage.is_sink());
   EXPECT_EQ(stage.parameter_size(), 9u * 8 + 8);
-  EXPECT_EQ(stage.stash_size(), kRows * (9 + 8));
-  EXPECT_EQ(stage.gradient_stash_size(), kRows * 8);  // of the linear layer only
-  EXPECT_DOUBLE_EQ(stage.flops(), kRows * (2.0 * 9 * 8 + 20 * 8));
+  EXPECT_EQ(stage.stash_size(), row_count * (9 + 8));
+  EXPECT_EQ(stage.gradient_stash_size(), row_count * 8);  // of the linear layer only
+  EXPECT_DOUBLE_EQ(stage.flops(), row_count * (2.0 * 9 * 8 + 20 * 8));
   EXPECT_EQ(stage.parameters().size(), 2u);
 }
 
 TEST(Stage, RefusesLayersThatDoNotFit) {
   const auto make = [](std::vector<StageOp> ops, std::vector<std::size_t> inputs,
                        std::shared_ptr<const Loss> loss = nullptr) {
-    return Stage(std::move(ops), kRows, std::move(inputs), std::move(loss));
+    return Stage(std::move(ops), row_count, std::move(inputs), std::move(loss));
   };
   EXPECT_THROW(make({linear("a", 9, 8)}, {8}), std::invalid_argument);
   EXPECT_THROW(make({linear("a", 9, 8), linear("b", 9, 8)}, {9}), std::invalid_argument);
@@ -417,8 +422,8 @@ TEST(Stage, RefusesLayersThatDoNotFit) {
   EXPECT_THROW(make({end()}, {9}), std::invalid_argument);
   EXPECT_THROW(make({linear("a", 9, 8)}, {}), std::invalid_argument);
   EXPECT_THROW(make({StageOp{}}, {9}), std::invalid_argument);
-  EXPECT_THROW(make({linear("a", 9, 8)}, {9}, make_loss("mse", kRows, 9)), std::invalid_argument);
-  EXPECT_THROW(make({layer({"gelu", "g", kRows + 1, 9, {}})}, {9}), std::invalid_argument);
+  EXPECT_THROW(make({linear("a", 9, 8)}, {9}, make_loss("mse", row_count, 9)), std::invalid_argument);
+  EXPECT_THROW(make({layer({"gelu", "g", row_count + 1, 9, {}})}, {9}), std::invalid_argument);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ Floats joined(const std::vector<Floats>& parts) {
 
 class Weights : public ::testing::Test {
  protected:
-  /// The saved file's tensors, changed, in a file of their own.
+  /// Applies `change` to the saved file's tensors and writes them to another file.
   template <class Change>
   std::filesystem::path changed(Change change) {
     auto tensors = read_safetensors(file_);

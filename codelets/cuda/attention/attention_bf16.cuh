@@ -1,199 +1,229 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention in bf16 is made of: F in attention_bf16_forward.cuh, B in attention_bf16_backward.cuh, both
-// in the manner of Dao (arXiv 2307.08691). Each warp of a block has some rows of one head, and all meet the
-// other side's rows a tile at a time, while the next tile is copied. Products sum in fp32 and stay in
-// registers: probabilities and the slopes of scores are rounded to bf16 there, and are then left factors.
-// Exponentials are powers of 2.
+// What the bf16 kernels of causal attention share: F is in attention_bf16_forward.cuh, B in
+// attention_bf16_backward.cuh, both in the manner of FlashAttention-2 (Dao, arXiv 2307.08691). A block keeps
+// rows of one head, divided among its 4 warps, and goes over the other side's rows a tile at a time, while
+// cp.async copies the next tile. Tensor cores multiply bf16 and sum in fp32; accumulators stay in registers.
+// Probabilities and gradients of scores are rounded to bf16 in registers and become the A fragments of the
+// next product. Exponentials are powers of 2.
+//
+// Template parameters: D is the width of tiles, the smallest of 32, 64 and 128 that holds a head's columns. A
+// warp has 16 * M rows: M fragments of 16 rows, one below the other. N counts 8 columns of accumulators each.
 #pragma once
 
-#include "codelets/cuda/attention/attention_fp32.cuh"
+#include "codelets/cuda/attention/shape.cuh"
+#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/warp.cuh"
 #include "codelets/cuda/matrix/tensor_cores.cuh"
 
 namespace starpipe::model::cuda::attention::bf16 {
 
 using namespace tensor_cores;
 
-inline constexpr int kStep = 16;  ///< rows of a left factor, and its columns
-inline constexpr int kWarps = 4;
-inline constexpr unsigned kThreads = kWarps * kWarp;
-inline constexpr float kLog2E = 1.44269504f;
+inline constexpr int fragment_size = 16;  ///< rows of an A fragment, and its columns
+inline constexpr int block_warps = 4;
+inline constexpr unsigned block_threads = block_warps * warp_size;
+inline constexpr int pack_elements = 8;  ///< elements that one instruction moves: 16 bytes
+inline constexpr float log2_e = 1.44269504f;
 
-/// Elements from row to row of a tile: any eight neighbours' 16 bytes are in different banks.
+/// Elements from row to row of a tile. With 8 elements (16 bytes) more than D, the same 16 bytes of 8
+/// consecutive rows, which ldmatrix reads together, lie in different banks.
 template <int D>
-inline constexpr int kStride = D + 8;
+inline constexpr int tile_stride = D + 8;
 
-/// Floats that a tile takes.
+/// Floats of shared memory of a tile of so many rows.
 template <int D, int Rows>
-inline constexpr std::size_t kTileFloats = kStride<D>* Rows / 2;
+inline constexpr std::size_t tile_floats = tile_stride<D>* Rows / 2;
 
-__device__ inline int at_most(int most, int x) { return x < most ? x : most; }
+__device__ inline int smaller(int a, int b) { return a < b ? a : b; }
 
-/// A thread's place.
+/// The calling thread's warp and lane, and its elements of an accumulator of 16x8: [row][column],
+/// [row][column + 1], [row + 8][column] and [row + 8][column + 1].
 struct Lane {
-  int warp = static_cast<int>(threadIdx.x) / kWarp;
-  int index = static_cast<int>(threadIdx.x) % kWarp;
-  // Of a product it has [row][column], the one to its right, and both 8 rows below.
-  int row = index / 4;
-  int column = index % 4 * 2;
+  int warp = static_cast<int>(threadIdx.x) / warp_size;   ///< in [0, block_warps)
+  int index = static_cast<int>(threadIdx.x) % warp_size;  ///< in [0, 32)
+  int row = index / 4;                                    ///< in [0, 8)
+  int column = index % 4 * 2;                             ///< 0, 2, 4 or 6
 
-  /// From a tile to what the lane gives to load_matrices() for the tile's first 16x16 elements: the four
-  /// matrices are the upper left, lower left, upper right and lower right ones.
+  /// Offset, from a tile's first element, of the row that this lane gives to load_matrices() for the tile's
+  /// first 16x16 elements. Their four 8x8 matrices come as upper left, lower left, upper right and lower
+  /// right.
   template <int D>
   __device__ int matrix_row() const {
-    return index % kStep * kStride<D> + index / kStep * 8;
+    return index % fragment_size * tile_stride<D> + index / fragment_size * 8;
   }
 };
 
-/// Begins to load rows [first, first + Rows) of one head, `stride` apart in memory. `vectors`: rows begin at
-/// multiples of 16 bytes, and are as long.
+/// Begins to load rows [first, first + Rows) of a head into a tile; wait_for_copies() and a barrier end it.
+/// Columns beyond the head and rows beyond the context become 0. `head`: the head's columns in the sequence's
+/// first row; `stride`: elements from row to row there; `aligned`: every row of the head begins at a multiple
+/// of 16 bytes and has a multiple of 16 bytes. Rows that are not aligned are loaded at once, element by
+/// element.
 template <int D, int Rows>
 __device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int first, const Shape& shape,
-                           bool vectors) {
-  constexpr int kVector = 8;
-  constexpr int kAtOnce = static_cast<int>(kThreads) * kVector / D;  // rows
-  static_assert(Rows % kAtOnce == 0);
-  const int row = static_cast<int>(threadIdx.x) * kVector / D;
-  const int column = static_cast<int>(threadIdx.x) * kVector % D;
-  const int rows = column < shape.size ? shape.context - first - row : 0;  // from this one on; or negative
+                           bool aligned) {
+  // Rows that the block loads together.
+  constexpr int rows_at_once = static_cast<int>(block_threads) * pack_elements / D;
+  static_assert(Rows % rows_at_once == 0);
+  const int row = static_cast<int>(threadIdx.x) * pack_elements / D;
+  const int column = static_cast<int>(threadIdx.x) * pack_elements % D;
+  // The context's rows from this thread's first row on; <= 0 when this thread's elements are all outside.
+  const int rows = column < shape.size ? shape.context - first - row : 0;
   const Bf16* const from =
       head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
-  Bf16* const to = tile + row * kStride<D> + column;
-  if (vectors) {
+  Bf16* const to = tile + row * tile_stride<D> + column;
+  if (aligned) {
 #pragma unroll
-    for (int r = 0; r < Rows; r += kAtOnce) {
+    for (int r = 0; r < Rows; r += rows_at_once) {
       const bool inside = r < rows;
-      copy_async<16>(to + r * kStride<D>, inside ? from + static_cast<std::size_t>(r) * stride : head,
+      copy_async<16>(to + r * tile_stride<D>, inside ? from + static_cast<std::size_t>(r) * stride : head,
                      inside);
     }
   } else {
 #pragma unroll 1
-    for (int r = 0; r < Rows; r += kAtOnce) {
+    for (int r = 0; r < Rows; r += rows_at_once) {
 #pragma unroll 1
-      for (int c = 0; c < kVector; ++c) {
-        to[r * kStride<D> + c] =
+      for (int c = 0; c < pack_elements; ++c) {
+        to[r * tile_stride<D> + c] =
             r < rows && column + c < shape.size
                 ? from[static_cast<std::size_t>(r) * stride + static_cast<std::size_t>(c)]
                 : static_cast<Bf16>(0.0f);
       }
     }
   }
-  __syncwarp();  // lanes may have parted, and what tensor cores do is done together
+  __syncwarp();  // lanes may have diverged, and ldmatrix and mma need the whole warp
 }
 
-/// A warp's rows, kStep * M, as left factors.
+/// The A fragments of a warp's rows: of[m][k] has rows [16 m, 16 m + 16) and columns [16 k, 16 k + 16).
 template <int D, int M>
-struct Lefts {
-  Matrices of[M][D / kStep];
+struct RowFragments {
+  FragmentA of[M][D / fragment_size];
 
-  /// `rows`: the lane's matrix_row().
+  /// `rows`: the warp's first row in a tile, plus this lane's matrix_row().
   __device__ void load_from(const Bf16* rows) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
-      for (int k = 0; k < D / kStep; ++k) of[m][k] = load_matrices(rows + m * kStep * kStride<D> + k * kStep);
+      for (int k = 0; k < D / fragment_size; ++k) {
+        of[m][k] = load_matrices(rows + m * fragment_size * tile_stride<D> + k * fragment_size);
+      }
     }
   }
 };
 
-/// products += the warp's rows times 8 * N rows of a tile. `tile`: the lane's matrix_row().
+/// products += rows * tile': the dot products of the warp's 16 * M rows with 8 * N rows of a tile. `tile`:
+/// the first of those, plus this lane's matrix_row().
 template <int D, int M, int N>
-__device__ void multiply_rows(const Lefts<D, M>& rows, const Bf16* tile, Product (&products)[M][N]) {
+__device__ void multiply_rows(const RowFragments<D, M>& rows, const Bf16* tile,
+                              Accumulator (&products)[M][N]) {
 #pragma unroll
-  for (int k = 0; k < D / kStep; ++k) {
+  for (int k = 0; k < D / fragment_size; ++k) {
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
-      const Matrices right = load_matrices(tile + n * 8 * kStride<D> + k * kStep);
+      // Rows of the tile are columns of B, so the matrices are B's transposes as they lie: upper and lower
+      // half of B's first 8 columns are b.of[0] and b.of[2], those of its other 8 columns b.of[1] and
+      // b.of[3].
+      const Matrices b = load_matrices(tile + n * 8 * tile_stride<D> + k * fragment_size);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        multiply_add(products[m][n], rows.of[m][k], right.of[0], right.of[2]);
-        multiply_add(products[m][n + 1], rows.of[m][k], right.of[1], right.of[3]);
+        multiply_add(products[m][n], rows.of[m][k], b.of[0], b.of[2]);
+        multiply_add(products[m][n + 1], rows.of[m][k], b.of[1], b.of[3]);
       }
     }
   }
 }
 
-/// Of scores [query][key], or with kTransposed [key][query], makes those of keys behind the query's own
-/// -infinity. `ahead`: by how much the first query is behind the first key.
-template <bool kTransposed, int M, int N>
-__device__ void mask(Product (&scores)[M][N], int ahead, const Lane& lane) {
-  const int last = ahead + (kTransposed ? lane.column - lane.row : lane.row - lane.column);
+/// Causal mask: sets the score of every key later than its query to -infinity. Scores are [query][key], or
+/// with Transposed [key][query]. `offset`: position of the first query minus position of the first key.
+template <bool Transposed, int M, int N>
+__device__ void mask(Accumulator (&scores)[M][N], int offset, const Lane& lane) {
+  // A key is later than its query when its index in the scores exceeds the query's by more than `offset`.
+  // `last` is this bound without the lane's own row and column, so that what remains of both indices is known
+  // to the compiler.
+  const int last = offset + (Transposed ? lane.column - lane.row : lane.row - lane.column);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = m * kStep + i / 2 * 8;
+        const int row = m * fragment_size + i / 2 * 8;
         const int column = n * 8 + i % 2;
-        if ((kTransposed ? row - column : column - row) > last) scores[m][n].at[i] = -INFINITY;
+        if ((Transposed ? row - column : column - row) > last) scores[m][n].at[i] = -INFINITY;
       }
     }
   }
 }
 
-/// Two neighbours, rounded.
-__device__ inline Matrices as_left(const Product& left, const Product& right) {
+/// The A fragment of 16 columns of accumulators, `left` and `right` of 8 columns each, rounded to bf16. The
+/// layouts of both fragments have the same elements in the same lane, so no data moves between lanes.
+__device__ inline FragmentA to_fragment_a(const Accumulator& left, const Accumulator& right) {
   return {{pack(left.at[0], left.at[1]), pack(left.at[2], left.at[3]), pack(right.at[0], right.at[1]),
            pack(right.at[2], right.at[3])}};
 }
 
-/// What a warp sums for its rows.
+/// Accumulators of D columns for each of a warp's 16 * M rows.
 template <int D, int M>
-using Sums = Product[M][D / 8];
+using Sums = Accumulator[M][D / 8];
 
-/// sums += weights times kStep rows of a tile. `tile`: the lane's matrix_row().
+/// sums += weights * tile: `weights` are [16 * M][16], and 16 rows of a tile have D columns. `tile`: the
+/// first of those rows, plus this lane's matrix_row().
 template <int D, int M>
-__device__ void accumulate(const Matrices (&weights)[M], const Bf16* tile, Sums<D, M>& sums) {
+__device__ void accumulate(const FragmentA (&weights)[M], const Bf16* tile, Sums<D, M>& sums) {
 #pragma unroll
   for (int n = 0; n < D / 8; n += 2) {
-    const Matrices right = load_matrices_transposed(tile + n * 8);
+    // 16 rows and columns of the tile as B fragments: of its first 8 columns b.of[0] and b.of[1], of the
+    // others b.of[2] and b.of[3].
+    const Matrices b = load_matrices_transposed(tile + n * 8);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      multiply_add(sums[m][n], weights[m], right.of[0], right.of[1]);
-      multiply_add(sums[m][n + 1], weights[m], right.of[2], right.of[3]);
+      multiply_add(sums[m][n], weights[m], b.of[0], b.of[1]);
+      multiply_add(sums[m][n + 1], weights[m], b.of[2], b.of[3]);
     }
   }
 }
 
-/// A float for each row of products that a lane has part of: of its first eight rows and its others.
+/// A float for each of the rows of which a lane has elements: [m][half] is row 16 m + 8 half + lane.row of
+/// the warp's.
 template <int M>
 using PerRow = float[M][2];
 
-/// function(m, half, row) for those that are in the context; `first`: the warp's first row.
+/// Calls function(m, half, row) for each of the lane's rows that is inside the context; [m][half] is its
+/// index in a PerRow, `row` its position in the sequence. `first`: position of the warp's first row.
 template <int M, class Function>
-__device__ void for_rows(int first, const Lane& lane, const Shape& shape, Function function) {
+__device__ void for_each_row(int first, const Lane& lane, const Shape& shape, Function function) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = first + m * kStep + half * 8 + lane.row;
+      const int row = first + m * fragment_size + half * 8 + lane.row;
       if (row < shape.context) function(m, half, row);
     }
   }
 }
 
-// Over the four lanes that share a row.
+// Reductions over a quad: the four neighbouring lanes that have the elements of the same row.
 template <int M>
-__device__ void sum_over_lanes(PerRow<M>& parts) {
+__device__ void sum_over_quad(PerRow<M>& values) {
 #pragma unroll
-  for (auto& row : parts) {
+  for (auto& halves : values) {
 #pragma unroll
-    for (float& part : row) {
-      part += __shfl_xor_sync(kAllLanes, part, 1);
-      part += __shfl_xor_sync(kAllLanes, part, 2);
+    for (float& value : halves) {
+      value += __shfl_xor_sync(all_lanes, value, 1);
+      value += __shfl_xor_sync(all_lanes, value, 2);
     }
   }
 }
-__device__ inline float max_over_lanes(float part) {
-  part = fmaxf(part, __shfl_xor_sync(kAllLanes, part, 1));
-  return fmaxf(part, __shfl_xor_sync(kAllLanes, part, 2));
+__device__ inline float max_over_quad(float value) {
+  value = fmaxf(value, __shfl_xor_sync(all_lanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(all_lanes, value, 2));
 }
 
-/// Writes factor * sums to the warp's rows of a head, the first of which is `first`. They go through the
-/// warp's own rows of a tile, `stage`, which must have been read.
+/// Stores factor * sums, rounded, as the rows of a head from position `first` on. `buffer`: the warp's own
+/// rows of a tile, which no thread reads any more. The sums go through it so that each lane can store 16
+/// neighbouring bytes. `head`, `stride` and `aligned` are as in begin_load().
 template <int D, int M>
-__device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* stage, Bf16* head, std::size_t stride,
-                           int first, const Lane& lane, const Shape& shape, bool vectors) {
+__device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, Bf16* head, std::size_t stride,
+                           int first, const Lane& lane, const Shape& shape, bool aligned) {
   __syncwarp();
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -201,21 +231,20 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* stage, Bf
     for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        store_pair(stage + (m * kStep + half * 8 + lane.row) * kStride<D> + n * 8 + lane.column,
+        store_pair(buffer + (m * fragment_size + half * 8 + lane.row) * tile_stride<D> + n * 8 + lane.column,
                    pack(factor * sums[m][n].at[2 * half], factor * sums[m][n].at[2 * half + 1]));
       }
     }
   }
   __syncwarp();
-  constexpr int kVector = 8;
-  for (int i = lane.index * kVector; i < M * kStep * D; i += kWarp * kVector) {
+  for (int i = lane.index * pack_elements; i < M * fragment_size * D; i += warp_size * pack_elements) {
     const int row = i / D;
     const int column = i % D;
     if (first + row >= shape.context) continue;
-    const Bf16* const from = stage + row * kStride<D> + column;
+    const Bf16* const from = buffer + row * tile_stride<D> + column;
     Bf16* const to = head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
-    if (!vectors) {
-      for (int c = 0; c < kVector && column + c < shape.size; ++c) to[c] = from[c];
+    if (!aligned) {
+      for (int c = 0; c < pack_elements && column + c < shape.size; ++c) to[c] = from[c];
     } else if (column < shape.size) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
     }

@@ -1,47 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two kernels, so that nothing is added atomically: of the queries, which goes over the keys twice, since the
-// slope of a score needs the sum over its row of probability times slope; and of the keys, where all products
-// are transposed, so that what is rounded is a left factor there too.
+// B in two kernels, so that nothing is added atomically. Names are those of attention_fp32.cuh: p, dp, ds,
+// delta. The queries' kernel goes over the keys twice, first for delta, a sum over all keys of a query, then
+// for dq. The keys' kernel computes transposed products, [key][query]: so p and ds come out as A fragments
+// for dv = p' dy and dk = ds' q.
 #pragma once
 
 #include "codelets/cuda/attention/attention_bf16.cuh"
+#include "starpipe/base/ceil_div.hpp"
 
 namespace starpipe::model::cuda::attention::bf16 {
 
 /// The tiles of the queries' kernel.
 template <int D>
 struct BackwardQueries {
-  static constexpr int kRowTiles = D <= 64 ? 2 : 1;  ///< of kStep queries, of a warp
-  static constexpr int kRows = kWarps * kRowTiles * kStep;
-  static constexpr int kKeys = D <= 64 ? 64 : 32;  ///< at a time
-  static constexpr std::size_t kShared = kTileFloats<D, 2 * kRows + 2 * 2 * kKeys>;
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< of a warp: fragment_size queries each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a block
+  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< in a tile
+  /// Floats of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
+  static constexpr std::size_t shared = tile_floats<D, 2 * rows + 2 * 2 * keys>;
 };
 
-/// What the queries' kernel knows of a warp's rows.
+/// What a warp of the queries' kernel keeps in registers for its rows.
 template <int D>
 struct QueryRows {
-  static constexpr int M = BackwardQueries<D>::kRowTiles;
-  Lefts<D, M> q;
-  Lefts<D, M> dy;
-  PerRow<M> log_sums = {};  ///< of powers of 2
-  PerRow<M> row_sums = {};  ///< of probability times slope
-  Sums<D, M> dq;
+  static constexpr int M = BackwardQueries<D>::row_fragments;
+  RowFragments<D, M> q;
+  RowFragments<D, M> dy;
+  PerRow<M> log_sums = {};  ///< times log2(e)
+  PerRow<M> deltas = {};
+  Sums<D, M> dq;  ///< without the factor shape.scale
 };
 
-/// Meets `count` keys of a tile and their values, for the row sums or, when those are known, for dq. `ahead`:
-/// by how much the warp's first query is behind the first key.
-template <int D, bool ForRowSums>
-__device__ void meet_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, float scale, int count, int ahead,
-                          const Lane& lane) {
+/// Adds to the warp's deltas (with ForDeltas), or to its dq, what `count` keys of a tile contribute. `k` and
+/// `v`: the tiles of keys and values, plus this lane's matrix_row(). `scale` has log2(e) as a factor.
+/// `offset`: position of the warp's first query minus position of the tile's first key.
+template <int D, bool ForDeltas>
+__device__ void add_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, float scale, int count, int offset,
+                         const Lane& lane) {
   constexpr int M = QueryRows<D>::M;
-#pragma unroll 1  // for the registers
-  for (int at = 0; at < count; at += kStep) {
-    Product scores[M][2];
-    Product slopes[M][2];  // of the probabilities, then of the scores
-    multiply_rows<D>(rows.q, k + at * kStride<D>, scores);
-    multiply_rows<D>(rows.dy, v + at * kStride<D>, slopes);
-    if (ahead - at < kStep - 1) mask<false>(scores, ahead - at, lane);
-    Matrices weights[M];
+#pragma unroll 1  // unrolled, it would need too many registers
+  for (int at = 0; at < count; at += fragment_size) {
+    Accumulator scores[M][2];
+    Accumulator ds[M][2];  // dp at first
+    multiply_rows<D>(rows.q, k + at * tile_stride<D>, scores);
+    multiply_rows<D>(rows.dy, v + at * tile_stride<D>, ds);
+    if (offset - at < fragment_size - 1) mask<false>(scores, offset - at, lane);
+    FragmentA weights[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -49,203 +53,216 @@ __device__ void meet_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, floa
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float p = exp2_approximate(fmaf(scale, scores[m][n].at[i], -rows.log_sums[m][i / 2]));
-          float& slope = slopes[m][n].at[i];
-          if (ForRowSums) rows.row_sums[m][i / 2] += p * slope;
-          slope = p * (slope - rows.row_sums[m][i / 2]);
+          float& d = ds[m][n].at[i];
+          if (ForDeltas) rows.deltas[m][i / 2] += p * d;
+          d = p * (d - rows.deltas[m][i / 2]);
         }
       }
-      weights[m] = as_left(slopes[m][0], slopes[m][1]);
+      weights[m] = to_fragment_a(ds[m][0], ds[m][1]);
     }
-    if (!ForRowSums) accumulate<D>(weights, k + at * kStride<D>, rows.dq);
+    if (!ForDeltas) accumulate<D>(weights, k + at * tile_stride<D>, rows.dq);
   }
 }
 
-/// B, of the queries, as attention::backward_queries, for BackwardQueries<D>::kRows of them.
+/// B for the queries, as attention::backward_queries() in fp32, for BackwardQueries<D>::rows of them a block.
+/// `aligned` is as in begin_load().
 template <int D>
-__global__ void __launch_bounds__(kThreads)
-    backward_queries(Shape shape, bool vectors, const Bf16* qkv, const float* log_sums, const Bf16* dy,
-                     Bf16* dqkv, float* row_sums) {
+__global__ void __launch_bounds__(block_threads)
+    backward_queries(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const Bf16* dy,
+                     Bf16* dqkv, float* deltas) {
   using Tiles = BackwardQueries<D>;
-  constexpr int M = Tiles::kRowTiles;
+  constexpr int M = Tiles::row_fragments;
   const Lane lane;
-  const Corner at = corner(shape, blockIdx.x);
-  // Those with the most keys first.
-  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::kRows;
-  const int first = block + lane.warp * M * kStep;
-  const int keys = at_most(shape.context, block + Tiles::kRows);
-  const int tiles = static_cast<int>(parts(static_cast<std::size_t>(keys), Tiles::kKeys));
+  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  // Position of the block's first query. Blocks start in the order of their numbers: those with the last
+  // queries, which have the most keys, come first.
+  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
+  const int first = block + lane.warp * M * fragment_size;       // of the warp's first query
+  const int keys = smaller(shape.context, block + Tiles::rows);  // that some query of the block sees
+  const int tiles = static_cast<int>(ceil_div(static_cast<std::size_t>(keys), Tiles::keys));
   const std::size_t stride = 3 * shape.hidden;
   Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
-  Bf16* const g = q + Tiles::kRows * kStride<D>;  // of dy
-  const auto keys_of = [&](int step) {
-    return g + (Tiles::kRows + step % 2 * 2 * Tiles::kKeys) * kStride<D>;
+  Bf16* const g = q + Tiles::rows * tile_stride<D>;  // the tile of dy
+  // Step s of 2 * tiles steps does tile s % tiles: the first `tiles` steps sum the deltas, the others dq.
+  // Steps use the two buffers in turn, each for a tile of keys with the tile of their values behind it.
+  const auto tile_of = [&](int step) {
+    return g + (Tiles::rows + step % 2 * 2 * Tiles::keys) * tile_stride<D>;
   };
-  const auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * Tiles::kKeys; };
+  const auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * Tiles::keys; };
   const auto begin_keys_and_values = [&](int step) {
     const Bf16* const head = qkv + at.qkv + shape.hidden;
-    Bf16* const tile = keys_of(step);
-    begin_load<D, Tiles::kKeys>(tile, head, stride, first_key_of(step), shape, vectors);
-    begin_load<D, Tiles::kKeys>(tile + Tiles::kKeys * kStride<D>, head + shape.hidden, stride,
-                                first_key_of(step), shape, vectors);
+    Bf16* const tile = tile_of(step);
+    begin_load<D, Tiles::keys>(tile, head, stride, first_key_of(step), shape, aligned);
+    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, head + shape.hidden, stride,
+                               first_key_of(step), shape, aligned);
   };
-  begin_load<D, Tiles::kRows>(q, qkv + at.qkv, stride, block, shape, vectors);
-  begin_load<D, Tiles::kRows>(g, dy + at.y, shape.hidden, block, shape, vectors);
+  begin_load<D, Tiles::rows>(q, qkv + at.qkv, stride, block, shape, aligned);
+  begin_load<D, Tiles::rows>(g, dy + at.output, shape.hidden, block, shape, aligned);
   begin_keys_and_values(0);
   QueryRows<D> rows;
-  for_rows<M>(first, lane, shape, [&](int m, int half, int query) {
-    rows.log_sums[m][half] = kLog2E * log_sums[at.sums + static_cast<std::size_t>(query)];
+  for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
+    rows.log_sums[m][half] = log2_e * log_sums[at.row + static_cast<std::size_t>(query)];
   });
   wait_for_copies();
   __syncthreads();
-  const int own = lane.warp * M * kStep * kStride<D>;
+  const int own = lane.warp * M * fragment_size * tile_stride<D>;  // offset of the warp's rows in q and g
   rows.q.load_from(q + own + lane.matrix_row<D>());
   rows.dy.load_from(g + own + lane.matrix_row<D>());
 
-  const float scale = shape.scale * kLog2E;
+  const float scale = shape.scale * log2_e;
   for (int step = 0; step < 2 * tiles; ++step) {
     if (step + 1 < 2 * tiles) begin_keys_and_values(step + 1);
-    if (step == tiles) sum_over_lanes(rows.row_sums);
+    if (step == tiles) sum_over_quad(rows.deltas);
     const int key = first_key_of(step);
-    const int ahead = first - key;
-    const int count = first < keys ? at_most(Tiles::kKeys, at_most(ahead + M * kStep, keys - key)) : 0;
-    const Bf16* const k = keys_of(step) + lane.matrix_row<D>();
-    const Bf16* const v = k + Tiles::kKeys * kStride<D>;
+    const int offset = first - key;
+    // The keys of the tile that the warp's last query sees; 0 or less when it sees none.
+    const int count =
+        first < keys ? smaller(Tiles::keys, smaller(offset + M * fragment_size, keys - key)) : 0;
+    const Bf16* const k = tile_of(step) + lane.matrix_row<D>();
+    const Bf16* const v = k + Tiles::keys * tile_stride<D>;
     if (step < tiles) {
-      meet_keys<D, true>(rows, k, v, scale, count, ahead, lane);
+      add_keys<D, true>(rows, k, v, scale, count, offset, lane);
     } else {
-      meet_keys<D, false>(rows, k, v, scale, count, ahead, lane);
+      add_keys<D, false>(rows, k, v, scale, count, offset, lane);
     }
     wait_for_copies();
     __syncthreads();
   }
 
-  for_rows<M>(first, lane, shape, [&](int m, int half, int query) {
-    if (lane.column == 0) row_sums[at.sums + static_cast<std::size_t>(query)] = rows.row_sums[m][half];
+  for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
+    if (lane.column == 0) deltas[at.row + static_cast<std::size_t>(query)] = rows.deltas[m][half];
   });
-  store_rows<D, M>(rows.dq, shape.scale, q + own, dqkv + at.qkv, stride, first, lane, shape, vectors);
+  store_rows<D, M>(rows.dq, shape.scale, q + own, dqkv + at.qkv, stride, first, lane, shape, aligned);
 }
 
 /// The tiles of the keys' kernel.
 template <int D>
 struct BackwardKeys {
-  static constexpr int kRowTiles = D <= 64 ? 2 : 1;  ///< of kStep keys, of a warp
-  static constexpr int kRows = kWarps * kRowTiles * kStep;
-  static constexpr int kQueries = D <= 64 ? 64 : 32;  ///< at a time
-  static constexpr std::size_t kTile = kTileFloats<D, kQueries>;
-  static constexpr std::size_t kStage = 2 * kTile + 2 * kQueries;  ///< floats
-  static constexpr std::size_t kShared = kTileFloats<D, 2 * kRows> + 2 * kStage;
-  static_assert(kRows % kQueries == 0);
-  static_assert(kQueries % kWarp == 0 && 2 * kQueries <= int{kThreads});  // whole warps copy all sums
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< of a warp: fragment_size keys each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< keys of a block
+  static constexpr int queries = D <= 64 ? 64 : 32;                         ///< in a tile
+  static constexpr std::size_t tile = tile_floats<D, queries>;
+  /// Floats of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
+  static constexpr std::size_t buffer = 2 * tile + 2 * queries;
+  static constexpr std::size_t shared = tile_floats<D, 2 * rows> + 2 * buffer;  ///< with the keys and values
+  static_assert(rows % queries == 0);
+  static_assert(queries % warp_size == 0 &&
+                2 * queries <= int{block_threads});  // whole warps copy the statistics
 };
 
-/// What the keys' kernel knows of a warp's rows.
+/// What a warp of the keys' kernel keeps in registers for its rows.
 template <int D>
 struct KeyRows {
-  static constexpr int M = BackwardKeys<D>::kRowTiles;
-  Lefts<D, M> k;
-  Lefts<D, M> v;
-  Sums<D, M> dk;
+  static constexpr int M = BackwardKeys<D>::row_fragments;
+  RowFragments<D, M> k;
+  RowFragments<D, M> v;
+  Sums<D, M> dk;  ///< without the factor shape.scale
   Sums<D, M> dv;
 };
 
-/// Meets `count` queries of a stage. `ahead`: by how much the first of them is behind the warp's first key.
+/// Adds to the warp's dk and dv what the first `count` queries of a buffer contribute. `scale` has log2(e) as
+/// a factor. `offset`: position of the buffer's first query minus position of the warp's first key.
 template <int D>
-__device__ void meet_queries(KeyRows<D>& rows, const float* stage, float scale, int count, int ahead,
-                             const Lane& lane) {
+__device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, int count, int offset,
+                            const Lane& lane) {
   using Tiles = BackwardKeys<D>;
-  constexpr int M = Tiles::kRowTiles;
-  const Bf16* const q = reinterpret_cast<const Bf16*>(stage) + lane.matrix_row<D>();
-  const Bf16* const g = reinterpret_cast<const Bf16*>(stage + Tiles::kTile) + lane.matrix_row<D>();
-  const float* const log_sums = stage + 2 * Tiles::kTile + lane.column;
-  const float* const row_sums = log_sums + Tiles::kQueries;
-#pragma unroll 1  // for the registers
-  for (int at = ahead < 0 ? -ahead : 0; at < count; at += kStep) {
-    Product p[M][2];       // scores, then probabilities
-    Product slopes[M][2];  // of the probabilities, then of the scores
-    multiply_rows<D>(rows.k, q + at * kStride<D>, p);
-    multiply_rows<D>(rows.v, g + at * kStride<D>, slopes);
-    if (ahead + at < M * kStep - 1) mask<true>(p, ahead + at, lane);
+  constexpr int M = Tiles::row_fragments;
+  const Bf16* const q = reinterpret_cast<const Bf16*>(buffer) + lane.matrix_row<D>();
+  const Bf16* const g = reinterpret_cast<const Bf16*>(buffer + Tiles::tile) + lane.matrix_row<D>();
+  const float* const log_sums = buffer + 2 * Tiles::tile + lane.column;
+  const float* const deltas = log_sums + Tiles::queries;
+#pragma unroll 1  // unrolled, it would need too many registers
+  for (int at = offset < 0 ? -offset : 0; at < count; at += fragment_size) {
+    Accumulator p[M][2];   // scores at first; [key][query]
+    Accumulator ds[M][2];  // dp at first
+    multiply_rows<D>(rows.k, q + at * tile_stride<D>, p);
+    multiply_rows<D>(rows.v, g + at * tile_stride<D>, ds);
+    if (offset + at < M * fragment_size - 1) mask<true>(p, offset + at, lane);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
+      // The columns of an accumulator are queries: `side` is the left or right one of two neighbours.
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        const float log_sum = kLog2E * log_sums[at + n * 8 + side];
-        const float row_sum = row_sums[at + n * 8 + side];
+        const float log_sum = log2_e * log_sums[at + n * 8 + side];
+        const float delta = deltas[at + n * 8 + side];
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
           for (int i = side; i < 4; i += 2) {
             p[m][n].at[i] = exp2_approximate(fmaf(scale, p[m][n].at[i], -log_sum));
-            slopes[m][n].at[i] = p[m][n].at[i] * (slopes[m][n].at[i] - row_sum);
+            ds[m][n].at[i] = p[m][n].at[i] * (ds[m][n].at[i] - delta);
           }
         }
       }
     }
-    Matrices weights[2][M];
+    FragmentA weights[2][M];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      weights[0][m] = as_left(p[m][0], p[m][1]);
-      weights[1][m] = as_left(slopes[m][0], slopes[m][1]);
+      weights[0][m] = to_fragment_a(p[m][0], p[m][1]);
+      weights[1][m] = to_fragment_a(ds[m][0], ds[m][1]);
     }
-    accumulate<D>(weights[0], g + at * kStride<D>, rows.dv);
-    accumulate<D>(weights[1], q + at * kStride<D>, rows.dk);
+    accumulate<D>(weights[0], g + at * tile_stride<D>, rows.dv);
+    accumulate<D>(weights[1], q + at * tile_stride<D>, rows.dk);
   }
 }
 
-/// B, of the keys and values, as attention::backward_keys, for BackwardKeys<D>::kRows of them; after
-/// backward_queries. Queries beyond the context are 0, and so are their sums and what they add.
+/// B for the keys and values, as attention::backward_keys() in fp32, for BackwardKeys<D>::rows of them a
+/// block. Runs after backward_queries(). Queries beyond the context are 0 in their tile, and so are their dy,
+/// log_sums and deltas: they contribute nothing. `aligned` is as in begin_load().
 template <int D>
-__global__ void __launch_bounds__(kThreads)
-    backward_keys(Shape shape, bool vectors, const Bf16* qkv, const float* log_sums, const float* row_sums,
+__global__ void __launch_bounds__(block_threads)
+    backward_keys(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const float* deltas,
                   const Bf16* dy, Bf16* dqkv) {
   using Tiles = BackwardKeys<D>;
-  constexpr int M = Tiles::kRowTiles;
+  constexpr int M = Tiles::row_fragments;
   const Lane lane;
-  const Corner at = corner(shape, blockIdx.x);
-  const int block = static_cast<int>(blockIdx.y) * Tiles::kRows;
-  const int first = block + lane.warp * M * kStep;
+  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  const int block = static_cast<int>(blockIdx.y) * Tiles::rows;  // position of its first key
+  const int first = block + lane.warp * M * fragment_size;       // of the warp's first key
   const std::size_t stride = 3 * shape.hidden;
   Bf16* const k = reinterpret_cast<Bf16*>(shared_floats());
-  Bf16* const v = k + Tiles::kRows * kStride<D>;
-  const auto stage_of = [&](int query) {
-    return shared_floats() + kTileFloats<D, 2 * Tiles::kRows> +
-           static_cast<std::size_t>(query / Tiles::kQueries % 2) * Tiles::kStage;
+  Bf16* const v = k + Tiles::rows * tile_stride<D>;
+  // The buffer of the queries from `query` on. Tiles of queries use the two buffers in turn.
+  const auto buffer_of = [&](int query) {
+    return shared_floats() + tile_floats<D, 2 * Tiles::rows> +
+           static_cast<std::size_t>(query / Tiles::queries % 2) * Tiles::buffer;
   };
   const auto begin_queries = [&](int query) {
-    float* const stage = stage_of(query);
-    begin_load<D, Tiles::kQueries>(reinterpret_cast<Bf16*>(stage), qkv + at.qkv, stride, query, shape,
-                                   vectors);
-    begin_load<D, Tiles::kQueries>(reinterpret_cast<Bf16*>(stage + Tiles::kTile), dy + at.y, shape.hidden,
-                                   query, shape, vectors);
-    const int i = static_cast<int>(threadIdx.x) % Tiles::kQueries;
-    const float* const sums = static_cast<int>(threadIdx.x) < Tiles::kQueries ? log_sums : row_sums;
-    if (static_cast<int>(threadIdx.x) >= 2 * Tiles::kQueries) return;
+    float* const buffer = buffer_of(query);
+    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer), qkv + at.qkv, stride, query, shape,
+                                  aligned);
+    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer + Tiles::tile), dy + at.output, shape.hidden,
+                                  query, shape, aligned);
+    // Thread i < queries copies the i-th log_sum, the next `queries` threads the deltas.
+    const int i = static_cast<int>(threadIdx.x) % Tiles::queries;
+    const float* const statistics = static_cast<int>(threadIdx.x) < Tiles::queries ? log_sums : deltas;
+    if (static_cast<int>(threadIdx.x) >= 2 * Tiles::queries) return;
     const bool inside = query + i < shape.context;
-    copy_async<4>(stage + 2 * Tiles::kTile + threadIdx.x,
-                  sums + at.sums + (inside ? static_cast<std::size_t>(query + i) : 0), inside);
+    copy_async<4>(buffer + 2 * Tiles::tile + threadIdx.x,
+                  statistics + at.row + (inside ? static_cast<std::size_t>(query + i) : 0), inside);
   };
   Bf16* const dkeys = dqkv + at.qkv + shape.hidden;
   const Bf16* const keys = qkv + at.qkv + shape.hidden;
-  begin_load<D, Tiles::kRows>(k, keys, stride, block, shape, vectors);
-  begin_load<D, Tiles::kRows>(v, keys + shape.hidden, stride, block, shape, vectors);
+  begin_load<D, Tiles::rows>(k, keys, stride, block, shape, aligned);
+  begin_load<D, Tiles::rows>(v, keys + shape.hidden, stride, block, shape, aligned);
   begin_queries(block);
   wait_for_copies();
   __syncthreads();
-  const int own = lane.warp * M * kStep * kStride<D>;
+  const int own = lane.warp * M * fragment_size * tile_stride<D>;  // offset of the warp's rows in k and v
   KeyRows<D> rows;
   rows.k.load_from(k + own + lane.matrix_row<D>());
   rows.v.load_from(v + own + lane.matrix_row<D>());
 
-  const float scale = shape.scale * kLog2E;
-  for (int query = block; query < shape.context; query += Tiles::kQueries) {
-    if (query + Tiles::kQueries < shape.context) begin_queries(query + Tiles::kQueries);
-    const int count = at_most(Tiles::kQueries, shape.context - query);
-    meet_queries(rows, stage_of(query), scale, count, query - first, lane);
+  const float scale = shape.scale * log2_e;
+  for (int query = block; query < shape.context; query += Tiles::queries) {
+    if (query + Tiles::queries < shape.context) begin_queries(query + Tiles::queries);
+    const int count = smaller(Tiles::queries, shape.context - query);
+    add_queries(rows, buffer_of(query), scale, count, query - first, lane);
     wait_for_copies();
     __syncthreads();
   }
-  store_rows<D, M>(rows.dk, shape.scale, k + own, dkeys, stride, first, lane, shape, vectors);
-  store_rows<D, M>(rows.dv, 1.0f, v + own, dkeys + shape.hidden, stride, first, lane, shape, vectors);
+  store_rows<D, M>(rows.dk, shape.scale, k + own, dkeys, stride, first, lane, shape, aligned);
+  store_rows<D, M>(rows.dv, 1.0f, v + own, dkeys + shape.hidden, stride, first, lane, shape, aligned);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

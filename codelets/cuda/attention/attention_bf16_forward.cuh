@@ -5,16 +5,19 @@
 
 namespace starpipe::model::cuda::attention::bf16 {
 
-/// The tiles of F. As many as fit the registers: a warp's every load from shared memory serves all its rows.
+/// The tiles of F: as many rows a warp as its registers hold, since each load of a key or value from shared
+/// memory serves all rows of the warp.
 template <int D>
 struct Forward {
-  static constexpr int kRowTiles = D <= 64 ? 2 : 1;  ///< of kStep rows, of a warp
-  static constexpr int kRows = kWarps * kRowTiles * kStep;
-  static constexpr int kKeys = D <= 64 ? 64 : 32;  ///< at a time
-  static constexpr std::size_t kShared = kTileFloats<D, kRows + 2 * 2 * kKeys>;
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< of a warp: fragment_size queries each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a block
+  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< in a tile
+  /// Floats of shared memory: the queries, and two buffers for a tile of keys and one of values.
+  static constexpr std::size_t shared = tile_floats<D, rows + 2 * 2 * keys>;
 };
 
-/// Of a lane's rows: the largest score so far, and the sum over the lane's own columns relative to it.
+/// Online softmax of a lane's rows: the largest score of the row so far, not scaled, and the sum of the
+/// probabilities in the lane's own columns, relative to that score.
 template <int M>
 struct Softmax {
   PerRow<M> top;
@@ -24,125 +27,132 @@ struct Softmax {
     for (auto& rows : top) rows[0] = rows[1] = -INFINITY;
   }
 
-  /// Makes probabilities of scores, and brings `sums` to their scale. No row may have only masked scores so
-  /// far.
+  /// Turns a tile's scores into probabilities relative to the new `top`, and rescales `sum` and `sums` to it.
+  /// `scale` has log2(e) as a factor. Every row must have had a score that is not masked, in this tile or
+  /// before.
   template <int D, int N>
-  __device__ void apply(float scale, Product (&scores)[M][N], Sums<D, M>& sums) {
+  __device__ void apply(float scale, Accumulator (&scores)[M][N], Sums<D, M>& sums) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float most = top[m][half];
 #pragma unroll
-        for (const Product& product : scores[m]) {
-          most = fmaxf(most, fmaxf(product.at[2 * half], product.at[2 * half + 1]));
+        for (const Accumulator& score : scores[m]) {
+          most = fmaxf(most, fmaxf(score.at[2 * half], score.at[2 * half + 1]));
         }
-        most = max_over_lanes(most);
+        most = max_over_quad(most);
         const float rescale = exp2_approximate(scale * (top[m][half] - most));
         top[m][half] = most;
         float total = rescale * sum[m][half];
 #pragma unroll
-        for (Product& product : scores[m]) {
+        for (Accumulator& score : scores[m]) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            product.at[i] = exp2_approximate(fmaf(scale, product.at[i], -scale * most));
-            total += product.at[i];
+            score.at[i] = exp2_approximate(fmaf(scale, score.at[i], -scale * most));
+            total += score.at[i];
           }
         }
         sum[m][half] = total;
 #pragma unroll
-        for (Product& product : sums[m]) {
-          product.at[2 * half] *= rescale;
-          product.at[2 * half + 1] *= rescale;
+        for (Accumulator& row_sum : sums[m]) {
+          row_sum.at[2 * half] *= rescale;
+          row_sum.at[2 * half + 1] *= rescale;
         }
       }
     }
   }
 };
 
-/// sums += probabilities * values; `values`: the lane's matrix_row().
+/// sums += probabilities * values. `values`: a tile of 8 * N values, plus this lane's matrix_row().
 template <int D, int M, int N>
-__device__ void accumulate_tile(const Product (&probabilities)[M][N], const Bf16* values, Sums<D, M>& sums) {
+__device__ void accumulate_tile(const Accumulator (&probabilities)[M][N], const Bf16* values,
+                                Sums<D, M>& sums) {
 #pragma unroll
   for (int n = 0; n < N; n += 2) {
-    Matrices weights[M];
+    FragmentA weights[M];
 #pragma unroll
-    for (int m = 0; m < M; ++m) weights[m] = as_left(probabilities[m][n], probabilities[m][n + 1]);
-    accumulate<D>(weights, values + n * 8 * kStride<D>, sums);
+    for (int m = 0; m < M; ++m) weights[m] = to_fragment_a(probabilities[m][n], probabilities[m][n + 1]);
+    accumulate<D>(weights, values + n * 8 * tile_stride<D>, sums);
   }
 }
 
+/// Divides each row of `sums` by its number in `by`.
 template <int D, int M>
 __device__ void divide_rows(Sums<D, M>& sums, const PerRow<M>& by) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     const float factors[2] = {1.0f / by[m][0], 1.0f / by[m][1]};
 #pragma unroll
-    for (Product& product : sums[m]) {
+    for (Accumulator& row_sum : sums[m]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) product.at[i] *= factors[i / 2];
+      for (int i = 0; i < 4; ++i) row_sum.at[i] *= factors[i / 2];
     }
   }
 }
 
-/// F, as attention::forward, for Forward<D>::kRows queries.
+/// F, as attention::forward() in fp32, for Forward<D>::rows queries a block. `aligned` is as in begin_load().
 template <int D>
-__global__ void __launch_bounds__(kThreads)
-    forward(Shape shape, bool vectors, const Bf16* qkv, Bf16* y, float* log_sums) {
+__global__ void __launch_bounds__(block_threads)
+    forward(Shape shape, bool aligned, const Bf16* qkv, Bf16* y, float* log_sums) {
   using Tiles = Forward<D>;
-  constexpr int M = Tiles::kRowTiles;
+  constexpr int M = Tiles::row_fragments;
   const Lane lane;
-  const Corner at = corner(shape, blockIdx.x);
-  // Those with the most keys first.
-  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::kRows;
-  const int first = block + lane.warp * M * kStep;
-  const int keys = at_most(shape.context, block + Tiles::kRows);
+  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  // Position of the block's first query. Blocks start in the order of their numbers: those with the last
+  // queries, which have the most keys, come first.
+  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
+  const int first = block + lane.warp * M * fragment_size;       // of the warp's first query
+  const int keys = smaller(shape.context, block + Tiles::rows);  // that some query of the block sees
   const std::size_t stride = 3 * shape.hidden;
   Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
-  const auto keys_at = [&](int key) {
-    return q + (Tiles::kRows + key % (2 * Tiles::kKeys) * 2) * kStride<D>;
+  // The tile of the keys from `key` on, with their values behind it. Tiles use the two buffers in turn.
+  const auto tile_of = [&](int key) {
+    return q + (Tiles::rows + key % (2 * Tiles::keys) * 2) * tile_stride<D>;
   };
   const auto begin_keys_and_values = [&](int key) {
     const Bf16* const head = qkv + at.qkv + shape.hidden;
-    Bf16* const tile = keys_at(key);
-    begin_load<D, Tiles::kKeys>(tile, head, stride, key, shape, vectors);
-    begin_load<D, Tiles::kKeys>(tile + Tiles::kKeys * kStride<D>, head + shape.hidden, stride, key, shape,
-                                vectors);
+    Bf16* const tile = tile_of(key);
+    begin_load<D, Tiles::keys>(tile, head, stride, key, shape, aligned);
+    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, head + shape.hidden, stride, key, shape,
+                               aligned);
   };
-  begin_load<D, Tiles::kRows>(q, qkv + at.qkv, stride, block, shape, vectors);
+  begin_load<D, Tiles::rows>(q, qkv + at.qkv, stride, block, shape, aligned);
   begin_keys_and_values(0);
   wait_for_copies();
   __syncthreads();
-  const int own = lane.warp * M * kStep * kStride<D>;
-  Lefts<D, M> queries;
+  // Offset of the warp's rows in the tile of queries.
+  const int own = lane.warp * M * fragment_size * tile_stride<D>;
+  RowFragments<D, M> queries;
   queries.load_from(q + own + lane.matrix_row<D>());
 
-  const float scale = shape.scale * kLog2E;
+  const float scale = shape.scale * log2_e;
   Softmax<M> softmax;
   Sums<D, M> sums;
-  for (int key = 0; key < keys; key += Tiles::kKeys) {
-    if (key + Tiles::kKeys < keys) begin_keys_and_values(key + Tiles::kKeys);
-    const int ahead = first - key;
-    if (ahead + M * kStep > 0 && first < keys) {
-      const Bf16* const k = keys_at(key) + lane.matrix_row<D>();
-      Product scores[M][Tiles::kKeys / 8];
+  for (int key = 0; key < keys; key += Tiles::keys) {
+    if (key + Tiles::keys < keys) begin_keys_and_values(key + Tiles::keys);
+    const int offset = first - key;
+    if (offset + M * fragment_size > 0 &&
+        first < keys) {  // unless all keys of the tile are masked for this warp
+      const Bf16* const k = tile_of(key) + lane.matrix_row<D>();
+      Accumulator scores[M][Tiles::keys / 8];
       multiply_rows<D>(queries, k, scores);
-      if (ahead < Tiles::kKeys - 1) mask<false>(scores, ahead, lane);
+      if (offset < Tiles::keys - 1) mask<false>(scores, offset, lane);
       softmax.template apply<D>(scale, scores, sums);
-      accumulate_tile<D>(scores, k + Tiles::kKeys * kStride<D>, sums);
+      accumulate_tile<D>(scores, k + Tiles::keys * tile_stride<D>, sums);
     }
     wait_for_copies();
     __syncthreads();
   }
 
-  sum_over_lanes(softmax.sum);
-  for_rows<M>(first, lane, shape, [&](int m, int half, int query) {
+  sum_over_quad(softmax.sum);
+  for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
     if (lane.column != 0) return;
-    log_sums[at.sums + static_cast<std::size_t>(query)] =
+    log_sums[at.row + static_cast<std::size_t>(query)] =
         shape.scale * softmax.top[m][half] + logf(softmax.sum[m][half]);
   });
   divide_rows<D>(sums, softmax.sum);
-  store_rows<D, M>(sums, 1.0f, q + own, y + at.y, shape.hidden, first, lane, shape, vectors);
+  store_rows<D, M>(sums, 1.0f, q + own, y + at.output, shape.hidden, first, lane, shape, aligned);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

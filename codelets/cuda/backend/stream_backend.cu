@@ -2,12 +2,15 @@
 #include "codelets/cuda/backend/stream_backend.hpp"
 
 #include "codelets/cuda/backend/update.hpp"
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/device/check.hpp"
+#include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
+/// sum = a + b, for for_each_pack().
 template <class T>
 struct Sum {
   const T* a;
@@ -22,6 +25,7 @@ struct Sum {
   }
 };
 
+/// to = from, rounded to bf16, for for_each_pack().
 struct Rounded {
   const float* from;
   Bf16* to;
@@ -33,8 +37,8 @@ struct Rounded {
 
 template <class T>
 void add_arrays(const Context& on, ConstMemory a, ConstMemory b, Memory sum) noexcept {
-  for_each_pack<Sum<T>, kPack<T>>(on, "add", sum.size() * sizeof(float) / sizeof(T), a.as<T>(), b.as<T>(),
-                                  sum.as<T>());
+  for_each_pack<Sum<T>, pack_size<T>>(on, "add", sum.size() * sizeof(float) / sizeof(T), a.as<T>(), b.as<T>(),
+                                      sum.as<T>());
 }
 
 }  // namespace
@@ -66,7 +70,7 @@ void StreamBackend::copy_columns(const std::byte* from, std::size_t from_stride,
 }
 
 void StreamBackend::round(std::span<const float> from, Memory to) const noexcept {
-  for_each_pack<Rounded, kPack<Bf16>>(on_, "round", from.size(), from.data(), to.as<Bf16>());
+  for_each_pack<Rounded, pack_size<Bf16>>(on_, "round", from.size(), from.data(), to.as<Bf16>());
 }
 
 void StreamBackend::forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,

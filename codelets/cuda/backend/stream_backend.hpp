@@ -6,9 +6,9 @@
 
 namespace starpipe::model::cuda {
 
-/// A stream of a GPU: all memory is its device's, what is asked for is enqueued. The stream's device must
-/// be the current one. Layers and losses must have a twin (`cuda()`). What CUDA refuses ends the process
-/// after one line on standard error.
+/// A stream of a GPU. All memory is the GPU's, and each function only enqueues its work on the stream. The
+/// stream's device must be the calling thread's current one. Layers and losses must have a CUDA
+/// implementation (`cuda()`). An error of CUDA ends the process after one line on standard error.
 class StreamBackend final : public Backend {
  public:
   explicit StreamBackend(const Context& on) : on_(on) {}

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/backend/update.hpp"
 
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/kernels/for_each.cuh"
 
 namespace starpipe::model::cuda {
 namespace {
+
+// The updates of OptimizerConfig's kinds, for for_each_pack(). g: gradient, w: parameters.
 
 struct AdamW {
   AdamWFactors by;
@@ -71,20 +73,20 @@ void update(const Context& on, const OptimizerConfig& config, int step, std::spa
   const std::size_t count = parameters.size();
   const float* g = gradient.data();
   float* w = parameters.data();
-  constexpr int kSize = kPack<float>;
+  constexpr int size = pack_size<float>;
   if (config.kind == "adamw") {
-    for_each_pack<AdamW, kSize>(on, "adamw", count, adamw_factors(config, step), g, w, state.data(),
-                                state.data() + count);
+    for_each_pack<AdamW, size>(on, "adamw", count, adamw_factors(config, step), g, w, state.data(),
+                               state.data() + count);
     return;
   }
   const float rate = static_cast<float>(config.learning_rate);
   const float decay = static_cast<float>(config.weight_decay);
   if (config.momentum == 0) {
-    for_each_pack<Sgd, kSize>(on, "sgd", count, rate, decay, g, w);
+    for_each_pack<Sgd, size>(on, "sgd", count, rate, decay, g, w);
     return;
   }
-  for_each_pack<SgdWithMomentum, kSize>(on, "sgd", count, rate, decay, static_cast<float>(config.momentum), g,
-                                        w, state.data());
+  for_each_pack<SgdWithMomentum, size>(on, "sgd", count, rate, decay, static_cast<float>(config.momentum), g,
+                                       w, state.data());
 }
 
 }  // namespace starpipe::model::cuda

@@ -8,7 +8,7 @@
 
 namespace starpipe::model::cuda {
 
-/// model::optimizer_step on a GPU: one kernel over all parameters.
+/// model::optimizer_step() on a GPU: one kernel over all parameters.
 void update(const Context& on, const OptimizerConfig& config, int step, std::span<const float> gradient,
             std::span<float> parameters, std::span<float> state) noexcept;
 

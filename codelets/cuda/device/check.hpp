@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks of the status that CUDA and cuBLASLt return. An error means a lost GPU, a full memory or a bug of
+// ours. Passes are noexcept and their callers could not go on, so the process ends after one line on standard
+// error, which names the `operation`.
 #pragma once
 
 #include <cstdio>
@@ -9,17 +12,15 @@
 
 namespace starpipe::model::cuda {
 
-// What fails here is a lost GPU, a full memory or a bug of ours; no pass can go on, nor tell its caller.
-
-inline void check(cudaError_t status, const char* what) noexcept {
+inline void check(cudaError_t status, const char* operation) noexcept {
   if (status == cudaSuccess) return;
-  std::fprintf(stderr, "starpipe: CUDA: %s: %s\n", what, cudaGetErrorString(status));
+  std::fprintf(stderr, "starpipe: CUDA: %s: %s\n", operation, cudaGetErrorString(status));
   std::abort();
 }
 
-inline void check(cublasStatus_t status, const char* what) noexcept {
+inline void check(cublasStatus_t status, const char* operation) noexcept {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  std::fprintf(stderr, "starpipe: cuBLAS: %s: %s\n", what, cublasLtGetStatusString(status));
+  std::fprintf(stderr, "starpipe: cuBLAS: %s: %s\n", operation, cublasLtGetStatusString(status));
   std::abort();
 }
 

@@ -6,7 +6,7 @@
 
 namespace starpipe::model::cuda {
 
-/// What a pass runs on: a stream of the current device, and a handle of cuBLASLt for that device.
+/// Where a pass runs: a stream of the current device, and a cuBLASLt handle for that device. Owns neither.
 struct Context {
   cudaStream_t stream;
   cublasLtHandle_t cublas;

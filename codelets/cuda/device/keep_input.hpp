@@ -9,7 +9,8 @@
 
 namespace starpipe::model::cuda {
 
-/// The input's bytes to the beginning of the stash, unless they are there already.
+/// Copies the first `bytes` of the input to the beginning of the stash, unless the input lies there already.
+/// `name` names the pass in the message of a failure.
 inline void keep_input(const Context& on, const char* name, ConstMemory input, Memory stash,
                        std::size_t bytes) noexcept {
   if (input.data() == stash.data()) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the elements of arrays are, by precision.
+// The type of an array's elements, which follows from the precision.
 #pragma once
 
 #include <memory>
@@ -12,23 +12,24 @@ namespace starpipe::model::cuda {
 
 using Bf16 = __nv_bfloat16;
 
-/// Words of an array of T and one of floats behind it.
+/// Words of 4 bytes of an array of `elements` T with an array of `floats` floats behind it.
 template <class T>
 constexpr std::size_t words_of(std::size_t elements, std::size_t floats = 0) {
   return words(sizeof(T) == sizeof(Bf16) ? Precision::bf16 : Precision::fp32, elements, floats);
 }
 
-/// The floats behind an array of T.
+/// The array of floats behind an array of `elements` T.
 template <class T, class View>
 auto* floats_behind(const View& memory, std::size_t elements) {
   return memory.template as<float>() + words_of<T>(elements);
 }
 
-/// A twin, as its base, whose elements are those of the precision.
-template <class Base, template <class> class Twin, class... Arguments>
-std::shared_ptr<const Base> make_twin(Precision precision, const Arguments&... arguments) {
-  if (precision == Precision::bf16) return std::make_shared<Twin<Bf16>>(arguments...);
-  return std::make_shared<Twin<float>>(arguments...);
+/// A CUDA implementation of a layer or loss, Implementation<T>, for T of the precision; as a pointer to its
+/// base class.
+template <class Base, template <class> class Implementation, class... Arguments>
+std::shared_ptr<const Base> make_for(Precision precision, const Arguments&... arguments) {
+  if (precision == Precision::bf16) return std::make_shared<Implementation<Bf16>>(arguments...);
+  return std::make_shared<Implementation<float>>(arguments...);
 }
 
 }  // namespace starpipe::model::cuda

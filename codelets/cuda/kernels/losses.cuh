@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "codelets/cuda/kernels/rows.cuh"
+#include "codelets/cuda/kernels/packs.cuh"
+#include "codelets/cuda/kernels/warp.cuh"
 
 namespace starpipe::model::cuda {
 
-/// mean = the sum of the rows' values / divisor. One block, whose order of summation is fixed; in double, as
-/// on the CPU.
+/// mean = (values[0] + ... + values[rows - 1]) / divisor. For a grid of one block of default_threads: the
+/// order of summation is fixed. Sums are in double, as on the CPU.
 template <class T>
 __global__ void sum_of_rows(std::size_t rows, const T* values, double divisor, float* mean) {
-  __shared__ double sums[kThreads];
+  __shared__ double sums[default_threads];
   double sum = 0;
 #pragma unroll 8
-  for (std::size_t r = threadIdx.x; r < rows; r += kThreads) sum += static_cast<double>(values[r]);
+  for (std::size_t r = threadIdx.x; r < rows; r += default_threads) sum += static_cast<double>(values[r]);
   sums[threadIdx.x] = sum;
   __syncthreads();
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+  for (unsigned half = default_threads / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     __syncthreads();
   }
   if (threadIdx.x == 0) *mean = static_cast<float>(sums[0] / divisor);
 }
 
-/// gradient[i] = factor * stash[i].
+/// gradient[i] = factor * stash[i], for for_each_pack().
 template <class T>
 struct Scaled {
   const T* stash;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs: neighbouring elements that a thread moves with one instruction. Memory is only as fast as it can be
-// when enough bytes are on their way, and an element a thread is not enough.
+// A pack is a group of neighbouring elements that a thread loads or stores with one instruction of 16 bytes.
+// Kernels that only move memory need packs: with one element a thread, too few bytes are in flight to use the
+// full bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,17 @@
 
 namespace starpipe::model::cuda {
 
-/// The most that one instruction moves; packs begin at multiples of it.
-inline constexpr int kPackBytes = sizeof(uint4);
+/// The most bytes that one instruction moves. Packs begin at multiples of it.
+inline constexpr int pack_bytes = sizeof(uint4);
 
-/// Elements of a whole pack.
+/// Elements in a pack of T.
 template <class T>
-inline constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
+inline constexpr int pack_size = pack_bytes / static_cast<int>(sizeof(T));
 
-/// A whole pack, or one element.
+/// A pack, or with N = 1 a single element.
 template <class T, int N>
 struct Pack {
-  static_assert(N == 1 || N == kPack<T>);
+  static_assert(N == 1 || N == pack_size<T>);
   T at[N];
 };
 
@@ -32,18 +33,18 @@ __device__ Pack<T, N> load_pack(const T* from) {
     return __builtin_bit_cast(Pack<T, N>, *reinterpret_cast<const uint4*>(from));
   }
 }
-/// To memory of the GPU, not of a block.
+/// Stores to global memory, not to shared memory.
 template <class T, int N>
 __device__ void store_pack(T* to, const Pack<T, N>& pack) {
   if constexpr (N == 1) {
     *to = pack.at[0];
   } else {
-    // What an assignment does, but never in parts, which compilers make of some assignments.
+    // As an assignment, but always one instruction: compilers split some assignments into smaller stores.
     __stwb(reinterpret_cast<uint4*>(to), __builtin_bit_cast(uint4, pack));
   }
 }
 
-/// What is computed with.
+/// The N elements of a pack as floats, to compute with.
 template <int N>
 struct Values {
   float at[N];
@@ -58,44 +59,45 @@ __device__ Values<N> floats(const Pack<T, N>& pack) {
   return values;
 }
 
-/// One element, which may be anywhere, or N in whole packs.
+/// Loads N elements as floats: one element from any address, or N elements in whole packs.
 template <int N, class T>
 __device__ Values<N> load(const T* from) {
-  constexpr int kAtOnce = N < kPack<T> ? N : kPack<T>;
+  constexpr int step = N < pack_size<T> ? N : pack_size<T>;
   Values<N> values;
-  for (int i = 0; i < N; i += kAtOnce) {
-    const Values<kAtOnce> some = floats(load_pack<kAtOnce>(from + i));
-    for (int j = 0; j < kAtOnce; ++j) values[i + j] = some[j];
+  for (int i = 0; i < N; i += step) {
+    const Values<step> some = floats(load_pack<step>(from + i));
+    for (int j = 0; j < step; ++j) values[i + j] = some[j];
   }
   return values;
 }
+/// Rounds N floats to T and stores them: one element to any address, or N elements in whole packs.
 template <int N, class T>
 __device__ void store(T* to, const Values<N>& values) {
-  constexpr int kAtOnce = N < kPack<T> ? N : kPack<T>;
-  for (int i = 0; i < N; i += kAtOnce) {
-    Pack<T, kAtOnce> pack;
-    for (int j = 0; j < kAtOnce; ++j) pack.at[j] = static_cast<T>(values[i + j]);
+  constexpr int step = N < pack_size<T> ? N : pack_size<T>;
+  for (int i = 0; i < N; i += step) {
+    Pack<T, step> pack;
+    for (int j = 0; j < step; ++j) pack.at[j] = static_cast<T>(values[i + j]);
     store_pack(to + i, pack);
   }
 }
 
-/// Whether packs can begin at all those of the arguments that are pointers.
+/// Whether all pointers among the arguments are multiples of pack_bytes. Other arguments are ignored.
 template <class... Arguments>
-bool begin_packs(const Arguments&... arguments) {
-  const auto begins = [](const auto& argument) {
+bool pack_aligned(const Arguments&... arguments) {
+  const auto aligned = [](const auto& argument) {
     if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(argument)>>) {
-      return reinterpret_cast<std::uintptr_t>(argument) % kPackBytes == 0;
+      return reinterpret_cast<std::uintptr_t>(argument) % pack_bytes == 0;
     } else {
       return true;
     }
   };
-  return (begins(arguments) && ...);
+  return (aligned(arguments) && ...);
 }
 
-/// function(N), with the size of packs as a type: N of them, or 1 where they do not fit.
+/// Calls `function` with the size of packs as an integral_constant: N when packs fit the arrays, else 1.
 template <int N, class Function>
-void with_packs(bool fit, Function function) {
-  if (fit) {
+void with_pack_size(bool packs_fit, Function function) {
+  if (packs_fit) {
     function(std::integral_constant<int, N>{});
   } else {
     function(std::integral_constant<int, 1>{});

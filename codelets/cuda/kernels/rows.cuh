@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels are made of that go through rows more than once.
+// Kernels that read each row more than once (layernorm, softmax): a warp or a block, called a team, takes a
+// row.
 #pragma once
 
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/packs.cuh"
+#include "codelets/cuda/kernels/warp.cuh"
+#include "starpipe/base/ceil_div.hpp"
 
 namespace starpipe::model::cuda {
 
-/// The threads that have a row in common: a warp, or with kBlock a block.
-template <bool kBlock>
+/// The threads that share a row: a warp, or with PerBlock a block.
+template <bool PerBlock>
 struct Team {
+  /// The row of this thread's team.
   __device__ static std::size_t row() {
-    return kBlock ? blockIdx.x : std::size_t{blockIdx.x} * (blockDim.x / kWarp) + threadIdx.x / kWarp;
+    return PerBlock ? blockIdx.x
+                    : std::size_t{blockIdx.x} * (blockDim.x / warp_size) + threadIdx.x / warp_size;
   }
-  __device__ static unsigned lane() { return kBlock ? threadIdx.x : threadIdx.x % kWarp; }
-  __device__ static unsigned size() { return kBlock ? blockDim.x : kWarp; }
+  /// This thread's number in its team, in [0, size()).
+  __device__ static unsigned lane() { return PerBlock ? threadIdx.x : threadIdx.x % warp_size; }
+  __device__ static unsigned size() { return PerBlock ? blockDim.x : warp_size; }
 
-  // Over all of its threads, in an order that is fixed; every thread gets the result.
+  // Reductions over all threads of the team, in a fixed order. Every thread gets the result.
   __device__ static float sum(float value) {
     return over_warps(warp_sum(value), 0, [](float x) { return warp_sum(x); });
   }
@@ -24,51 +31,55 @@ struct Team {
   }
 
  private:
+  /// Reduces the results of the block's warps. `none`: the reduction's neutral element.
   template <class Reduce>
   __device__ static float over_warps(float of_warp, [[maybe_unused]] float none,
                                      [[maybe_unused]] Reduce reduce) {
-    if constexpr (kBlock) {
-      __shared__ float of_warps[kWarp];
-      __syncthreads();  // after what an earlier call reads
-      if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = of_warp;
+    if constexpr (PerBlock) {
+      __shared__ float of_warps[warp_size];
+      __syncthreads();  // until all threads have read of_warps in the call before this one
+      if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = of_warp;
       __syncthreads();
-      return reduce(threadIdx.x % kWarp < blockDim.x / kWarp ? of_warps[threadIdx.x % kWarp] : none);
+      return reduce(threadIdx.x % warp_size < blockDim.x / warp_size ? of_warps[threadIdx.x % warp_size]
+                                                                     : none);
     } else {
       return of_warp;
     }
   }
 };
 
-/// Teams for so many rows, of warps or of blocks of so many threads.
-inline Grid warp_rows(std::size_t rows) noexcept {
-  return {dim3(static_cast<unsigned>(parts(rows, kThreads / kWarp))), dim3(kThreads)};
+/// Grid with a warp for each row, in blocks of default_threads.
+inline Grid warp_per_row(std::size_t rows) noexcept {
+  return {dim3(static_cast<unsigned>(ceil_div(rows, default_threads / warp_size))), dim3(default_threads)};
 }
-inline Grid block_rows(std::size_t rows, unsigned threads) noexcept {
+/// Grid with a block of `threads` for each row.
+inline Grid block_per_row(std::size_t rows, unsigned threads) noexcept {
   return {dim3(static_cast<unsigned>(rows)), dim3(threads)};
 }
 
-inline constexpr unsigned kMostThreads = 512;  ///< of a block that has a row
+inline constexpr unsigned most_row_threads = 512;  ///< threads of a block that takes a row, at most
 
-/// How a team divides a row: in packs of N columns, in turn. With kHeld a thread has no more packs than that,
-/// and can hold them in registers.
-template <bool kBlock, int N_, int kHeld_>
-struct Columns : Team<kBlock> {
+/// How a team divides the `count` columns of a row: in packs of N_ columns, which its threads take in turn.
+/// With Held_ > 0 no thread gets more than Held_ packs of a row, so that it can hold them in registers.
+template <bool PerBlock, int N_, int Held_>
+struct Columns : Team<PerBlock> {
   static constexpr int N = N_;
-  static constexpr int kHeld = kHeld_;
-  // What launch bounds say: threads of a block, at most, and blocks that a multiprocessor has registers for.
-  static constexpr unsigned kBlockThreads = kBlock ? kMostThreads : kThreads;
-  static constexpr unsigned kBlocksAtOnce = 1024 / kBlockThreads;
+  static constexpr int Held = Held_;
+  // For __launch_bounds__: the most threads of a block, and blocks that must fit the registers of a
+  // multiprocessor.
+  static constexpr unsigned block_threads = PerBlock ? most_row_threads : default_threads;
+  static constexpr unsigned least_blocks = 1024 / block_threads;
   unsigned count;
 
-  /// Where this thread's p-th pack begins.
+  /// The column at which this thread's p-th pack begins; >= count when the thread has no such pack.
   __device__ unsigned begin(unsigned p) const { return (p * this->size() + this->lane()) * N; }
 
-  /// function(p, column) of this thread's packs: the p-th one begins at the column.
+  /// Calls function(p, column) for each pack p of this thread, which begins at `column`.
   template <class Function>
   __device__ void each(Function function) const {
-    if constexpr (kHeld > 0) {
+    if constexpr (Held > 0) {
 #pragma unroll
-      for (unsigned p = 0; p < kHeld; ++p) {
+      for (unsigned p = 0; p < Held; ++p) {
         if (begin(p) < count) function(p, begin(p));
       }
     } else {
@@ -77,21 +88,23 @@ struct Columns : Team<kBlock> {
   }
 };
 
-/// A thread's packs of a row of T: held, or read again each time.
+/// A thread's packs of a row of T: held in registers with Columns::Held > 0, else loaded again at each use.
 template <class T, class Columns>
 class Row {
  public:
   __device__ Row(const T* row, const Columns& columns) : row_(row) {
-    if constexpr (Columns::kHeld > 0) {
+    if constexpr (Columns::Held > 0) {
+      // No load depends on a condition, so all of them are in flight at once.
 #pragma unroll
-      for (unsigned p = 0; p < Columns::kHeld; ++p) {  // all at once: no load depends on a condition
+      for (unsigned p = 0; p < Columns::Held; ++p) {
         const unsigned column = columns.begin(p);
         held_[p] = load_pack<Columns::N>(row + (column < columns.count ? column : 0));
       }
     }
   }
+  /// This thread's p-th pack, which begins at `column`.
   __device__ Values<Columns::N> at(unsigned p, unsigned column) const {
-    if constexpr (Columns::kHeld > 0) {
+    if constexpr (Columns::Held > 0) {
       return floats(held_[p]);
     } else {
       return load<Columns::N>(row_ + column);
@@ -100,24 +113,25 @@ class Row {
 
  private:
   const T* row_;
-  Pack<T, Columns::N> held_[Columns::kHeld > 0 ? Columns::kHeld : 1];
+  Pack<T, Columns::N> held_[Columns::Held > 0 ? Columns::Held : 1];
 };
 
-/// function(columns, grid) with a division of rows of T that suits them. `packs`: whether each begins one.
+/// Calls function(columns, grid) with the Columns and grid that suit rows of so many columns of T.
+/// `packs_fit`: whether every row of every array begins at a pack and consists of whole packs.
 template <class T, class Function>
-void divide_rows(std::size_t rows, std::size_t columns, bool packs, Function function) {
-  constexpr int kHeld = 4;
+void divide_rows(std::size_t rows, std::size_t columns, bool packs_fit, Function function) {
+  constexpr int held = 4;
   const auto count = static_cast<unsigned>(columns);
-  const std::size_t threads = parts(columns, kHeld * kPack<T>);
-  if (threads <= kWarp) {
-    if (packs) return function(Columns<false, kPack<T>, kHeld>{{}, count}, warp_rows(rows));
-    return function(Columns<false, 1, 0>{{}, count}, warp_rows(rows));
+  const std::size_t threads = ceil_div(columns, held * pack_size<T>);  // so many can hold a row
+  if (threads <= warp_size) {
+    if (packs_fit) return function(Columns<false, pack_size<T>, held>{{}, count}, warp_per_row(rows));
+    return function(Columns<false, 1, 0>{{}, count}, warp_per_row(rows));
   }
-  if (packs && threads <= kMostThreads) {
-    const auto warps = static_cast<unsigned>(parts(threads, kWarp));
-    return function(Columns<true, kPack<T>, kHeld>{{}, count}, block_rows(rows, warps * kWarp));
+  if (packs_fit && threads <= most_row_threads) {
+    const auto warps = static_cast<unsigned>(ceil_div(threads, warp_size));
+    return function(Columns<true, pack_size<T>, held>{{}, count}, block_per_row(rows, warps * warp_size));
   }
-  return function(Columns<true, 1, 0>{{}, count}, block_rows(rows, kMostThreads));
+  return function(Columns<true, 1, 0>{{}, count}, block_per_row(rows, most_row_threads));
 }
 
 }  // namespace starpipe::model::cuda

@@ -9,22 +9,22 @@
 #include <optional>
 #include <type_traits>
 
-#include "codelets/cuda/kernels/kernels.cuh"
+#include "codelets/cuda/kernels/for_each.cuh"
 
 namespace starpipe::model::cuda {
 namespace {
 
-constexpr const char* kWhat = "matrix product";
+constexpr const char* product_name = "matrix product";
 
 template <class T>
-constexpr cudaDataType_t kDataType = CUDA_R_32F;
+constexpr cudaDataType_t data_type = CUDA_R_32F;
 template <>
-constexpr cudaDataType_t kDataType<Bf16> = CUDA_R_16BF;
+constexpr cudaDataType_t data_type<Bf16> = CUDA_R_16BF;
 
-/// That tensor cores, and the kernels which read a bias, can need.
-constexpr std::uint32_t kAligned = 16;
+/// Bytes. Tensor cores, and the kernels that read a bias, need at most this alignment.
+constexpr std::uint32_t wanted_alignment = 16;
 
-/// Of an address, in bytes, up to `most`: what is more makes no difference.
+/// The address's alignment in bytes, at most `most`, which is a power of two.
 std::uint32_t alignment(const void* at, std::uint32_t most) noexcept {
   const auto bits = reinterpret_cast<std::uintptr_t>(at) | most;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -41,44 +41,46 @@ struct Operand {
 
 template <class T>
 Operand operand(const Matrix<T>& matrix) noexcept {
-  return {kDataType<std::remove_const_t<T>>, matrix.rows, matrix.columns, matrix.transposed,
-          alignment(matrix.data, kAligned)};
+  return {data_type<std::remove_const_t<T>>, matrix.rows, matrix.columns, matrix.transposed,
+          alignment(matrix.data, wanted_alignment)};
 }
 
-/// All that the choice of an algorithm depends on.
+/// Everything that the choice of an algorithm depends on.
 struct Problem {
   int device;
   cublasComputeType_t compute;
   Operand a;
   Operand b;
   Operand c;
-  std::uint32_t bias_alignment;  ///< 0 without
+  std::uint32_t bias_alignment;  ///< 0 without a bias
   std::size_t workspace;         ///< bytes
   auto operator<=>(const Problem&) const = default;
 };
 
 void set(cublasLtMatmulDescOpaque_t& of, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-  check(cublasLtMatmulDescSetAttribute(&of, attribute, &value, sizeof(value)), kWhat);
+  check(cublasLtMatmulDescSetAttribute(&of, attribute, &value, sizeof(value)), product_name);
 }
 void set(cublasLtMatmulPreferenceOpaque_t& of, cublasLtMatmulPreferenceAttributes_t attribute,
          const auto& value) {
-  check(cublasLtMatmulPreferenceSetAttribute(&of, attribute, &value, sizeof(value)), kWhat);
+  check(cublasLtMatmulPreferenceSetAttribute(&of, attribute, &value, sizeof(value)), product_name);
 }
 
-/// The problem in cuBLAS's words. It is column-major: to it, each matrix is its transpose, and C' = B' A'.
+/// The problem as cuBLASLt describes it. cuBLASLt is column-major: our row-major matrices are their
+/// transposes to it. So it is asked for C' = B' A', with our B as its first operand and our A as its second.
 struct Descriptors {
   Descriptors(const Problem& problem, const void* bias) noexcept {
-    check(cublasLtMatmulDescInit(&operation, problem.compute, CUDA_R_32F), kWhat);
+    check(cublasLtMatmulDescInit(&operation, problem.compute, CUDA_R_32F), product_name);
     const auto op = [](const Operand& o) { return o.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(operation, CUBLASLT_MATMUL_DESC_TRANSA, op(problem.b));
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, op(problem.a));
     if (bias != nullptr) {
       set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // cuBLAS reads its alignment off it
+      // cuBLASLt derives the bias\'s alignment from its address.
+      set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     const auto layout = [](cublasLtMatrixLayoutOpaque_t& of, const Operand& o) {
       check(cublasLtMatrixLayoutInit(&of, o.type, o.columns, o.rows, static_cast<std::int64_t>(o.columns)),
-            kWhat);
+            product_name);
     };
     layout(a, problem.a);
     layout(b, problem.b);
@@ -91,13 +93,14 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t c;
 };
 
+/// Asks cuBLASLt for its preferred algorithm; empty when it has none for this problem.
 std::optional<cublasLtMatmulAlgo_t> ask(const Context& on, const Problem& problem,
                                         const void* bias) noexcept {
   Descriptors descriptors(problem, bias);
   cublasLtMatmulPreferenceOpaque_t preference;
-  check(cublasLtMatmulPreferenceInit(&preference), kWhat);
+  check(cublasLtMatmulPreferenceInit(&preference), product_name);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{problem.workspace});
-  // Else cuBLAS may add the parts of a bf16 product in bf16.
+  // Without this mask cuBLASLt may add the partial sums of a bf16 product in bf16.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.b.alignment);
@@ -110,14 +113,14 @@ std::optional<cublasLtMatmulAlgo_t> ask(const Context& on, const Problem& proble
       cublasLtMatmulAlgoGetHeuristic(on.cublas, &descriptors.operation, &descriptors.b, &descriptors.a,
                                      &descriptors.c, &descriptors.c, &preference, 1, &found, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0)) return {};
-  check(status, kWhat);
+  check(status, product_name);
   if (found.state != CUBLAS_STATUS_SUCCESS) return {};
   return found.algo;
 }
 
 struct Algorithm {
   cublasLtMatmulAlgo_t of;
-  bool adds_bias;  ///< else a kernel of ours does
+  bool adds_bias;  ///< otherwise a kernel of ours adds it
 };
 
 Algorithm choose(const Context& on, const Problem& problem, const void* bias) noexcept {
@@ -125,12 +128,13 @@ Algorithm choose(const Context& on, const Problem& problem, const void* bias) no
     if (const auto found = ask(on, problem, bias)) return {*found, true};
   }
   if (const auto found = ask(on, problem, nullptr)) return {*found, false};
-  std::fprintf(stderr, "starpipe: cuBLAS: no algorithm for the %s of %zu x %zu and %zu x %zu\n", kWhat,
+  std::fprintf(stderr, "starpipe: cuBLAS: no algorithm for the %s of %zu x %zu and %zu x %zu\n", product_name,
                problem.a.rows, problem.a.columns, problem.b.rows, problem.b.columns);
   std::abort();
 }
 
-/// The thread's own, so that workers need no lock; all of them ask cuBLAS the same and get the same.
+/// The algorithm for the problem. Each thread keeps its own choices, so that workers need no lock. All
+/// threads ask cuBLASLt the same and get the same answer.
 const Algorithm& algorithm(const Context& on, const Problem& problem, const void* bias) noexcept {
   thread_local std::map<Problem, Algorithm> chosen;
   const auto found = chosen.find(problem);
@@ -154,19 +158,22 @@ template <class T, class Sum>
 void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const T>& a,
               const Matrix<const T>& b, float beta, const Matrix<Sum>& c, const Sum* bias,
               std::span<float> scratch) noexcept {
-  constexpr std::size_t kOfWorkspace = 256 / sizeof(float);
-  const std::size_t past = reinterpret_cast<std::uintptr_t>(scratch.data()) / sizeof(float) % kOfWorkspace;
-  float* const workspace = scratch.data() + (kOfWorkspace - past) % kOfWorkspace;
+  // The workspace begins at a multiple of 256 bytes.
+  constexpr std::size_t aligned = 256 / sizeof(float);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(scratch.data()) / sizeof(float) % aligned;
+  float* const workspace = scratch.data() + (aligned - past) % aligned;
   const std::size_t size = workspace_size(c.rows, c.columns);
-  if (bias != nullptr && alignment(bias, kAligned) < kAligned) {
-    // The kernels' need of a bias's alignment is not among the preferences.
+  if (bias != nullptr && alignment(bias, wanted_alignment) < wanted_alignment) {
+    // The preferences cannot tell cuBLASLt how a bias is aligned, and its kernels fail with less: so pass a
+    // copy.
     float* const copy = workspace + size;
-    check(cudaMemcpyAsync(copy, bias, c.columns * sizeof(Sum), cudaMemcpyDeviceToDevice, on.stream), kWhat);
+    check(cudaMemcpyAsync(copy, bias, c.columns * sizeof(Sum), cudaMemcpyDeviceToDevice, on.stream),
+          product_name);
     bias = reinterpret_cast<const Sum*>(copy);
   }
 
   int device = 0;
-  check(cudaGetDevice(&device), kWhat);
+  check(cudaGetDevice(&device), product_name);
   const Problem problem{.device = device,
                         .compute = compute,
                         .a = operand(a),
@@ -180,7 +187,7 @@ void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const
   check(cublasLtMatmul(on.cublas, &descriptors.operation, &alpha, b.data, &descriptors.b, a.data,
                        &descriptors.a, &beta, c.data, &descriptors.c, c.data, &descriptors.c, &chosen.of,
                        workspace, problem.workspace, on.stream),
-        kWhat);
+        product_name);
   if (bias == nullptr || chosen.adds_bias) return;
   for_each(on, "bias", c.rows * c.columns, AddBias<Sum>{bias, c.data, c.columns});
 }

@@ -11,18 +11,18 @@
 
 namespace starpipe::model::cuda {
 
-/// What cuBLAS multiplies with; it sums in fp32.
+/// The precision in which cuBLASLt multiplies. It sums in fp32.
 inline cublasComputeType_t compute_type(Precision precision) noexcept {
   return precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/// A matrix as stored: row-major, without gaps.
+/// An operand of a product. `rows` and `columns` are those of the matrix as stored: row-major, without gaps.
 template <class T>
 struct Matrix {
   T* data;
   std::size_t rows;
   std::size_t columns;
-  bool transposed = false;  ///< whether the product has its transpose
+  bool transposed = false;  ///< whether the operand is the transpose of the stored matrix
 };
 
 template <class T>
@@ -30,25 +30,26 @@ Matrix<T> transpose(const Matrix<T>& matrix) noexcept {
   return {matrix.data, matrix.rows, matrix.columns, !matrix.transposed};
 }
 
-/// Floats that cuBLAS may use beside a product of m x n: where the inner dimension is long and the product
-/// small, several blocks make a part each of the same elements. 16 parts, but at most the 32 MiB that NVIDIA
-/// recommends for Hopper (4 MiB for others): what is larger fills a GPU without.
+/// Floats of cuBLASLt's workspace for an m x n product: enough for 16 partial sums of each element (split-k,
+/// which occupies a GPU where the inner dimension is long and the product small), but at most the 32 MiB that
+/// NVIDIA recommends for Hopper (4 MiB for others). Larger products occupy a GPU without split-k.
 constexpr std::size_t workspace_size(std::size_t m, std::size_t n) noexcept {
   return std::min(16 * m * n, (std::size_t{32} << 20u) / sizeof(float));
 }
 
-/// Floats of scratch of a product of m x n: the workspace at a multiple of 256 bytes, and a copy of the bias.
+/// Floats of scratch that multiply() needs for an m x n product: the workspace, a copy of the bias, and what
+/// aligning the workspace to 256 bytes may take.
 constexpr std::size_t multiply_scratch(std::size_t m, std::size_t n) noexcept {
   return workspace_size(m, n) + n + 256 / sizeof(float);
 }
 
-/// C = op(A) op(B) + beta * C, plus the bias (one number a column; may be null) in each row. Products are
-/// summed in fp32, in an order that depends on the shapes, the arrays' alignment and the kind of GPU.
-/// `scratch`: multiply_scratch() of C's shape. Where cuBLAS has no algorithm that adds a bias, a kernel does
-/// after the product, which is then rounded twice.
+/// C = A B + beta * C + bias. `bias` has a number for each column of C and is added to every row; it may be
+/// null. Sums are in fp32, in an order that depends on the shapes, the arrays' alignment and the kind of GPU.
+/// `scratch`: multiply_scratch() floats for C's shape. Where cuBLASLt has no algorithm that adds a bias, a
+/// kernel adds it after the product, and a bf16 result is then rounded twice.
 ///
-/// cuBLAS is asked for an algorithm when a thread has its first product of a kind, and the thread keeps it:
-/// only then is memory of the host allocated.
+/// The first product of a kind (types, shapes, alignments) that a thread asks for makes cuBLASLt choose an
+/// algorithm, which the thread keeps. Only that first call allocates memory of the host.
 template <class T, class Sum>
 void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const T>& a,
               const Matrix<const T>& b, float beta, const Matrix<Sum>& c, const Sum* bias,

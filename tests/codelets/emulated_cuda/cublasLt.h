@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of cuBLASLt as we use, by CBLAS; see cuda_runtime.h. What it is asked must fit together as NVIDIA's
-// header says, addresses must be aligned as the algorithm was promised, and the workspace is made use of.
+// The part of cuBLASLt that we use, on CBLAS; see cuda_runtime.h. It refuses arguments that contradict each
+// other by NVIDIA's documentation and addresses that are less aligned than the algorithm was promised, and it
+// overwrites the workspace.
 #pragma once
-
-#include <cblas.h>
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <vector>
+
+#include <cblas.h>
 
 #include "cuda_bf16.h"
 #include "cuda_runtime.h"
@@ -60,7 +61,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
   std::uint32_t reductions;
   std::uint32_t alignments[4];  // of A, B, C, D
 };
-/// What it was chosen for.
+/// An algorithm is the problem that it was chosen for.
 struct cublasLtMatmulAlgo_t {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c, d;
@@ -141,7 +142,7 @@ inline bool emulated_aligned(const void* at, std::uint32_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
-/// Whether sizes, leading dimensions and types are those of one product, which cuBLASLt has.
+/// Whether the sizes, leading dimensions and types describe a product that cuBLASLt supports.
 inline bool emulated_fits(const cublasLtMatmulDescOpaque_t& operation, const cublasLtMatrixLayoutOpaque_t& a,
                           const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& c,
                           const cublasLtMatrixLayoutOpaque_t& d) {
@@ -159,7 +160,7 @@ inline bool emulated_fits(const cublasLtMatmulDescOpaque_t& operation, const cub
          (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) == (operation.bias != nullptr);
 }
 
-/// The one algorithm takes all that it may of the workspace, and needs the alignments that it was promised.
+/// There is one algorithm. It uses the whole workspace, and needs the alignments that it was promised.
 inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -167,9 +168,11 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtM
                                                      cublasLtMatmulHeuristicResult_t results[], int* count) {
   *count = 0;
   if (requested < 1 || !emulated_fits(*operation, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
-  // Any other scheme may round parts of a sum to bf16, too little for tests of its result to tell.
+  // Any other scheme may round partial sums to bf16. Tests of the result would not notice, so it is refused
+  // here.
   if (preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) return CUBLAS_STATUS_NOT_SUPPORTED;
-  // Which products have a bias added is not documented; not those of one column, here.
+  // cuBLASLt does not document the products to which it can add a bias. Here it cannot for products of one
+  // column.
   if (operation->epilogue == CUBLASLT_EPILOGUE_BIAS && d->rows == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   cublasLtMatmulAlgo_t& algo = results[0].algo;
   algo = {*operation, *a, *b, *c, *d, preference->workspace, {}, 1};
@@ -183,7 +186,8 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// `count` numbers as the product has them. Of TF32 the worst that a GPU may do: the mantissa cut to 10 bits.
+/// `count` numbers of an operand, as floats. For TF32 the mantissa is cut to 10 bits, the worst that a GPU
+/// may do.
 inline std::vector<float> emulated_operand(const void* from, std::size_t count, cudaDataType_t type,
                                            cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
   std::vector<float> operand(count);
@@ -213,14 +217,14 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t oper
       !emulated_aligned(workspace, 256) || workspace_size < algo->workspace || c != d) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  // A bias at less than 16 bytes is what PyTorch has seen kernels fail at, whatever cuBLASLt was told.
+  // PyTorch has seen kernels fail with a bias aligned to less than 16 bytes, whatever cuBLASLt was told.
   if (has_bias && (!emulated_aligned(operation->bias, algo->bias_alignment) || algo->bias_alignment < 16))
     return CUBLAS_STATUS_INVALID_VALUE;
 
-  std::memset(workspace, 0xff, algo->workspace);  // NaN, to whoever has something there
+  std::memset(workspace, 0xff, algo->workspace);  // fills with NaN what somebody else may keep there
   const auto number = [](const void* at) { return *static_cast<const float*>(at); };
   const auto op = [](cublasOperation_t o) { return o == CUBLAS_OP_N ? CblasNoTrans : CblasTrans; };
-  // Columns as stored; the last one ends where the matrix does.
+  // Elements from the first to the last: there is no gap behind the last column.
   const auto size = [](const cublasLtMatrixLayoutOpaque_t& layout) {
     return static_cast<std::size_t>(layout.stride) * (layout.columns - 1) + layout.rows;
   };

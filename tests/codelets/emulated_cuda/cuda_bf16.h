@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of CUDA's bf16 as we use; see cuda_runtime.h.
+// The part of CUDA's bf16 that we use; see cuda_runtime.h.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 // NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier)
 
-/// Rounds to nearest even, by the definition: not with the code that it is to test.
+/// Rounds to nearest, ties to even, by the definition, so that it can test our own code for this.
 class __nv_bfloat16 {
  public:
   __nv_bfloat16() = default;
   explicit __nv_bfloat16(float value) {
     if (std::isfinite(value) && value != 0) {
       int exponent = 0;
-      std::frexp(value, &exponent);         // value / 2^exponent is in [1/2, 1): 8 bits of it are kept
-      exponent = std::max(exponent, -125);  // below, numbers are subnormal
+      std::frexp(value, &exponent);         // value / 2^exponent is in [1/2, 1); bf16 keeps 8 bits
+      exponent = std::max(exponent, -125);  // smaller numbers are subnormal
       value = std::ldexp(std::nearbyint(std::ldexp(value, 8 - exponent)), exponent - 8);
     }
     bits_ = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16u);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of CUDA as our kernels use, on the CPU: so that machines without a GPU test them too. Memory of the
-// GPU is memory, what is enqueued is done at once, and the threads of a block are fibers (emulator.cpp): they
-// take turns in an order that differs each time, from one barrier to the next, so that what a missing barrier
-// would break does break.
+// The part of CUDA that our kernels use, on a CPU, so that machines without a GPU test them too. Memory of
+// the GPU is main memory, and a stream runs its work at once. The threads of a block are fibers
+// (emulator.cpp) that take turns from one barrier to the next, in an order that differs each time: so a
+// missing barrier shows as a wrong result.
 #pragma once
-
-#include <math.h>  // NOLINT(modernize-deprecated-headers): names outside of std
 
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+
+#include <math.h>  // NOLINT(modernize-deprecated-headers): names outside of std
 
 // The names are CUDA's.
 // NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier)
@@ -25,12 +25,12 @@ struct dim3 {
   constexpr explicit dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/// May stand for other types' bytes, as on a GPU, and has to be aligned.
+/// May alias objects of other types, as on a GPU, and must be aligned to 16 bytes.
 struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
 };
 
-// Of the fiber that runs.
+// The indices of the thread whose fiber runs.
 inline dim3 threadIdx;
 inline dim3 blockIdx;
 inline dim3 blockDim;

@@ -14,6 +14,7 @@
 #include <ucontext.h>
 
 #include "codelets/emulated_cuda/codelets/cuda/device/launch.cuh"
+#include "starpipe/base/ceil_div.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -22,16 +23,16 @@
 namespace starpipe::model::cuda {
 namespace {
 
-constexpr std::size_t kLanes = 32;
+constexpr std::size_t warp_lanes = 32;
 
-/// A stack, as the address sanitizer has to be told of when another one goes on.
+/// A stack. The address sanitizer must be told of every switch from one stack to another.
 struct Stack {
   const void* bottom = nullptr;
   std::size_t size = 0;
 };
 
-/// Before and after the switch. `left`: what the stack that is left has of the sanitizer's; null when it
-/// ends.
+// To call before and after a switch of stacks. `left`: where the sanitizer keeps its data of the stack that
+// is left; null when that stack ends. `from`, when not null, gets the stack that was left.
 void start_switch([[maybe_unused]] void** left, [[maybe_unused]] const Stack& to) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(left, to.bottom, to.size);
@@ -44,6 +45,7 @@ void finish_switch([[maybe_unused]] void* left, [[maybe_unused]] Stack* from) {
 #endif
 }
 
+/// A copy that begin_copy() has begun.
 struct Copy {
   void* to;
   const void* from;
@@ -53,20 +55,22 @@ struct Copy {
 
 /// One thread of the block.
 struct Fiber {
-  static constexpr std::size_t kStack = 256 * 1024;  // sanitizers take much
+  static constexpr std::size_t stack_bytes = 256 * 1024;  // sanitizers need much
   enum class State { ready, at_block_barrier, at_warp_barrier, exchanging, ended };
 
   ucontext_t context{};
-  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStack);
-  void* of_sanitizer = nullptr;
+  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
+  void* of_sanitizer = nullptr;  // the sanitizer's data of this stack while another one runs
   State state = State::ended;
   dim3 index;
-  unsigned exchanges = 0;
-  unsigned votes = 0;
-  bool vote[2] = {};         // as of exchanges, below
-  std::vector<Copy> copies;  // begun
+  unsigned exchanges = 0;    // how many the thread has made
+  unsigned votes = 0;        // how many the thread has made
+  bool vote[2] = {};         // its last two: a thread can be one vote ahead of another, no more
+  std::vector<Copy> copies;  // begun and not ended
 };
 
+/// Runs one block at a time. Threads take turns: each runs until its next barrier, in an order that is
+/// shuffled after every round.
 class Block {
  public:
   void run(const char* name, const Grid& grid, const std::function<void()>& thread) {
@@ -74,7 +78,7 @@ class Block {
     thread_ = &thread;
     count_ = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
     while (fibers_.size() < count_) fibers_.push_back(std::make_unique<Fiber>());
-    exchanged_.resize((count_ + kLanes - 1) / kLanes);
+    exchanged_.resize(ceil_div(count_, warp_lanes));
     order_.resize(count_);
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     for (std::size_t i = 0; i < count_; ++i) start(i, grid.threads);
@@ -95,10 +99,10 @@ class Block {
   }
 
   [[nodiscard]] Fiber& current() { return *fibers_[current_]; }
-  [[nodiscard]] unsigned lane() const { return static_cast<unsigned>(current_ % kLanes); }
+  [[nodiscard]] unsigned lane() const { return static_cast<unsigned>(current_ % warp_lanes); }
 
   const WarpWords& exchange(const Words& words) {
-    WarpWords& warp = exchanged_[current_ / kLanes][current().exchanges++ % 2];
+    WarpWords& warp = exchanged_[current_ / warp_lanes][current().exchanges++ % 2];
     warp[lane()] = words;
     wait(Fiber::State::exchanging);
     return warp;
@@ -124,7 +128,7 @@ class Block {
     fiber.copies.clear();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = Fiber::kStack;
+    fiber.context.uc_stack.ss_size = Fiber::stack_bytes;
     fiber.context.uc_link = &scheduler_;
     makecontext(&fiber.context, enter, 0);
   }
@@ -134,7 +138,7 @@ class Block {
     Fiber& fiber = *fibers_[i];
     threadIdx = fiber.index;
     void* of_sanitizer = nullptr;
-    start_switch(&of_sanitizer, {fiber.stack.get(), Fiber::kStack});
+    start_switch(&of_sanitizer, {fiber.stack.get(), Fiber::stack_bytes});
     swapcontext(&scheduler_, &fiber.context);
     finish_switch(of_sanitizer, nullptr);
   }
@@ -149,13 +153,14 @@ class Block {
     for (std::size_t i = first; i < last; ++i) fibers_[i]->state = Fiber::State::ready;
   }
 
-  /// Opens the barriers that all have reached. False when all threads have ended.
+  /// Makes the threads ready whose block or warp has reached a barrier as a whole. Returns false when all
+  /// threads have ended. Ends the process when no thread can go on.
   bool release() {
     if (all(0, count_, Fiber::State::ended)) return false;
     if (all(0, count_, Fiber::State::at_block_barrier)) make_ready(0, count_);
-    for (std::size_t first = 0; first + kLanes <= count_; first += kLanes) {
+    for (std::size_t first = 0; first + warp_lanes <= count_; first += warp_lanes) {
       for (const auto state : {Fiber::State::at_warp_barrier, Fiber::State::exchanging}) {
-        if (all(first, first + kLanes, state)) make_ready(first, first + kLanes);
+        if (all(first, first + warp_lanes, state)) make_ready(first, first + warp_lanes);
       }
     }
     for (std::size_t i = 0; i < count_; ++i) {
@@ -170,7 +175,7 @@ class Block {
   std::size_t count_ = 0;
   std::size_t current_ = 0;
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  // Of each warp two exchanges: a lane can be one ahead of another, no more.
+  // Two exchanges a warp: a lane can be one exchange ahead of another, no more.
   std::vector<std::array<WarpWords, 2>> exchanged_;
   std::vector<std::size_t> order_;
   ucontext_t scheduler_{};
@@ -198,7 +203,8 @@ std::unique_ptr<float[], Free>& shared() {
   return floats;
 }
 
-/// Of its exact size and new, so that nothing is left of the block before and sanitizers see its ends.
+/// Gives the next block new shared memory of NaN, of the exact size: nothing is left of the block before, and
+/// sanitizers notice accesses beyond the end.
 void renew_shared(std::size_t count) {
   void* memory = nullptr;
   if (posix_memalign(&memory, 128, std::max<std::size_t>(count, 1) * sizeof(float)) != 0) std::abort();
@@ -210,9 +216,9 @@ void renew_shared(std::size_t count) {
 
 float* shared_floats() { return shared().get(); }
 
-void require(bool holds, const char* otherwise) {
+void require(bool holds, const char* message) {
   if (holds) return;
-  std::fprintf(stderr, "emulated CUDA: %s\n", otherwise);
+  std::fprintf(stderr, "emulated CUDA: %s\n", message);
   std::abort();
 }
 
@@ -221,7 +227,7 @@ const WarpWords& exchange(const Words& words) { return block().exchange(words); 
 
 void begin_copy(void* to, const void* from, std::size_t bytes, bool inside) {
   const auto aligned = [&](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % bytes == 0; };
-  require(aligned(to) && aligned(from), "a copy that is not aligned");
+  require(aligned(to) && aligned(from), "copy_async: an address is not a multiple of the copied bytes");
   std::memset(to, 0xff, bytes);
   block().current().copies.push_back({to, from, bytes, inside});
 }
@@ -242,9 +248,9 @@ void run_grid(const char* name, const Grid& grid, const std::function<void()>& t
   const bool fits =
       threads >= 1 && threads <= 1024 && grid.blocks.x >= 1 && grid.blocks.x <= 0x7fffffff &&
       grid.blocks.y >= 1 && grid.blocks.y <= 65535 && grid.blocks.z == 1 &&
-      grid.shared * sizeof(float) <= 99 * 1024;  // of compute capability 8.6, the least since 8.0
+      grid.shared * sizeof(float) <= 99 * 1024;  // compute capability 8.6, which has the least since 8.0
   if (!fits) {
-    std::fprintf(stderr, "emulated CUDA: %s: not a grid that every GPU takes\n", name);
+    std::fprintf(stderr, "emulated CUDA: %s: the grid exceeds the limits of some GPU\n", name);
     std::abort();
   }
   blockDim = grid.threads;
@@ -263,7 +269,7 @@ void run_grid(const char* name, const Grid& grid, const std::function<void()>& t
 using starpipe::model::cuda::block;
 using starpipe::model::cuda::Fiber;
 
-constexpr const char* kLessThanAWarp = "an exchange of less than a warp";
+constexpr const char* less_than_a_warp = "the mask of a warp's exchange does not have all lanes";
 
 // NOLINTBEGIN(bugprone-reserved-identifier)
 void __syncthreads() { block().wait(Fiber::State::at_block_barrier); }
@@ -271,13 +277,13 @@ void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
 int __syncthreads_or(int predicate) { return block().any(predicate != 0) ? 1 : 0; }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
   namespace cuda = starpipe::model::cuda;
-  cuda::require(mask == 0xffffffffu, kLessThanAWarp);
+  cuda::require(mask == 0xffffffffu, less_than_a_warp);
   const cuda::WarpWords& warp = cuda::exchange({std::bit_cast<std::uint32_t>(value)});
   return std::bit_cast<float>(warp[cuda::lane() ^ static_cast<unsigned>(lane_mask)][0]);
 }
 unsigned __ballot_sync(unsigned mask, int predicate) {
   namespace cuda = starpipe::model::cuda;
-  cuda::require(mask == 0xffffffffu, kLessThanAWarp);
+  cuda::require(mask == 0xffffffffu, less_than_a_warp);
   unsigned lanes = 0;
   const cuda::WarpWords& warp = cuda::exchange({predicate != 0});
   for (unsigned i = 0; i < warp.size(); ++i) lanes |= warp[i][0] << i;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codelets/cuda/device/launch.cuh: kernels run at once, on the CPU.
+// In place of codelets/cuda/device/launch.cuh: launch() runs the kernel on the CPU before it returns.
 #pragma once
 
 #include <array>
@@ -20,24 +20,26 @@ struct Grid {
   std::size_t shared = 0;
 };
 
-/// Runs `thread` once for each thread of the grid. Ends the process with a message when a barrier is not met
-/// by all, or the grid is not one that every GPU takes.
+/// Runs `thread` once for each thread of the grid. Ends the process with a message when some threads of a
+/// block or warp miss a barrier that others wait at, or when the grid exceeds the limits of some GPU.
 void run_grid(const char* name, const Grid& grid, const std::function<void()>& thread);
 
 /// Ends the process with the message unless `holds`.
-void require(bool holds, const char* otherwise);
+void require(bool holds, const char* message);
 
-/// The thread's number in its warp.
+/// The running thread's number in its warp, in [0, 32).
 unsigned lane();
 
-/// What a lane gives to its warp, and what the lanes of a warp gave.
+/// The words that a lane gives to an exchange, and those of all lanes of the warp.
 using Words = std::array<std::uint32_t, 6>;
 using WarpWords = std::array<Words, 32>;
-/// Waits for all lanes of the warp. The result is there until the lane's next exchange.
+/// Gives the lane's words, waits for all lanes of the warp and returns the words of all. The result is valid
+/// until the lane's next exchange.
 const WarpWords& exchange(const Words& words);
 
-/// What is at `to` is NaN from now on, and that of `from`, or 0 if not `inside`, only after the thread's
-/// end_copies(): so neither a copy that begins too early nor one that nothing waits for goes unseen.
+/// Begins a copy of `bytes` to `to`, of zeros unless `inside`. It fills `to` with NaN at once and copies only
+/// in the thread's end_copies(). So a test finds a copy that begins while `to` is still read, and one that is
+/// not waited for.
 void begin_copy(void* to, const void* from, std::size_t bytes, bool inside);
 void end_copies();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codelets/cuda/matrix/tensor_cores.cuh, by the layouts that the PTX ISA gives: "Matrix Fragments
-// for mma.m16n8k16 with floating point type" and "ldmatrix".
+// In place of codelets/cuda/matrix/tensor_cores.cuh: the same functions on a CPU, written from the layouts in
+// the PTX ISA's "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix".
 #pragma once
 
 #include <array>
@@ -18,31 +18,34 @@ struct Matrices {
   unsigned of[4];
 };
 
-struct Product {
+using FragmentA = Matrices;
+
+struct Accumulator {
   float at[4] = {};
 };
 
+/// The bf16 in the lower (half 0) or upper (half 1) half of a register.
 inline float half_of(unsigned both, unsigned half) {
   return std::bit_cast<float>(half == 0 ? both << 16u : both & 0xffff0000u);
 }
 
-/// a0 ... a7 of the fragment are a lane's elements of `left`, b0 ... b3 of `upper` and `lower`.
-inline void multiply_add(Product& sum, const Matrices& left, unsigned upper, unsigned lower) {
-  const WarpWords& lanes = exchange({left.of[0], left.of[1], left.of[2], left.of[3], upper, lower});
+/// PTX's elements a0 ... a7 are those of `a`, its b0 and b1 those of `b_upper`, b2 and b3 those of `b_lower`.
+inline void multiply_add(Accumulator& sum, const FragmentA& a, unsigned b_upper, unsigned b_lower) {
+  const WarpWords& lanes = exchange({a.of[0], a.of[1], a.of[2], a.of[3], b_upper, b_lower});
   const unsigned group = lane() / 4;
   const unsigned in_group = lane() % 4;
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = group + i / 2 * 8;
     const unsigned column = in_group * 2 + i % 2;
     for (unsigned k = 0; k < 16; ++k) {
-      const Words& of_left = lanes[row % 8 * 4 + k % 8 / 2];
-      const Words& of_right = lanes[column * 4 + k % 8 / 2];
-      sum.at[i] += half_of(of_left[row / 8 + k / 8 * 2], k % 2) * half_of(of_right[4 + k / 8], k % 2);
+      const Words& a_words = lanes[row % 8 * 4 + k % 8 / 2];  // of the lane that has A's [row][k]
+      const Words& b_words = lanes[column * 4 + k % 8 / 2];   // of the lane that has B's [k][column]
+      sum.at[i] += half_of(a_words[row / 8 + k / 8 * 2], k % 2) * half_of(b_words[4 + k / 8], k % 2);
     }
   }
 }
 
-/// [row][column] of each of the matrices of ldmatrix.
+/// The four 8x8 matrices of an ldmatrix, by the addresses of their rows, which the lanes give.
 class Rows {
  public:
   explicit Rows(const Bf16* row) : addresses_(exchange(halves(reinterpret_cast<std::uintptr_t>(row)))) {}
@@ -55,7 +58,7 @@ class Rows {
 
  private:
   static Words halves(std::uintptr_t address) {
-    require(address % 16 == 0, "a row of ldmatrix that is not aligned");
+    require(address % 16 == 0, "ldmatrix: a row does not begin at a multiple of 16 bytes");
     return {static_cast<std::uint32_t>(address), static_cast<std::uint32_t>(address >> 32u)};
   }
   const WarpWords& addresses_;
@@ -85,7 +88,8 @@ inline unsigned pack(float low, float high) {
 }
 
 inline void store_pair(Bf16* to, unsigned both) {
-  require(reinterpret_cast<std::uintptr_t>(to) % sizeof both == 0, "a pair that is not aligned");
+  require(reinterpret_cast<std::uintptr_t>(to) % sizeof both == 0,
+          "store_pair: the pair does not begin at a multiple of 4 bytes");
   std::memcpy(static_cast<void*>(to), &both, sizeof both);
 }
 
