@@ -31,17 +31,6 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-struct TransferKind {
-  std::string_view head;
-  plan::Received plan::Transfers::*kind;
-};
-constexpr std::array transfer_kinds = {
-    TransferKind{"activations in", &plan::Transfers::activations},
-    TransferKind{"stashes in", &plan::Transfers::stashes},
-    TransferKind{"gradients in", &plan::Transfers::gradients},
-    TransferKind{"weights in", &plan::Transfers::weights},
-    TransferKind{"weight gradients in", &plan::Transfers::weight_gradients}};
-
 std::string summary(const runtime::Config& config, const runtime::Experiment& experiment,
                     const plan::Costs& costs, const plan::Timeline& timeline,
                     const std::vector<runtime::WorkerMemory>& memory) {
@@ -70,14 +59,14 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
                        plan::bytes_text(timeline.peak_activation_bytes[i]),
                        plan::bytes_text(memory[i].total())});
   }
-  for (const auto& [head, kind] : transfer_kinds) {
-    const bool any = std::ranges::any_of(timeline.received, [kind = kind](const plan::Transfers& transfers) {
-      return (transfers.*kind).count > 0;
+  for (const plan::TransferKind& kind : plan::transfer_kinds) {
+    const bool any = std::ranges::any_of(timeline.received, [&kind](const plan::Transfers& transfers) {
+      return (transfers.*kind.member).count > 0;
     });
     if (!any) continue;
-    workers.front().emplace_back(head);
+    workers.front().push_back(fmt::format("{} in", kind.label));
     for (std::size_t w = 0; w < timeline.received.size(); ++w) {
-      const plan::Received& received = timeline.received[w].*kind;
+      const plan::Received& received = timeline.received[w].*kind.member;
       workers[w + 1].push_back(fmt::format("{} ({})", received.count, plan::bytes_text(received.bytes)));
     }
   }

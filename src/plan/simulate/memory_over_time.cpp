@@ -4,11 +4,12 @@
 #include <algorithm>
 
 #include "plan/simulate/stashes.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
 
-// A change of what a worker holds.
+// A change of the memory that a worker holds.
 struct Change {
   double time;
   int stashes;
@@ -17,16 +18,16 @@ struct Change {
 
 using Changes = std::vector<std::vector<Change>>;  // by worker
 
-// What one (stage, micro-batch) adds: the stash, B's part for W, and with recomputation its output where it
-// is an input that is kept.
+// Adds the changes by one (stage, micro-batch): its stash, B's part for W, and with recomputation its output
+// where a reader keeps it as input.
 void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
                 Changes& changes) {
   const Job job = schedule.job(forward);
   const StageSizes& size = costs.size(job.stage);
   const auto hold = [&changes](const detail::Kept& kept, int stashes, std::uint64_t size_of) {
     const auto bytes = static_cast<std::int64_t>(size_of);
-    changes[static_cast<std::size_t>(kept.worker)].push_back({kept.from, stashes, bytes});
-    changes[static_cast<std::size_t>(kept.worker)].push_back({kept.to, -stashes, -bytes});
+    changes[index(kept.worker)].push_back({kept.from, stashes, bytes});
+    changes[index(kept.worker)].push_back({kept.to, -stashes, -bytes});
   };
   detail::for_each_stash(schedule, spans, forward,
                          [&](const detail::Kept& kept) { hold(kept, 1, size.stash); });
@@ -42,7 +43,7 @@ void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<
 
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
                                                       const std::vector<Span>& spans) {
-  Changes changes(static_cast<std::size_t>(schedule.workers()));
+  Changes changes(index(schedule.workers()));
   for (const JobId id : schedule.order()) {
     if (schedule.job(id).pass == Pass::F) hold_stash(schedule, costs, spans, id, changes);
   }
@@ -52,7 +53,7 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, 
     MemoryStep now;
     std::int64_t bytes = 0;
     for (const Change& change : changes[w]) {
-      // What ends and what starts at one instant is one step: intervals are half-open.
+      // All changes at one instant make one step, because intervals are half-open.
       if (steps[w].empty() || steps[w].back().time != change.time) steps[w].emplace_back();
       now.time = change.time;
       now.stashes += change.stashes;

@@ -11,6 +11,7 @@
 
 #include "plan/simulate/stashes.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/worker_queue.hpp"
 
@@ -18,7 +19,7 @@ namespace starpipe::plan {
 namespace {
 
 void check_costs(const Schedule& schedule, const Costs& costs) {
-  const auto stages = static_cast<std::size_t>(schedule.stages());
+  const auto stages = index(schedule.stages());
   if (costs.durations.size() != 1 && costs.durations.size() != stages) {
     throw InputError(
         fmt::format("durations for {} stages, the schedule has {}", costs.durations.size(), stages));
@@ -41,12 +42,12 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   }
 }
 
-// What a job reads from another worker: a name for the copy (so that a second reader there does not fetch
-// it again) and its bytes.
+// An input of a job that lies on another worker. Kind, producer and stage name the copy, so that a second
+// reader on the same worker does not fetch it again.
 struct Fetch {
   enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
   Kind kind;
-  JobId producer;  // of weights: the holder
+  JobId producer;  // for weights: the holder
   int stage;
   std::uint64_t bytes;
 };
@@ -59,7 +60,7 @@ class Simulation {
         spans_(schedule.slots()),
         waiting_(schedule.slots(), 0),
         ready_at_(schedule.slots(), 0),
-        running_(static_cast<std::size_t>(schedule.workers()), false) {
+        running_(index(schedule.workers()), false) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
   }
@@ -79,7 +80,7 @@ class Simulation {
   }
 
   std::vector<Span> spans() && { return std::move(spans_); }
-  /// The jobs as they started.
+  /// The jobs in the order in which they started.
   [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
 
  private:
@@ -134,7 +135,7 @@ class Simulation {
     return fetched ? transfer_time(costs_.size(job.stage).weights) : 0;
   }
 
-  // When the inputs of `id`, whose producers have all ended, are on its worker.
+  // The time at which all inputs of `id` are on its worker. Their producers must have ended.
   [[nodiscard]] double inputs_arrival(JobId id) const {
     double time = ready_at_[id];
     for_each_fetch(id, [&](const Fetch& fetch) {
@@ -144,13 +145,13 @@ class Simulation {
     return time;
   }
 
-  // How long the worker waits for the inputs that it only now asks for.
+  // How long the worker of `id` waits for the inputs, when it asks for them only now.
   double fetch_time(JobId id) {
     double time = 0;
     for_each_fetch(id, [&](const Fetch& fetch) {
       const auto worker = static_cast<std::uint64_t>(schedule_.compute(id));
       // Gradients from several successors have one producer each, so (kind, producer, worker) names a
-      // copy; weights need their stage too.
+      // copy. A holder may send the weights of several stages, so these need their stage too.
       const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
       const auto job_count = static_cast<std::uint64_t>(schedule_.slots()) + running_.size();
       const auto copies = static_cast<std::uint64_t>(fetch.kind) * job_count + fetch.producer;
@@ -164,16 +165,16 @@ class Simulation {
     return time;
   }
 
-  void handle(const Event event) {  // by value: it pushes to the heap that the event came from
+  void handle(const Event event) {  // by value, because it pushes to the heap that the event came from
     const int worker = schedule_.compute(event.job);
     touched_.push_back(worker);
-    auto& queue = queues_[static_cast<std::size_t>(worker)];
+    auto& queue = queues_[index(worker)];
     if (event.kind == Event::Kind::ready) {
       queue.push(event.job);
       return;
     }
     queue.finish(event.job);
-    running_[static_cast<std::size_t>(worker)] = false;
+    running_[index(worker)] = false;
     schedule_.for_each_succ(event.job, [&](JobId next) {
       if (--waiting_[next] > 0) return;
       double time = event.time;
@@ -183,13 +184,13 @@ class Simulation {
         return;
       }
       const int next_worker = schedule_.compute(next);
-      queues_[static_cast<std::size_t>(next_worker)].push(next);
+      queues_[index(next_worker)].push(next);
       touched_.push_back(next_worker);
     });
   }
 
   void start_next(int worker, double now) {
-    const auto w = static_cast<std::size_t>(worker);
+    const auto w = index(worker);
     if (running_[w]) return;
     const std::optional<JobId> id = queues_[w].pop();
     if (!id) return;
@@ -205,8 +206,8 @@ class Simulation {
   const Costs& costs_;
   std::vector<Span> spans_;
   std::vector<JobId> started_;
-  std::vector<int> waiting_;      // inputs that are not there yet, by JobId
-  std::vector<double> ready_at_;  // not before this, by JobId
+  std::vector<int> waiting_;      // number of inputs still missing, by JobId
+  std::vector<double> ready_at_;  // earliest time to become ready, by JobId
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
   std::vector<int> touched_;  // workers that may start a job now
@@ -232,9 +233,9 @@ Timeline simulate(const Schedule& schedule, const Costs& costs) {
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   const Simulation run = simulated(schedule, costs);
-  std::vector<std::int64_t> place(schedule.slots(), 0);
+  std::vector<std::int64_t> position(schedule.slots(), 0);
   for (std::size_t i = 0; i < run.started().size(); ++i)
-    place[run.started()[i]] = static_cast<std::int64_t>(i);
+    position[run.started()[i]] = static_cast<std::int64_t>(i);
   const auto id = [&](const Job& job) { return *schedule.find(job); };
   ScheduleSpec spec;
   spec.name = schedule.name();
@@ -243,7 +244,7 @@ Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   spec.workers = schedule.workers();
   spec.split_backward = [&](int stage, int microbatch) { return schedule.split_backward(stage, microbatch); };
   spec.placement = [&](const Job& job) { return schedule.placement(id(job)); };
-  spec.priority = [&](const Job& job) { return place[id(job)]; };
+  spec.priority = [&](const Job& job) { return position[id(job)]; };
   spec.memory_limits.assign(schedule.memory_limits().begin(), schedule.memory_limits().end());
   spec.recompute = schedule.recompute();
   return Schedule(spec);

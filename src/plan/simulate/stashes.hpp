@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept for the backward pass, where and for how long: the one place that knows.
+// The data that workers keep for backward passes: where, and for how long. No other file decides this.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace starpipe::plan::detail {
 
-/// The job that makes the stash of what `forward` computes: itself, or with recomputation B.
+/// The job that writes the stash of `forward`'s stage and micro-batch: `forward` itself, or B with
+/// recomputation.
 inline JobId stash_maker(const Schedule& schedule, JobId forward) {
   const Job job = schedule.job(forward);
   return schedule.recompute() ? schedule.backward(job.stage, job.microbatch) : forward;
@@ -29,14 +30,14 @@ void for_each_output_reader(const Schedule& schedule, JobId forward, Function&& 
   }
 }
 
-/// A time in which a worker keeps something for a backward pass.
+/// An interval in which a worker keeps a datum for a backward pass.
 struct Kept {
   int worker;
   double from;
   double to;
 };
 
-/// Calls f(Kept) once for each worker that computes any of `jobs`: from the start of the first of these to
+/// Calls f(Kept) once for each worker that computes any of `jobs`: from the start of the first of its jobs to
 /// the end of the last.
 template <class Function>
 void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, std::span<const JobId> jobs,
@@ -67,7 +68,7 @@ void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spa
                   f);
 }
 
-/// Calls f(Kept) for each worker that keeps the stash: from F on, or with recomputation from B on.
+/// Calls f(Kept) for each worker that keeps the stash: from F on, or from B on with recomputation.
 template <class Function>
 void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
   const Job job = schedule.job(forward);
@@ -77,7 +78,7 @@ void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId
                   f);
 }
 
-/// Calls f(Kept) for each worker that keeps the output of `forward` to recompute from it.
+/// Calls f(Kept) for each worker that keeps the output of `forward` as input of a recomputation.
 template <class Function>
 void for_each_input_kept(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
   if (!schedule.recompute()) return;

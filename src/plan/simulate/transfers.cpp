@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/simulate/stashes.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::plan {
@@ -17,7 +18,7 @@ void add(Received& received, std::uint64_t bytes) {
   received.bytes += bytes;
 }
 
-// Distinct workers of a few jobs, without allocating each time.
+// A set of the few workers that read one datum, reused so that it rarely allocates.
 class WorkerSet {
  public:
   bool insert(int worker) {
@@ -33,7 +34,7 @@ class WorkerSet {
 
 bool reads_weights(Pass pass) { return pass != Pass::W; }
 
-// Calls f(from, to, kind, bytes) for everything that moves between two workers in a step.
+// Calls f(from, to, kind, bytes) for each transfer between two workers in a step.
 template <class Function>
 void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& f) {
   WorkerSet seen;
@@ -88,10 +89,19 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
 
 }  // namespace
 
+Received Transfers::total() const {
+  Received sum;
+  for (const TransferKind& kind : transfer_kinds) {
+    sum.count += (this->*kind.member).count;
+    sum.bytes += (this->*kind.member).bytes;
+  }
+  return sum;
+}
+
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs) {
-  std::vector<Transfers> received(static_cast<std::size_t>(schedule.workers()));
+  std::vector<Transfers> received(index(schedule.workers()));
   for_each_transfer(schedule, costs, [&](int, int to, Received Transfers::*kind, std::uint64_t bytes) {
-    add(received[static_cast<std::size_t>(to)].*kind, bytes);
+    add(received[index(to)].*kind, bytes);
   });
   return received;
 }

@@ -57,10 +57,7 @@ int most_stashes(const plan::Timeline& timeline) {
 
 std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   std::uint64_t bytes = 0;
-  for (const plan::Transfers& to : timeline.received) {
-    bytes += to.activations.bytes + to.stashes.bytes + to.gradients.bytes + to.weights.bytes +
-             to.weight_gradients.bytes;
-  }
+  for (const plan::Transfers& to : timeline.received) bytes += to.total().bytes;
   return bytes;
 }
 

@@ -288,7 +288,7 @@ TEST_P(Simulate, TransfersEqualBruteForce) {
   });
 }
 
-TEST_P(Simulate, FlowsAddUpToWhatWorkersReceive) {
+TEST_P(Simulate, TrafficAddsUpToWhatWorkersReceive) {
   each(31, 800, [](const Case& c, testing::Random&) {
     std::vector<Received> expected;
     for (const Transfers& to : count_transfers(c.schedule, c.costs)) {

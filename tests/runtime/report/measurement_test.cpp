@@ -153,8 +153,7 @@ TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
     const TaskGraph graph(named.schedule, named.network, sgd);
     std::uint64_t bytes = 0;
     for (const plan::Transfers& t : plan::count_transfers(named.schedule, costs_of(named.network))) {
-      bytes += t.activations.bytes + t.stashes.bytes + t.gradients.bytes + t.weights.bytes +
-               t.weight_gradients.bytes;
+      bytes += t.total().bytes;
     }
     EXPECT_EQ(bytes_between_ranks(graph, WorkerMap(4, 4)), bytes);
     EXPECT_LE(bytes_between_ranks(graph, WorkerMap(4, 2)), bytes);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/plan/schedule/job.hpp"
@@ -18,36 +20,48 @@ struct Durations {
   friend bool operator==(const Durations&, const Durations&) = default;
 };
 
-/// Bytes of what one stage and micro-batch exchanges and keeps. All zero when no model is known.
+/// A pass that has a duration of its own: its name in files and options, and the member that holds its time.
+struct PassTime {
+  std::string_view name;
+  double Durations::*time;
+};
+/// The only list of these passes: all readers and writers of durations go through it.
+inline constexpr std::array<PassTime, 3> pass_times = {
+    {{"F", &Durations::F}, {"B", &Durations::B}, {"W", &Durations::W}}};
+
+/// Sizes in bytes of the data of one stage and one micro-batch. All zero when no model is known.
 struct StageSizes {
   std::uint64_t activation = 0;      ///< the stage's output
   std::uint64_t gradient = 0;        ///< gradient with respect to the stage's output
-  std::uint64_t stash = 0;           ///< what F keeps for B and W
-  std::uint64_t gradient_stash = 0;  ///< what B keeps for W where the backward pass is split
+  std::uint64_t stash = 0;           ///< kept by F for B and W
+  std::uint64_t gradient_stash = 0;  ///< kept by B for W where the backward pass is split
   std::uint64_t weights = 0;         ///< the stage's parameters, as passes read them
-  std::uint64_t master = 0;          ///< what the optimizer has of them besides; 0 when it updates `weights`
+  std::uint64_t master = 0;          ///< the optimizer's own copy of them; 0 when it updates `weights`
 
-  /// Of what the optimizer updates. As much is a gradient, and each state.
+  /// Size of the parameters that the optimizer updates. A weight gradient, and each optimizer state, is as
+  /// large.
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
-/// What things cost. Per-stage vectors have one entry a stage, or a single one for all stages.
+/// Durations, sizes and the price of transfers. Per-stage vectors have one entry a stage, or a single entry
+/// for all stages.
 struct Costs {
   std::vector<Durations> durations = {Durations{}};
   std::vector<StageSizes> sizes = {StageSizes{}};
   /// A transfer between two workers takes alpha + beta * bytes.
   double alpha = 0;
   double beta = 0;
-  /// Transfers overlap compute: a result leaves when it is there, weights at time 0. Otherwise a worker
-  /// fetches the inputs of a job, one after the other, when it has picked it.
+  /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
+  /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
   bool prefetch = true;
 
+  /// The entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
   [[nodiscard]] const StageSizes& size(int stage) const;
 };
 
-/// The costs of a schedule with recomputation: B, and with it BW, lasts as long as F and B. `simulate` takes
-/// durations as they are, so that measured ones, which have F in B, fit too.
+/// The costs of a schedule with recomputation: F's time is added to B, and so to BW. `simulate` does not add
+/// it by itself, because measured durations have F in B already.
 Costs with_recomputation(Costs costs);
 
 }  // namespace starpipe::plan

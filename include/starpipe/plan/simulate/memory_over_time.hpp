@@ -10,23 +10,26 @@
 
 namespace starpipe::plan {
 
-/// From `time` on, a worker holds this.
+/// The memory that a worker holds from `time` to the next step.
 struct MemoryStep {
   double time = 0;
   int stashes = 0;
-  std::uint64_t bytes = 0;  ///< of stashes, of B's parts for W, of inputs kept to recompute
+  std::uint64_t bytes = 0;  ///< of stashes, of B's parts for W, and of inputs kept for recomputation
 };
 
-/// Per worker, what it holds over time, ascending; times are those of `spans` (by JobId).
+/// For each worker, the memory that it holds over time, ascending. Times are those of `spans` (by JobId).
 ///
-/// A stash is live from the start of F to the end of the last of B and W. Where these run on several
-/// workers, the worker of F holds it until F, or what of B and W runs there too, has ended; each other one
-/// from the start of the first of B and W there to the end of the last: so what a worker holds follows from
-/// the order of its own jobs, and what is on its way, or waits unread, is the transfer's. B's part for W
-/// likewise, from the start of B. With recomputation it is B that makes the stash; until B ends a worker
-/// keeps the stage's inputs, each from the start of the first F or B there that reads it to the end of the
-/// last. (The data that sources read are there anyway.) Intervals are half-open: what ends when another
-/// starts does not add to it. O(jobs log jobs).
+/// A stash is live from the start of F to the end of the last of B and W. These passes may run on several
+/// workers. The worker of F then holds the stash from the start of F until the last of those passes that it
+/// runs itself has ended. Every other worker holds its copy from the start of the first of B and W there to
+/// the end of the last. So the memory of a worker follows from the order of its own jobs, and data on their
+/// way, or waiting unread, do not count.
+///
+/// B's part for W counts in the same way, from the start of B. With recomputation, B makes the stash, and
+/// until B ends a worker keeps the stage's inputs: each from the start of the first F or B there that reads
+/// it to the end of the last. Inputs of the network are not counted, since they are in memory anyway.
+///
+/// Intervals are half-open: at equal times ends come before starts. O(jobs log jobs).
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
                                                       const std::vector<Span>& spans);
 

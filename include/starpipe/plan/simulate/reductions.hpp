@@ -7,8 +7,8 @@
 
 namespace starpipe::plan {
 
-/// One move of the weight-gradient reduction: the contribution of worker `from` is added to that of
-/// `into` (or replaces it, for the broadcast to further holders).
+/// One transfer of the weight-gradient reduction of a stage: worker `from` sends its contribution, and worker
+/// `into` adds it to its own. A broadcast sends the finished sum, which replaces the contribution of `into`.
 struct ReductionStep {
   int stage = 0;
   int from = 0;
@@ -17,9 +17,9 @@ struct ReductionStep {
   friend bool operator==(const ReductionStep&, const ReductionStep&) = default;
 };
 
-/// How the weight gradients of `stage`, accumulated on each worker that computes W or BW for it, reach
-/// every holder of its weights: a binary tree onto the first holder, in an order fixed by the schedule
-/// (so sums are reproducible), then a copy to each further holder.
+/// The steps that bring the weight gradients of `stage`, accumulated on each worker that computes W or BW for
+/// it, to every holder of its weights: a binary tree onto the first holder, then a broadcast to each further
+/// holder. The schedule fixes the order, so sums are reproducible.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage);
 
 /// Workers that hold the weights of `stage`, ascending: {w_weights(s, b, d)}.

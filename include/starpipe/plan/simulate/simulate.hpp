@@ -7,19 +7,19 @@
 
 namespace starpipe::plan {
 
-/// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline (the greedy
-/// rule is source 000's simulator, with the comma it means in the update of t(j*)). Deterministic: all
-/// that ends or arrives at one time is seen before any worker picks; what jobs of zero length then end at
-/// the same time is a further round. O(jobs log jobs).
+/// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline. (The greedy rule
+/// is source 000's simulator, with the comma that its update of t(j*) intends.) Deterministic: everything
+/// that ends or arrives at one time is handled before any worker picks. Jobs of zero length that such a pick
+/// ends at the same time are handled in a further round. O(jobs log jobs).
 ///
 /// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost is negative or
 /// a per-stage vector has a wrong length.
 Timeline simulate(const Schedule& schedule, const Costs& costs = {});
 
-/// The same jobs, w and limits under the ordered discipline, each worker's order that in which `simulate`
-/// starts its jobs: decided once, it is what every run does, whatever its timing. Spans would not do: jobs of
-/// no length may start together, and one of them may have ended before the other could. Cost and errors as
-/// of `simulate`.
+/// The same jobs, w and limits under the ordered discipline: each worker's order is the order in which
+/// `simulate` starts its jobs. So every run follows one order, whatever its timing. The order cannot be read
+/// off the spans: jobs of zero length may start together although one of them waits for another. Cost and
+/// errors as of `simulate`.
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs = {});
 
 }  // namespace starpipe::plan

@@ -10,16 +10,16 @@
 
 namespace starpipe::plan {
 
-/// When a job computed.
+/// Start and end of a job's computation.
 struct Span {
   double start = 0;
   double end = 0;
 };
 
-/// A schedule's run, predicted or measured, and what follows from it.
+/// A schedule's run, predicted or measured, and the figures that follow from it.
 struct Timeline {
-  /// By JobId, in the unit of the durations. A predicted step begins at time 0; a first job that must fetch
-  /// its weights starts later. Slots without a job have an empty span.
+  /// By JobId, in the unit of the durations. A predicted step begins at time 0; its first job starts later
+  /// when it must fetch its weights. Slots without a job have an empty span.
   std::vector<Span> spans;
   double makespan = 0;         ///< first start to last end, all workers
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
@@ -30,13 +30,13 @@ struct Timeline {
 
   // Per worker:
   std::vector<double> busy;                          ///< time spent computing
-  std::vector<int> peak_activations;                 ///< most live stashes
-  std::vector<std::uint64_t> peak_activation_bytes;  ///< most bytes of what MemoryStep counts
+  std::vector<int> peak_activations;                 ///< largest number of live stashes
+  std::vector<std::uint64_t> peak_activation_bytes;  ///< largest MemoryStep::bytes
   std::vector<Transfers> received;
 };
 
-/// What follows from the spans of a run, by JobId; predicted and measured runs go through this one function.
-/// O(jobs log jobs).
+/// The timeline of a run whose jobs have these spans, by JobId. Predicted and measured runs both go through
+/// this function. O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
 
 }  // namespace starpipe::plan

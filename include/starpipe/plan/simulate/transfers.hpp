@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// Transfers between workers follow from w alone, so nothing here depends on time.
+
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -9,39 +13,56 @@
 
 namespace starpipe::plan {
 
-/// Things of one kind that a worker received from others.
+/// Number and total size of the data of one kind that a worker received from others.
 struct Received {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
   friend bool operator==(const Received&, const Received&) = default;
 };
 
-/// Everything that moves to one worker in a step. What a worker receives once and keeps is counted once:
-/// an activation that two of its jobs read, the weights of a stage from one holder for all micro-batches of
-/// the step (they are dropped after their last use).
+/// Everything that one worker receives in a step. A datum that the worker receives once and keeps is counted
+/// once: an activation that two of its jobs read, or the weights of a stage from one holder, which serve all
+/// micro-batches of the step and are dropped after their last use.
 struct Transfers {
-  Received activations;       ///< outputs of preceding stages, for F, and for B that recomputes
-  Received stashes;           ///< where B or W runs on another worker than what made it; B's part for W
+  Received activations;       ///< outputs of preceding stages, for F, and for a B that recomputes F
+  Received stashes;           ///< stashes made on another worker than B or W runs on; also B's part for W
   Received gradients;         ///< gradients of succeeding stages, for B
   Received weights;           ///< parameters from their holder, for F and B
   Received weight_gradients;  ///< contributions reduced here, and sums sent to further holders
+
+  /// The sum over all kinds.
+  [[nodiscard]] Received total() const;
   friend bool operator==(const Transfers&, const Transfers&) = default;
 };
 
-/// Per worker, what `w` alone makes it receive in one step (source 000, "Latency, network, and memory
-/// usage from w(s,b,d)"). Independent of time. O(jobs).
+/// One kind of transfers: its names, and the member of `Transfers` that counts it.
+struct TransferKind {
+  std::string_view key;    ///< in JSON
+  std::string_view label;  ///< in tables
+  Received Transfers::*member;
+};
+/// The only list of the kinds, in the order of all reports.
+inline constexpr std::array<TransferKind, 5> transfer_kinds = {
+    {{"activations", "activations", &Transfers::activations},
+     {"gradients", "gradients", &Transfers::gradients},
+     {"weights", "weights", &Transfers::weights},
+     {"stashes", "stashes", &Transfers::stashes},
+     {"weight_gradients", "weight gradients", &Transfers::weight_gradients}}};
+
+/// For each worker, the transfers of one step that `w` alone makes it receive (source 000, "Latency, network,
+/// and memory usage from w(s,b,d)"). O(jobs).
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs);
 
-/// What one worker sends another in a step, all kinds of `Transfers` together.
+/// Data that one worker sends another in a step: all kinds of `Transfers` together.
 struct Traffic {
-  int from = 0;
-  int to = 0;
+  int from = 0;  ///< worker
+  int to = 0;    ///< another worker
   Received sent;
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
-/// Who sends to whom: one entry for each pair of workers between which anything moves, by sender, then by
-/// receiver. Sums over the senders are those of `count_transfers`. O(jobs log workers).
+/// One entry for each pair of workers that exchanges anything, sorted by sender, then by receiver. The sum
+/// over the senders of one receiver is its total in `count_transfers`. O(jobs log workers).
 std::vector<Traffic> count_traffic(const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan

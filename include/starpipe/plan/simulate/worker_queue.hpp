@@ -11,42 +11,45 @@
 namespace starpipe::plan {
 
 /// The ready jobs of one worker, and the discipline that picks among them. `simulate` and the StarPU
-/// policy run this same class, which is why they agree.
+/// policy both run this class, so they agree.
 ///
-/// Progress of the bounded discipline. Let c be the most stages of one micro-batch that the worker
-/// computes, and call the first micro-batch (by the smallest n of its forward jobs, over all workers)
-/// with unfinished jobs here the oldest. The oldest may always start its forward passes; all others
-/// together may hold at most limit - c stashes. So the oldest micro-batch overall can always go on, on
-/// every worker, whatever the timing, and the limit is never passed. With one stage a worker (c = 1)
-/// this is the plain rule "not ready while it would pass the limit", with one slot kept for the oldest.
-/// `check` refuses limits below c, and limits where F and B of a job run on different workers.
+/// Why the bounded discipline always makes progress: Let c be the largest number of stages of one micro-batch
+/// that the worker computes. Micro-batches age by the smallest n of their forward jobs, over all workers; the
+/// oldest micro-batch here is the first in that order with unfinished jobs on this worker. It may always
+/// start its forward passes, while all other micro-batches together may hold at most limit - c stashes. So
+/// the micro-batch that is oldest on all workers can always continue, whatever the timing, and no worker
+/// exceeds its limit. With one stage a worker (c = 1) this is the plain rule "a forward pass is not ready
+/// while it would exceed the limit", with one slot reserved for the oldest micro-batch. `check` refuses
+/// limits below c, and limits where F and B of a job run on different workers.
 ///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {
  public:
   WorkerQueue(const Schedule& schedule, int worker);
 
-  /// `id` has all its inputs on this worker. Each job of the worker is pushed once.
+  /// Adds job `id`, whose inputs are all on this worker. Each job of the worker is pushed once.
   void push(JobId id);
 
-  /// The job to start now, or nothing: no job is ready, or the discipline refuses those that are.
+  /// The job to start now, or nothing when no job is ready or the discipline refuses all ready jobs.
   [[nodiscard]] std::optional<JobId> pop();
 
-  /// A popped job ended. May lift a refusal, so pop again after it.
+  /// Tells the queue that popped job `id` has ended. The discipline may now accept a job that it refused
+  /// before, so call `pop` again.
   void finish(JobId id);
 
-  /// Whether `id`, were it pushed now, would be among the next `most` jobs to start: those of the worker's
-  /// order, or where the discipline picks, one of at most `most` that are ready.
+  /// Whether job `id`, if it were pushed now, would be among the next `most` jobs to start. Under the ordered
+  /// discipline these are the next `most` jobs of the worker's order; under the others, `id` is near when
+  /// fewer than `most` jobs are ready.
   [[nodiscard]] bool is_near(JobId id, std::size_t most) const;
-  /// Of the jobs that are near, those that are ready; where the discipline picks, those that it would pick
+  /// The ready jobs among the near ones. Under disciplines that pick, the ready jobs that would be picked
   /// first. O(most).
   [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t most) const;
 
-  /// Pushed and not yet popped.
+  /// Number of jobs pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
-  /// Jobs of this worker that have not ended.
+  /// Number of jobs of this worker that have not ended.
   [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
-  /// Stashes held now by jobs started here.
+  /// Number of stashes held now by jobs started here.
   [[nodiscard]] int live() const { return live_; }
 
  private:
@@ -69,7 +72,7 @@ class WorkerQueue {
   std::size_t unfinished_;
   int live_ = 0;
 
-  // greedy: every ready job; bounded: those that are not forward passes.
+  // greedy: every ready job; bounded: every ready job that is not a forward pass.
   Heap heap_;
 
   // ordered: by position in the worker's order.
@@ -82,8 +85,8 @@ class WorkerQueue {
   std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
   std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
   std::vector<int> held_;           // stashes held here, by micro-batch
-  // A ready forward pass is in both of these; `taken_` (by position) marks those started through the
-  // other one.
+  // A ready forward pass is in two heaps, of its micro-batch and of all. `taken_` (by position) marks the
+  // passes that were started through either heap, so that the other one skips them.
   std::vector<Heap> forward_of_;  // by micro-batch
   Heap forward_;
   std::vector<bool> taken_;
