@@ -13,7 +13,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"

@@ -17,8 +17,9 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/layout.hpp"
@@ -211,8 +212,8 @@ std::string stage_table(const PartitionOptions& options, const plan::Partition& 
     const plan::Durations& time = costs.durations[s];
     rows.push_back({std::to_string(s), std::to_string(found.stage_workers[s]),
                     first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), number(time.F),
-                    number(time.B), number(time.W), plan::bytes_text(costs.sizes[s].weights),
-                    plan::bytes_text(costs.sizes[s].stash)});
+                    number(time.B), number(time.W), bytes_text(costs.sizes[s].weights),
+                    bytes_text(costs.sizes[s].stash)});
     if (named) rows.back().push_back(units[first].name);
   }
   return table_text(rows);
@@ -230,10 +231,10 @@ std::string bars(const plan::Partition& found) {
   for (std::size_t w = 0; w < found.loads.size(); ++w) {
     const plan::WorkerLoad& load = found.loads[w];
     const std::size_t compute = width(load.time);
-    text += fmt::format(
-        "{:<{}}  {:<50}  {}{}\n", fmt::format("worker {}", w), gutter,
-        std::string(compute, '#') + std::string(width(load.load()) - compute, '~'), number(load.load()),
-        load.memory > 0 ? ", " + plan::bytes_text(static_cast<std::uint64_t>(load.memory)) : "");
+    text += fmt::format("{:<{}}  {:<50}  {}{}\n", fmt::format("worker {}", w), gutter,
+                        std::string(compute, '#') + std::string(width(load.load()) - compute, '~'),
+                        number(load.load()),
+                        load.memory > 0 ? ", " + bytes_text(static_cast<std::uint64_t>(load.memory)) : "");
   }
   return text;
 }

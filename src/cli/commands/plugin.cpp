@@ -13,7 +13,7 @@
 #include "cli/conformance/two_ranks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/conformance.hpp"
 
 namespace starpipe::cli {

@@ -13,8 +13,9 @@
 #include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -48,8 +49,8 @@ std::string summary(const runtime::MeasuredLayers& measured) {
       const plan::Durations& median = layers[l].on(static_cast<int>(kind));
       const plan::Durations& spread = measured.spread[kind][l];
       rows.push_back({std::to_string(l), devices[kind], time(median.F, spread.F), time(median.B, spread.B),
-                      time(median.W, spread.W), plan::bytes_text(sizes.weights),
-                      plan::bytes_text(sizes.activation), plan::bytes_text(sizes.stash), name});
+                      time(median.W, spread.W), bytes_text(sizes.weights), bytes_text(sizes.activation),
+                      bytes_text(sizes.stash), name});
     }
   }
   return table_text(rows) + "Medians and interquartile ranges of one micro-batch.\n";

@@ -13,11 +13,12 @@
 #include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::cli {
@@ -45,9 +46,9 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
   for (int s = 0; s < schedule.stages(); ++s) {
     const plan::Durations& d = costs.duration(s);
     const plan::StageSizes& size = costs.size(s);
-    stages.push_back({std::to_string(s), plan::bytes_text(size.weights), fmt::format("{:.4g}", d.F),
-                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W),
-                      plan::bytes_text(size.activation), plan::bytes_text(size.stash)});
+    stages.push_back({std::to_string(s), bytes_text(size.weights), fmt::format("{:.4g}", d.F),
+                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W), bytes_text(size.activation),
+                      bytes_text(size.stash)});
   }
   text += table_text(stages) + "\n";
 
@@ -56,8 +57,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
     const auto i = static_cast<std::size_t>(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
                        fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
-                       plan::bytes_text(timeline.peak_activation_bytes[i]),
-                       plan::bytes_text(memory[i].total())});
+                       bytes_text(timeline.peak_activation_bytes[i]), bytes_text(memory[i].total())});
   }
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [&kind](const plan::Transfers& transfers) {
@@ -67,7 +67,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
     workers.front().push_back(fmt::format("{} in", kind.label));
     for (std::size_t w = 0; w < timeline.received.size(); ++w) {
       const plan::Received& received = timeline.received[w].*kind.member;
-      workers[w + 1].push_back(fmt::format("{} ({})", received.count, plan::bytes_text(received.bytes)));
+      workers[w + 1].push_back(fmt::format("{} ({})", received.count, bytes_text(received.bytes)));
     }
   }
   text += table_text(workers) + "\n";

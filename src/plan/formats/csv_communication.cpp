@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/formats/csv_communication.hpp"
+
 #include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
 
-#include "plan/formats/csv_actions.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::plan::detail {

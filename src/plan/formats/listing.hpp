@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::plan::detail {

@@ -10,8 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/formats_common.hpp"
 #include "plan/formats/svg_text.hpp"
+#include "plan/simulate/run_order.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
@@ -157,7 +158,7 @@ class Svg {
     const Timeline& timeline = *run.timeline;
     std::string figures = fmt::format(
         "makespan {}{}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
-        detail::number_text(timeline.makespan * shown_), unit_.empty() ? "" : " " + unit_,
+        number_text(timeline.makespan * shown_), unit_.empty() ? "" : " " + unit_,
         std::max(0.0, timeline.bubble_fraction) * 100, std::max(0.0, timeline.device_bubble_fraction) * 100);
     put("<text x=\"{}\" y=\"{}\" font-size=\"15\" fill=\"{}\"><tspan font-weight=\"bold\">{}</tspan>"
         "<tspan dx=\"14\" font-size=\"13\" fill=\"{}\">{}</tspan></text>\n",
@@ -287,8 +288,7 @@ class Svg {
                    "{}</title></rect>\n",
                    px(x + inset), px(y + inset), px(std::max(0.0, width - seam - 2 * inset)),
                    px(row_height_ - 2 * inset), width > 12 ? " rx=\"2\"" : "", to_string(job),
-                   schedule.compute(id), detail::number_text(span.start * shown_),
-                   detail::number_text(span.end * shown_));
+                   schedule.compute(id), number_text(span.start * shown_), number_text(span.end * shown_));
   }
 
   static std::string upper(const Job& job) { return fmt::format("{}{}", to_string(job.pass), job.stage); }
@@ -386,7 +386,7 @@ class Svg {
       for (int i = 0; i * step <= range * (1 + 1e-9); ++i) {
         const double x = left_margin + i * step / shown_ * scale_;
         put("<path d=\"M{} {}v5\" stroke=\"{}\"/>\n", px(x), px(y), faint_ink);
-        put_text(x, y + 18, 11, faint_ink, detail::number_text(i * step), " text-anchor=\"middle\"");
+        put_text(x, y + 18, 11, faint_ink, number_text(i * step), " text-anchor=\"middle\"");
       }
     }
     put_text(left_margin - 10, y + 18, 11, faint_ink, unit_.empty() ? "time" : "time (" + unit_ + ")",

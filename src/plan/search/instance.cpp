@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/formats_common.hpp"
+#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

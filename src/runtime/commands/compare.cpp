@@ -12,9 +12,10 @@
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -124,8 +125,8 @@ std::string comparison_table(const plan::Timeline& predicted, const std::vector<
                        const plan::Timeline& timeline, const std::string& ran) {
     rows.push_back({name, fmt::format("{:.2f} ms", makespan * 1e3), spread,
                     fmt::format("{:.1f} %", timeline.bubble_fraction * 100),
-                    std::to_string(most_stashes(timeline)), plan::bytes_text(most_bytes(timeline)),
-                    plan::bytes_text(bytes_moved(timeline)), ran});
+                    std::to_string(most_stashes(timeline)), bytes_text(most_bytes(timeline)),
+                    bytes_text(bytes_moved(timeline)), ran});
   };
   add("(prediction)", "", predicted.makespan, predicted, "");
   for (const Candidate& candidate : candidates) {

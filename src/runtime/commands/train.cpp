@@ -18,9 +18,11 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/plan/formats/trace_json.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
+#include "starpipe/runtime/setup/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {

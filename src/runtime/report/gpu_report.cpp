@@ -11,8 +11,8 @@
 
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -130,11 +130,10 @@ std::string to_text(const GpuReport& report) {
       {"device memory", "workers", "predicted", "StarPU", "difference", "driver start", "steps added"}};
   for (const auto& [measured, workers, predicted] : report.gpus) {
     rows.push_back({fmt::format("rank {} {}", measured.rank, name_of(measured.gpu)),
-                    fmt::format("{}", fmt::join(workers, " ")), plan::bytes_text(predicted),
-                    plan::bytes_text(measured.starpu_peak),
+                    fmt::format("{}", fmt::join(workers, " ")), bytes_text(predicted),
+                    bytes_text(measured.starpu_peak),
                     fmt::format("{:+.1f} %", percent(measured.starpu_peak, predicted)),
-                    plan::bytes_text(measured.driver_initialised),
-                    plan::bytes_text(measured.driver_added())});
+                    bytes_text(measured.driver_initialised), bytes_text(measured.driver_added())});
   }
   std::string text = "\n";
   text += table_text(rows, columns);

@@ -19,8 +19,8 @@
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -124,9 +124,7 @@ struct Mapped {
   double seconds = 0;  ///< on links
   double linear_seconds = 0;
 
-  [[nodiscard]] const Place& place_of(int worker) const {
-    return places[index(mapping[index(worker)])];
-  }
+  [[nodiscard]] const Place& place_of(int worker) const { return places[index(mapping[index(worker)])]; }
   [[nodiscard]] Link link_of(const plan::Traffic& pair) const {
     return link_between(place_of(pair.from).device, place_of(pair.to).device);
   }
@@ -180,11 +178,11 @@ std::string traffic_text(const Mapped& mapped) {
     const Link link = mapped.link_of(pair);
     bytes_by_kind[link.kind] += pair.sent.bytes;
     pairs.push_back({fmt::format("{:>4} -> {:<4}", pair.from, pair.to), std::to_string(pair.sent.count),
-                     plan::bytes_text(pair.sent.bytes), link_text(link)});
+                     bytes_text(pair.sent.bytes), link_text(link)});
   }
   std::vector<TableRow> kinds;
   for (const auto& [kind, bytes] : bytes_by_kind)
-    kinds.push_back({std::string(to_string(kind)), plan::bytes_text(bytes) + " a step"});
+    kinds.push_back({std::string(to_string(kind)), bytes_text(bytes) + " a step"});
   return table_text(pairs, pair_columns) + "\n" + table_text(kinds, kind_columns);
 }
 

@@ -11,8 +11,8 @@
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/report/versions.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -145,8 +145,8 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
        fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)}};
   if (record.rank_bytes_known) {
     const bool equal = record.rank_bytes_predicted == record.rank_bytes_measured;
-    rows.push_back({"bytes between ranks", plan::bytes_text(record.rank_bytes_predicted),
-                    plan::bytes_text(record.rank_bytes_measured),
+    rows.push_back({"bytes between ranks", bytes_text(record.rank_bytes_predicted),
+                    bytes_text(record.rank_bytes_measured),
                     fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
   }
   return table_text(rows, columns);
@@ -169,8 +169,8 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
     rows.push_back({std::to_string(w),
                     pair_text(fmt::to_string(predicted.peak_activations[index(w)]),
                               fmt::to_string(worker.peak_activations)),
-                    pair_text(plan::bytes_text(predicted.peak_activation_bytes[index(w)]),
-                              plan::bytes_text(worker.peak_activation_bytes)),
+                    pair_text(bytes_text(predicted.peak_activation_bytes[index(w)]),
+                              bytes_text(worker.peak_activation_bytes)),
                     count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
                     count(&plan::Transfers::weights)});
   }

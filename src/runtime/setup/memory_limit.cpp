@@ -11,7 +11,7 @@
 
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
@@ -126,7 +126,7 @@ std::string parts_text(const WorkerMemory& memory) {
        {std::pair{"weights", memory.weights}, std::pair{"gradients", memory.gradients},
         std::pair{"optimizer", memory.optimizer}, std::pair{"stashes", memory.stashes},
         std::pair{"activations", memory.activations}, std::pair{"workspace", memory.workspace}}) {
-    if (bytes > 0) parts.push_back(fmt::format("{} {}", name, plan::bytes_text(bytes)));
+    if (bytes > 0) parts.push_back(fmt::format("{} {}", name, bytes_text(bytes)));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -136,7 +136,7 @@ std::string advice(const Config& config, const Plan& plan, double makespan) {
   const std::vector<Outcome> all = alternatives(config, plan);
   const std::uint64_t limit = *config.runtime.memory_limit;
   const auto described = [makespan](const Outcome& o) {
-    return fmt::format("{} ({}, {:.2f} times the makespan)", o.name, plan::bytes_text(o.bytes),
+    return fmt::format("{} ({}, {:.2f} times the makespan)", o.name, bytes_text(o.bytes),
                        makespan > 0 ? o.makespan / makespan : 1.0);
   };
   std::vector<Outcome> fitting;
@@ -169,8 +169,8 @@ void require_memory(const Config& config, const Plan& plan) {
   const auto [worker, memory] = largest_need(config, plan, timeline);
   const std::uint64_t limit = *config.runtime.memory_limit;
   if (memory.total() <= limit) return;
-  std::string need = plan::bytes_text(memory.total());
-  std::string given = plan::bytes_text(limit);
+  std::string need = bytes_text(memory.total());
+  std::string given = bytes_text(limit);
   if (need == given) {  // but for what rounding hides
     need = fmt::format("{} bytes", memory.total());
     given = fmt::format("{} bytes", limit);

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

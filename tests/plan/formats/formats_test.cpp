@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/formats.hpp"
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -10,6 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
+#include "starpipe/plan/formats/schedule_text.hpp"
+#include "starpipe/plan/formats/trace_json.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

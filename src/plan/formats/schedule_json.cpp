@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/schedule_json.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/formats/formats_common.hpp"
+#include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
+#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::plan {
 namespace {
 
+using detail::JsonValue;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -89,160 +91,13 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
   return all;
 }
 
-void write(const ordered_json& value, std::size_t indent, std::size_t before, std::string& text) {
-  constexpr std::size_t columns = 100;
-  // Only short containers are worth the try; this bounds the work at each level.
-  if (!value.is_structured() || value.size() <= columns / 2) {
-    const std::string line = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-    if (!value.is_structured() || value.empty() || before + line.size() + 1 <= columns) {
-      // A blank after the separators of the line, but not inside of strings.
-      bool in_string = false;
-      for (std::size_t i = 0; i < line.size(); ++i) {
-        text += line[i];
-        if (line[i] == '\\') {
-          text += line[++i];
-        } else if (line[i] == '"') {
-          in_string = !in_string;
-        } else if (!in_string && (line[i] == ',' || line[i] == ':')) {
-          text += ' ';
-        }
-      }
-      return;
-    }
-  }
-  text += value.is_array() ? '[' : '{';
-  bool first = true;
-  for (const auto& [key, item] : value.items()) {
-    if (!first) text += ',';
-    first = false;
-    text += '\n';
-    text.append(indent + 2, ' ');
-    std::size_t column = indent + 2;
-    if (value.is_object()) {
-      const std::string name =
-          ordered_json(key).dump(-1, ' ', false, ordered_json::error_handler_t::replace) + ": ";
-      text += name;
-      column += name.size();
-    }
-    write(item, indent + 2, column, text);
-  }
-  text += '\n';
-  text.append(indent, ' ');
-  text += value.is_array() ? ']' : '}';
-}
-
-/// A value within a parsed file and the way to it, for messages.
-class Value {
- public:
-  Value(const json& value, std::string path, const std::string& source_name)
-      : value_(&value), path_(std::move(path)), source_name_(&source_name) {}
-
-  [[noreturn]] void fail(const std::string& message) const {
-    throw InputError(fmt::format("{}: {}: {}", *source_name_, path_, message));
-  }
-
-  [[nodiscard]] const json& raw() const { return *value_; }
-
-  [[nodiscard]] std::optional<Value> find(const char* key) const {
-    const auto found = value_->find(key);
-    if (found == value_->end()) return std::nullopt;
-    return Value(*found, path_.empty() ? key : fmt::format("{}.{}", path_, key), *source_name_);
-  }
-
-  [[nodiscard]] Value at(const char* key) const {
-    const auto found = find(key);
-    if (!found) Value(*value_, path_.empty() ? key : path_ + "." + key, *source_name_).fail("missing");
-    return *found;
-  }
-
-  [[nodiscard]] Value at(std::size_t index) const {
-    return {(*value_)[index], fmt::format("{}[{}]", path_, index), *source_name_};
-  }
-
-  const Value& array() const {
-    if (!value_->is_array()) expected("an array");
-    return *this;
-  }
-
-  const Value& object() const {
-    if (!value_->is_object()) expected("an object");
-    return *this;
-  }
-
-  [[nodiscard]] std::size_t size() const { return value_->size(); }
-
-  /// A whole number in [least, largest int): counts derived from it stay in range.
-  [[nodiscard]] int whole(int least) const {
-    if (value_->is_number_integer()) {
-      const bool huge =
-          value_->is_number_unsigned() && value_->get<std::uint64_t>() >= std::numeric_limits<int>::max();
-      if (!huge && value_->get<std::int64_t>() >= least &&
-          value_->get<std::int64_t>() < std::numeric_limits<int>::max()) {
-        return value_->get<int>();
-      }
-    }
-    expected(fmt::format("a whole number of at least {}", least));
-  }
-
-  [[nodiscard]] std::uint64_t bytes() const {
-    if (!value_->is_number_unsigned()) expected("a number of bytes");
-    return value_->get<std::uint64_t>();
-  }
-
-  /// A time: finite and not negative.
-  [[nodiscard]] double time() const {
-    if (!value_->is_number() || !(value_->get<double>() >= 0)) {
-      expected("a number that is not negative");
-    }
-    return value_->get<double>();
-  }
-
-  [[nodiscard]] bool truth() const {
-    if (!value_->is_boolean()) expected("true or false");
-    return value_->get<bool>();
-  }
-
-  [[nodiscard]] std::string word() const {
-    if (!value_->is_string()) expected("a string");
-    return value_->get<std::string>();
-  }
-
-  [[noreturn]] void expected(const std::string& what) const {
-    std::string got;
-    if (value_->is_structured()) {
-      got = value_->is_array() ? "an array" : "an object";
-    } else {
-      got = value_->dump(-1, ' ', true, json::error_handler_t::replace);
-      if (got.size() > 40) got = got.substr(0, 40) + "...";
-    }
-    fail(fmt::format("expected {}, got {}", what, got));
-  }
-
- private:
-  const json* value_;
-  std::string path_;
-  const std::string* source_name_;
-};
-
-json parse(std::string_view text, const std::string& source_name) {
-  try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, ...": the number is of no use here.
-    const std::string message = error.what();
-    const auto end = message.find("] ");
-    throw InputError(
-        fmt::format("{}: {}", source_name, end == std::string::npos ? message : message.substr(end + 2)));
-  }
-}
-
-std::vector<detail::ListedJob> read_row(const Value& row, std::size_t worker) {
+std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker) {
   std::vector<detail::ListedJob> jobs;
   std::vector<double> starts;
   jobs.reserve(row.array().size());
   for (std::size_t i = 0; i < row.size(); ++i) {
-    const Value op = row.at(i).object();
-    const Value word = op.at("op");
+    const JsonValue op = row.at(i).object();
+    const JsonValue word = op.at("op");
     Job job{op.at("stage").whole(0), op.at("microbatch").whole(0), Pass::F};
     try {
       job.pass = parse_pass(word.word());
@@ -266,7 +121,7 @@ std::vector<detail::ListedJob> read_row(const Value& row, std::size_t worker) {
 
 /// One value for all stages, or one a stage.
 template <class T, class Read>
-std::vector<T> read_per_stage(const Value& value, int stages, Read read) {
+std::vector<T> read_per_stage(const JsonValue& value, int stages, Read read) {
   if (!value.raw().is_array()) return {read(value.object())};
   if (value.size() != static_cast<std::size_t>(stages)) {
     value.fail(fmt::format("{} entries for {} stages", value.size(), stages));
@@ -276,15 +131,15 @@ std::vector<T> read_per_stage(const Value& value, int stages, Read read) {
   return all;
 }
 
-Costs read_costs(const Value& file, int stages) {
+Costs read_costs(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
-    costs.durations = read_per_stage<Durations>(*value, stages, [](const Value& v) {
+    costs.durations = read_per_stage<Durations>(*value, stages, [](const JsonValue& v) {
       return Durations{v.at("F").time(), v.at("B").time(), v.at("W").time()};
     });
   }
   if (const auto value = file.find("sizes")) {
-    costs.sizes = read_per_stage<StageSizes>(*value, stages, [](const Value& v) {
+    costs.sizes = read_per_stage<StageSizes>(*value, stages, [](const JsonValue& v) {
       StageSizes sizes;
       for (const auto& [key, size] : size_kinds) {
         if (const auto bytes = v.find(key)) sizes.*size = bytes->bytes();
@@ -298,10 +153,10 @@ Costs read_costs(const Value& file, int stages) {
   return costs;
 }
 
-GraphOfStages read_graph(const Value& value) {
+GraphOfStages read_graph(const JsonValue& value) {
   std::vector<std::pair<int, int>> edges;
   for (std::size_t i = 0; i < value.array().size(); ++i) {
-    const Value edge = value.at(i);
+    const JsonValue edge = value.at(i);
     if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
     edges.emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
   }
@@ -357,24 +212,18 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   return result;
 }
 
-std::string json_text(const ordered_json& value) {
-  std::string text;
-  write(value, 0, 0, text);
-  return text + "\n";
-}
-
 ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
                                     const GraphOfStages& graph) {
-  const json parsed = parse(text, source_name);
+  const json parsed = detail::parse_json(text, source_name);
   if (!parsed.is_object()) {
     throw InputError(fmt::format("{}: expected an object with \"ops\"", source_name));
   }
-  const Value file(parsed, "", source_name);
+  const JsonValue file(parsed, "", source_name);
 
   detail::Listing listing;
   listing.source_name = source_name;
   listing.where = where;
-  const Value rows = file.at("ops").array();
+  const JsonValue rows = file.at("ops").array();
   for (std::size_t w = 0; w < rows.size(); ++w) listing.rows.push_back(read_row(rows.at(w), w));
   if (const auto value = file.find("workers")) {
     if (static_cast<std::size_t>(value->whole(1)) != rows.size()) {

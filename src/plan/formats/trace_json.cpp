@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/trace_json.hpp"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/formats/formats_common.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "plan/simulate/run_order.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {

@@ -3,9 +3,6 @@
 
 // What the readers and writers of schedules share; private to plan.
 
-#include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -18,8 +15,5 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
 
 /// The first start of any job; 0 for a predicted timeline.
 double first_start(const Schedule& schedule, const Timeline& timeline);
-
-/// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".
-std::string number_text(double value);
 
 }  // namespace starpipe::plan::detail

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/schedule_csv.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,11 +10,10 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/csv_actions.hpp"
-#include "plan/formats/formats_common.hpp"
+#include "plan/formats/csv_communication.hpp"
 #include "plan/formats/listing.hpp"
+#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

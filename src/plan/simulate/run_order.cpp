@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/formats/formats_common.hpp"
+#include "plan/simulate/run_order.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,6 @@
 #include <limits>
 #include <tuple>
 
-#include <fmt/format.h>
-
-#include "plan/simulate/stashes.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan::detail {
@@ -45,27 +41,4 @@ double first_start(const Schedule& schedule, const Timeline& timeline) {
   return std::isfinite(first) ? first : 0;
 }
 
-std::string number_text(double value) {
-  const double size = std::abs(value);
-  if (std::floor(value) == value && size < 1e9) return fmt::format("{:.0f}", value);
-  if (size >= 1e5 && size < 1e9) return fmt::format("{:.0f}", value);
-  return fmt::format("{:.5g}", value);
-}
-
 }  // namespace starpipe::plan::detail
-
-namespace starpipe::plan {
-
-std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  std::string_view unit;
-  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
-    value /= 1024;
-    unit = next;
-    if (value < 1000) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
-
-}  // namespace starpipe::plan

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/schedule_text.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/formats_common.hpp"
+#include "plan/simulate/run_order.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/formats.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -160,7 +162,7 @@ class Drawing {
       const std::size_t at = gutter_ + column(origin_ + tick * step);
       if (at < line.size() && tick > 0) continue;
       line.resize(at, ' ');
-      line += detail::number_text(tick * step) + " ";
+      line += number_text(tick * step) + " ";
     }
     while (line.back() == ' ') line.pop_back();
     text += line + '\n';
@@ -183,8 +185,8 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
       "bubble fraction, by makespan   {}\n"
       "device span                    {}\n"
       "bubble fraction, device span   {}\n\n",
-      detail::number_text(timeline.makespan), percent(timeline.bubble_fraction),
-      detail::number_text(timeline.device_span), percent(timeline.device_bubble_fraction));
+      number_text(timeline.makespan), percent(timeline.bubble_fraction), number_text(timeline.device_span),
+      percent(timeline.device_bubble_fraction));
 
   const auto workers = static_cast<std::size_t>(schedule.workers());
   std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
@@ -203,7 +205,7 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
   add(
       "worker", [](std::size_t w) { return std::to_string(w); }, true);
   add(
-      "busy", [&](std::size_t w) { return detail::number_text(timeline.busy[w]); }, true);
+      "busy", [&](std::size_t w) { return number_text(timeline.busy[w]); }, true);
   add(
       "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_activations[w]); }, true);
   if (!schedule.memory_limits().empty()) {

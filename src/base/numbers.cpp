@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/base/numbers.hpp"
+
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace starpipe {
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::string_view unit;
+  for (const std::string_view next : {"KiB", "MiB", "GiB", "TiB"}) {
+    value /= 1024;
+    unit = next;
+    if (value < 1000) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+std::string number_text(double value) {
+  const double size = std::abs(value);
+  if (std::floor(value) == value && size < 1e9) return fmt::format("{:.0f}", value);
+  if (size >= 1e5 && size < 1e9) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.5g}", value);
+}
+
+}  // namespace starpipe

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/json_text.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace starpipe::plan {
+namespace {
+
+using nlohmann::ordered_json;
+
+void write(const ordered_json& value, std::size_t indent, std::size_t before, std::string& text) {
+  constexpr std::size_t columns = 100;
+  // Only short containers are worth the try; this bounds the work at each level.
+  if (!value.is_structured() || value.size() <= columns / 2) {
+    const std::string line = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    if (!value.is_structured() || value.empty() || before + line.size() + 1 <= columns) {
+      // A blank after the separators of the line, but not inside of strings.
+      bool in_string = false;
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        text += line[i];
+        if (line[i] == '\\') {
+          text += line[++i];
+        } else if (line[i] == '"') {
+          in_string = !in_string;
+        } else if (!in_string && (line[i] == ',' || line[i] == ':')) {
+          text += ' ';
+        }
+      }
+      return;
+    }
+  }
+  text += value.is_array() ? '[' : '{';
+  bool first = true;
+  for (const auto& [key, item] : value.items()) {
+    if (!first) text += ',';
+    first = false;
+    text += '\n';
+    text.append(indent + 2, ' ');
+    std::size_t column = indent + 2;
+    if (value.is_object()) {
+      const std::string name =
+          ordered_json(key).dump(-1, ' ', false, ordered_json::error_handler_t::replace) + ": ";
+      text += name;
+      column += name.size();
+    }
+    write(item, indent + 2, column, text);
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += value.is_array() ? ']' : '}';
+}
+
+}  // namespace
+
+std::string json_text(const ordered_json& value) {
+  std::string text;
+  write(value, 0, 0, text);
+  return text + "\n";
+}
+
+}  // namespace starpipe::plan

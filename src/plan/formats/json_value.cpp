@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/formats/json_value.hpp"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan::detail {
+
+using nlohmann::json;
+
+json parse_json(std::string_view text, const std::string& source_name) {
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the number in brackets helps nobody.
+    const std::string message = error.what();
+    const auto end = message.find("] ");
+    throw InputError(
+        fmt::format("{}: {}", source_name, end == std::string::npos ? message : message.substr(end + 2)));
+  }
+}
+
+std::string JsonValue::path_to(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+}
+
+std::optional<JsonValue> JsonValue::find(std::string_view key) const {
+  const auto found = value_->find(key);
+  if (found == value_->end()) return std::nullopt;
+  return JsonValue(*found, path_to(key), *source_name_);
+}
+
+JsonValue JsonValue::at(std::string_view key) const {
+  const auto found = find(key);
+  if (!found) JsonValue(*value_, path_to(key), *source_name_).fail("missing");
+  return *found;
+}
+
+JsonValue JsonValue::at(std::size_t index) const {
+  return {(*value_)[index], fmt::format("{}[{}]", path_, index), *source_name_};
+}
+
+const JsonValue& JsonValue::array() const {
+  if (!value_->is_array()) expected("an array");
+  return *this;
+}
+
+const JsonValue& JsonValue::object() const {
+  if (!value_->is_object()) expected("an object");
+  return *this;
+}
+
+int JsonValue::whole(int least) const {
+  constexpr int most = std::numeric_limits<int>::max() - 1;
+  if (value_->is_number_integer()) {
+    const bool huge =
+        value_->is_number_unsigned() && value_->get<std::uint64_t>() > static_cast<std::uint64_t>(most);
+    if (!huge && value_->get<std::int64_t>() >= least && value_->get<std::int64_t>() <= most) {
+      return value_->get<int>();
+    }
+  }
+  expected(fmt::format("a whole number of at least {}", least));
+}
+
+std::uint64_t JsonValue::bytes() const {
+  if (!value_->is_number_unsigned()) expected("a number of bytes");
+  return value_->get<std::uint64_t>();
+}
+
+double JsonValue::time() const {
+  if (!value_->is_number() || !(value_->get<double>() >= 0)) expected("a number that is not negative");
+  return value_->get<double>();
+}
+
+bool JsonValue::truth() const {
+  if (!value_->is_boolean()) expected("true or false");
+  return value_->get<bool>();
+}
+
+std::string JsonValue::word() const {
+  if (!value_->is_string()) expected("a string");
+  return value_->get<std::string>();
+}
+
+void JsonValue::fail(const std::string& message) const {
+  throw InputError(fmt::format("{}: {}: {}", *source_name_, path_, message));
+}
+
+void JsonValue::expected(const std::string& kind) const {
+  std::string got;
+  if (value_->is_structured()) {
+    got = value_->is_array() ? "an array" : "an object";
+  } else {
+    got = value_->dump(-1, ' ', true, json::error_handler_t::replace);
+    if (got.size() > 40) got = got.substr(0, 40) + "...";
+  }
+  fail(fmt::format("expected {}, got {}", kind, got));
+}
+
+}  // namespace starpipe::plan::detail

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace starpipe::plan::detail {
+
+/// Throws InputError, naming `source_name` and the place in `text`, when `text` is not JSON.
+nlohmann::json parse_json(std::string_view text, const std::string& source_name);
+
+/// A value in a parsed file, and the path to it for messages, as in "durations[2].F". Refers to the parsed
+/// file and the name of the source, which must outlive it. All readers throw InputError, naming source and
+/// path, when the value is not of the kind asked for.
+class JsonValue {
+ public:
+  JsonValue(const nlohmann::json& value, std::string path, const std::string& source_name)
+      : value_(&value), path_(std::move(path)), source_name_(&source_name) {}
+
+  [[nodiscard]] const nlohmann::json& raw() const { return *value_; }
+
+  /// The member `key` of an object, if it has one.
+  [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
+  /// The member `key` of an object, which must have it.
+  [[nodiscard]] JsonValue at(std::string_view key) const;
+  /// Element `index` of an array, which must have it.
+  [[nodiscard]] JsonValue at(std::size_t index) const;
+  [[nodiscard]] std::size_t size() const { return value_->size(); }
+
+  /// The value itself, which must be an array, or an object.
+  const JsonValue& array() const;
+  const JsonValue& object() const;
+
+  /// A whole number from `least` to the largest int but one: counts derived from it stay in range.
+  [[nodiscard]] int whole(int least) const;
+  [[nodiscard]] std::uint64_t bytes() const;
+  /// A time: finite and not negative.
+  [[nodiscard]] double time() const;
+  [[nodiscard]] bool truth() const;
+  [[nodiscard]] std::string word() const;
+
+  [[noreturn]] void fail(const std::string& message) const;
+  /// Fails with "expected <kind>, got <the value>".
+  [[noreturn]] void expected(const std::string& kind) const;
+
+ private:
+  [[nodiscard]] std::string path_to(std::string_view key) const;
+
+  const nlohmann::json* value_;
+  std::string path_;
+  const std::string* source_name_;
+};
+
+}  // namespace starpipe::plan::detail
