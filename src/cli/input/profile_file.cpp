@@ -13,6 +13,8 @@
 
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/durations_json.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -39,15 +41,19 @@ struct Key {
   std::string_view name;
   void (*read)(Value value, Layer& layer);
 };
+template <std::size_t pass>
+constexpr Key time_key = {plan::pass_times[pass].name, [](Value v, Layer& l) {
+                            l.costs.time.*plan::pass_times[pass].time = v.not_negative();
+                          }};
 constexpr std::array<std::string_view, 2> known_devices = {"cpu", "cuda"};
 constexpr std::array keys = {
     Key{"cpu", read_device<0>},
     Key{"cuda", read_device<1>},
     Key{"name", [](Value v, Layer& l) { l.costs.name = v.word(); }},
     Key{"count", [](Value v, Layer& l) { l.count = v.whole<int>(1, most_layers); }},
-    Key{"F", [](Value v, Layer& l) { l.costs.time.F = v.not_negative(); }},
-    Key{"B", [](Value v, Layer& l) { l.costs.time.B = v.not_negative(); }},
-    Key{"W", [](Value v, Layer& l) { l.costs.time.W = v.not_negative(); }},
+    time_key<0>,
+    time_key<1>,
+    time_key<2>,
     Key{"weights", [](Value v, Layer& l) { l.costs.sizes.weights = v.bytes(); }},
     Key{"master", [](Value v, Layer& l) { l.costs.sizes.master = v.bytes(); }},
     Key{"activation", [](Value v, Layer& l) { l.costs.sizes.activation = v.bytes(); }},
@@ -77,14 +83,13 @@ std::set<std::string> read_keys(const YAML::Node& map, const std::string& place,
   return seen;
 }
 
-constexpr bool is_time(std::string_view name) { return name == "F" || name == "B" || name == "W"; }
+bool is_time(std::string_view name) {
+  return std::ranges::find(plan::pass_times, name, &plan::PassTime::name) != plan::pass_times.end();
+}
 
 template <std::size_t kind>
 void read_device(Value value, Layer& layer) {
-  static constexpr std::array of_device = {
-      Key{"F", [](Value v, Layer& l) { l.costs.time.F = v.not_negative(); }},
-      Key{"B", [](Value v, Layer& l) { l.costs.time.B = v.not_negative(); }},
-      Key{"W", [](Value v, Layer& l) { l.costs.time.W = v.not_negative(); }}, Key{"spread", read_spread}};
+  static constexpr std::array of_device = {time_key<0>, time_key<1>, time_key<2>, Key{"spread", read_spread}};
   Layer times;
   const auto seen = read_keys(value.node(), value.label(), of_device, times);
   if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
@@ -153,10 +158,13 @@ plan::Profile read_layers(const std::filesystem::path& file) {
 
 namespace {
 
-/// As precise as the clock.
-nlohmann::ordered_json times_json(const plan::Durations& times) {
-  const auto seconds = [](double time) { return std::round(time * 1e9) / 1e9; };
-  return {{"F", seconds(times.F)}, {"B", seconds(times.B)}, {"W", seconds(times.W)}};
+/// Seconds, rounded to the clock's nanoseconds.
+nlohmann::ordered_json times_json(plan::Durations times) {
+  for (const plan::PassTime& pass : plan::pass_times) {
+    double& seconds = times.*pass.time;
+    seconds = std::round(seconds * 1e9) / 1e9;
+  }
+  return plan::durations_json(times);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <set>
@@ -27,22 +28,19 @@
 namespace starpipe::cli {
 namespace {
 
-/// A map of F, B and W; what it leaves out stays 1.
+/// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1.
 plan::Durations read_durations(const YAML::Node& map, const std::string& place) {
   if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B and W");
   plan::Durations durations;
   std::set<std::string> seen;
   for (const auto& pair : map) {
     const std::string pass = pair.first.IsScalar() ? pair.first.Scalar() : "";
-    double* const time = pass == "F"   ? &durations.F
-                         : pass == "B" ? &durations.B
-                         : pass == "W" ? &durations.W
-                                       : nullptr;
-    if (time == nullptr) {
+    const auto* const known = std::ranges::find(plan::pass_times, pass, &plan::PassTime::name);
+    if (known == plan::pass_times.end()) {
       throw InputError(fmt::format("{}: expected F, B or W, got {}", place, described(pair.first)));
     }
     if (!seen.insert(pass).second) throw InputError(fmt::format("{}: {} is given twice", place, pass));
-    *time = YamlValue(pair.second, fmt::format("{}: {}", place, pass)).not_negative();
+    durations.*known->time = YamlValue(pair.second, fmt::format("{}: {}", place, pass)).not_negative();
   }
   return durations;
 }

@@ -12,6 +12,7 @@
 #include "plan/formats/listing.hpp"
 #include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -26,7 +27,7 @@ ordered_json number(double value) {
   return value;
 }
 
-/// One value when `of(stage)` is the same for all stages, else one a stage.
+/// The value of `of(stage)` when it is the same for all stages, else an array with one value a stage.
 template <class Of>
 ordered_json per_stage(int stages, Of of) {
   ordered_json all = ordered_json::array();
@@ -35,21 +36,12 @@ ordered_json per_stage(int stages, Of of) {
   return equal ? all[0] : all;
 }
 
-struct TransferKind {
-  const char* key;
-  Received Transfers::*kind;
-};
-constexpr std::array<TransferKind, 5> transfer_kinds = {{{"activations", &Transfers::activations},
-                                                         {"gradients", &Transfers::gradients},
-                                                         {"weights", &Transfers::weights},
-                                                         {"stashes", &Transfers::stashes},
-                                                         {"weight_gradients", &Transfers::weight_gradients}}};
-
-ordered_json received(const Timeline& timeline, std::uint64_t Received::*what) {
+/// For each kind of transfers, the counts or the bytes that each worker received.
+ordered_json received(const Timeline& timeline, std::uint64_t Received::*figure) {
   ordered_json result;
-  for (const auto& [key, kind] : transfer_kinds) {
-    auto& row = result[key] = ordered_json::array();
-    for (const Transfers& transfers : timeline.received) row.push_back(transfers.*kind.*what);
+  for (const TransferKind& kind : transfer_kinds) {
+    auto& row = result[kind.key] = ordered_json::array();
+    for (const Transfers& transfers : timeline.received) row.push_back(transfers.*kind.member.*figure);
   }
   return result;
 }
@@ -119,11 +111,11 @@ std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker
   return jobs;
 }
 
-/// One value for all stages, or one a stage.
+/// Reads one value for all stages, or an array with one value a stage.
 template <class T, class Read>
 std::vector<T> read_per_stage(const JsonValue& value, int stages, Read read) {
   if (!value.raw().is_array()) return {read(value.object())};
-  if (value.size() != static_cast<std::size_t>(stages)) {
+  if (value.size() != index(stages)) {
     value.fail(fmt::format("{} entries for {} stages", value.size(), stages));
   }
   std::vector<T> all;
@@ -135,7 +127,9 @@ Costs read_costs(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
     costs.durations = read_per_stage<Durations>(*value, stages, [](const JsonValue& v) {
-      return Durations{v.at("F").time(), v.at("B").time(), v.at("W").time()};
+      Durations durations;
+      for (const auto& [name, time] : pass_times) durations.*time = v.at(name).time();
+      return durations;
     });
   }
   if (const auto value = file.find("sizes")) {
@@ -185,8 +179,9 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
   if (schedule.recompute()) result["recompute"] = true;
   result["durations"] = per_stage(schedule.stages(), [&](int s) {
-    const Durations& d = costs.duration(s);
-    return ordered_json{{"F", number(d.F)}, {"B", number(d.B)}, {"W", number(d.W)}};
+    ordered_json durations;
+    for (const auto& [name, time] : pass_times) durations[name] = number(costs.duration(s).*time);
+    return durations;
   });
   result["comm"] = number(costs.alpha);
   if (costs.beta != 0) result["comm_per_byte"] = costs.beta;
@@ -226,7 +221,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   const JsonValue rows = file.at("ops").array();
   for (std::size_t w = 0; w < rows.size(); ++w) listing.rows.push_back(read_row(rows.at(w), w));
   if (const auto value = file.find("workers")) {
-    if (static_cast<std::size_t>(value->whole(1)) != rows.size()) {
+    if (index(value->whole(1)) != rows.size()) {
       value->fail(fmt::format("{}, but \"ops\" has {} rows", value->whole(1), rows.size()));
     }
   }

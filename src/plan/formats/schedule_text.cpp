@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include "plan/formats/axis.hpp"
 #include "plan/simulate/run_order.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 
@@ -27,7 +29,7 @@ constexpr std::array<Colours, 8> palette = {
     {{153, 25}, {222, 130}, {151, 23}, {182, 90}, {229, 58}, {217, 124}, {159, 30}, {252, 240}}};
 
 std::string paint(std::string text, const Job& job) {
-  const Colours c = palette[static_cast<std::size_t>(job.microbatch) % palette.size()];
+  const Colours c = palette[index(job.microbatch) % palette.size()];
   switch (job.pass) {
     case Pass::F:
       return fmt::format("\x1b[38;5;16;48;5;{}m{}\x1b[0m", c.light, text);
@@ -40,7 +42,8 @@ std::string paint(std::string text, const Job& job) {
   return text;
 }
 
-/// The largest step of which all starts and ends are multiples, if there is one of sensible size.
+/// The largest step such that all starts and ends are multiples of it. Nothing when that is below a
+/// thousandth of the makespan.
 std::optional<double> common_step(const Schedule& schedule, const Timeline& timeline, double origin) {
   const double tolerance = timeline.makespan * 1e-9;
   double step = 0;
@@ -65,10 +68,10 @@ class Drawing {
         origin_(detail::first_start(schedule, timeline)),
         gutter_(fmt::formatted_size("worker {} ", schedule.workers() - 1)) {}
 
-  /// Nothing when the terminal is too narrow.
+  /// The drawing, or nothing when the terminal is too narrow.
   std::optional<std::string> draw() {
-    // A worker of several stages needs them in its labels; where that is too wide, micro-batches alone
-    // still show the shape.
+    // Labels name the stage when a worker has several stages. Where such labels are too wide, the
+    // micro-batches alone still show the shape.
     with_stage_ = !one_stage_each();
     if (!choose_scale()) {
       if (!std::exchange(with_stage_, false) || !choose_scale()) return std::nullopt;
@@ -101,7 +104,8 @@ class Drawing {
                        : fmt::format("{}{}", to_string(job.pass), job.microbatch);
   }
 
-  /// Fewest columns per unit of time that give every label a place.
+  /// Sets the smallest scale (columns per unit of time) at which every label fits. False when the drawing
+  /// would then be wider than the terminal.
   bool choose_scale() {
     if (!(timeline_.makespan > 0)) return false;
     const auto room = static_cast<double>(options_.columns) - static_cast<double>(gutter_);
@@ -110,7 +114,7 @@ class Drawing {
     for (const JobId id : schedule_.order()) {
       const Span span = timeline_.spans[id];
       const double time = span.end - span.start;
-      if (!(time > 0)) continue;  // takes no time, gets no place
+      if (!(time > 0)) continue;  // a job of zero length has no cell
       const auto need = static_cast<double>(label(schedule_.job(id)).size() + 1);
       // Without a common step, rounding of start and end may take a column away.
       scale_ =
@@ -150,13 +154,8 @@ class Drawing {
   }
 
   void draw_axis(std::string& text) const {
-    // A tick about every 12 columns, at 1, 2 or 5 times a power of ten.
-    const double wanted = 12 / scale_;
-    const double power = std::pow(10, std::floor(std::log10(wanted)));
-    double step = 10 * power;
-    for (const double factor : {5.0, 2.0, 1.0}) {
-      if (factor * power >= wanted * 0.7) step = factor * power;
-    }
+    // A tick about every 12 columns, but no closer than 0.7 times that.
+    const double step = detail::tick_step(0.7 * 12 / scale_);
     std::string line(gutter_, ' ');
     for (int tick = 0; tick * step <= timeline_.makespan * (1 + 1e-9); ++tick) {
       const std::size_t at = gutter_ + column(origin_ + tick * step);
@@ -188,19 +187,16 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
       number_text(timeline.makespan), percent(timeline.bubble_fraction), number_text(timeline.device_span),
       percent(timeline.device_bubble_fraction));
 
-  const auto workers = static_cast<std::size_t>(schedule.workers());
+  const auto workers = index(schedule.workers());
   std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
-  const auto add = [&](const char* head, auto cell, bool always) {
+  // Adds a column. Unless it is shown `always`, it is left out when all of its cells are 0.
+  const auto add = [&](const std::string& head, auto cell, bool always) {
     std::vector<std::string> cells;
     for (std::size_t w = 0; w < workers; ++w) cells.push_back(cell(w));
     if (!always && std::ranges::all_of(cells, [](const std::string& number) { return number == "0"; }))
       return;
-    rows.front().emplace_back(head);
+    rows.front().push_back(head);
     for (std::size_t w = 0; w < workers; ++w) rows[w + 1].push_back(std::move(cells[w]));
-  };
-  const auto received = [&](const char* head, Received Transfers::*kind, bool always) {
-    add(
-        head, [&](std::size_t w) { return std::to_string((timeline.received[w].*kind).count); }, always);
   };
   add(
       "worker", [](std::size_t w) { return std::to_string(w); }, true);
@@ -212,11 +208,12 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
     add(
         "limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);
   }
-  received("activations in", &Transfers::activations, true);
-  received("gradients in", &Transfers::gradients, true);
-  received("weights in", &Transfers::weights, true);
-  received("stashes in", &Transfers::stashes, false);
-  received("weight gradients in", &Transfers::weight_gradients, false);
+  for (const TransferKind& kind : transfer_kinds) {
+    const bool always = kind.member != &Transfers::stashes && kind.member != &Transfers::weight_gradients;
+    add(
+        fmt::format("{} in", kind.label),
+        [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); }, always);
+  }
   return text + table_text(rows);
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/svg_text.hpp"
 
-#include <cmath>
-
 #include <fmt/format.h>
 
 namespace starpipe::plan::detail {
@@ -60,14 +58,6 @@ double text_width(std::string_view text, double size) {
   double em = 0;
   for (const char c : text) em += c == 'W' ? 0.99 : c == ' ' || c == '.' ? 0.33 : c <= '9' ? 0.64 : 0.69;
   return em * size;
-}
-
-double tick_step(double range, double wanted) {
-  const double power = std::pow(10, std::floor(std::log10(range / wanted)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (range / (factor * power) <= wanted) return factor * power;
-  }
-  return 10 * power;
 }
 
 }  // namespace starpipe::plan::detail

@@ -10,8 +10,10 @@
 
 #include <fmt/format.h>
 
+#include "plan/formats/axis.hpp"
 #include "plan/formats/svg_text.hpp"
 #include "plan/simulate/run_order.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
@@ -23,13 +25,13 @@ using detail::px;
 using detail::text_width;
 using detail::tick_step;
 
-/// The two strengths of one hue: light for F, dark for B and BW; W is the dark one as an outline.
+/// The two shades of one hue: light for F, dark for B and BW. W is drawn as an outline in the dark shade.
 struct Hue {
   const char* light;
   const char* dark;
 };
-// Neighbours in the cycle differ in more than red against green, so that micro-batches stay apart for
-// colour-blind readers; dark is dark enough for white text, light for black (contrast above 4.5).
+// Neighbours in the cycle differ in more than red against green, so that colour-blind readers can tell
+// micro-batches apart. Dark shades suit white text, light ones black text (contrast above 4.5).
 constexpr std::array<Hue, 8> palette = {{{"#a9d0f2", "#1c5d9c"},
                                          {"#fbd19b", "#a85200"},
                                          {"#a3dfc8", "#0b6e53"},
@@ -64,7 +66,7 @@ Look look_of(Pass pass) {
   return Look::dark;
 }
 
-std::size_t hue_of(const Job& job) { return static_cast<std::size_t>(job.microbatch) % palette.size(); }
+std::size_t hue_of(const Job& job) { return index(job.microbatch) % palette.size(); }
 
 class Svg {
  public:
@@ -74,7 +76,7 @@ class Svg {
     std::size_t jobs = 0;
     for (const SvgRun& run : runs) {
       makespan_ = std::max(makespan_, run.timeline->makespan);
-      rows = std::max(rows, static_cast<std::size_t>(run.schedule->workers()));
+      rows = std::max(rows, index(run.schedule->workers()));
       jobs += run.schedule->job_count();
       microbatches_ = std::max(microbatches_, run.schedule->microbatches());
       for (const JobId id : run.schedule->order()) {
@@ -134,7 +136,7 @@ class Svg {
     return text + "</defs>\n";
   }
 
-  /// What cells of a hue and look share.
+  /// The SVG attributes of all cells of one hue and look.
   [[nodiscard]] std::string paint(Look look, std::size_t hue) const {
     switch (look) {
       case Look::light:
@@ -182,7 +184,7 @@ class Svg {
     return draw_memory(schedule, timeline, origin, row_top(y, rows.size()));
   }
 
-  /// Lines at the foot of a cell: as many as the worker has stages before the job's.
+  /// Draws lines at the foot of each cell: as many as the worker has stages before the job's stage.
   void draw_chunks(const Schedule& schedule, const Timeline& timeline, double origin,
                    const std::vector<std::vector<JobId>>& rows, double y) {
     std::string path;
@@ -207,7 +209,8 @@ class Svg {
     put("<path class=\"chunks\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.6\" fill=\"none\"/>\n", path, ink);
   }
 
-  /// Live stashes of each worker over time, on one scale, with the peaks as numbers.
+  /// Draws the live stashes of each worker over time, on one scale, with the peaks as numbers. Returns the y
+  /// below the drawing.
   double draw_memory(const Schedule& schedule, const Timeline& timeline, double origin, double y) {
     if (!memory_ || timeline.peak_activations.empty()) return y;
     const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
@@ -237,7 +240,7 @@ class Svg {
 
   void draw_cells(const Schedule& schedule, const Timeline& timeline, double origin,
                   const std::vector<std::vector<JobId>>& rows, double y) {
-    // Grouped by look and hue: each group states its paint once.
+    // Cells are grouped by look and hue, so that each group states its paint once.
     std::array<std::string, looks * palette.size()> groups;
     for (std::size_t w = 0; w < rows.size(); ++w) {
       double drawn_to = -1;
@@ -247,8 +250,8 @@ class Svg {
         double from = (span.start - origin) * scale_;
         double to = (span.end - origin) * scale_;
         if (!as_rects_) {
-          // What the eye cannot tell apart is one cell, in the colour of its first job. Different
-          // looks merge last: F and B in turn must not end up as all F.
+          // Jobs too narrow to tell apart become one cell, in the colour of the first. Jobs of different
+          // looks merge last: otherwise alternating F and B would all look like F.
           if (to < drawn_to) continue;
           for (; i + 1 < rows[w].size() && to - from < 0.5; ++i) {
             const JobId follower = rows[w][i + 1];
@@ -278,7 +281,7 @@ class Svg {
       fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(x), px(y), px(width), px(row_height_), px(width));
       return;
     }
-    // A light seam between cells; an outline lies on the border, so W is drawn half a pixel smaller.
+    // Cells are separated by a light seam. An outline lies on the border, so W is drawn half a pixel smaller.
     const Job job = schedule.job(id);
     const bool outline = look_of(job.pass) == Look::outlined;
     const double seam = std::min(width > 6 ? 1.0 : 0.4, width / 4);
@@ -296,10 +299,10 @@ class Svg {
 
   [[nodiscard]] bool two_lines() const { return row_height_ >= 25; }
 
-  /// How the cells of one pass are labelled: alike, so that they read as one kind.
+  /// The label style of all cells of one pass. They share it, so that they read as one kind.
   struct LabelStyle {
-    double size = 0;       ///< of the font; 0: not at all
-    bool numbers = false;  ///< the micro-batch alone, for want of room
+    double size = 0;       ///< of the font, in pixels; 0 for no label
+    bool numbers = false;  ///< the label is the micro-batch alone, because there is no room for more
   };
 
   [[nodiscard]] static std::string widest(const Job& job, LabelStyle style) {
@@ -382,7 +385,7 @@ class Svg {
         faint_ink);
     if (makespan_ > 0) {
       const double range = makespan_ * shown_;
-      const double step = tick_step(range, std::max(4.0, (right - left_margin) / 80));
+      const double step = tick_step(range / std::max(4.0, (right - left_margin) / 80));
       for (int i = 0; i * step <= range * (1 + 1e-9); ++i) {
         const double x = left_margin + i * step / shown_ * scale_;
         put("<path d=\"M{} {}v5\" stroke=\"{}\"/>\n", px(x), px(y), faint_ink);
@@ -394,20 +397,20 @@ class Svg {
     return y + 28;
   }
 
-  // Legend entries flow from left to right and wrap.
-  struct Flow {
+  // Where the next legend entry goes. Entries are set from left to right and wrap.
+  struct Cursor {
     double x = left_margin;
     double y = 0;
   };
   static constexpr double legend_line = 22;
 
-  void flow(Flow& at, double width) const {
+  void wrap(Cursor& at, double width) const {
     if (at.x + width > width_ - right_margin && at.x > left_margin) at = {left_margin, at.y + legend_line};
   }
 
-  void entry(Flow& at, std::string_view paint, std::string_view text, double swatch = 18) {
+  void entry(Cursor& at, std::string_view paint, std::string_view text, double swatch = 18) {
     const double width = swatch + 6 + text_width(text, 12) * 0.85;
-    flow(at, width);
+    wrap(at, width);
     put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"13\" rx=\"2\" {}/>\n", px(at.x + 0.5), px(at.y + 0.5),
         px(swatch), paint);
     put_text(at.x + swatch + 6, at.y + 11.5, 12, ink, text);
@@ -415,7 +418,7 @@ class Svg {
   }
 
   double draw_legend(double y) {
-    Flow at{left_margin, y + 4};
+    Cursor at{left_margin, y + 4};
     const auto has = [&](Pass pass) { return passes_[static_cast<std::size_t>(pass)]; };
     if (has(Pass::F)) entry(at, paint(Look::light, 0), "F forward");
     if (has(Pass::B)) entry(at, paint(Look::dark, 0), "B gradient of the input");
@@ -426,7 +429,7 @@ class Svg {
     const auto key = [&](bool wanted, const char* text) {
       if (!wanted) return;
       const double width = text_width(text, 12) * 0.85;
-      flow(at, width);
+      wrap(at, width);
       put_text(at.x, at.y + 11.5, 12, ink, text);
       at.x += width + 16;
     };
@@ -435,20 +438,20 @@ class Svg {
     key(any_number_, any_label_ ? "5 alone: micro-batch 5" : "5: micro-batch 5");
 
     at = {left_margin, at.y + legend_line};
-    const auto shown = std::min(static_cast<std::size_t>(microbatches_), palette.size());
+    const auto shown = std::min(index(microbatches_), palette.size());
     put_text(at.x, at.y + 11.5, 12, ink, "micro-batch");
     at.x += 84;
     for (std::size_t h = 0; h < shown; ++h) {
-      flow(at, 52);
+      wrap(at, 52);
       put("<rect x=\"{0}\" y=\"{1}\" width=\"11\" height=\"14\" fill=\"{2}\"/>"
           "<rect x=\"{3}\" y=\"{1}\" width=\"11\" height=\"14\" fill=\"{4}\"/>\n",
           px(at.x), px(at.y), palette[h].light, px(at.x + 11), palette[h].dark);
       put_text(at.x + 28, at.y + 11.5, 12, ink, std::to_string(h));
       at.x += 52;
     }
-    if (static_cast<std::size_t>(microbatches_) > palette.size()) {
+    if (index(microbatches_) > palette.size()) {
       const auto text = fmt::format("{} has the colour of 0, and so on", palette.size());
-      flow(at, text_width(text, 12) * 0.85);
+      wrap(at, text_width(text, 12) * 0.85);
       put_text(at.x, at.y + 11.5, 12, faint_ink, text);
     }
     return at.y + legend_line;
@@ -457,7 +460,7 @@ class Svg {
   std::span<const SvgRun> runs_;
   int width_;
   std::string unit_;
-  double shown_ = 1;  ///< from the timelines' unit to the one shown
+  double shown_ = 1;  ///< factor from the timelines' unit to the unit shown
   double makespan_ = 0;
   double scale_ = 1;  ///< pixels per unit
   double row_height_ = 0;
@@ -467,7 +470,7 @@ class Svg {
   bool memory_;
   bool any_chunk_ = false;   ///< some worker has several stages
   bool any_label_ = false;   ///< some cell says "F2"
-  bool any_number_ = false;  ///< some cell only has its micro-batch
+  bool any_number_ = false;  ///< some cell's label is the micro-batch alone
   std::string body_;
 };
 

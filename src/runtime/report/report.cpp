@@ -13,6 +13,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/formats/durations_json.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -86,14 +87,11 @@ ordered_json to_json(const plan::Partition& chosen, const plan::Profile& profile
                        {"bottleneck", chosen.bottleneck},
                        {"lower_bound", chosen.lower_bound}};
   for (const plan::WorkerLoad& load : chosen.loads) json["loads"].push_back(load.load());
-  const auto times = [](const plan::Durations& time) {
-    return ordered_json{{"F", time.F}, {"B", time.B}, {"W", time.W}};
-  };
   for (const plan::UnitCosts& layer : profile.units) {
     ordered_json& one = json["layers"].emplace_back(ordered_json{{"name", layer.name}});
-    if (profile.devices.empty()) one.update(times(layer.time));
+    if (profile.devices.empty()) one.update(plan::durations_json(layer.time));
     for (std::size_t kind = 0; kind < profile.devices.size(); ++kind)
-      one[profile.devices[kind]] = times(layer.on(static_cast<int>(kind)));
+      one[profile.devices[kind]] = plan::durations_json(layer.on(static_cast<int>(kind)));
   }
   return json;
 }
@@ -239,20 +237,16 @@ ordered_json make_report(const Config& config, const Experiment& experiment,
   report["peak_activation_bytes"] =
       both(predicted.peak_activation_bytes,
            by_worker(measurement.workers(), &WorkerRecord::peak_activation_bytes));
-  for (const auto& [name, kind] :
-       {std::pair{"activations", &plan::Transfers::activations},
-        std::pair{"gradients", &plan::Transfers::gradients}, std::pair{"weights", &plan::Transfers::weights},
-        std::pair{"stashes", &plan::Transfers::stashes},
-        std::pair{"weight_gradients", &plan::Transfers::weight_gradients}}) {
-    report["received"][name] = transfers(predicted, measurement.workers(), kind);
+  for (const plan::TransferKind& kind : plan::transfer_kinds) {
+    report["received"][kind.key] = transfers(predicted, measurement.workers(), kind.member);
   }
   if (record.rank_bytes_known) {
     report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
   }
   if (record.gpus) report["gpus"] = to_json(*record.gpus);
   ordered_json durations = ordered_json::array();
-  for (const plan::Durations& d : measurement.costs().durations)
-    durations.push_back({{"F", d.F}, {"B", d.B}, {"W", d.W}});
+  for (const plan::Durations& times : measurement.costs().durations)
+    durations.push_back(plan::durations_json(times));
   report["durations"] = std::move(durations);
   report["transfer_delay"] = measurement.costs().alpha;
   return report;

@@ -10,7 +10,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
-#include "starpipe/plan/formats/formats.hpp"
+#include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/durations_json.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace starpipe::plan {
+
+nlohmann::ordered_json durations_json(const Durations& durations) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, time] : pass_times) json[name] = durations.*time;
+  return json;
+}
+
+}  // namespace starpipe::plan
