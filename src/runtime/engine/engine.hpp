@@ -15,7 +15,7 @@
 
 #include "runtime/engine/delay_line.hpp"
 #include "runtime/engine/emulated_devices.hpp"
-#include "runtime/session/device_meter.hpp"
+#include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/fetched_copies.hpp"
 #include "runtime/step/kernels.hpp"

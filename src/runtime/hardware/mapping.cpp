@@ -1,170 +1,272 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/hardware/mapping.hpp"
-
+// The quadratic assignment of workers to devices: branch and bound for a few, exchanges for many.
 #include <algorithm>
-#include <iterator>
+#include <cstdint>
 #include <limits>
-#include <tuple>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/hardware/link.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-// GB/s, as nodes of about 2024 have them. A mapping depends on their order more than on their values.
-double typical_bandwidth(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::same:
-      return std::numeric_limits<double>::infinity();
-    case LinkKind::nvlink:
-      return 100;
-    case LinkKind::cache:
-      return 40;
-    case LinkKind::pcie_switch:
-      return 25;
-    case LinkKind::host_bridge:
-      return 20;
-    case LinkKind::numa:
-      return 16;
-    case LinkKind::host:
-      return 10;
-    case LinkKind::network:
-      return 5;
-  }
-  return 1;
-}
+using Mapping = std::vector<int>;  // by worker
 
-bool is_same(const Device& a, const Device& b) {
-  if (a.kind != b.kind) return false;
-  return a.kind == DeviceKind::gpu ? a.pci == b.pci : a.number >= 0 && a.number == b.number;
-}
-
-std::size_t common_bridges(const Device& a, const Device& b) {
-  const auto ends = std::ranges::mismatch(a.bridges, b.bridges);
-  return static_cast<std::size_t>(ends.in1 - a.bridges.begin());
-}
-
-// Either may be the one whose side hwloc has.
-double nvlink_between(const Device& a, const Device& b) {
-  double bandwidth = 0;
-  if (const auto there = a.nvlink.find(b.pci); there != a.nvlink.end()) bandwidth = there->second;
-  if (const auto back = b.nvlink.find(a.pci); back != b.nvlink.end())
-    bandwidth = std::max(bandwidth, back->second);
-  return bandwidth;
-}
-
-bool begins_at(const Device& gpu, const Device& core) {
-  return gpu.kind == DeviceKind::gpu && core.kind == DeviceKind::core && !gpu.bridges.empty() &&
-         std::ranges::find(core.bridges, gpu.bridges.front()) != core.bridges.end();
-}
-
-LinkKind kind_on_host(const Device& a, const Device& b, bool nvlink) {
-  if (is_same(a, b)) return LinkKind::same;
-  if (nvlink) return LinkKind::nvlink;
-  if (a.kind == DeviceKind::gpu && b.kind == DeviceKind::gpu) {
-    const std::size_t common = common_bridges(a, b);
-    if (common > 1) return LinkKind::pcie_switch;
-    if (common == 1) return LinkKind::host_bridge;
-  }
-  if (begins_at(a, b) || begins_at(b, a)) return LinkKind::host_bridge;
-  if (!a.cache.empty() && a.cache == b.cache) return LinkKind::cache;
-  return !a.numa.empty() && a.numa == b.numa ? LinkKind::numa : LinkKind::host;
-}
-
-// Where there are more GPUs than workers: as many neighbours as are needed, those that are nearest to each
-// other; of equals the first.
-std::vector<Device> nearest(const std::vector<Device>& gpus, std::size_t count) {
-  if (gpus.size() <= count) return gpus;
-  std::size_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t first = 0; first + count <= gpus.size(); ++first) {
-    double far = 0;
-    for (std::size_t a = first; a < first + count; ++a) {
-      for (std::size_t b = a + 1; b < first + count; ++b) far += 1 / link_between(gpus[a], gpus[b]).bandwidth;
+/// What workers send each other, both ways together, and seconds a byte between devices.
+class Problem {
+ public:
+  Problem(std::span<const Device> devices, std::span<const plan::Traffic> traffic)
+      : size_(devices.size()), peers_(size_), distances_(size_ * size_, 0) {
+    for (const Device& device : devices) kinds_.push_back(device.kind);
+    const bool sized = std::ranges::any_of(traffic, [](const plan::Traffic& f) { return f.sent.bytes > 0; });
+    std::vector<double> amounts(size_ * size_, 0);
+    for (const plan::Traffic& pair : traffic) {
+      const auto low = static_cast<std::size_t>(std::min(pair.from, pair.to));
+      const auto high = static_cast<std::size_t>(std::max(pair.from, pair.to));
+      if (high >= size_) throw std::logic_error("traffic of a worker that has no device");
+      amounts[low * size_ + high] += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count);
     }
-    if (far >= least) continue;
-    least = far;
-    best = first;
+    for (std::size_t a = 0; a < size_; ++a) {
+      for (std::size_t b = a + 1; b < size_; ++b) {
+        distances_[a * size_ + b] = distances_[b * size_ + a] =
+            1 / link_between(devices[a], devices[b]).bandwidth;
+        const double amount = amounts[a * size_ + b];
+        if (amount <= 0) continue;
+        peers_[a].push_back({b, amount});
+        peers_[b].push_back({a, amount});
+      }
+    }
   }
-  const auto begin = gpus.begin() + static_cast<std::ptrdiff_t>(best);
-  return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+
+  struct Peer {
+    std::size_t worker;
+    double amount;
+  };
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] const std::vector<Peer>& peers(std::size_t worker) const { return peers_[worker]; }
+  /// Of a worker, and of the device of its number.
+  [[nodiscard]] DeviceKind kind(std::size_t number) const { return kinds_[number]; }
+  [[nodiscard]] double distance(int a, int b) const {
+    return distances_[static_cast<std::size_t>(a) * size_ + static_cast<std::size_t>(b)];
+  }
+
+  [[nodiscard]] double cost(const Mapping& mapping) const {
+    double sum = 0;
+    for (std::size_t a = 0; a < size_; ++a) {
+      for (const Peer& peer : peers_[a]) {
+        if (a < peer.worker) sum += peer.amount * distance(mapping[a], mapping[peer.worker]);
+      }
+    }
+    return sum;
+  }
+
+  /// What changes when two workers change places.
+  [[nodiscard]] double exchange(const Mapping& mapping, std::size_t a, std::size_t b) const {
+    double change = 0;
+    for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+      for (const Peer& peer : peers_[from]) {
+        if (peer.worker == to) continue;
+        const int there = mapping[peer.worker];
+        change += peer.amount * (distance(mapping[to], there) - distance(mapping[from], there));
+      }
+    }
+    return change;
+  }
+
+  /// Whether the two can be exchanged in any mapping without a change of its cost.
+  [[nodiscard]] bool interchangeable(int a, int b) const {
+    if (kind(static_cast<std::size_t>(a)) != kind(static_cast<std::size_t>(b))) return false;
+    for (int other = 0; std::cmp_less(other, size_); ++other) {
+      if (other != a && other != b && distance(a, other) != distance(b, other)) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::size_t size_;
+  std::vector<DeviceKind> kinds_;
+  std::vector<std::vector<Peer>> peers_;
+  std::vector<double> distances_;
+};
+
+/// By how much a mapping must be better than another to be taken for it: more than rounding.
+bool is_better(double cost, double than) { return cost < than * (1 - 1e-9); }
+
+/// All mappings but those that cannot be better, or that are others with like devices exchanged.
+class BranchAndBound {
+ public:
+  BranchAndBound(const Problem& problem, Mapping start)
+      : problem_(problem),
+        best_(std::move(start)),
+        least_(problem.cost(best_)),
+        mapping_(problem.size(), -1),
+        taken_(problem.size(), false),
+        order_(problem.size()) {
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    // Those that send much first: their mistakes show early.
+    std::ranges::stable_sort(order_, std::greater{}, [&](std::size_t worker) {
+      double sum = 0;
+      for (const Problem::Peer& peer : problem.peers(worker)) sum += peer.amount;
+      return sum;
+    });
+    nearest_ = std::numeric_limits<double>::infinity();
+    for (int a = 0; std::cmp_less(a, problem.size()); ++a) {
+      for (int b = 0; b < a; ++b) nearest_ = std::min(nearest_, problem.distance(a, b));
+    }
+    for (std::size_t w = 0; w < problem.size(); ++w) {
+      for (const Problem::Peer& peer : problem.peers(w)) open_ += w < peer.worker ? peer.amount : 0;
+    }
+  }
+
+  Mapping run() {
+    place(0, 0, open_);
+    return std::move(best_);
+  }
+
+ private:
+  // `open`: what is not between two placed workers; it goes over the nearest link at best.
+  void place(std::size_t depth, double cost, double open) {
+    if (!is_better(cost + std::max(0.0, open) * nearest_, least_)) return;
+    if (depth == order_.size()) {
+      best_ = mapping_;
+      least_ = cost;
+      return;
+    }
+    const std::size_t worker = order_[depth];
+    for (int device = 0; std::cmp_less(device, problem_.size()); ++device) {
+      const auto d = static_cast<std::size_t>(device);
+      if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || is_like_an_earlier(device)) continue;
+      double more = 0;
+      double closed = 0;
+      for (const Problem::Peer& peer : problem_.peers(worker)) {
+        const int there = mapping_[peer.worker];
+        if (there < 0) continue;
+        more += peer.amount * problem_.distance(device, there);
+        closed += peer.amount;
+      }
+      mapping_[worker] = device;
+      taken_[d] = true;
+      place(depth + 1, cost + more, open - closed);
+      taken_[d] = false;
+      mapping_[worker] = -1;
+    }
+  }
+
+  [[nodiscard]] bool is_like_an_earlier(int device) const {
+    for (int other = 0; other < device; ++other) {
+      if (!taken_[static_cast<std::size_t>(other)] && problem_.interchangeable(other, device)) return true;
+    }
+    return false;
+  }
+
+  const Problem& problem_;
+  Mapping best_;
+  double least_;
+  Mapping mapping_;
+  std::vector<bool> taken_;
+  std::vector<std::size_t> order_;
+  double nearest_ = 0;
+  double open_ = 0;
+};
+
+/// Each worker in turn, those that send most to placed ones first, where it costs least.
+Mapping greedy(const Problem& problem) {
+  const std::size_t size = problem.size();
+  Mapping mapping(size, -1);
+  std::vector<bool> taken(size, false);
+  std::vector<double> pull(size, 0);
+  for (std::size_t step = 0; step < size; ++step) {
+    std::optional<std::size_t> next;
+    for (std::size_t w = 0; w < size; ++w) {
+      if (mapping[w] < 0 && (!next || pull[w] > pull[*next])) next = w;
+    }
+    int best = -1;
+    double least = std::numeric_limits<double>::infinity();
+    for (int device = 0; std::cmp_less(device, size); ++device) {
+      const auto d = static_cast<std::size_t>(device);
+      if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
+      double cost = 0;
+      for (const Problem::Peer& peer : problem.peers(*next)) {
+        if (mapping[peer.worker] >= 0) cost += peer.amount * problem.distance(device, mapping[peer.worker]);
+      }
+      if (cost >= least) continue;
+      least = cost;
+      best = device;
+    }
+    mapping[*next] = best;
+    taken[static_cast<std::size_t>(best)] = true;
+    for (const Problem::Peer& peer : problem.peers(*next)) pull[peer.worker] += peer.amount;
+  }
+  return mapping;
 }
 
-auto near_order(const Device& gpu) { return std::tie(gpu.numa, gpu.bridges, gpu.pci); }
+/// Exchanges pairs until none is better, or the tries are used up.
+void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
+  double cost = problem.cost(mapping);
+  for (bool improved = true; improved;) {
+    improved = false;
+    for (std::size_t a = 0; a < problem.size(); ++a) {
+      for (std::size_t b = a + 1; b < problem.size(); ++b) {
+        if (problem.kind(a) != problem.kind(b)) continue;
+        tries -= static_cast<std::int64_t>(1 + problem.peers(a).size() + problem.peers(b).size());
+        if (tries < 0) return;
+        const double change = problem.exchange(mapping, a, b);
+        if (change >= -1e-9 * cost) continue;
+        std::swap(mapping[a], mapping[b]);
+        cost += change;
+        improved = true;
+      }
+    }
+  }
+}
+
+/// The devices in this order, each to the next worker of its kind.
+Mapping dealt(const Problem& problem, const std::vector<int>& order) {
+  Mapping mapping(problem.size());
+  std::map<DeviceKind, std::size_t> next;
+  for (const int device : order) {
+    const DeviceKind kind = problem.kind(static_cast<std::size_t>(device));
+    std::size_t& worker = next[kind];
+    while (problem.kind(worker) != kind) ++worker;
+    mapping[worker++] = device;
+  }
+  return mapping;
+}
+
+/// The best that exchanges lead to from some starts.
+Mapping search(const Problem& problem) {
+  constexpr int shuffled_starts = 20;
+  std::int64_t tries = 200'000'000;  // about a second
+  Mapping linear(problem.size());
+  std::iota(linear.begin(), linear.end(), 0);
+  Mapping best = linear;
+  double least = problem.cost(best);
+  std::mt19937_64 random(1);
+  Mapping shuffled = linear;
+  for (int start = -2; start < shuffled_starts && tries > 0; ++start) {
+    if (start >= 0) std::ranges::shuffle(shuffled, random);
+    Mapping mapping = start == -2 ? linear : start == -1 ? greedy(problem) : dealt(problem, shuffled);
+    improve(problem, mapping, tries);
+    const double cost = problem.cost(mapping);
+    if (!is_better(cost, least)) continue;
+    least = cost;
+    best = std::move(mapping);
+  }
+  return best;
+}
 
 }  // namespace
 
-std::string_view to_string(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::same:
-      return "same device";
-    case LinkKind::nvlink:
-      return "NVLink";
-    case LinkKind::cache:
-      return "shared cache";
-    case LinkKind::pcie_switch:
-      return "PCIe switch";
-    case LinkKind::host_bridge:
-      return "PCIe host bridge";
-    case LinkKind::numa:
-      return "NUMA node";
-    case LinkKind::host:
-      return "across NUMA nodes";
-    case LinkKind::network:
-      return "network";
-  }
-  return "?";
-}
-
-Link link_between(const Device& a, const Device& b) {
-  if (a.host != b.host) return {LinkKind::network, typical_bandwidth(LinkKind::network)};
-  const double nvlink = nvlink_between(a, b);
-  const LinkKind kind = kind_on_host(a, b, nvlink > 0);
-  const double bandwidth = kind == LinkKind::nvlink ? nvlink : typical_bandwidth(kind);
-  if (a.rank == b.rank) return {kind, bandwidth};
-  // Messages are copied, even within one GPU.
-  return {kind, (kind == LinkKind::same ? typical_bandwidth(LinkKind::nvlink) : bandwidth) / 2};
-}
-
-double link_seconds(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
-  const bool sized =
-      std::ranges::any_of(traffic, [](const plan::Traffic& pair) { return pair.sent.bytes > 0; });
-  double seconds = 0;
-  for (const plan::Traffic& pair : traffic) {
-    const Link link = link_between(devices[static_cast<std::size_t>(pair.from)],
-                                   devices[static_cast<std::size_t>(pair.to)]);
-    seconds += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count) / (link.bandwidth * 1e9);
-  }
-  return seconds;
-}
-
-std::vector<std::vector<Device>> share_gpus(std::span<const GpuTenant> ranks) {
-  std::vector<std::vector<Device>> places(ranks.size());
-  std::vector<bool> done(ranks.size(), false);
-  for (std::size_t first = 0; first < ranks.size(); ++first) {
-    if (done[first]) continue;
-    std::vector<Device> gpus = ranks[first].visible;
-    std::ranges::sort(gpus, {}, near_order);
-    std::vector<std::size_t> sharing;
-    std::size_t workers = 0;
-    for (std::size_t rank = first; rank < ranks.size(); ++rank) {
-      std::vector<Device> theirs = ranks[rank].visible;
-      std::ranges::sort(theirs, {}, near_order);
-      if (!std::ranges::equal(theirs, gpus, {}, &Device::pci, &Device::pci)) continue;
-      sharing.push_back(rank);
-      workers += static_cast<std::size_t>(ranks[rank].workers);
-    }
-    gpus = nearest(gpus, workers);
-    std::size_t place = 0;
-    for (const std::size_t rank : sharing) {
-      done[rank] = true;
-      // Its own numbers: CUDA counts what a process sees.
-      for (int i = 0; i < ranks[rank].workers && !gpus.empty(); ++i, ++place) {
-        const std::size_t at = place * gpus.size() / workers;
-        places[rank].push_back(*std::ranges::find(ranks[rank].visible, gpus[at].pci, &Device::pci));
-      }
-      std::ranges::stable_sort(places[rank], {}, &Device::number);
-    }
-  }
-  return places;
+std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
+  const Problem problem(devices, traffic);
+  Mapping found = search(problem);
+  return problem.size() <= exact_mapping ? BranchAndBound(problem, std::move(found)).run() : found;
 }
 
 }  // namespace starpipe::runtime

@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/session/device_meter.hpp"
+#include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/mpi.hpp"
 #include "runtime/session/rank_location.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"

@@ -8,8 +8,8 @@
 #include <mpi.h>
 #include <starpu.h>
 
-#include "runtime/hardware/devices.hpp"
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/report/versions.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/model/layer.hpp"

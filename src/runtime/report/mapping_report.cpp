@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/hardware/devices.hpp"
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "runtime/session/worker_map.hpp"
 #include "runtime/setup/planned_run.hpp"

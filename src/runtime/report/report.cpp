@@ -8,7 +8,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/report/versions.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"

@@ -2,7 +2,7 @@
 // The cores that each rank gets of its host.
 #pragma once
 
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/session/mpi.hpp"
 #include "runtime/session/worker_map.hpp"
 #include "starpipe/runtime/setup/config.hpp"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/hardware/mapping.hpp"
+#include "runtime/hardware/link.hpp"
 
 namespace starpipe::runtime {
 

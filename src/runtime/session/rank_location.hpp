@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/session/mpi.hpp"
 #include "runtime/session/worker_map.hpp"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/hardware/hardware.hpp"
-#include "runtime/hardware/mapping.hpp"
+#include "runtime/hardware/link.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/session/gpu_share.hpp"
 #include "runtime/session/mpi.hpp"
 #include "runtime/session/worker_map.hpp"

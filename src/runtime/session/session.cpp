@@ -12,7 +12,7 @@
 #include <starpu_mpi.h>
 #include <unistd.h>
 
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 #include "runtime/session/core_share.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "sched/starpu_policy.hpp"

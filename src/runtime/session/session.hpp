@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hardware/hardware.hpp"
-#include "runtime/session/device_meter.hpp"
+#include "runtime/hardware/topology.hpp"
+#include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/gpu_share.hpp"
 #include "runtime/session/mpi.hpp"
 #include "runtime/session/policy_choice.hpp"

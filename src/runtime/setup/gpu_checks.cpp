@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <starpu.h>
 
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 

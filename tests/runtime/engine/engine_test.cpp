@@ -14,7 +14,7 @@
 #include <cblas.h>
 #include <gtest/gtest.h>
 
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/report/measurement.hpp"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How ranks share the cores of a host, on hosts that hwloc makes up.
-#include "runtime/hardware/hardware.hpp"
-
 #include <cstdlib>
 #include <random>
 #include <set>
 
 #include <gmock/gmock.h>
+
+#include "runtime/hardware/topology.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers on devices: what hwloc says of machines that the test makes up, and the best mapping there.
-#include "runtime/hardware/mapping.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -12,8 +10,9 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/link.hpp"
 #include "runtime/hardware/machines.hpp"
+#include "runtime/hardware/topology.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "runtime/session/worker_map.hpp"
 #include "starpipe/base/error.hpp"

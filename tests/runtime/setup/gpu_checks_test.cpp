@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <starpu.h>
 
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 
 #include <cstdlib>
 
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/topology.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
 #include <algorithm>

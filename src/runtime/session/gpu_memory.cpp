@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/device_meter.hpp"
+#include "runtime/session/gpu_memory.hpp"
 
 #include <starpu.h>
 
-#include "runtime/hardware/devices.hpp"
+#include "runtime/hardware/cuda_devices.hpp"
 
 namespace starpipe::runtime {
 

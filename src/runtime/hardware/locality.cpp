@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/hwloc_objects.hpp"
+#include "runtime/hardware/topology.hpp"
 
 namespace starpipe::runtime {
 namespace {

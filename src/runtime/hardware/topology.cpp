@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/topology.hpp"
 
 #include <algorithm>
 #include <array>

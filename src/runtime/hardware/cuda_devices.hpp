@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hardware/mapping.hpp"
+#include "runtime/hardware/link.hpp"
 
 namespace starpipe::runtime {
 

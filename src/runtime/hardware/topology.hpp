@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hardware/mapping.hpp"
+#include "runtime/hardware/link.hpp"
 
 struct hwloc_topology;
 
