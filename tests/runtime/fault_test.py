@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that is killed, or that no longer answers, ends the job: soon, with an exit status that is not 0,
-with nothing half written and nothing left running.
+"""A rank that is killed, or that no longer answers, ends the job soon, with an exit status other than 0. No file
+is half written, and no process is left running.
 
 usage: fault_test.py STARPIPE ENGINE_TEST LAUNCHER...   (the launcher starts 2 ranks)
 """
@@ -36,7 +36,7 @@ def read(path):
 
 
 def processes(marker):
-    """Those whose command line has `marker` as a word: {pid: (rank or None, parent)}."""
+    """The processes that have `marker` as a word of their command line: {pid: (rank or None, parent)}."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit() or marker.encode() not in read(entry / "cmdline").split(b"\0"):
@@ -89,7 +89,7 @@ class Faults(unittest.TestCase):
             time.sleep(0.05)
 
     def pids_of(self, rank):
-        """(the process that the launcher started for a rank, the one that works)"""
+        """For a rank: (the process that the launcher started, its child, which works)."""
         family = {pid: parent for pid, (r, parent) in processes(self.marker).items() if r == str(rank)}
         self.assertEqual(len(family), 2, f"processes of rank {rank}")
         worker = next(pid for pid in family if pid not in family.values())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small networks, data and schedules for the tests of the runtime, and a run of the task graph that has
-// neither StarPU nor MPI in it.
+// Small networks, data and schedules for the tests of the runtime, and a sequential run of the task graph
+// without StarPU and MPI.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
@@ -73,8 +74,8 @@ inline std::vector<Floats> start_values(const model::Network& network) {
   return parameters;
 }
 
-/// A network of linear stages on any stage graph. The first stage that is no source has no parameters when
-/// `bare` is set.
+/// A network of linear stages on any stage graph. With `bare`, the first stage that is not a source has no
+/// parameters.
 inline model::Network dag_network(const plan::StageGraph& graph, bool bare = false,
                                   model::Precision precision = model::Precision::fp32) {
   constexpr std::size_t rows = 3;
@@ -133,7 +134,7 @@ class Noise : public model::Dataset {
 
 // ---- schedules ----
 
-/// The schedule with all its backward passes split; W is right behind B where they were one.
+/// The schedule with all its backward passes split into B and W, with W right behind B.
 inline plan::Schedule split(const plan::Schedule& fused) {
   const auto whole = [fused](const plan::Job& job) {
     const auto same = fused.find(job);
@@ -205,7 +206,7 @@ inline std::vector<NamedCase> named_cases(int workers, int microbatches) {
         }
       }
     }
-    // The bidirectional ones pair a pipeline up with one down.
+    // Bidirectional schedules pair a pipeline that goes up with one that goes down.
     const bool needs_even = problem.find("even number of workers") != std::string::npos;
     EXPECT_TRUE(found || (needs_even && workers % 2 != 0))
         << entry.name << ": no test case fits it: " << problem;
@@ -216,11 +217,11 @@ inline std::vector<NamedCase> named_cases(int workers, int microbatches) {
 
 /// For each worker, the most stages of one micro-batch that it computes: the smallest limit that can work.
 inline std::vector<int> smallest_limits(const plan::Schedule& schedule) {
-  std::vector<int> limits(static_cast<std::size_t>(schedule.workers()), 1);
+  std::vector<int> limits(index(schedule.workers()), 1);
   for (int b = 0; b < schedule.microbatches(); ++b) {
     std::vector<int> here(limits.size(), 0);
     for (int s = 0; s < schedule.stages(); ++s) {
-      const auto w = static_cast<std::size_t>(schedule.compute(schedule.forward(s, b)));
+      const auto w = index(schedule.compute(schedule.forward(s, b)));
       limits[w] = std::max(limits[w], ++here[w]);
     }
   }
@@ -241,7 +242,8 @@ inline double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
-/// Stage by stage: the norm of the difference relative to the norm, and each element relative to the largest.
+/// Compares stage by stage: the norm of the difference relative to the norm, and the difference of each element
+/// relative to the largest element.
 inline void expect_close(const std::vector<Floats>& actual, const std::vector<Floats>& expected,
                          double tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -264,9 +266,9 @@ inline void expect_close(const std::vector<Floats>& actual, const std::vector<Fl
 
 // ---- the task graph, run task by task ----
 
-/// Runs a step's tasks one after the other in plain memory. What the engine must give bit by bit under the
-/// ordered discipline, whatever the number of ranks: a sum's terms come in an order that w and n fix.
-/// Temporaries and accumulators start as NaN, so that nothing can rely on what an earlier step left.
+/// Runs a step's tasks one after the other in plain memory. Under the ordered discipline w and n fix the order
+/// of each sum, so the engine must give the same bits on any number of ranks. Temporaries and accumulators start
+/// as NaN, so that no task can rely on values of an earlier step.
 class SequentialRun {
  public:
   SequentialRun(const plan::Schedule& schedule, const model::Network& network,
@@ -277,7 +279,7 @@ class SequentialRun {
         context_{&graph_, &network, &optimizer, 1.0F / static_cast<float>(schedule.microbatches()), 0} {
     for (const Datum& datum : graph_.data()) {
       memory_.emplace_back(datum.size, 0.0F);
-      const auto s = static_cast<std::size_t>(datum.stage);
+      const auto s = index(datum.stage);
       if (datum.kind == DataKind::master) memory_.back() = parameters[s];
       if (datum.kind == DataKind::weights)
         memory_.back() = model::rounded_weights(network.stages[s], parameters[s]);
@@ -294,20 +296,20 @@ class SequentialRun {
         std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
       }
       if (datum.kind == DataKind::input)
-        model::load_input(data, network_.stages[static_cast<std::size_t>(datum.stage)], step,
+        model::load_input(data, network_.stages[index(datum.stage)], step,
                           datum.microbatch, network_.source_index(datum.stage), memory_[d]);
       if (datum.kind == DataKind::target) data.target(step, datum.microbatch, memory_[d]);
     }
     for (const Task& task : graph_.tasks()) {
       std::vector<model::Memory> memory;
       for (const DataAccess& access : task.data) memory.emplace_back(memory_[access.datum]);
-      Floats scratch(scratch_size(schedule_, network_.stages[static_cast<std::size_t>(task.stage)], false));
+      Floats scratch(scratch_size(schedule_, network_.stages[index(task.stage)], false));
       run_kernel(context_, task, memory, scratch);
     }
-    Floats losses(static_cast<std::size_t>(schedule_.microbatches()));
+    Floats losses(index(schedule_.microbatches()));
     for (std::size_t d = 0; d < memory_.size(); ++d) {
       const Datum& datum = graph_.data()[d];
-      if (datum.kind == DataKind::loss) losses[static_cast<std::size_t>(datum.microbatch)] = memory_[d][0];
+      if (datum.kind == DataKind::loss) losses[index(datum.microbatch)] = memory_[d][0];
     }
     return losses;
   }
@@ -341,7 +343,7 @@ class SequentialRun {
       for (std::size_t d = 0; d < memory_.size(); ++d) {
         const Datum& datum = graph_.data()[d];
         if (datum.kind == kind && datum.stage == s && datum.worker == holder)
-          all[static_cast<std::size_t>(s)] = memory_[d];
+          all[index(s)] = memory_[d];
       }
     }
     return all;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """StarPU's own traces name the jobs: one record for each (s,b,d) of each step, on the rank that w names.
 
-Usage: trace_test.py BINARY STARPU_FXT_TOOL LAUNCHER..., the launcher being what starts two ranks.
+Usage: trace_test.py BINARY STARPU_FXT_TOOL LAUNCHER..., where the launcher starts two ranks.
 """
 
 import collections
@@ -51,7 +51,7 @@ class Traces(CommandTest):
         self.assertEqual(seen, {(name, step): 1 for name in expected for step in range(STEPS)})
         paje = self.read("paje.trace").splitlines()
         for name in expected:
-            # The state of a worker, which is what ViTE and StarVZ show.
+            # ViTE and StarVZ show the states of workers.
             self.assertTrue(any(line.startswith("20\t") and f'"{name}"' in line for line in paje), name)
 
 

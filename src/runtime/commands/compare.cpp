@@ -144,7 +144,7 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   const plan::Schedule& schedule = job.experiment.schedule;
   // With the durations of the first policy's jobs, which is ours unless the user asks otherwise.
   const plan::Timeline predicted = plan::simulate(schedule, candidates.front().median_repetition().costs);
-  nlohmann::ordered_json report = report_head(job.config, job.places);
+  nlohmann::ordered_json report = report_head(job.config, job.locations);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
   report["emulated"] = job.experiment.emulated.has_value();

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/hardware/locality.hpp"
 #include "runtime/session/core_share.hpp"
+#include "runtime/session/gpu_share.hpp"
 #include "runtime/session/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/model/weights.hpp"
@@ -112,14 +114,14 @@ int run_on_ranks(const std::function<Config()>& configure,
       CoreShare share = share_cores(mpi, map, config.runtime);
       GpuShare gpus = share_gpus(mpi, map, config.runtime);
       const Topology& host = config.runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
-      share = host.near_gpus(std::move(share), gpus.devices);
-      const std::vector<Device> devices = devices_of(host, share, gpus.devices, map.count(mpi.rank()));
+      share = near_gpus(host, std::move(share), gpus.devices);
+      const std::vector<Device> devices = slot_devices(host, share, gpus.devices, map.count(mpi.rank()));
       if (config.runtime.mapping == MappingKind::automatic) {
         map = map_to_ranks(mpi, devices, traffic_of(experiment));
       }
-      auto places = gather_places(mpi, map, share, devices);
+      auto locations = gather_locations(mpi, map, share, devices);
       work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),
-            std::move(places)});
+            std::move(locations)});
     } catch (const InputError& error) {
       if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
       status = 2;

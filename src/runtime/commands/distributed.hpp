@@ -44,7 +44,7 @@ struct Assignment {
   WorkerMap map;
   CoreShare share;
   GpuShare gpus;
-  std::vector<RankPlace> places;  ///< by rank
+  std::vector<RankLocation> locations;  ///< by rank
 };
 
 /// The engine for it. `job` and `session` must outlive it.

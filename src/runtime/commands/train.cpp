@@ -99,10 +99,10 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
 std::optional<GpuReport> report_gpus(const Assignment& job, const Engine& engine,
                                      const Measurement& measurement) {
   if (!job.config.runtime.uses_gpus()) return std::nullopt;
-  const std::vector<DeviceMemory> measured = engine.device_memory();
+  const std::vector<GpuMemory> measured = engine.gpu_memory();
   GpuReport report{.gpus = {}, .copies = find_gpu_copies(job.mpi)};
   if (job.mpi.rank() != 0) return report;
-  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.places);
+  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.locations);
   const Experiment& e = job.experiment;
   const auto needs = memory_need(e.schedule, e.network, job.config.training.optimizer, measurement.costs(),
                                  measurement.predicted(),
@@ -132,7 +132,7 @@ void write_outputs(const Assignment& job, const TrainOutputs& outputs, const Tra
   }
   if (outputs.report) {
     const auto report =
-        make_report(job.config, experiment, job.places, record, predicted, measured, measurement);
+        make_report(job.config, experiment, job.locations, record, predicted, measured, measurement);
     write_file("--report", *outputs.report, plan::json_text(report));
   }
 }

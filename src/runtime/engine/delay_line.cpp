@@ -2,9 +2,9 @@
 #include "runtime/engine/delay_line.hpp"
 
 #include <chrono>
-#include <stdexcept>
 
 #include "runtime/session/clock.hpp"
+#include "starpipe/base/require.hpp"
 
 namespace starpipe::runtime {
 
@@ -24,9 +24,8 @@ starpu_task* DelayLine::send(starpu_data_handle_t handle) {
   task->name = "arrival";
   starpu_task_end_dep_add(task, 1);
   Arrival& arrival = arrivals_.emplace_back(Arrival{this, task, handle});
-  if (starpu_task_submit(task) != 0 || starpu_data_acquire_cb(handle, STARPU_R, sent, &arrival) != 0) {
-    throw std::runtime_error("StarPU: an emulated transfer was not accepted");
-  }
+  require(starpu_task_submit(task), "StarPU", "inserting", "an emulated transfer");
+  require(starpu_data_acquire_cb(handle, STARPU_R, sent, &arrival), "StarPU", "reading", "a datum to send");
   return task;
 }
 
@@ -64,7 +63,7 @@ void DelayLine::deliver(const std::stop_token& stop) {
     lock.unlock();
     {
       const auto held = hold();
-      starpu_task_end_dep_release(task);  // starts what waited for it
+      starpu_task_end_dep_release(task);  // starts the tasks that depend on it
     }
     lock.lock();
   }

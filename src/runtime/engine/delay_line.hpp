@@ -13,11 +13,12 @@
 
 namespace starpipe::runtime {
 
-/// Emulated links between workers, each of which delivers a datum a fixed time after it was there to send.
+/// Emulated links between workers. A link delivers a datum a fixed time after its value is ready to send.
 /// Links share nothing: transfers do not slow one another, as in `plan::Costs`.
 ///
-/// An arrival is an empty StarPU task that ends when the delay is over; what waits for the datum depends on
-/// it, under any policy and without taking a worker.
+/// An arrival is an empty StarPU task that ends when the delay is over; the readers of the datum depend on
+/// it. So links work under any policy, and take no worker. The thread that submits the step calls the member
+/// functions; a thread of the line's own ends the arrivals.
 class DelayLine {
  public:
   /// `delay` in seconds, at least 0.
@@ -26,12 +27,12 @@ class DelayLine {
   DelayLine(const DelayLine&) = delete;
   DelayLine& operator=(const DelayLine&) = delete;
 
-  /// The arrival of the value that the tasks inserted so far give to `handle`. Call it where such a reader
-  /// would be inserted. The task stays the line's.
+  /// The arrival of the value that the tasks inserted so far give to `handle`. Call it just before a reader
+  /// of that value is inserted. The line owns the task.
   starpu_task* send(starpu_data_handle_t handle);
 
-  /// While held, no arrival ends. Hold it where a task is made to depend on arrivals: when one ended at that
-  /// very moment, tasks were seen never to start (StarPU 1.4.10).
+  /// While the lock is held, no arrival ends. Hold it while a task is made to depend on arrivals: when an
+  /// arrival ended at that very moment, some tasks never started (StarPU 1.4.10).
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(ending_); }
 
   /// Frees the arrivals. Call it when all tasks have ended.
@@ -50,14 +51,14 @@ class DelayLine {
   void deliver(const std::stop_token& stop);
 
   double delay_;
-  std::deque<Arrival> arrivals_;  // StarPU holds their addresses
+  std::deque<Arrival> arrivals_;  // a deque, since StarPU holds their addresses
   std::mutex ending_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::priority_queue<std::pair<Time, starpu_task*>, std::vector<std::pair<Time, starpu_task*>>,
                       std::greater<>>
       due_;
-  std::jthread thread_;  // last: it uses the rest
+  std::jthread thread_;  // last: it uses the other members
 };
 
 }  // namespace starpipe::runtime

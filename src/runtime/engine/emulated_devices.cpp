@@ -11,8 +11,8 @@
 namespace starpipe::runtime {
 namespace {
 
-// When the current task was pushed, by our clock; StarPU's is another one.
-double pushed(double now) {
+// When the current task was pushed, on our clock. StarPU has a clock of its own.
+double push_time(double now) {
   starpu_profiling_task_info* info = starpu_task_get_current()->profiling_info;
   if (info == nullptr) return now;  // submitted before profiling was on
   const double ago = (starpu_timing_now() - starpu_timing_timespec_to_us(&info->push_start_time)) * 1e-6;
@@ -30,9 +30,9 @@ EmulatedDevices::~EmulatedDevices() { starpu_profiling_status_set(STARPU_PROFILI
 EmulatedDevices::Span EmulatedDevices::run(double duration) {
   thread_local const bool on_time = (wake_on_time(), true);
   static_cast<void>(on_time);
-  double& busy_until = busy_until_[static_cast<std::size_t>(starpu_worker_get_id_check())];
+  double& busy_until = busy_until_[starpu_worker_get_id_check()];
   const double now = clock_seconds();
-  const double start = std::max(busy_until, pushed(now));
+  const double start = std::max(busy_until, push_time(now));
   wait_until(start + duration);
   busy_until = std::max(now, start + duration);
   return {start, busy_until};

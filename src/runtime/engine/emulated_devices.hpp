@@ -5,14 +5,14 @@
 
 namespace starpipe::runtime {
 
-/// The devices that `runtime.emulate` puts in the place of kernels: one a StarPU worker, each a queue that
-/// runs one job after the other, as a stream of an accelerator does.
+/// The devices that `runtime.emulate` uses instead of kernels, one for each StarPU worker. A device is a
+/// queue that runs one job after the other, like a stream of an accelerator.
 ///
-/// A job starts on its device when it has been handed to the scheduler and the device has ended the one
-/// before, and lasts as long as it is told to. The thread of the worker waits for that end. So what StarPU
-/// and the policy need to see an end, to release what depends on it and to push it delays jobs as it would
-/// on a real device. What the operating system needs to wake a thread that sleeps in place of a
-/// driver that polls on a core of its own does not.
+/// A job starts on its device when it has been pushed to the scheduler and the device has ended the job
+/// before, and lasts for the given time. The worker's thread waits for its end. The time that StarPU and the
+/// policy need after an end, to release the next jobs and push them, delays these jobs as on a real device.
+/// The time that the operating system needs to wake the waiting thread does not: a real driver would poll on
+/// a core of its own.
 class EmulatedDevices {
  public:
   struct Span {
@@ -20,18 +20,18 @@ class EmulatedDevices {
     double end;
   };
 
-  /// Turns StarPU's task profiling on, which tells when a task was pushed, and off again at the end.
+  /// Turns on StarPU's task profiling, for the times of pushes; the destructor turns it off.
   EmulatedDevices();
   ~EmulatedDevices();
   EmulatedDevices(const EmulatedDevices&) = delete;
   EmulatedDevices& operator=(const EmulatedDevices&) = delete;
 
-  /// Runs the calling worker's current task for `duration` seconds. A thread that comes to a job later than
-  /// the job's end has left its device idle: that job ends now.
+  /// Runs the calling worker's current task for `duration` seconds. When the calling thread comes to the job
+  /// only after the job's end, the job ends now.
   Span run(double duration);
 
  private:
-  std::vector<double> busy_until_;  // by StarPU worker; its own thread's
+  std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element
 };
 
 }  // namespace starpipe::runtime

@@ -1,59 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine: a step's task graph on StarPU and StarPU-MPI.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <map>
+#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <string>
-#include <thread>
 #include <vector>
 
-#include <starpu.h>
-
-#include "runtime/engine/delay_line.hpp"
-#include "runtime/engine/emulated_devices.hpp"
+#include "runtime/engine/emulation.hpp"
+#include "runtime/engine/expected_times.hpp"
+#include "runtime/engine/gathering.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/submitter.hpp"
+#include "runtime/engine/task_runner.hpp"
+#include "runtime/engine/watchdog.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/step/fetched_copies.hpp"
-#include "runtime/step/kernels.hpp"
 #include "runtime/step/meter.hpp"
+#include "runtime/step/rank_tasks.hpp"
 #include "runtime/step/task_graph.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
-
-/// A StarPU data handle and its end.
-class Handle {
- public:
-  Handle() = default;
-  /// Takes over a registered handle. `keep_value`: bring the value back to its home at the end.
-  Handle(starpu_data_handle_t handle, bool keep_value) : handle_(handle), keep_value_(keep_value) {}
-  ~Handle();
-  Handle(Handle&& other) noexcept : handle_(other.handle_), keep_value_(other.keep_value_) {
-    other.handle_ = nullptr;
-  }
-  Handle& operator=(Handle&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    std::swap(keep_value_, other.keep_value_);
-    return *this;
-  }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-
-  [[nodiscard]] starpu_data_handle_t get() const { return handle_; }
-  explicit operator bool() const { return handle_ != nullptr; }
-
- private:
-  starpu_data_handle_t handle_ = nullptr;
-  bool keep_value_ = false;
-};
 
 /// A step as it ran.
 struct StepResult {
@@ -64,12 +34,11 @@ struct StepResult {
   std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
 };
 
-/// Trains one network under one schedule. All member functions are collective: every rank of the session
-/// calls them in the same order. Not thread-safe.
+/// Trains one network under one schedule: runs the step's task graph on StarPU and StarPU-MPI. All member
+/// functions are collective: every rank of the session calls them in the same order, from one thread.
 ///
-/// Each rank inserts the tasks that it runs or whose input it owns. A rank holds memory for what it owns
-/// and, for as long as its tasks read it, for what it received: copies are dropped after their last reader
-/// in the step (activations and fetched weights alike).
+/// The engine owns the parts of a step and composes them; the work is theirs. A rank holds memory for the
+/// data that it owns and, for as long as its tasks read them, for the data that it received.
 class Engine {
  public:
   /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
@@ -87,11 +56,11 @@ class Engine {
 
   /// By stage, from its first holder; on rank 0 only. Parameters after the last step, and the mean weight
   /// gradient of the last step.
-  [[nodiscard]] std::vector<std::vector<float>> parameters();
-  [[nodiscard]] std::vector<std::vector<float>> gradients();
+  [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
+  [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 
-  /// What this run has taken of the memory of all ranks' GPUs so far; on rank 0 only.
-  [[nodiscard]] std::vector<DeviceMemory> device_memory() const;
+  /// The memory that this run has taken of all ranks' GPUs so far; on rank 0 only.
+  [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 
   [[nodiscard]] const TaskGraph& graph() const { return graph_; }
 
@@ -100,87 +69,19 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  // What a StarPU task brings to its kernel, and its kernel to what follows.
-  struct TaskArgument {
-    Engine* engine;
-    const Task* task;
-    int worker = -1;   // the logical one that runs it
-    double start = 0;  // when its kernels could start
-  };
-
-  // The memory of a task on the worker that calls.
-  struct TaskMemory {
-    std::vector<model::Memory> data;
-    model::Memory scratch;
-  };
-  static const TaskMemory& memory_of(const Task& task, void** buffers);
-
-  static void run_on_cpu(void** buffers, void* argument) noexcept;
-  static void run_on_gpu(void** buffers, void* argument) noexcept;
-  static void finished_on_gpu(void* argument);
-  static starpu_codelet& codelet(TaskKind kind);
-
-  static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);
-  void learn_times();
-  [[nodiscard]] static std::size_t slot(const plan::Job& job) {
-    return static_cast<std::size_t>(job.stage) * 4 + static_cast<std::size_t>(job.pass);
-  }
-
-  void choose_local_tasks();
-  [[nodiscard]] std::vector<float> start_value(const Datum& datum,
-                                               const std::vector<std::vector<float>>& parameters) const;
-  void register_data(const std::vector<std::vector<float>>& parameters);
-  void fill_inputs(int step, const model::Dataset& data);
-  void submit();
-  void wait_for_room() const;
-  [[nodiscard]] starpu_data_handle_t scratch_of(const Task& task) const;
-  void insert(std::size_t task_number);
-  std::vector<starpu_task*> arrivals(const Task& task);
-  EmulatedDevices::Span emulate(const Task& task, int received);
-  void drop(std::size_t datum);
-  void drop_fetched(const Task& task);
-  void read_losses(std::vector<float>& losses);
-  void gather(StepResult& result);
-  std::vector<std::vector<float>> gather_data(DataKind wanted);
-  [[nodiscard]] int rank_of(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
-  [[nodiscard]] int rank() const { return session_.mpi().rank(); }
-  void watch(const std::stop_token& stop, double timeout);
-
   const Session& session_;
   const plan::Schedule& schedule_;
-  const model::Network& network_;
   TaskGraph graph_;
-  KernelContext context_;
+  RankTasks tasks_;
   Meter meter_;
-  std::vector<int> nodes_;                // StarPU's memory nodes, by logical worker; -1 on other ranks
-  std::optional<FetchedCopies> fetched_;  // where workers are known before and some are on GPUs
-  DeviceMeters device_meters_;
-  double clock_offset_;  // to add to our clock for rank 0's
-
-  std::vector<std::size_t> local_tasks_;        // that this rank inserts
-  std::vector<std::size_t> last_use_;           // by datum: index into local_tasks_; none if unused here
-  std::vector<TaskArgument> arguments_;         // by task
-  std::vector<std::string> names_;              // by task
-  std::vector<std::vector<float>> memory_;      // by datum: what the host provides
-  std::vector<PinnedMemory> pinned_;            // what of it GPUs copy from and to
-  std::vector<Handle> handles_;                 // by datum
-  std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
-
-  std::vector<double> expected_;      // microseconds of each stage and pass; NaN before the first
-  unsigned window_ = 0;               // most tasks in flight, unless 0
-  std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
-
-  const plan::Costs* emulated_;
-  std::optional<EmulatedDevices> devices_;                    // emulated
-  std::optional<DelayLine> links_;                            // emulated, with prefetch
-  std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // by datum and worker, of this step
-
-  std::atomic<std::uint64_t> finished_ = 0;
-  std::atomic<bool> running_ = false;
-  std::atomic<int> step_ = 0;  // for the watchdog's message
-  std::mutex watch_mutex_;
-  std::condition_variable_any watch_wake_;
-  std::jthread watchdog_;  // last: it uses the rest
+  GpuMemoryMeters gpu_memory_;
+  StepData data_;
+  Gathering gathering_;
+  ExpectedTimes expected_;
+  std::unique_ptr<Emulation> emulation_;  // none when kernels run
+  Watchdog watchdog_;
+  TaskRunner runner_;
+  Submitter submitter_;
 };
 
 }  // namespace starpipe::runtime

@@ -3,16 +3,17 @@
 
 #include <cstdlib>
 
-#include "runtime/hardware/topology.hpp"
+#include "runtime/hardware/locality.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <stdexcept>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+
+#include "starpipe/base/require.hpp"
 #endif
 
 namespace starpipe::runtime {
@@ -47,7 +48,7 @@ std::vector<std::string> cuda_devices() {
 }
 
 std::vector<Device> visible_gpus() {
-  const std::vector<Device> all = Topology::host_with_devices().gpus();
+  const std::vector<Device> all = find_gpus(Topology::host_with_devices());
   std::vector<Device> visible;
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) return visible;
@@ -70,8 +71,8 @@ std::vector<Device> visible_gpus() {
 }
 
 void use_gpu(int gpu) {
-  if (const cudaError_t status = cudaSetDevice(gpu); status != cudaSuccess)
-    throw std::runtime_error(fmt::format("GPU {}: {}", gpu, cudaGetErrorString(status)));
+  const cudaError_t status = cudaSetDevice(gpu);
+  require(status, "CUDA", "choosing", fmt::format("GPU {}", gpu), cudaGetErrorString(status));
 }
 
 std::uint64_t gpu_bytes_in_use(int gpu) {
@@ -91,7 +92,7 @@ void use_gpu(int /*gpu*/) { std::abort(); }
 std::uint64_t gpu_bytes_in_use(int /*gpu*/) { std::abort(); }
 bool built_with_cuda() { return false; }
 std::vector<std::string> cuda_devices() { return {}; }
-std::vector<Device> visible_gpus() { return Topology::host_with_devices().gpus(); }
+std::vector<Device> visible_gpus() { return find_gpus(Topology::host_with_devices()); }
 
 #endif
 

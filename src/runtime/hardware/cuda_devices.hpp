@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// The GPUs of this process, as the CUDA runtime tells of them.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "runtime/hardware/link.hpp"
+#include "runtime/hardware/device.hpp"
 
 namespace starpipe::runtime {
 
@@ -13,19 +14,19 @@ namespace starpipe::runtime {
 /// GPU or a driver, and in builds without STARPIPE_WITH_CUDA.
 std::vector<std::string> cuda_devices();
 
-/// Whether this build can look for them.
+/// Whether this build can look for GPUs.
 bool built_with_cuda();
 
 /// The GPUs of this host that workers may use, with where they are: those that CUDA lets this process see, in
-/// CUDA's numbering. In builds without STARPIPE_WITH_CUDA all that hwloc finds.
+/// CUDA's numbering. In builds without STARPIPE_WITH_CUDA, all GPUs that hwloc finds.
 std::vector<Device> visible_gpus();
 
-/// Makes a GPU (CUDA's number) the calling thread's. Without this it is 0, where each rank would take memory.
-/// In builds without STARPIPE_WITH_CUDA it is never called.
+/// Makes a GPU (CUDA's number) the calling thread's. Without this it is GPU 0, where each rank would take
+/// memory. In builds without STARPIPE_WITH_CUDA it is never called.
 void use_gpu(int gpu);
 
-/// What the driver says is in use of the memory of a GPU (CUDA's number), by all processes and libraries. In
-/// builds without STARPIPE_WITH_CUDA it is never called.
+/// Bytes in use of the memory of a GPU (CUDA's number), by all processes and libraries, as the driver tells.
+/// In builds without STARPIPE_WITH_CUDA it is never called.
 std::uint64_t gpu_bytes_in_use(int gpu);
 
 }  // namespace starpipe::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reading a topology needs of hwloc's C interface.
+// Parts of hwloc's C interface that the readers of a topology share.
 #pragma once
 
 #include <cstdlib>
@@ -30,7 +30,7 @@ class PuSet {
   std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bits_;
 };
 
-/// Those that have a PU in the set.
+/// The cores that have a PU in the set.
 inline std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSet& pus) {
   // Some virtual machines have no cores, only PUs.
   const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;

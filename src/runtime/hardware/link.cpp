@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <tuple>
+
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-// GB/s, as nodes of about 2024 have them. A mapping depends on their order more than on their values.
+// GB/s, typical of nodes of about 2024. A mapping depends on their order more than on their values.
 double typical_bandwidth(LinkKind kind) {
   switch (kind) {
     case LinkKind::same:
@@ -42,7 +43,7 @@ std::size_t common_bridges(const Device& a, const Device& b) {
   return static_cast<std::size_t>(ends.in1 - a.bridges.begin());
 }
 
-// Either may be the one whose side hwloc has.
+// hwloc may know the link from either side only.
 double nvlink_between(const Device& a, const Device& b) {
   double bandwidth = 0;
   if (const auto there = a.nvlink.find(b.pci); there != a.nvlink.end()) bandwidth = there->second;
@@ -51,6 +52,7 @@ double nvlink_between(const Device& a, const Device& b) {
   return bandwidth;
 }
 
+// Whether the GPU's PCI hierarchy begins in the part of the machine where the core is.
 bool begins_at(const Device& gpu, const Device& core) {
   return gpu.kind == DeviceKind::gpu && core.kind == DeviceKind::core && !gpu.bridges.empty() &&
          std::ranges::find(core.bridges, gpu.bridges.front()) != core.bridges.end();
@@ -68,27 +70,6 @@ LinkKind kind_on_host(const Device& a, const Device& b, bool nvlink) {
   if (!a.cache.empty() && a.cache == b.cache) return LinkKind::cache;
   return !a.numa.empty() && a.numa == b.numa ? LinkKind::numa : LinkKind::host;
 }
-
-// Where there are more GPUs than workers: as many neighbours as are needed, those that are nearest to each
-// other; of equals the first.
-std::vector<Device> nearest(const std::vector<Device>& gpus, std::size_t count) {
-  if (gpus.size() <= count) return gpus;
-  std::size_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t first = 0; first + count <= gpus.size(); ++first) {
-    double far = 0;
-    for (std::size_t a = first; a < first + count; ++a) {
-      for (std::size_t b = a + 1; b < first + count; ++b) far += 1 / link_between(gpus[a], gpus[b]).bandwidth;
-    }
-    if (far >= least) continue;
-    least = far;
-    best = first;
-  }
-  const auto begin = gpus.begin() + static_cast<std::ptrdiff_t>(best);
-  return {begin, begin + static_cast<std::ptrdiff_t>(count)};
-}
-
-auto near_order(const Device& gpu) { return std::tie(gpu.numa, gpu.bridges, gpu.pci); }
 
 }  // namespace
 
@@ -129,42 +110,10 @@ double link_seconds(std::span<const Device> devices, std::span<const plan::Traff
       std::ranges::any_of(traffic, [](const plan::Traffic& pair) { return pair.sent.bytes > 0; });
   double seconds = 0;
   for (const plan::Traffic& pair : traffic) {
-    const Link link = link_between(devices[static_cast<std::size_t>(pair.from)],
-                                   devices[static_cast<std::size_t>(pair.to)]);
+    const Link link = link_between(devices[index(pair.from)], devices[index(pair.to)]);
     seconds += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count) / (link.bandwidth * 1e9);
   }
   return seconds;
-}
-
-std::vector<std::vector<Device>> share_gpus(std::span<const GpuTenant> ranks) {
-  std::vector<std::vector<Device>> places(ranks.size());
-  std::vector<bool> done(ranks.size(), false);
-  for (std::size_t first = 0; first < ranks.size(); ++first) {
-    if (done[first]) continue;
-    std::vector<Device> gpus = ranks[first].visible;
-    std::ranges::sort(gpus, {}, near_order);
-    std::vector<std::size_t> sharing;
-    std::size_t workers = 0;
-    for (std::size_t rank = first; rank < ranks.size(); ++rank) {
-      std::vector<Device> theirs = ranks[rank].visible;
-      std::ranges::sort(theirs, {}, near_order);
-      if (!std::ranges::equal(theirs, gpus, {}, &Device::pci, &Device::pci)) continue;
-      sharing.push_back(rank);
-      workers += static_cast<std::size_t>(ranks[rank].workers);
-    }
-    gpus = nearest(gpus, workers);
-    std::size_t place = 0;
-    for (const std::size_t rank : sharing) {
-      done[rank] = true;
-      // Its own numbers: CUDA counts what a process sees.
-      for (int i = 0; i < ranks[rank].workers && !gpus.empty(); ++i, ++place) {
-        const std::size_t at = place * gpus.size() / workers;
-        places[rank].push_back(*std::ranges::find(ranks[rank].visible, gpus[at].pci, &Device::pci));
-      }
-      std::ranges::stable_sort(places[rank], {}, &Device::number);
-    }
-  }
-  return places;
 }
 
 }  // namespace starpipe::runtime

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hwloc knows of where cores and GPUs are.
+#include "runtime/hardware/locality.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "runtime/hardware/hwloc_objects.hpp"
-#include "runtime/hardware/topology.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -60,7 +61,7 @@ std::vector<std::string> bridges_above(hwloc_obj_t object) {
   return bridges;
 }
 
-/// Those of the part of the machine that has all these PUs: a package, a group of cores.
+/// The host bridges of the part of the machine (a package, a group of cores) that has all these PUs.
 std::vector<std::string> host_bridges_of(hwloc_topology_t topology, hwloc_const_bitmap_t pus) {
   std::vector<std::string> bridges;
   hwloc_obj_t bridge = nullptr;
@@ -72,13 +73,14 @@ std::vector<std::string> host_bridges_of(hwloc_topology_t topology, hwloc_const_
   return bridges;
 }
 
-/// The PCI address of a device, or of the one that an OS device is of; empty for what is none, a switch.
+/// The PCI address of a PCI device, or of the PCI device that an OS device belongs to; empty for any other
+/// object, such as a switch.
 std::string address_of(hwloc_obj_t object) {
   while (object != nullptr && object->type == HWLOC_OBJ_OS_DEVICE) object = object->parent;
   return object != nullptr && object->type == HWLOC_OBJ_PCI_DEVICE ? address(object->attr->pcidev) : "";
 }
 
-/// hwloc's matrices that have NVLink's bandwidths, in MB/s, until they go out of scope.
+/// hwloc's matrices of NVLink's bandwidths, in MB/s, held during this object's lifetime.
 class NvlinkMatrices {
  public:
   explicit NvlinkMatrices(hwloc_topology_t topology) : topology_(topology) {
@@ -86,7 +88,7 @@ class NvlinkMatrices {
     if (hwloc_distances_get_by_name(topology, "NVLinkBandwidth", &count, matrices_.data(), 0) != 0) count = 0;
     count_ = std::min<std::size_t>(count, matrices_.size());
     for (std::size_t m = 0; m < count_; ++m) {
-      // GPUs that meet in a switch are linked. Without one the closure would leave no link at all.
+      // The closure links GPUs that share an NVLink switch. Without a switch it would leave no link at all.
       const bool switches =
           hwloc_distances_transform(topology, matrices_[m], HWLOC_DISTANCES_TRANSFORM_MERGE_SWITCH_PORTS,
                                     nullptr, 0) == 0;
@@ -122,7 +124,7 @@ class NvlinkMatrices {
   std::size_t count_ = 0;
 };
 
-/// The largest cache above that does not reach beyond the core's NUMA nodes.
+/// The PUs below the largest cache above a PU that does not reach beyond the PU's NUMA nodes.
 std::string cache_above(hwloc_obj_t pu) {
   std::string cache;
   for (hwloc_obj_t up = pu->parent; up != nullptr; up = up->parent) {
@@ -135,33 +137,33 @@ std::string cache_above(hwloc_obj_t pu) {
 
 }  // namespace
 
-std::vector<Device> Topology::cores_of(const CoreShare& share, int workers) const {
+std::vector<Device> core_devices(const Topology& topology, const CoreShare& share, int slots) {
   std::vector<Device> devices;
   const PuSet pus(share.binding);
   const PuSet nodes;
-  hwloc_cpuset_to_nodeset(topology_.get(), pus.get(), nodes.get());
-  for (int place = 0; place < workers; ++place) {
+  hwloc_cpuset_to_nodeset(topology.get(), pus.get(), nodes.get());
+  for (int slot = 0; slot < slots; ++slot) {
     Device& device = devices.emplace_back();
     device.kind = DeviceKind::core;
     device.name = "any core";
     device.numa = nodes.list();
-    device.bridges = host_bridges_of(topology_.get(), pus.get());
+    device.bridges = host_bridges_of(topology.get(), pus.get());
     if (share.worker_pus.empty()) continue;
-    const unsigned number = share.worker_pus[static_cast<std::size_t>(place)];
-    const hwloc_obj_t pu = hwloc_get_obj_by_type(topology_.get(), HWLOC_OBJ_PU, number);
-    const hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology_.get(), HWLOC_OBJ_CORE, pu);
+    const unsigned number = share.worker_pus[index(slot)];
+    const hwloc_obj_t pu = hwloc_get_obj_by_type(topology.get(), HWLOC_OBJ_PU, number);
+    const hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology.get(), HWLOC_OBJ_CORE, pu);
     device.number = static_cast<int>(number);
     device.name = fmt::format("core {}", core != nullptr ? core->logical_index : number);
     device.numa = list_of(pu->nodeset);
     device.cache = cache_above(pu);
-    device.bridges = host_bridges_of(topology_.get(), pu->cpuset);
+    device.bridges = host_bridges_of(topology.get(), pu->cpuset);
   }
   return devices;
 }
 
-std::vector<Device> Topology::gpus() const {
+std::vector<Device> find_gpus(const Topology& host) {
   std::vector<Device> gpus;
-  const hwloc_topology_t topology = topology_.get();
+  const hwloc_topology_t topology = host.get();
   const NvlinkMatrices nvlink(topology);
   hwloc_obj_t pci = nullptr;
   while ((pci = hwloc_get_next_pcidev(topology, pci)) != nullptr) {
@@ -185,18 +187,28 @@ std::vector<Device> Topology::gpus() const {
   return gpus;
 }
 
-std::vector<unsigned> Topology::near_cores(const std::string& pus, std::span<const Device> gpus) const {
+std::vector<Device> slot_devices(const Topology& topology, const CoreShare& cores,
+                                 std::span<const std::optional<Device>> gpus, int slots) {
+  std::vector<Device> devices = core_devices(topology, cores, slots);
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    if (gpus[i]) devices[i] = *gpus[i];
+  }
+  return devices;
+}
+
+std::vector<unsigned> near_cores(const Topology& topology, const std::string& pus,
+                                 std::span<const Device> gpus) {
   const PuSet mine(pus);
-  const std::vector<hwloc_obj_t> cores = cores_with(topology_.get(), mine);
+  const std::vector<hwloc_obj_t> cores = cores_with(topology.get(), mine);
   if (cores.size() < gpus.size()) return {};
   const auto distance = [&](hwloc_obj_t core, const Device& gpu) {
-    const auto bridges = host_bridges_of(topology_.get(), core->cpuset);
+    const auto bridges = host_bridges_of(topology.get(), core->cpuset);
     if (!gpu.bridges.empty() && std::ranges::find(bridges, gpu.bridges.front()) != bridges.end()) return 0;
     return hwloc_bitmap_intersects(core->nodeset, PuSet(gpu.numa).get()) != 0 ? 1 : 2;
   };
   std::vector<std::optional<unsigned>> chosen(gpus.size());
   std::vector<bool> taken(cores.size(), false);
-  // First those that are nearest: no core near a GPU goes to one that is far.
+  // The nearest pairs first, so that a core near one GPU does not go to a GPU that is far from it.
   for (int most = 0; most <= 2; ++most) {
     for (std::size_t g = 0; g < gpus.size(); ++g) {
       for (std::size_t c = 0; c < cores.size() && !chosen[g]; ++c) {
@@ -204,7 +216,7 @@ std::vector<unsigned> Topology::near_cores(const std::string& pus, std::span<con
         const PuSet here;
         hwloc_bitmap_and(here.get(), cores[c]->cpuset, mine.get());
         const auto first = static_cast<unsigned>(hwloc_bitmap_first(here.get()));
-        chosen[g] = hwloc_get_pu_obj_by_os_index(topology_.get(), first)->logical_index;
+        chosen[g] = hwloc_get_pu_obj_by_os_index(topology.get(), first)->logical_index;
         taken[c] = true;
       }
     }
@@ -214,18 +226,18 @@ std::vector<unsigned> Topology::near_cores(const std::string& pus, std::span<con
   return numbers;
 }
 
-CoreShare Topology::near_gpus(CoreShare share, std::span<const std::optional<Device>> gpus) const {
+CoreShare near_gpus(const Topology& topology, CoreShare share, std::span<const std::optional<Device>> gpus) {
   std::vector<std::size_t> on_gpus;
-  for (std::size_t place = 0; place < gpus.size(); ++place) {
-    if (gpus[place]) on_gpus.push_back(place);
+  for (std::size_t slot = 0; slot < gpus.size(); ++slot) {
+    if (gpus[slot]) on_gpus.push_back(slot);
   }
   if (on_gpus.empty() || share.worker_pus.empty()) return share;
   std::vector<Device> nearest;
-  for (std::size_t place = 0; place < gpus.size(); ++place) {
-    const auto away = [place](std::size_t other) { return std::max(place, other) - std::min(place, other); };
+  for (std::size_t slot = 0; slot < gpus.size(); ++slot) {
+    const auto away = [slot](std::size_t other) { return std::max(slot, other) - std::min(slot, other); };
     nearest.push_back(*gpus[*std::ranges::min_element(on_gpus, {}, away)]);
   }
-  share.worker_pus = near_cores(share.binding, nearest);
+  share.worker_pus = near_cores(topology, share.binding, nearest);
   return share;
 }
 

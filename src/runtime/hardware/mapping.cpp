@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quadratic assignment of workers to devices: branch and bound for a few, exchanges for many.
+#include "runtime/hardware/mapping.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -11,23 +12,26 @@
 #include <utility>
 
 #include "runtime/hardware/link.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using Mapping = std::vector<int>;  // by worker
 
-/// What workers send each other, both ways together, and seconds a byte between devices.
+/// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
+/// seconds a byte between devices.
 class Problem {
  public:
   Problem(std::span<const Device> devices, std::span<const plan::Traffic> traffic)
       : size_(devices.size()), peers_(size_), distances_(size_ * size_, 0) {
     for (const Device& device : devices) kinds_.push_back(device.kind);
-    const bool sized = std::ranges::any_of(traffic, [](const plan::Traffic& f) { return f.sent.bytes > 0; });
+    const bool sized =
+        std::ranges::any_of(traffic, [](const plan::Traffic& pair) { return pair.sent.bytes > 0; });
     std::vector<double> amounts(size_ * size_, 0);
     for (const plan::Traffic& pair : traffic) {
-      const auto low = static_cast<std::size_t>(std::min(pair.from, pair.to));
-      const auto high = static_cast<std::size_t>(std::max(pair.from, pair.to));
+      const std::size_t low = index(std::min(pair.from, pair.to));
+      const std::size_t high = index(std::max(pair.from, pair.to));
       if (high >= size_) throw std::logic_error("traffic of a worker that has no device");
       amounts[low * size_ + high] += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count);
     }
@@ -50,11 +54,9 @@ class Problem {
 
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] const std::vector<Peer>& peers(std::size_t worker) const { return peers_[worker]; }
-  /// Of a worker, and of the device of its number.
+  /// The kind of device `number`, which is also the kind that worker `number` needs.
   [[nodiscard]] DeviceKind kind(std::size_t number) const { return kinds_[number]; }
-  [[nodiscard]] double distance(int a, int b) const {
-    return distances_[static_cast<std::size_t>(a) * size_ + static_cast<std::size_t>(b)];
-  }
+  [[nodiscard]] double distance(int a, int b) const { return distances_[index(a) * size_ + index(b)]; }
 
   [[nodiscard]] double cost(const Mapping& mapping) const {
     double sum = 0;
@@ -66,7 +68,7 @@ class Problem {
     return sum;
   }
 
-  /// What changes when two workers change places.
+  /// The change of the cost when two workers exchange their devices.
   [[nodiscard]] double exchange(const Mapping& mapping, std::size_t a, std::size_t b) const {
     double change = 0;
     for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
@@ -79,9 +81,9 @@ class Problem {
     return change;
   }
 
-  /// Whether the two can be exchanged in any mapping without a change of its cost.
+  /// Whether two devices can be exchanged in any mapping without a change of its cost.
   [[nodiscard]] bool interchangeable(int a, int b) const {
-    if (kind(static_cast<std::size_t>(a)) != kind(static_cast<std::size_t>(b))) return false;
+    if (kind(index(a)) != kind(index(b))) return false;
     for (int other = 0; std::cmp_less(other, size_); ++other) {
       if (other != a && other != b && distance(a, other) != distance(b, other)) return false;
     }
@@ -95,10 +97,11 @@ class Problem {
   std::vector<double> distances_;
 };
 
-/// By how much a mapping must be better than another to be taken for it: more than rounding.
-bool is_better(double cost, double than) { return cost < than * (1 - 1e-9); }
+/// Whether a mapping replaces another: the difference must be more than rounding.
+bool is_better(double cost, double best) { return cost < best * (1 - 1e-9); }
 
-/// All mappings but those that cannot be better, or that are others with like devices exchanged.
+/// Tries all mappings, except those that cannot be better than the best so far and those that differ from
+/// another only by an exchange of interchangeable devices.
 class BranchAndBound {
  public:
   BranchAndBound(const Problem& problem, Mapping start)
@@ -109,7 +112,7 @@ class BranchAndBound {
         taken_(problem.size(), false),
         order_(problem.size()) {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
-    // Those that send much first: their mistakes show early.
+    // Workers that send much come first: their cost rules out bad mappings early.
     std::ranges::stable_sort(order_, std::greater{}, [&](std::size_t worker) {
       double sum = 0;
       for (const Problem::Peer& peer : problem.peers(worker)) sum += peer.amount;
@@ -125,13 +128,14 @@ class BranchAndBound {
   }
 
   Mapping run() {
-    place(0, 0, open_);
+    assign(0, 0, open_);
     return std::move(best_);
   }
 
  private:
-  // `open`: what is not between two placed workers; it goes over the nearest link at best.
-  void place(std::size_t depth, double cost, double open) {
+  // Gives devices to the workers from position `depth` of the order on. `cost`: of messages between workers
+  // that have devices. `open`: the amount of all other messages, which take the fastest link at best.
+  void assign(std::size_t depth, double cost, double open) {
     if (!is_better(cost + std::max(0.0, open) * nearest_, least_)) return;
     if (depth == order_.size()) {
       best_ = mapping_;
@@ -140,8 +144,8 @@ class BranchAndBound {
     }
     const std::size_t worker = order_[depth];
     for (int device = 0; std::cmp_less(device, problem_.size()); ++device) {
-      const auto d = static_cast<std::size_t>(device);
-      if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || is_like_an_earlier(device)) continue;
+      const std::size_t d = index(device);
+      if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || repeats_earlier(device)) continue;
       double more = 0;
       double closed = 0;
       for (const Problem::Peer& peer : problem_.peers(worker)) {
@@ -152,15 +156,15 @@ class BranchAndBound {
       }
       mapping_[worker] = device;
       taken_[d] = true;
-      place(depth + 1, cost + more, open - closed);
+      assign(depth + 1, cost + more, open - closed);
       taken_[d] = false;
       mapping_[worker] = -1;
     }
   }
 
-  [[nodiscard]] bool is_like_an_earlier(int device) const {
+  [[nodiscard]] bool repeats_earlier(int device) const {
     for (int other = 0; other < device; ++other) {
-      if (!taken_[static_cast<std::size_t>(other)] && problem_.interchangeable(other, device)) return true;
+      if (!taken_[index(other)] && problem_.interchangeable(other, device)) return true;
     }
     return false;
   }
@@ -175,7 +179,8 @@ class BranchAndBound {
   double open_ = 0;
 };
 
-/// Each worker in turn, those that send most to placed ones first, where it costs least.
+/// Gives each worker in turn the device where it costs least; next comes the worker that exchanges most with
+/// those that have devices.
 Mapping greedy(const Problem& problem) {
   const std::size_t size = problem.size();
   Mapping mapping(size, -1);
@@ -189,7 +194,7 @@ Mapping greedy(const Problem& problem) {
     int best = -1;
     double least = std::numeric_limits<double>::infinity();
     for (int device = 0; std::cmp_less(device, size); ++device) {
-      const auto d = static_cast<std::size_t>(device);
+      const std::size_t d = index(device);
       if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
       double cost = 0;
       for (const Problem::Peer& peer : problem.peers(*next)) {
@@ -200,13 +205,13 @@ Mapping greedy(const Problem& problem) {
       best = device;
     }
     mapping[*next] = best;
-    taken[static_cast<std::size_t>(best)] = true;
+    taken[index(best)] = true;
     for (const Problem::Peer& peer : problem.peers(*next)) pull[peer.worker] += peer.amount;
   }
   return mapping;
 }
 
-/// Exchanges pairs until none is better, or the tries are used up.
+/// Exchanges pairs of workers until no exchange is better, or the tries are used up.
 void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
   double cost = problem.cost(mapping);
   for (bool improved = true; improved;) {
@@ -226,12 +231,12 @@ void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
   }
 }
 
-/// The devices in this order, each to the next worker of its kind.
+/// Gives the devices, in this order, each to the next worker of its kind.
 Mapping dealt(const Problem& problem, const std::vector<int>& order) {
   Mapping mapping(problem.size());
   std::map<DeviceKind, std::size_t> next;
   for (const int device : order) {
-    const DeviceKind kind = problem.kind(static_cast<std::size_t>(device));
+    const DeviceKind kind = problem.kind(index(device));
     std::size_t& worker = next[kind];
     while (problem.kind(worker) != kind) ++worker;
     mapping[worker++] = device;
@@ -239,7 +244,7 @@ Mapping dealt(const Problem& problem, const std::vector<int>& order) {
   return mapping;
 }
 
-/// The best that exchanges lead to from some starts.
+/// The best mapping that exchanges reach from several starts: linear, greedy, and shuffled ones.
 Mapping search(const Problem& problem) {
   constexpr int shuffled_starts = 20;
   std::int64_t tries = 200'000'000;  // about a second

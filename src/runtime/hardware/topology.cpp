@@ -2,14 +2,9 @@
 #include "runtime/hardware/topology.hpp"
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 #include <stdexcept>
 
-#include <unistd.h>
-
 #include "runtime/hardware/hwloc_objects.hpp"
-#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 
@@ -36,7 +31,7 @@ Topology::Topology(const std::string& description, const std::filesystem::path& 
 Topology::Topology(const std::string& description) : Topology(description, {}, false) {}
 
 Topology Topology::from_file(const std::filesystem::path& file) {
-  read_file(file);  // its messages for what is no file are better than hwloc's
+  read_file(file);  // for a file that cannot be read, its messages are better than hwloc's
   return {{}, file, true};
 }
 
@@ -69,11 +64,11 @@ std::string Topology::binding() const {
 }
 
 void Topology::bind(const std::string& pus) const {
-  // A system that cannot do it is one to run on all the same.
+  // A failure is no reason to stop: threads are then bound less tightly.
   hwloc_set_cpubind(topology_.get(), PuSet(pus).get(), HWLOC_CPUBIND_PROCESS);
 }
 
-CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const {
+CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) const {
   const PuSet mine(ranks[rank].binding);
   const PuSet all(ranks[rank].binding);
   CoreShare share{.binding = ranks[rank].binding,
@@ -82,7 +77,7 @@ CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const
                   .workers = ranks[rank].workers,
                   .worker_pus = {}};
   bool divisible = true;
-  int before = 0;  // cores that ranks before this one must have
+  int before = 0;  // cores that the ranks before this one must have
   for (std::size_t other = 0; other < ranks.size(); ++other) {
     const PuSet theirs(ranks[other].binding);
     if (other == rank || hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
@@ -94,7 +89,7 @@ CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const
   }
   const std::vector<hwloc_obj_t> cores = cores_with(topology_.get(), all);
   share.cores = std::max(1, static_cast<int>(cores.size()));
-  if (!divisible || share.crowded()) return share;
+  if (!divisible || share.oversubscribed()) return share;
 
   const int workers = ranks[rank].workers;
   const auto boundary = [&](int needed) {
@@ -112,20 +107,6 @@ CoreShare Topology::share(std::span<const Tenant> ranks, std::size_t rank) const
   }
   share.binding = own.list();
   return share;
-}
-
-Hardware find_hardware() {
-  const Topology& topology = Topology::host();
-  Hardware hardware{
-      .machine = {}, .host = {}, .cpu = topology.processor(), .cores = 1, .binding = topology.binding()};
-  hardware.cores = std::max(1, topology.cores(hardware.binding));
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) == 0) hardware.host = name.data();
-  hardware.machine = environment("SLURMD_NODENAME").value_or(hardware.host);
-  // Ranks in containers of one host, or on virtual nodes, share its cores although their names differ.
-  std::string boot;
-  if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) hardware.host = boot;
-  return hardware;
 }
 
 }  // namespace starpipe::runtime

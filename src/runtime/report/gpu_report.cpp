@@ -40,25 +40,26 @@ double percent(std::uint64_t measured, std::uint64_t predicted) {
 
 }  // namespace
 
-std::vector<int> gpu_of_workers(std::span<const DeviceMemory> measured, std::span<const RankPlace> places) {
+std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured,
+                                std::span<const RankLocation> locations) {
   std::size_t workers = 0;
-  for (const RankPlace& place : places) workers += place.logical_workers.size();
+  for (const RankLocation& location : locations) workers += location.logical_workers.size();
   std::vector<int> numbers(workers);
   int next = static_cast<int>(measured.size());
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    const RankPlace& place = places[rank];
-    for (std::size_t i = 0; i < place.logical_workers.size(); ++i) {
-      const auto gpu = std::ranges::find_if(measured, [&](const DeviceMemory& memory) {
-        return std::cmp_equal(memory.rank, rank) && name_of(memory.gpu) == place.devices[i];
+  for (std::size_t rank = 0; rank < locations.size(); ++rank) {
+    const RankLocation& location = locations[rank];
+    for (std::size_t i = 0; i < location.logical_workers.size(); ++i) {
+      const auto gpu = std::ranges::find_if(measured, [&](const GpuMemory& memory) {
+        return std::cmp_equal(memory.rank, rank) && name_of(memory.gpu) == location.devices[i];
       });
-      numbers[index(place.logical_workers[i])] =
+      numbers[index(location.logical_workers[i])] =
           gpu == measured.end() ? next++ : static_cast<int>(gpu - measured.begin());
     }
   }
   return numbers;
 }
 
-std::vector<GpuUse> gpu_use(std::span<const DeviceMemory> measured, std::span<const int> gpu_of_worker,
+std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
                             std::span<const WorkerMemory> needs) {
   std::vector<GpuUse> gpus;
   for (std::size_t g = 0; g < measured.size(); ++g) {

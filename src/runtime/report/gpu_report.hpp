@@ -19,7 +19,7 @@ namespace starpipe::runtime {
 
 /// One GPU of a rank.
 struct GpuUse {
-  DeviceMemory measured;
+  GpuMemory measured;
   std::vector<int> workers;     ///< logical, that run on it
   std::uint64_t predicted = 0;  ///< bytes that they need, together (memory_need)
 };
@@ -38,10 +38,10 @@ struct GpuReport {
 };
 
 /// Who is on which GPU. By logical worker: its index in `measured`; workers on cores follow, one number each.
-std::vector<int> gpu_of_workers(std::span<const DeviceMemory> measured, std::span<const RankPlace> places);
+std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured, std::span<const RankLocation> locations);
 
 /// `needs`: by the numbers of `gpu_of_workers`.
-std::vector<GpuUse> gpu_use(std::span<const DeviceMemory> measured, std::span<const int> gpu_of_worker,
+std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
                             std::span<const WorkerMemory> needs);
 
 /// The words for messages between GPUs of two ranks. `uses`: whether StarPU-MPI gives GPU memory to MPI

@@ -9,7 +9,7 @@
 #include <starpu.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
-#include "runtime/hardware/topology.hpp"
+#include "runtime/hardware/hardware.hpp"
 #include "runtime/report/versions.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/model/layer.hpp"

@@ -13,8 +13,11 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/hardware/cuda_devices.hpp"
-#include "runtime/hardware/topology.hpp"
-#include "runtime/session/rank_mapping.hpp"
+#include "runtime/hardware/gpu_division.hpp"
+#include "runtime/hardware/hardware.hpp"
+#include "runtime/hardware/link.hpp"
+#include "runtime/hardware/locality.hpp"
+#include "runtime/hardware/mapping.hpp"
 #include "runtime/session/worker_map.hpp"
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
@@ -43,7 +46,7 @@ std::vector<Node> nodes_of(const MappingRequest& request, bool gpus) {
   for (const std::filesystem::path& file : request.nodes) {
     const Topology topology = Topology::from_file(file);
     nodes.push_back({fmt::format("node {} ({})", nodes.size(), file.string()), topology,
-                     gpus ? topology.gpus() : std::vector<Device>{}});
+                     gpus ? find_gpus(topology) : std::vector<Device>{}});
   }
   if (nodes.empty()) {
     nodes.push_back({find_hardware().machine, gpus ? Topology::host_with_devices() : Topology::host(),
@@ -55,23 +58,23 @@ std::vector<Node> nodes_of(const MappingRequest& request, bool gpus) {
 /// Of the ranks of one node, by place. `on_gpu`: by worker of each rank.
 void add_places(const Node& node, int number, int first_rank, std::span<const std::vector<bool>> on_gpu,
                 std::vector<Place>& places) {
-  std::vector<Tenant> tenants;
-  std::vector<GpuTenant> gpu_tenants;
+  std::vector<RankOnHost> ranks_on_host;
+  std::vector<RankWithGpus> ranks_with_gpus;
   for (const std::vector<bool>& workers : on_gpu) {
-    tenants.push_back({node.topology.binding(), static_cast<int>(workers.size())});
-    gpu_tenants.push_back({node.gpus, static_cast<int>(std::ranges::count(workers, true))});
-    if (node.gpus.empty() && gpu_tenants.back().workers > 0)
+    ranks_on_host.push_back({node.topology.binding(), static_cast<int>(workers.size())});
+    ranks_with_gpus.push_back({node.gpus, static_cast<int>(std::ranges::count(workers, true))});
+    if (node.gpus.empty() && ranks_with_gpus.back().workers > 0)
       throw InputError(fmt::format("runtime.device: cuda: {} has no GPU", node.name));
   }
-  const std::vector<std::vector<Device>> shared = share_gpus(gpu_tenants);
-  for (std::size_t rank = 0; rank < tenants.size(); ++rank) {
+  const std::vector<std::vector<Device>> shared = divide_gpus(ranks_with_gpus);
+  for (std::size_t rank = 0; rank < ranks_on_host.size(); ++rank) {
     std::vector<std::optional<Device>> gpus(on_gpu[rank].size());
     auto gpu = shared[rank].begin();
     for (std::size_t i = 0; i < gpus.size(); ++i) {
       if (on_gpu[rank][i]) gpus[i] = *gpu++;
     }
-    const CoreShare share = node.topology.near_gpus(node.topology.share(tenants, rank), gpus);
-    const std::vector<Device> devices = devices_of(node.topology, share, gpus, tenants[rank].workers);
+    const CoreShare share = near_gpus(node.topology, node.topology.share(ranks_on_host, rank), gpus);
+    const std::vector<Device> devices = slot_devices(node.topology, share, gpus, ranks_on_host[rank].workers);
     const std::vector<unsigned>& pus = share.worker_pus;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       Place& place = places.emplace_back(Place{number, devices[i], {}});

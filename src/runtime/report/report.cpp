@@ -177,16 +177,16 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
 
 }  // namespace
 
-ordered_json report_head(const Config& config, const std::vector<RankPlace>& places) {
+ordered_json report_head(const Config& config, const std::vector<RankLocation>& locations) {
   ordered_json report;
   report["config"] = to_json(config);
   report["config_file"] = config.source;
   report["versions"] = versions();
-  report["machine"] = {{"name", places.front().machine},
+  report["machine"] = {{"name", locations.front().machine},
                        {"processor", Topology::host().processor()},
-                       {"cores", places.front().cores},
-                       {"ranks", places.size()}};
-  for (const auto& [machine, binding, cores, workers, bound, logical, devices] : places) {
+                       {"cores", locations.front().cores},
+                       {"ranks", locations.size()}};
+  for (const auto& [machine, binding, cores, workers, bound, logical, devices] : locations) {
     report["ranks"].push_back({{"machine", machine},
                                {"binding", binding},
                                {"cores", cores},
@@ -202,10 +202,10 @@ ordered_json report_head(const Config& config, const std::vector<RankPlace>& pla
 }
 
 ordered_json make_report(const Config& config, const Experiment& experiment,
-                         const std::vector<RankPlace>& places, const TrainRecord& record,
+                         const std::vector<RankLocation>& locations, const TrainRecord& record,
                          const plan::Timeline& predicted, const MeasuredRun& measured,
                          const Measurement& measurement) {
-  ordered_json report = report_head(config, places);
+  ordered_json report = report_head(config, locations);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
   report["workers"] = experiment.schedule.workers();

@@ -32,13 +32,13 @@ struct TrainRecord {
 };
 
 /// What every report starts with: configuration, versions, machine, where each rank ran, time.
-nlohmann::ordered_json report_head(const Config& config, const std::vector<RankPlace>& places);
+nlohmann::ordered_json report_head(const Config& config, const std::vector<RankLocation>& locations);
 
 /// The report: configuration, versions, machine, losses, times, text offsets of the first three steps, and
 /// for makespan, bubble fraction, peak activations and transfers the predicted beside the measured value.
 /// Times in seconds, arrays by worker.
 nlohmann::ordered_json make_report(const Config& config, const Experiment& experiment,
-                                   const std::vector<RankPlace>& places, const TrainRecord& record,
+                                   const std::vector<RankLocation>& locations, const TrainRecord& record,
                                    const plan::Timeline& predicted, const MeasuredRun& measured,
                                    const Measurement& measurement);
 

@@ -16,11 +16,11 @@ double clock_seconds() {
 void wake_on_time() { prctl(PR_SET_TIMERSLACK, 1UL); }
 
 void wait_until(double time) {
-  constexpr double late = 200e-6;  // most sleeps on a virtual machine end within that
+  constexpr double late = 200e-6;  // seconds; most sleeps on a virtual machine end no later
   const std::chrono::duration<double> since_epoch(time - late);
   std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(since_epoch)));
-  // Others that share the core have something to do, or wait for an end that may come before ours.
+  // Yield: other threads of the core have work, or wait for a time that comes before this one.
   while (clock_seconds() < time) std::this_thread::yield();
 }
 

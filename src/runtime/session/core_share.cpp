@@ -4,16 +4,34 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <starpu.h>
 
+#include "runtime/hardware/hardware.hpp"
+#include "runtime/session/gather.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
+namespace {
+
+// What a rank tells the others.
+struct RankCores {
+  std::string host;
+  std::string binding;  // PUs
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankCores, host, binding)
+
+int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank) {
+  return static_cast<int>(
+      std::ranges::count_if(map.workers_of(rank), [&](int worker) { return !config.on_gpu(worker); }));
+}
+
+}  // namespace
 
 bool user_binds_workers() {
   return std::ranges::any_of(
@@ -27,23 +45,18 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
                                  mpi.ranks(), map.workers()));
   }
   const Hardware hardware = find_hardware();
-  const auto on_cores = [&](int rank) {
-    int count = 0;
-    for (int i = 0; i < map.count(rank); ++i) count += config.on_gpu(map.worker(map.first(rank) + i)) ? 0 : 1;
-    return count;
-  };
-  const int own_workers = on_cores(mpi.rank());
   // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
-  const auto everybody = mpi.gather(nlohmann::json{hardware.host, hardware.binding}.dump());
-  std::vector<Tenant> here;
-  std::vector<Tenant> on_cores_here;
+  const std::vector<RankCores> ranks =
+      gather_all(mpi, RankCores{.host = hardware.host, .binding = hardware.binding});
+  std::vector<RankOnHost> here;
+  std::vector<RankOnHost> on_cores_here;  // the same ranks, with their workers on cores only
   std::size_t self = 0;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
-    const auto words = nlohmann::json::parse(everybody[static_cast<std::size_t>(rank)]);
-    if (words[0] != hardware.host) continue;
+    const auto& [host, binding] = ranks[index(rank)];
+    if (host != hardware.host) continue;
     if (rank == mpi.rank()) self = here.size();
-    here.push_back({words[1].get<std::string>(), map.count(rank)});
-    on_cores_here.push_back({here.back().binding, on_cores(rank)});
+    here.push_back({binding, map.count(rank)});
+    on_cores_here.push_back({binding, workers_on_cores(map, config, rank)});
   }
   CoreShare share = Topology::host().share(here, self);
   if (user_binds_workers()) {
@@ -53,6 +66,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
   std::string problem;
   const std::string allowed = environment("STARPU_NCPU").value_or("");
+  const int own_workers = workers_on_cores(map, config, mpi.rank());
   // Threads that drive GPUs have cores too, but wait there.
   const int computing = config.emulate ? 0 : Topology::host().share(on_cores_here, self).workers;
   if (computing > share.cores * config.workers_per_core) {

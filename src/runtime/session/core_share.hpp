@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cores that each rank gets of its host.
 #pragma once
 
 #include "runtime/hardware/topology.hpp"
@@ -12,9 +11,9 @@ namespace starpipe::runtime {
 /// Whether the user binds StarPU's workers, by STARPU_WORKERS_CPUID or a variable like it.
 bool user_binds_workers();
 
-/// Collective, before StarPU starts. What Topology::share gives, or no cores of their own to the workers when
-/// the user binds them by StarPU's variables. Throws InputError on every rank when the cores of some host
-/// cannot carry their logical workers, or there are more ranks than workers.
+/// Collective, before StarPU starts. This rank's share of the cores of its host (Topology::share); workers
+/// have no cores of their own when the user binds them by StarPU's variables. Throws InputError on every rank
+/// when the cores of some host cannot carry their logical workers, or there are more ranks than workers.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 }  // namespace starpipe::runtime

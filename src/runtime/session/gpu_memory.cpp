@@ -7,7 +7,7 @@
 
 namespace starpipe::runtime {
 
-DeviceMeters::DeviceMeters(std::vector<int> nodes) : nodes_(std::move(nodes)) {
+GpuMemoryMeters::GpuMemoryMeters(std::vector<int> nodes) : nodes_(std::move(nodes)) {
   for (const int node : nodes_) {
     if (node < 0 || starpu_node_get_kind(static_cast<unsigned>(node)) != STARPU_CUDA_RAM) continue;
     const int gpu = starpu_memory_node_get_devid(static_cast<unsigned>(node));
@@ -17,10 +17,10 @@ DeviceMeters::DeviceMeters(std::vector<int> nodes) : nodes_(std::move(nodes)) {
   }
 }
 
-void DeviceMeters::write_to(std::vector<DeviceMemory>& memory) const {
+void GpuMemoryMeters::write_to(std::vector<GpuMemory>& memory) const {
   for (const auto& [node, meter] : meters_) {
     const int gpu = starpu_memory_node_get_devid(static_cast<unsigned>(node));
-    const auto at = std::ranges::find(memory, gpu, &DeviceMemory::gpu);
+    const auto at = std::ranges::find(memory, gpu, &GpuMemory::gpu);
     at->starpu_peak = meter.starpu_peak();
     at->driver_peak = meter.driver_peak();
   }

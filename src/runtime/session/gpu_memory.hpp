@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run takes of GPUs' memory, by StarPU's account and by the driver's.
+// The memory that a run takes of GPUs, by StarPU's account and by the driver's.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::runtime {
 
-/// Bytes in use on one GPU, as one rank sees it. The driver's are those of all processes, and count what
-/// StarPU's do not: CUDA's context, kernels, cuBLAS's workspace. Plain data: it travels between ranks as
-/// bytes.
-struct DeviceMemory {
+/// Bytes in use on one GPU, as one rank sees it. The driver counts all processes, and memory that StarPU does
+/// not count: CUDA's context, kernels, cuBLAS's workspace. Plain data: it travels between ranks as bytes.
+struct GpuMemory {
   std::int32_t rank = 0;
   std::int32_t gpu = 0;           ///< CUDA's number on that rank
   std::uint64_t starpu_peak = 0;  ///< allocated by StarPU: data, scratch, and buffers that it keeps for later
@@ -23,41 +24,42 @@ struct DeviceMemory {
   std::uint64_t driver_initialised = 0;  ///< when StarPU and cuBLAS had started
   std::uint64_t driver_peak = 0;
 
-  /// What the steps added.
+  /// The increase during the steps.
   [[nodiscard]] std::uint64_t driver_added() const {
     return driver_peak > driver_initialised ? driver_peak - driver_initialised : 0;
   }
 };
 
-/// The peaks of both accounts at the moments when it is asked to look. Thread-safe.
-class DeviceMeter {
+/// The peaks of both accounts for one GPU, over the moments at which it is sampled. Thread-safe.
+class GpuMemoryMeter {
  public:
   using Bytes = std::function<std::uint64_t()>;
 
-  /// `starpu`, `driver`: bytes in use now. The second is slow: it is asked only when the first is higher than
-  /// ever, since StarPU takes from the driver what it gives to data.
-  DeviceMeter(Bytes starpu, Bytes driver) : starpu_(std::move(starpu)), driver_(std::move(driver)) {}
+  /// `starpu`, `driver`: bytes in use now. The driver is slow and is asked only at a new peak of StarPU's,
+  /// since StarPU takes from the driver the memory that it gives to data.
+  GpuMemoryMeter(Bytes starpu, Bytes driver) : starpu_(std::move(starpu)), driver_(std::move(driver)) {}
 
   void sample() {
     const std::scoped_lock lock(mutex_);
     const std::uint64_t now = starpu_();
     if (now <= starpu_peak_) return;
     starpu_peak_ = now;
-    look_at_driver();
+    sample_driver();
   }
 
-  /// At the end of a step: what other processes, or libraries, have taken meanwhile.
+  /// Asks the driver too: other processes, or libraries, may have taken memory meanwhile. For the end of a
+  /// step.
   void sample_both() {
     sample();
     const std::scoped_lock lock(mutex_);
-    look_at_driver();
+    sample_driver();
   }
 
   [[nodiscard]] std::uint64_t starpu_peak() const { return starpu_peak_; }
   [[nodiscard]] std::uint64_t driver_peak() const { return driver_peak_; }
 
  private:
-  void look_at_driver() { driver_peak_ = std::max(driver_peak_, driver_()); }
+  void sample_driver() { driver_peak_ = std::max(driver_peak_, driver_()); }
 
   Bytes starpu_;
   Bytes driver_;
@@ -66,23 +68,23 @@ class DeviceMeter {
   std::uint64_t driver_peak_ = 0;
 };
 
-/// One a GPU of this process's StarPU.
-class DeviceMeters {
+/// A meter for each GPU of this process's StarPU.
+class GpuMemoryMeters {
  public:
   /// `nodes`: StarPU's memory node of each logical worker, -1 for those of other ranks.
-  explicit DeviceMeters(std::vector<int> nodes);
+  explicit GpuMemoryMeters(std::vector<int> nodes);
 
-  /// Of the GPU that a logical worker of this rank is on.
-  void sample(int worker) { meters_.at(nodes_[static_cast<std::size_t>(worker)]).sample(); }
+  /// Samples the GPU that a logical worker of this rank is on. Any thread may call it.
+  void sample(int worker) { meters_.at(nodes_[index(worker)]).sample(); }
   void end_step() {
     for (auto& [node, meter] : meters_) meter.sample_both();
   }
-  /// Sets the peaks, by GPU.
-  void write_to(std::vector<DeviceMemory>& memory) const;
+  /// Sets the peaks of `memory`, this rank's GPUs.
+  void write_to(std::vector<GpuMemory>& memory) const;
 
  private:
   std::vector<int> nodes_;
-  std::map<int, DeviceMeter> meters_;  // by memory node
+  std::map<int, GpuMemoryMeter> meters_;  // by memory node
 };
 
 }  // namespace starpipe::runtime

@@ -5,7 +5,11 @@
 #include <span>
 #include <vector>
 
-#include "runtime/hardware/link.hpp"
+#include "runtime/hardware/device.hpp"
+#include "runtime/session/mpi.hpp"
+#include "runtime/session/worker_map.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
 
@@ -13,16 +17,19 @@ namespace starpipe::runtime {
 struct GpuShare {
   std::vector<int> gpus;  ///< CUDA's numbers in this process, ascending
   int workers_each = 1;   ///< logical workers of each: streams of one GPU
-  /// By place, nothing where the worker is a core; empty without GPUs.
+  /// By slot of the rank, nothing where the worker is a core; empty without GPUs.
   std::vector<std::optional<Device>> devices;
 
-  [[nodiscard]] bool has(int place) const {
-    return !devices.empty() && devices[static_cast<std::size_t>(place)].has_value();
-  }
+  [[nodiscard]] bool has(int slot) const { return !devices.empty() && devices[index(slot)].has_value(); }
 };
 
-/// The PUs of a rank's places as StarPU gives them to its threads: first one for each GPU, which drives all
-/// its streams, then those of the workers on cores.
+/// Collective, before StarPU starts. This rank's part of its host's GPUs: `divide_gpus` divides the GPUs that
+/// CUDA lets the ranks see among the workers that `runtime.device` puts on GPUs. Throws InputError on every
+/// rank when a rank's GPUs do not carry equally many of these.
+GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+
+/// `pus`, by slot of a rank, in the order in which StarPU gives them to its threads: first one for each GPU,
+/// whose thread drives all its streams, then those of the workers on cores.
 std::vector<unsigned> cores_in_order(std::span<const unsigned> pus, const GpuShare& gpus);
 
 }  // namespace starpipe::runtime

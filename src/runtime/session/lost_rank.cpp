@@ -23,21 +23,21 @@ namespace {
 
 constexpr int parent_died = SIGUSR1;
 
-// For a signal handler, which may not format or read the environment.
+// Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
-int slurm_socket = -1;  // PMI's
+int slurm_socket = -1;  // PMI's, when srun started the ranks
 
 void write_text(int descriptor, const char* text) {
   [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
 }
 
-// hydra ends the job when a rank has gone. srun waits for the other ranks unless it is told otherwise, and
-// they wait for the one that was lost; this is what MPI_Abort says to it (PMI-1). It goes another way than
-// the line that was just written and might overtake it: srun would end before it has read the line.
+// hydra ends the job when a rank is lost. srun waits for the other ranks, and these wait for the lost one, so
+// srun is asked to end the job in the words of MPI_Abort (PMI-1). The request takes another way than the line
+// that was just written: without the pause srun might end before it has read the line.
 void abort_job() {
   if (slurm_socket < 0) return;
   constexpr int wait_ms = 500;
-  poll(nullptr, 0, wait_ms);  // sleeps, and a signal handler may call it
+  poll(nullptr, 0, wait_ms);  // a sleep that a signal handler may call
   write_text(slurm_socket, "cmd=abort exitcode=1\n");
 }
 
@@ -68,7 +68,7 @@ void follow_parent(pid_t parent) {
   action.sa_handler = end_orphan;
   sigaction(parent_died, &action, nullptr);
   prctl(PR_SET_PDEATHSIG, parent_died);
-  if (getppid() != parent) end_orphan(parent_died);  // it died before we asked to be told
+  if (getppid() != parent) end_orphan(parent_died);  // it died before prctl
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::optional<int> watch_over_rank() {
   // Of the launchers that speak PMI, only srun gives a job number.
   if (environment("PMI_JOBID")) slurm_socket = number_in_environment("PMI_FD").value_or(-1);
   const pid_t parent = getpid();
-  std::fflush(nullptr);  // what is buffered would be printed twice
+  std::fflush(nullptr);  // else parent and child would both print the buffered output
   const pid_t child = fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (child == 0) {

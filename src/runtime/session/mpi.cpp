@@ -57,7 +57,7 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 void Mpi::abort(const std::string& message) const {
   fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
   std::fflush(stderr);
-  // A launcher that is told to end the job does not always print what it was sent just before.
+  // Without a pause the launcher may end the job before it has printed the line.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();

@@ -8,12 +8,12 @@
 
 namespace starpipe::runtime {
 
-/// MPI_Init_thread and MPI_Finalize around a process's life, and a communicator of our own, so that our
-/// messages never meet StarPU-MPI's.
+/// MPI in this process, from MPI_Init_thread to MPI_Finalize, with a communicator of our own: our messages
+/// never meet StarPU-MPI's.
 class Mpi {
  public:
-  /// Throws std::runtime_error when MPI gives no MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours both call
-  /// it.
+  /// Throws std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
+  /// both call MPI.
   Mpi();
   ~Mpi();
   Mpi(const Mpi&) = delete;
@@ -23,18 +23,18 @@ class Mpi {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int ranks() const { return ranks_; }
 
-  /// Collective. A barrier that sleeps while it waits: MPI's own spins, and would take a core from a rank
-  /// that still works.
+  /// Collective. A barrier that sleeps while it waits. MPI's own barrier spins, and would take a core from a
+  /// rank that still works.
   void barrier() const;
 
-  /// Collective. What every rank says, by rank.
+  /// Collective. The texts of all ranks, by rank, on every rank.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
 
   /// Ends the job on all ranks, after one line on standard error.
   [[noreturn]] void abort(const std::string& message) const;
 
-  /// Collective. The message of the lowest rank that has one, or an empty string: so that all ranks stop
-  /// together when one finds a mistake.
+  /// Collective. The message of the lowest rank whose `mine` is not empty; an empty string when all are. Thus
+  /// all ranks stop together when one of them finds a mistake.
   [[nodiscard]] std::string first_problem(const std::string& mine) const;
 
  private:

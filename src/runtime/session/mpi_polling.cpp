@@ -17,7 +17,7 @@ namespace {
 
 std::atomic<Polling> polling = Polling::eager;
 
-bool polls() {
+bool is_polling_thread() {
   thread_local const bool is_starpu_mpi_thread = [] {
     std::array<char, 16> name{};
     return pthread_getname_np(pthread_self(), name.data(), name.size()) == 0 &&
@@ -26,20 +26,21 @@ bool polls() {
   return is_starpu_mpi_thread;
 }
 
-// Polls that found nothing since this thread last started or finished a transfer. A transfer of some size
-// takes many polls, and sleeping between them would multiply its time; a round polls every open request.
-thread_local int in_vain = 0;
+// Polls that found nothing since this thread last started or finished a transfer. A large transfer takes many
+// polls, and sleeping between them would multiply its time: the thread sleeps only after more vain polls than
+// a transfer takes, and then once a round over the open requests.
+thread_local int vain_polls = 0;
 
-void note_activity() { in_vain = 0; }
+void note_activity() { vain_polls = 0; }
 
 void rest(bool yields) {
   const int polls_of_a_transfer = yields ? 100 : 300;
   const int polls_of_a_round = yields ? 16 : 64;
-  if (++in_vain < polls_of_a_transfer) {
+  if (++vain_polls < polls_of_a_transfer) {
     if (yields) std::this_thread::yield();
     return;
   }
-  in_vain -= polls_of_a_round;
+  vain_polls -= polls_of_a_round;
   thread_local const bool on_time = (wake_on_time(), true);
   static_cast<void>(on_time);
   std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -56,7 +57,7 @@ extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   using namespace starpipe::runtime;
   const int result = PMPI_Test(request, flag, status);
   const Polling chosen = polling.load(std::memory_order_relaxed);
-  if (result == MPI_SUCCESS && chosen != Polling::eager && polls()) {
+  if (result == MPI_SUCCESS && chosen != Polling::eager && is_polling_thread()) {
     if (*flag != 0) {
       note_activity();
     } else {

@@ -46,7 +46,7 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
   }
   const std::string library = environment("STARPU_SCHED_LIB").value_or("");
   PolicyChoice choice{.name = name, .starpu = name};
-  // A second copy of ours would not know the schedule.
+  // A second copy of our policy, in a library, would not know the schedule.
   choice.from_library = !library.empty() && library_has_policy(library, name) && name != sched::policy_name;
   const auto known = policy_names();
   if (choice.from_library || std::ranges::find(known, name) != known.end()) return choice;

@@ -10,18 +10,18 @@
 
 namespace starpipe::runtime {
 
-/// What StarPU itself is told of a job's place, beside its priority.
+/// How much of a job's w and n StarPU itself is told, beside its priority.
 enum class Binding : std::uint8_t {
-  none,    ///< nothing: the policy chooses among the workers of the rank
-  worker,  ///< w: STARPU_EXECUTE_ON_WORKER
-  order,   ///< w and the worker's order of n: STARPU_WORKER_ORDER too
+  none,    ///< nothing: the policy chooses among the workers of the rank, or is ours
+  worker,  ///< the worker (STARPU_EXECUTE_ON_WORKER)
+  order,   ///< the worker, and the position in the worker's order (STARPU_WORKER_ORDER)
 };
 
 struct PolicyChoice {
-  std::string name;    ///< as the user calls it
-  std::string starpu;  ///< the policy of StarPU's that runs
+  std::string name;    ///< the user's name for it
+  std::string starpu;  ///< StarPU's name of the policy that runs
   Binding binding = Binding::none;
-  bool from_library = false;  ///< that STARPU_SCHED_LIB names
+  bool from_library = false;  ///< whether the library of STARPU_SCHED_LIB has it
 };
 
 /// Finds a policy: ours; one of StarPU's; one that the library in STARPU_SCHED_LIB has; or one of StarPU's
@@ -30,10 +30,10 @@ struct PolicyChoice {
 /// only warn and run `lws`.
 PolicyChoice find_policy(const std::string& name, std::string_view asked_by);
 
-/// STARPU_SCHED's, as StarPU's users expect, else the configuration's.
+/// The policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's.
 PolicyChoice configured_policy(const RuntimeConfig& config);
 
-/// All names that `find_policy` takes without a library.
+/// All names that `find_policy` accepts without a library.
 std::vector<std::string> policy_names();
 
 }  // namespace starpipe::runtime

@@ -1,28 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/session/rank_location.hpp"
 
-#include <nlohmann/json.hpp>
-
-#include "starpipe/base/index.hpp"
+#include "runtime/hardware/hardware.hpp"
+#include "runtime/session/gather.hpp"
 
 namespace starpipe::runtime {
 
-std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
-                                     std::span<const Device> devices) {
-  std::vector<std::string> names;
-  for (const Device& device : devices) names.push_back(device.name);
-  const auto everybody =
-      mpi.gather(nlohmann::json{find_hardware().machine, share.binding, Topology::host().cores(share.binding),
-                                !share.worker_pus.empty(), names}
-                     .dump());
-  std::vector<RankPlace> places;
-  for (int rank = 0; rank < mpi.ranks(); ++rank) {
-    const auto words = nlohmann::json::parse(everybody[static_cast<std::size_t>(rank)]);
-    places.push_back({words[0], words[1], words[2], map.count(rank), words[3], {}, words[4]});
-    for (int i = 0; i < map.count(rank); ++i)
-      places.back().logical_workers.push_back(map.worker(map.first(rank) + i));
-  }
-  return places;
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, cores, workers, bound, logical_workers,
+                                   devices)
+
+std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                           std::span<const Device> devices) {
+  RankLocation mine{.machine = find_hardware().machine,
+                    .binding = share.binding,
+                    .cores = Topology::host().cores(share.binding),
+                    .workers = map.count(mpi.rank()),
+                    .bound = !share.worker_pus.empty(),
+                    .logical_workers = map.workers_of(mpi.rank()),
+                    .devices = {}};
+  for (const Device& device : devices) mine.devices.push_back(device.name);
+  return gather_all(mpi, mine);
 }
 
 }  // namespace starpipe::runtime

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/hardware/device.hpp"
 #include "runtime/hardware/topology.hpp"
 #include "runtime/session/mpi.hpp"
 #include "runtime/session/worker_map.hpp"
@@ -12,18 +13,18 @@
 namespace starpipe::runtime {
 
 /// Where a rank runs, for the report.
-struct RankPlace {
+struct RankLocation {
   std::string machine;
   std::string binding;               ///< PUs
   int cores = 1;                     ///< within the binding
   int workers = 1;                   ///< logical
   bool bound = false;                ///< whether each worker has a core to itself
-  std::vector<int> logical_workers;  ///< by place
-  std::vector<std::string> devices;  ///< by place
+  std::vector<int> logical_workers;  ///< by slot
+  std::vector<std::string> devices;  ///< by slot
 };
 
-/// Collective. By rank. `devices`: by place of this rank.
-std::vector<RankPlace> gather_places(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
-                                     std::span<const Device> devices);
+/// Collective. By rank. `devices`: by slot of this rank.
+std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                           std::span<const Device> devices);
 
 }  // namespace starpipe::runtime

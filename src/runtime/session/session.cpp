@@ -55,28 +55,54 @@ void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
   }
 }
 
-// StarPU's numbers of the workers that it started of a kind; neighbours on the same GPU, in whatever order
+// The workers of a kind that StarPU has started. The streams of one GPU are neighbours, in whatever order
 // StarPU numbers them.
 std::vector<int> started_workers(starpu_worker_archtype kind) {
-  std::vector<int> ids(static_cast<std::size_t>(starpu_worker_get_count_by_type(kind)));
+  std::vector<int> ids(index(starpu_worker_get_count_by_type(kind)));
   starpu_worker_get_ids_by_type(kind, ids.data(), static_cast<unsigned>(ids.size()));
   std::ranges::stable_sort(ids, {}, [](int id) { return starpu_worker_get_devid(id); });
   return ids;
 }
 
-// By place; fewer where StarPU started fewer.
-std::vector<int> workers_by_place(int workers, const GpuShare& gpus) {
+// StarPU's workers by slot of this rank; fewer than `workers` when StarPU started fewer.
+std::vector<int> workers_by_slot(int workers, const GpuShare& gpus) {
   const std::vector<int> on_gpus = started_workers(STARPU_CUDA_WORKER);
   const std::vector<int> on_cores = started_workers(STARPU_CPU_WORKER);
   auto gpu = on_gpus.begin();
   auto core = on_cores.begin();
   std::vector<int> ids;
-  for (int place = 0; place < workers; ++place) {
-    auto& next = gpus.has(place) ? gpu : core;
-    if (next == (gpus.has(place) ? on_gpus : on_cores).end()) break;
+  for (int slot = 0; slot < workers; ++slot) {
+    auto& next = gpus.has(slot) ? gpu : core;
+    if (next == (gpus.has(slot) ? on_gpus : on_cores).end()) break;
     ids.push_back(*next++);
   }
   return ids;
+}
+
+void choose_polling(const Mpi& mpi, const CoreShare& share, const PolicyChoice& choice) {
+  Polling polling = Polling::eager;
+  if (share.oversubscribed() && mpi.ranks() > 1)
+    polling = choice.starpu == sched::policy_name ? Polling::yielding : Polling::napping;
+  poll_mpi(polling);
+}
+
+// The user's own values stay.
+void set_default_variables(const GpuShare& gpus) {
+  set_default_environment("STARPU_SILENT", "1");
+  set_default_environment("STARPU_MPI_STATS", "1");
+  set_default_environment("STARPU_MPI_NOBIND", "1");
+  // A GPU's worker takes a task when the one before has ended, as the policy and the meter see it.
+  set_default_environment("STARPU_CUDA_PIPELINE", "1");
+  // When few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
+  if (!gpus.gpus.empty()) set_default_environment("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
+}
+
+// Each of StarPU's threads to a core of its own.
+void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpus) {
+  conf.use_explicit_workers_bindid = 1;
+  const std::vector<unsigned> order = cores_in_order(share.worker_pus, gpus);
+  for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i)
+    conf.workers_bindid[i] = order[i % order.size()];
 }
 
 }  // namespace
@@ -84,44 +110,40 @@ std::vector<int> workers_by_place(int workers, const GpuShare& gpus) {
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), choice_(std::move(policy)) {
-  if (share.crowded() && mpi.ranks() > 1) {
-    poll_mpi(choice_.starpu == sched::policy_name ? Polling::yielding : Polling::napping);
-  } else {
-    poll_mpi(Polling::eager);
-  }
-  set_default_environment("STARPU_SILENT", "1");
-  set_default_environment("STARPU_MPI_STATS", "1");
-  set_default_environment("STARPU_MPI_NOBIND", "1");
-  // A GPU's worker takes a task when the one before has ended, as the policy and the meter see it.
-  set_default_environment("STARPU_CUDA_PIPELINE", "1");
-  // Where few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
-  if (!gpus.gpus.empty()) set_default_environment("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
+  choose_polling(mpi, share, choice_);
+  set_default_variables(gpus);
   openblas_set_num_threads(1);
+  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
+  for (const int gpu : gpus.gpus)
+    gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
+  start(share, gpus);
+  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());  // StarPU measured links and left another GPU chosen
+  check_start(gpus);
+  if (!gpus.gpus.empty()) cublas_.emplace();
+  for (GpuMemory& memory : gpu_memory_) memory.driver_initialised = gpu_bytes_in_use(memory.gpu);
+  logical_.assign(starpu_worker_get_count(), -1);
+  for (const int worker : map.workers_of(mpi.rank())) logical_[index(starpu_worker(worker))] = worker;
+}
 
-  // The choice is made. StarPU would let STARPU_SCHED win over it, and warn of our name in other libraries.
+void Session::start(const CoreShare& share, const GpuShare& gpus) {
+  // The policy is chosen already. StarPU would let STARPU_SCHED win over the choice, and would warn when the
+  // library of STARPU_SCHED_LIB does not have it.
   const ScopedVariable policy_name("STARPU_SCHED", std::nullopt);
   std::optional<ScopedVariable> library;
   if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB", std::nullopt);
+  const ScopedVariable streams("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
+  std::optional<ScopedVariable> unbound;
   starpu_conf conf;
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
-  const int workers = map.count(mpi.rank());
-  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
-  for (const int gpu : gpus.gpus)
-    device_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
-  const ScopedVariable streams("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
-  take_devices(conf, workers, gpus);
   conf.catch_signals = 0;
-  std::optional<ScopedVariable> unbound;
-  if (share.worker_pus.empty()) {
-    // StarPU by itself would bind the workers of several ranks to the same cores.
-    if (!user_binds_workers()) unbound.emplace("STARPU_WORKERS_NOBIND", "1");
-  } else {
+  take_devices(conf, map_.count(mpi_.rank()), gpus);
+  if (!share.worker_pus.empty()) {
     binding_.emplace(share.binding);
-    conf.use_explicit_workers_bindid = 1;
-    const std::vector<unsigned> order = cores_in_order(share.worker_pus, gpus);
-    for (std::size_t i = 0; i < std::size(conf.workers_bindid); ++i)
-      conf.workers_bindid[i] = order[i % order.size()];
+    bind_workers(conf, share, gpus);
+  } else if (!user_binds_workers()) {
+    // StarPU by itself would bind the workers of several ranks to the same cores.
+    unbound.emplace("STARPU_WORKERS_NOBIND", "1");
   }
   starpu_sched_policy ours = sched::starpipe_policy();
   if (choice_.starpu == sched::policy_name) {
@@ -131,40 +153,38 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   }
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
-  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());  // where it has measured links, it left another
+}
 
-  std::string problem;
+void Session::check_start(const GpuShare& gpus) {
   policy_ = starpu_sched_get_sched_policy()->policy_name;
   core_ = sched::active_policy_core();
+  const int workers = map_.count(mpi_.rank());
+  starpu_ids_ = workers_by_slot(workers, gpus);
+  std::string problem;
   if (policy_ != choice_.starpu) {
     problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", choice_.name, policy_);
-  }
-  starpu_ids_ = workers_by_place(workers, gpus);
-  if (std::ssize(starpu_ids_) < workers && problem.empty()) {
-    problem = fmt::format("rank {}: StarPU started {} CUDA and {} CPU workers for {}", mpi.rank(),
+  } else if (std::ssize(starpu_ids_) < workers) {
+    problem = fmt::format("rank {}: StarPU started {} CUDA and {} CPU workers for {}", mpi_.rank(),
                           starpu_cuda_worker_get_count(), starpu_cpu_worker_get_count(), workers);
   }
-  problem = mpi.first_problem(problem);
-  if (!problem.empty()) {
-    const QuietStandardError quiet;
-    starpu_mpi_shutdown();
-    throw InputError(problem);
-  }
-  if (!gpus.gpus.empty()) cublas_.emplace();
-  for (DeviceMemory& memory : device_memory_) memory.driver_initialised = gpu_bytes_in_use(memory.gpu);
-  logical_.assign(starpu_worker_get_count(), -1);
-  for (std::size_t i = 0; i < starpu_ids_.size(); ++i) {
-    const int place = map.first(mpi.rank()) + static_cast<int>(i);
-    logical_[static_cast<std::size_t>(starpu_ids_[i])] = map.worker(place);
-  }
+  problem = mpi_.first_problem(problem);
+  if (problem.empty()) return;
+  const QuietStandardError quiet;
+  starpu_mpi_shutdown();
+  throw InputError(problem);
+}
+
+std::vector<bool> Session::local_workers() const {
+  std::vector<bool> local;
+  for (int worker = 0; worker < map_.workers(); ++worker) local.push_back(is_local(worker));
+  return local;
 }
 
 std::vector<int> Session::memory_nodes() const {
-  std::vector<int> nodes(static_cast<std::size_t>(map_.workers()), -1);
-  for (int worker = 0; worker < map_.workers(); ++worker) {
-    if (!is_local(worker)) continue;
-    nodes[static_cast<std::size_t>(worker)] =
-        static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(starpu_worker(worker))));
+  std::vector<int> nodes(index(map_.workers()), -1);
+  for (const int worker : map_.workers_of(mpi_.rank())) {
+    const auto starpu_id = static_cast<unsigned>(starpu_worker(worker));
+    nodes[index(worker)] = static_cast<int>(starpu_worker_get_memory_node(starpu_id));
   }
   return nodes;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/topology.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/gpu_share.hpp"
@@ -12,13 +13,15 @@
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/worker_backend.hpp"
 #include "runtime/session/worker_map.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::runtime {
 
-/// StarPU and StarPU-MPI with one CPU worker for each logical worker of this rank that is a core, bound to
-/// its core when the share has one for each; the process's other threads are then bound to the share. And
-/// with one CUDA worker (a stream) for each that is on a GPU, neighbours on the same one.
+/// StarPU and StarPU-MPI in this process, started and shut down. There is one CPU worker for each logical
+/// worker of this rank that is a core, and one CUDA worker (a stream) for each that is on a GPU, neighbours
+/// on the same GPU. When the share has a core for each worker, workers are bound to their cores, and the
+/// process's other threads to the share.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
@@ -32,13 +35,14 @@ class Session {
   [[nodiscard]] const Mpi& mpi() const { return mpi_; }
   [[nodiscard]] const WorkerMap& map() const { return map_; }
   [[nodiscard]] bool is_local(int worker) const { return map_.rank_of(worker) == mpi_.rank(); }
-  /// StarPU's number of a logical worker of this rank, and back.
+  /// By logical worker, whether it belongs to this rank.
+  [[nodiscard]] std::vector<bool> local_workers() const;
+  /// StarPU's number of a logical worker of this rank.
   [[nodiscard]] int starpu_worker(int logical) const {
-    return starpu_ids_[static_cast<std::size_t>(map_.place(logical) - map_.first(mpi_.rank()))];
+    return starpu_ids_[index(map_.slot(logical) - map_.first(mpi_.rank()))];
   }
-  [[nodiscard]] int logical_worker(int starpu_worker) const {
-    return logical_[static_cast<std::size_t>(starpu_worker)];
-  }
+  /// The logical worker of one of StarPU's; -1 for a worker that carries none.
+  [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[index(starpu_worker)]; }
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
@@ -46,27 +50,34 @@ class Session {
   [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
   /// StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
   [[nodiscard]] std::vector<int> memory_nodes() const;
-  /// What was in use on this rank's GPUs before the first step.
-  [[nodiscard]] const std::vector<DeviceMemory>& device_memory() const { return device_memory_; }
+  /// The memory in use on this rank's GPUs before the first step; the peaks are not set.
+  [[nodiscard]] const std::vector<GpuMemory>& gpu_memory() const { return gpu_memory_; }
 
-  /// What was asked for.
+  /// The policy that was asked for.
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
-  /// The policy that really runs: StarPU's word, not ours.
+  /// The policy that really runs, as StarPU tells it.
   [[nodiscard]] const std::string& policy() const { return policy_; }
   /// Our policy's core; null when another policy runs.
   [[nodiscard]] sched::PolicyCore* core() const { return core_; }
+  /// Whether the worker of each job is known before the job runs: our policy and StarPU's static controls
+  /// follow the schedule, other policies choose among the workers of the rank.
+  [[nodiscard]] bool knows_workers() const { return core_ != nullptr || choice_.binding != Binding::none; }
 
  private:
+  void start(const CoreShare& share, const GpuShare& gpus);
+  /// Collective. Sets what StarPU has started, or shuts it down and throws InputError.
+  void check_start(const GpuShare& gpus);
+
   const Mpi& mpi_;
   WorkerMap map_;
   std::optional<ProcessBinding> binding_;
   PolicyChoice choice_;
   std::string policy_;
   std::optional<CublasHandles> cublas_;
-  std::vector<DeviceMemory> device_memory_;  // by GPU
-  sched::PolicyCore* core_ = nullptr;        // StarPU's policy owns it
-  std::vector<int> starpu_ids_;
-  std::vector<int> logical_;
+  std::vector<GpuMemory> gpu_memory_;  // by GPU
+  sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
+  std::vector<int> starpu_ids_;        // by slot of this rank
+  std::vector<int> logical_;           // by StarPU worker
 };
 
 }  // namespace starpipe::runtime

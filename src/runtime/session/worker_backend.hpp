@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of a StarPU worker run on, and the memory that its GPU copies from.
+// The device that kernels of a StarPU worker run on, and host memory that GPUs copy from.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace starpipe::runtime {
 
-/// StarPU's cuBLAS handles, one a CUDA worker, for their own lifetime; between StarPU's start and its end.
-/// Nothing in builds without CUDA.
+/// StarPU's cuBLAS handles, one for each CUDA worker, during this object's lifetime. It starts after StarPU
+/// and ends before StarPU ends. Does nothing in builds without CUDA.
 class CublasHandles {
  public:
   CublasHandles();
@@ -26,8 +26,8 @@ class CublasHandles {
 void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                           model::Memory scratch) noexcept;
 
-/// Keeps memory of the host where it is (page-locked), for its own lifetime, so that copies between it and a
-/// GPU need not wait for each other.
+/// Locks pages of host memory for its own lifetime, so that copies between the memory and a GPU need not wait
+/// for each other.
 class PinnedMemory {
  public:
   explicit PinnedMemory(std::span<float> memory) : memory_(memory) {

@@ -7,21 +7,24 @@
 
 namespace starpipe::runtime {
 
-WorkerMap::WorkerMap(int workers, int ranks)
-    : ranks_(ranks), places_(static_cast<std::size_t>(workers)), workers_(places_.size()) {
-  std::iota(places_.begin(), places_.end(), 0);
-  workers_ = places_;
+WorkerMap::WorkerMap(int workers, int ranks) : ranks_(ranks), slots_(index(workers)) {
+  std::iota(slots_.begin(), slots_.end(), 0);
+  workers_ = slots_;
 }
 
-WorkerMap::WorkerMap(int ranks, std::vector<int> places)
-    : ranks_(ranks), places_(std::move(places)), workers_(places_.size(), -1) {
+WorkerMap::WorkerMap(int ranks, std::vector<int> slots)
+    : ranks_(ranks), slots_(std::move(slots)), workers_(slots_.size(), -1) {
   for (int worker = 0; worker < workers(); ++worker) {
-    const int at = place(worker);
-    if (at < 0 || at >= workers() || workers_[static_cast<std::size_t>(at)] >= 0) {
-      throw std::logic_error("two workers in one place");
-    }
-    workers_[static_cast<std::size_t>(at)] = worker;
+    const int at = slot(worker);
+    if (at < 0 || at >= workers() || workers_[index(at)] >= 0)
+      throw std::logic_error("two workers in one slot");
+    workers_[index(at)] = worker;
   }
+}
+
+std::vector<int> WorkerMap::workers_of(int rank) const {
+  const auto begin = workers_.begin() + first(rank);
+  return {begin, begin + count(rank)};
 }
 
 }  // namespace starpipe::runtime

@@ -4,32 +4,39 @@
 #include <cstdint>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::runtime {
 
-/// Where the logical workers are. Each rank has a block of places, in order, sizes equal within one; a worker
-/// has a place, that of its own number unless told otherwise.
+/// Where the logical workers are. Slots are numbered over all ranks; each rank has a block of neighbours, and
+/// blocks differ in size by one at most. A slot carries one worker, on a core or a GPU of its rank: the
+/// worker of its own number, unless told otherwise.
 class WorkerMap {
  public:
   WorkerMap(int workers, int ranks);
-  /// `places`: by worker. Throws std::logic_error unless each place is some worker's.
-  WorkerMap(int ranks, std::vector<int> places);
-  [[nodiscard]] int workers() const { return static_cast<int>(places_.size()); }
-  /// A rank's first place, and how many it has.
+  /// `slots`: by worker. Throws std::logic_error unless each slot has one worker.
+  WorkerMap(int ranks, std::vector<int> slots);
+
+  [[nodiscard]] int workers() const { return static_cast<int>(slots_.size()); }
+  /// The first slot of a rank.
   [[nodiscard]] int first(int rank) const {
     return static_cast<int>(std::int64_t{workers()} * rank / ranks_);
   }
+  /// The number of slots of a rank.
   [[nodiscard]] int count(int rank) const { return first(rank + 1) - first(rank); }
-  [[nodiscard]] int place(int worker) const { return places_[static_cast<std::size_t>(worker)]; }
-  [[nodiscard]] int worker(int place) const { return workers_[static_cast<std::size_t>(place)]; }
+  [[nodiscard]] int slot(int worker) const { return slots_[index(worker)]; }
+  [[nodiscard]] int worker(int slot) const { return workers_[index(slot)]; }
+  /// The workers of a rank, by slot.
+  [[nodiscard]] std::vector<int> workers_of(int rank) const;
   [[nodiscard]] int rank_of(int worker) const {
-    // The inverse of `first`: the last rank whose block starts at or before the place.
-    return static_cast<int>((std::int64_t{place(worker) + 1} * ranks_ - 1) / workers());
+    // The inverse of `first`: the last rank whose block starts at or before the slot.
+    return static_cast<int>((std::int64_t{slot(worker) + 1} * ranks_ - 1) / workers());
   }
 
  private:
   int ranks_;
-  std::vector<int> places_;   // by worker
-  std::vector<int> workers_;  // by place
+  std::vector<int> slots_;    // by worker
+  std::vector<int> workers_;  // by slot
 };
 
 }  // namespace starpipe::runtime

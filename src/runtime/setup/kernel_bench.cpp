@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #ifdef STARPIPE_WITH_CUDA
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
 
 #include "codelets/cuda/backend/stream_backend.hpp"
+#include "starpipe/base/require.hpp"
 #endif
 
 namespace starpipe::runtime {
@@ -32,16 +33,15 @@ class Core final : public ProfileDevice {
 
 #ifdef STARPIPE_WITH_CUDA
 
-void require(cudaError_t status, const char* what) {
-  if (status != cudaSuccess)
-    throw std::runtime_error(fmt::format("CUDA: {}: {}", what, cudaGetErrorString(status)));
+void require(cudaError_t status, std::string_view action, std::string_view object) {
+  starpipe::require(status, "CUDA", action, object, cudaGetErrorString(status));
 }
 
 class Stream final : public ProfileDevice {
  public:
   Stream() {
-    require(cudaStreamCreate(&on_.stream), "a stream");
-    if (cublasLtCreate(&on_.cublas) != CUBLAS_STATUS_SUCCESS) throw std::runtime_error("cuBLAS: no handle");
+    require(cudaStreamCreate(&on_.stream), "creating", "a stream");
+    starpipe::require(cublasLtCreate(&on_.cublas), "cuBLAS", "creating", "a handle");
     backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
   }
   ~Stream() override {
@@ -56,16 +56,17 @@ class Stream final : public ProfileDevice {
   [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
     void* memory = nullptr;
     const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
-    require(cudaMalloc(&memory, bytes), "memory");
+    require(cudaMalloc(&memory, bytes), "allocating", "memory");
     std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
-    require(cudaMemset(memory, 0, bytes), "memory");
+    require(cudaMemset(memory, 0, bytes), "zeroing", "memory");
     return owner;
   }
   void fill(std::span<float> to, std::span<const float> from) const override {
     wait();
-    require(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "a copy");
+    require(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "copying",
+            "to the GPU");
   }
-  void wait() const override { require(cudaStreamSynchronize(on_.stream), "a kernel"); }
+  void wait() const override { require(cudaStreamSynchronize(on_.stream), "running", "a kernel"); }
 
  private:
   model::cuda::Context on_{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights and gradients stay registered over the steps, so StarPU keeps what a GPU fetched of them until the
-// owner writes again. Here is decided when a copy is no longer needed. Knows no StarPU.
+// Weights and gradients stay registered over the steps, so StarPU keeps the copies that a GPU fetched of them
+// until the owner writes again. FetchedCopies tells when a copy is no longer needed.
 #pragma once
 
 #include <map>
@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
-/// The copies of lasting data on memory nodes of this rank that are neither their owner's nor main memory,
-/// where the owner is a worker of this rank. (Copies of what another rank owns, and of temporaries, are
-/// invalidated after their last reader on the rank.) Thread-safe.
+/// Copies of data that last over the steps, on GPUs of this rank: each datum belongs to another worker of the
+/// rank, with another memory node. (Copies of other ranks' data and of temporaries are invalidated after
+/// their last reader on the rank.) Thread-safe.
 class FetchedCopies {
  public:
   static constexpr int main_memory = 0;
@@ -27,21 +28,21 @@ class FetchedCopies {
   /// Before each step.
   void reset();
 
-  /// `task` has ended on its worker. The data whose copy on that worker's node no further task of the step
-  /// reads.
+  /// Call it when `task` has ended on its worker. Returns the data whose copies on that worker's node no
+  /// other task of the step will read.
   [[nodiscard]] std::vector<std::size_t> unread_after(const Task& task);
 
  private:
-  using Place = std::pair<std::size_t, int>;  // datum, node
+  using Copy = std::pair<std::size_t, int>;  // of a datum, on a memory node
 
-  [[nodiscard]] int node(int worker) const { return nodes_[static_cast<std::size_t>(worker)]; }
+  [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
   [[nodiscard]] bool is_fetched(const DataAccess& access, int worker) const;
 
   const TaskGraph& graph_;
   std::vector<int> nodes_;
-  std::map<Place, int> readers_;  // of a step
+  std::map<Copy, int> readers_;  // tasks of a step that read it
   std::mutex mutex_;
-  std::map<Place, int> left_;
+  std::map<Copy, int> left_;  // of them, the tasks that have not ended
 };
 
 }  // namespace starpipe::runtime

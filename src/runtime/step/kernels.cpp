@@ -3,11 +3,13 @@
 
 #include <vector>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::runtime {
 namespace {
 
-// The memory of a job by what it is to the stage. One a worker thread, so that its vectors keep their
-// capacity and jobs do not allocate.
+// The memory of a job, sorted by its role in the stage. Each worker thread has one such object, so that the
+// vectors keep their capacity and jobs do not allocate.
 struct JobData {
   model::ConstMemory weights;
   std::vector<model::ConstMemory> inputs;
@@ -65,7 +67,7 @@ struct JobData {
           break;
         case DataKind::master:
         case DataKind::optimizer_state:
-          break;  // no job reads them
+          break;  // only the optimizer uses them
       }
     }
   }
@@ -75,7 +77,7 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
              model::Memory scratch, const model::Backend& backend) {
   thread_local JobData job;
   job.sort(*context.graph, task, data);
-  const model::Stage& stage = context.network->stages[static_cast<std::size_t>(task.stage)];
+  const model::Stage& stage = context.network->stages[index(task.stage)];
   if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
     stage.forward(job.weights, job.inputs, job.target, {}, job.stash, scratch, backend);
   }
@@ -125,7 +127,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       backend.zero(data[0]);
       break;
     case TaskKind::close:
-      break;  // its place in the order of accesses is all
+      break;  // it only orders accesses to the accumulator
     case TaskKind::add:
       backend.add(model::Precision::fp32, data[1], data[0], data[1]);  // of weight gradients
       break;

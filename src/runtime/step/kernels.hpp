@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each task computes, on whichever backend.
+// The computations of each task, on any backend.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace starpipe::runtime {
 
-/// What the tasks of a step share.
+/// Facts that all tasks of a step share.
 struct KernelContext {
   const TaskGraph* graph = nullptr;
   const model::Network* network = nullptr;
@@ -23,7 +23,7 @@ struct KernelContext {
 /// Words of working memory that the tasks of `stage` need on the device.
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu);
 
-/// Runs `task`, or enqueues it, as the backend does. `data`: memory of `task.data`, in the same order;
+/// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
 /// `scratch`: scratch_size() words. Thread-safe for tasks that write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                 model::Memory scratch, const model::Backend& backend = model::cpu_backend()) noexcept;

@@ -9,6 +9,7 @@
 
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -42,16 +43,18 @@ Part part_of(DataKind kind) {
 
 std::uint64_t bytes_of(const Datum& datum) { return std::uint64_t{datum.size} * sizeof(float); }
 
-/// What one worker holds over time.
+/// The memory that one worker holds over time.
 class Holdings {
  public:
   void add(Part part, std::uint64_t bytes, double from, double to) {
-    // What ends when another starts does not add to it; what has no length is there all the same.
-    changes_.push_back({from, 1, part, static_cast<std::int64_t>(bytes)});
-    changes_.push_back({to, from < to ? 0 : 2, part, -static_cast<std::int64_t>(bytes)});
+    // At equal times ends come before starts, so back-to-back intervals do not overlap. An interval of length
+    // zero ends after the starts, so it counts at its instant.
+    changes_.push_back({from, Turn::start, part, static_cast<std::int64_t>(bytes)});
+    changes_.push_back(
+        {to, from < to ? Turn::end : Turn::end_of_instant, part, -static_cast<std::int64_t>(bytes)});
   }
 
-  /// When it is the most.
+  /// At the moment with the largest total.
   WorkerMemory peak() {
     std::ranges::sort(changes_, [](const Change& a, const Change& b) {
       return std::pair(a.time, a.turn) < std::pair(b.time, b.turn);
@@ -59,23 +62,24 @@ class Holdings {
     WorkerMemory now;
     WorkerMemory most;
     for (const Change& change : changes_) {
-      now.*change.part += static_cast<std::uint64_t>(change.bytes);  // modulo 2^64 for what ends
-      if (change.turn == 1 && now.total() > most.total()) most = now;
+      now.*change.part += static_cast<std::uint64_t>(change.bytes);  // modulo 2^64 for an end
+      if (change.turn == Turn::start && now.total() > most.total()) most = now;
     }
     return most;
   }
 
  private:
+  enum class Turn : std::uint8_t { end, start, end_of_instant };  // their order at equal times
   struct Change {
     double time;
-    int turn;  // at one time
+    Turn turn;
     Part part;
     std::int64_t bytes;
   };
   std::vector<Change> changes_;
 };
 
-/// Gives the tasks of a step their times, in the order in which the graph has them.
+/// Gives the tasks of a step their times, in the graph's order, and each device the data that they use.
 class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
@@ -86,7 +90,7 @@ class Accountant {
         graph_(graph),
         devices_(devices),
         written_(graph.data().size(), 0),
-        holdings_(static_cast<std::size_t>(std::ranges::max(devices)) + 1) {}
+        holdings_(index(std::ranges::max(devices)) + 1) {}
 
   std::vector<Holdings> holdings() {
     for (const Task& task : graph_.tasks()) take(task);
@@ -114,18 +118,18 @@ class Accountant {
     plan::Span time;
   };
 
-  [[nodiscard]] int device(int worker) const { return devices_[static_cast<std::size_t>(worker)]; }
+  [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
 
   void hold(std::size_t datum, int device, plan::Span time) {
-    const Datum& what = graph_.data()[datum];
-    holdings_[static_cast<std::size_t>(device)].add(part_of(what.kind), bytes_of(what), time.start, time.end);
+    const Datum& held = graph_.data()[datum];
+    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), time.start, time.end);
   }
 
   [[nodiscard]] double arrival(std::size_t datum) const {
     return written_[datum] + costs_.alpha + costs_.beta * static_cast<double>(bytes_of(graph_.data()[datum]));
   }
 
-  // A job's are those of the timeline; what is none ends as soon as all it reads is there.
+  // A job has the times of the timeline. Any other task starts and ends when its last input is there.
   [[nodiscard]] plan::Span time_of(const Task& task) const {
     if (task.job) return timeline_.spans[*task.job];
     double time = 0;
@@ -143,16 +147,17 @@ class Accountant {
   void take(const Task& task) {
     const plan::Span time = time_of(task);
     for (const auto& [datum, access] : task.data) {
-      const Datum& what = graph_.data()[datum];
-      if (device(what.worker) == device(task.worker)) {
-        if (is_temporary(what.kind)) touch(datum, task.worker, time);
+      const Datum& accessed = graph_.data()[datum];
+      if (device(accessed.worker) == device(task.worker)) {
+        if (is_temporary(accessed.kind)) touch(datum, task.worker, time);
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }
       const double sent = arrival(datum);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
       touch(datum, task.worker, {from, time.end});
-      if (is_temporary(what.kind)) touch(datum, what.worker, {from, costs_.prefetch ? sent : time.start});
+      if (is_temporary(accessed.kind))
+        touch(datum, accessed.worker, {from, costs_.prefetch ? sent : time.start});
     }
   }
 
@@ -161,7 +166,7 @@ class Accountant {
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;
   const std::vector<int>& devices_;
-  std::vector<double> written_;  // by datum: when it is there
+  std::vector<double> written_;  // by datum: when its value is ready
   std::vector<Touch> touches_;   // of temporaries and copies
   std::vector<Holdings> holdings_;
 };
@@ -170,26 +175,26 @@ class Accountant {
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline, const WorkerPlaces& places) {
+                                      const plan::Timeline& timeline, const WorkerDevices& workers) {
   const TaskGraph graph(schedule, network, optimizer);
-  std::vector<int> devices = places.devices;
+  std::vector<int> devices = workers.devices;
   if (devices.empty()) {
-    devices.resize(static_cast<std::size_t>(schedule.workers()));
+    devices.resize(index(schedule.workers()));
     std::iota(devices.begin(), devices.end(), 0);
   }
   std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph, devices).holdings();
-  std::vector<std::set<int>> stages(devices.size());  // that a worker computes
+  std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
   for (const plan::JobId id : schedule.order()) {
-    stages[static_cast<std::size_t>(schedule.compute(id))].insert(schedule.job(id).stage);
+    stages[index(schedule.compute(id))].insert(schedule.job(id).stage);
   }
   std::vector<WorkerMemory> needs;
   for (std::size_t w = 0; w < devices.size(); ++w) {
     // StarPU keeps the workspace of each stage that a worker has run.
     for (const int s : stages[w]) {
-      const model::Stage& stage = network.stages[static_cast<std::size_t>(s)];
-      const bool on_gpu = !places.on_gpu.empty() && places.on_gpu[w];
-      holdings[static_cast<std::size_t>(devices[w])].add(
-          &WorkerMemory::workspace, scratch_size(schedule, stage, on_gpu) * sizeof(float), always, forever);
+      const model::Stage& stage = network.stages[index(s)];
+      const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
+      holdings[index(devices[w])].add(&WorkerMemory::workspace,
+                                      scratch_size(schedule, stage, on_gpu) * sizeof(float), always, forever);
     }
   }
   for (Holdings& device : holdings) needs.push_back(device.peak());

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::runtime {
 namespace {
 
-// By datum, whether it is kept for backward passes: stashes, and the activations that they recompute from.
+// By datum, whether it is kept for backward passes. Stashes are; with recomputation, the activations that B
+// reads are too.
 std::vector<bool> kept(const TaskGraph& graph) {
   std::vector<bool> result(graph.data().size());
   for (const Task& task : graph.tasks()) {
@@ -35,7 +38,7 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
     case DataKind::weight_gradient:
       return &transfers.weight_gradients;
     default:
-      return nullptr;  // never leaves its worker
+      return nullptr;  // no other worker reads it
   }
 }
 
@@ -43,14 +46,14 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
 
 Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local)
     : graph_(graph),
-      workers_(static_cast<std::size_t>(workers)),
+      workers_(index(workers)),
       live_(workers_.size()),
       live_bytes_(workers_.size()),
       on_(graph.data().size()),
       copies_(graph.data().size()) {
   const std::vector<bool> is_kept = kept(graph);
   for (const Task& task : graph.tasks()) {
-    if (!local[static_cast<std::size_t>(task.worker)]) continue;
+    if (!local[index(task.worker)]) continue;
     for (const DataAccess& access : task.data) {
       if (!is_kept[access.datum] || !keeps(access)) continue;
       auto& copies = copies_[access.datum];
@@ -78,13 +81,13 @@ void Meter::reset() {
   }
 }
 
-// An activation is kept by the jobs that read it; the one that writes it does not need it.
+// Jobs that read an activation keep it; the job that writes it does not.
 bool Meter::keeps(const DataAccess& access) const {
   return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
 }
 
 void Meter::hold(std::size_t datum, Copy& copy) {
-  const auto w = static_cast<std::size_t>(copy.worker);
+  const std::size_t w = index(copy.worker);
   copy.held = true;
   if (graph_.data()[datum].kind == DataKind::stash) ++live_[w];
   live_bytes_[w] += bytes(datum);
@@ -93,7 +96,7 @@ void Meter::hold(std::size_t datum, Copy& copy) {
 }
 
 void Meter::release(std::size_t datum, Copy& copy) {
-  const auto w = static_cast<std::size_t>(copy.worker);
+  const std::size_t w = index(copy.worker);
   copy.held = false;
   if (graph_.data()[datum].kind == DataKind::stash) --live_[w];
   live_bytes_[w] -= bytes(datum);
@@ -104,8 +107,7 @@ bool Meter::receive(const DataAccess& access, int worker) {
   if (std::ranges::find(on, worker) != on.end()) return false;
   on.push_back(worker);
   if (access.access == Access::write) return false;
-  plan::Received* count =
-      received(workers_[static_cast<std::size_t>(worker)].received, graph_.data()[access.datum].kind);
+  plan::Received* count = received(workers_[index(worker)].received, graph_.data()[access.datum].kind);
   if (count == nullptr) return false;
   ++count->count;
   count->bytes += bytes(access.datum);

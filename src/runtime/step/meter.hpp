@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank's workers really did in a step: when each job ran and where, what each worker received, and
-// the stashes it held. Counted task by task as they run; stashes on the worker that w names.
+// Measurements of a step on one rank: when and where each job ran, the data that each worker received, and
+// the stashes that it held. Stashes count on the worker that w names.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,15 @@ struct JobRecord {
   double end;
 };
 
-/// What one worker received and held. Plain data.
+/// The data that one worker received, and the most that it held for backward passes. Plain data.
 struct WorkerRecord {
   plan::Transfers received;
   int peak_activations = 0;
   std::uint64_t peak_activation_bytes = 0;
 };
 
-/// Thread-safe.
+/// Counts task by task as they run. Thread-safe, except `jobs` and `workers`: they are for the time between
+/// steps.
 class Meter {
  public:
   /// `local`: whether a logical worker belongs to this rank.
@@ -36,9 +37,10 @@ class Meter {
   /// Forgets the last step.
   void reset();
 
-  /// `task` starts on logical worker `worker`, with its data there. Returns how many of them the worker had
-  /// to receive for it.
+  /// `task` starts on logical worker `worker`, and its data are there. Returns how many of the data the
+  /// worker had to receive.
   int start(const Task& task, int worker);
+  /// The task has ended. Times in seconds of this rank's clock.
   void end(const Task& task, int worker, double start_time, double end_time);
 
   [[nodiscard]] const std::vector<JobRecord>& jobs() const { return jobs_; }
@@ -46,11 +48,11 @@ class Meter {
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
 
  private:
-  // A copy on one worker of what is kept for backward passes.
+  // One worker's copy of a datum that is kept for backward passes.
   struct Copy {
     int worker;
-    int readers;  // tasks here that read it
-    int readers_left;
+    int readers;       // tasks on the worker that read it
+    int readers_left;  // of them, the tasks that have not ended in this step
     bool held = false;
   };
 
@@ -68,8 +70,8 @@ class Meter {
   std::vector<WorkerRecord> workers_;
   std::vector<int> live_;                  // stashes, by worker
   std::vector<std::uint64_t> live_bytes_;  // by worker
-  std::vector<std::vector<int>> on_;       // by datum: workers that have it, its writer first
-  std::vector<std::vector<Copy>> copies_;  // by datum; only what is kept, on local workers
+  std::vector<std::vector<int>> on_;       // by datum: workers that have it, the writer first
+  std::vector<std::vector<Copy>> copies_;  // by datum: on local workers, of data that are kept
 };
 
 }  // namespace starpipe::runtime

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -60,11 +61,9 @@ class TaskGraph::Builder {
 
   [[nodiscard]] std::size_t find(const Key& key) const { return numbers_.at(key); }
 
-  [[nodiscard]] const model::Stage& stage(int s) const {
-    return network_.stages[static_cast<std::size_t>(s)];
-  }
+  [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
 
-  // Weights, optimizer state and gradient accumulators of a stage, and the tasks that zero the latter.
+  // Weights, optimizer state and gradient accumulators of a stage, and the tasks that zero the accumulators.
   void persistent(int s) {
     const std::size_t size = stage(s).parameter_size();
     if (size == 0) return;
@@ -124,7 +123,7 @@ class TaskGraph::Builder {
       task.data.push_back({at->second, Access::read});
   }
 
-  // What the host fills before the step, on each worker that reads it.
+  // A datum that the host fills before the step, one for each worker that reads it.
   void read_from_host(Task& task, DataKind kind, int s, int b, std::size_t size) {
     const Key key = {kind, s, b, task.worker};
     const auto at = numbers_.find(key);
@@ -132,7 +131,7 @@ class TaskGraph::Builder {
         {at != numbers_.end() ? at->second : add(key, {kind, s, b, task.worker, size}), Access::read});
   }
 
-  // What F is computed from, the weights apart.
+  // The inputs of F, except the weights.
   void read_inputs(const plan::Job& j, Task& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
@@ -165,7 +164,7 @@ class TaskGraph::Builder {
     const model::Stage& st = stage(s);
     if (schedule_.recompute()) {
       read_inputs(j, task);
-      read(task, {DataKind::loss, s, b, 0});  // of the sink: else nothing would make its B wait for its F
+      read(task, {DataKind::loss, s, b, 0});  // of the sink: makes its B wait for its F
       write_stash(j, task);
     } else {
       read(task, {DataKind::stash, s, b, 0});
@@ -191,7 +190,7 @@ class TaskGraph::Builder {
   void update(int s) {
     if (stage(s).parameter_size() == 0) return;
     const auto gradient = [&](int worker) { return find({DataKind::weight_gradient, s, -1, worker}); };
-    // Accumulating tasks may share the datum, so what reads the sum must follow a task that does not.
+    // Accumulating tasks may share the datum; `close` does not, so that readers of the sum follow it.
     for (const int worker : plan::gradient_workers(schedule_, s)) {
       graph_.tasks_.push_back(
           {TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});

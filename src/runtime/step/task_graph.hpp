@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step as tasks over data, before StarPU sees it: what the engine inserts and the meter
-// counts. Knows no StarPU and no MPI.
+// One training step as tasks over data: the engine inserts these tasks into StarPU, and the meter counts
+// them.
 #pragma once
 
 #include <cstddef>
@@ -16,28 +16,29 @@
 namespace starpipe::runtime {
 
 enum class DataKind : std::uint8_t {
-  weights,          // as passes read them; one a holder; lives across steps
-  master,           // the parameters as floats, where `weights` are not; one a holder; lives across steps
-  optimizer_state,  // one a holder; lives across steps
-  weight_gradient,  // accumulator, one a worker that runs W or BW, and one a holder; lives across steps
-  input,            // of a source, one a worker that reads it; filled by the host before the step
+  weights,          // in the precision that passes read; one for each holder; lasts over the steps
+  master,           // the parameters in fp32, when `weights` are in bf16; as `weights`
+  optimizer_state,  // as `weights`
+  weight_gradient,  // accumulator, one for each worker that runs W or BW and each holder; lasts over the
+                    // steps
+  input,            // of a source, one for each worker that reads it; the host fills it before the step
   target,           // of the sink, likewise
-  loss,             // read by the host after the step
-  activation,       // the rest is written once a step and dropped after its last reader
+  loss,             // the host reads it after the step
+  activation,       // this kind and the next ones are written once a step and dropped after their last reader
   stash,
   gradient,
   gradient_stash,
 };
 
-/// Whether the host provides the memory (and may read it between steps), or StarPU allocates it when the
-/// datum is first written and frees it after the last reader.
+/// Whether StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
+/// host provides the memory, and may read it between steps.
 constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation; }
 
-/// A piece of data of the step. It has one writer: the worker that owns it.
+/// A piece of data of the step. Only one worker writes it: its owner.
 struct Datum {
   DataKind kind;
-  int stage;         // of an activation or gradient: the stage whose output it is, or the gradient of
-  int microbatch;    // -1 for what lives across steps
+  int stage;         // an activation is the output of this stage, a gradient is that output's gradient
+  int microbatch;    // -1 for data that last over the steps
   int worker;        // the logical worker that owns it
   std::size_t size;  // words of 4 bytes
 };
@@ -46,7 +47,7 @@ enum class Access : std::uint8_t {
   read,
   write,
   update,      // read and write
-  accumulate,  // add to it; order among accumulating tasks is the policy's. A `close` task ends them.
+  accumulate,  // add to it, in any order that the policy chooses, until a `close` task
 };
 
 enum class TaskKind : std::uint8_t { zero, F, B, W, BW, close, add, copy, optimize };
@@ -74,7 +75,7 @@ struct Task {
 /// jobs follow in topological order; then accumulators are closed, gradients are reduced and the holders'
 /// optimizers run.
 ///
-/// With recomputation it is B, or BW, that writes the stash: it reads what F read and computes F again first.
+/// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine on StarPU and StarPU-MPI, on any number of ranks: it trains as the reference does, whatever
-// the schedule, bit by bit as the schedule says when that is ordered, and what it measures is what `plan`
-// predicts. Every test is collective, so nothing may return before what other ranks wait for.
+// The engine on StarPU and StarPU-MPI, on any number of ranks. Under any schedule it trains as the reference
+// does; under an ordered schedule it gives the same bits as the tasks one after the other; its measurements
+// equal the predictions of `plan`. Every test is collective: no rank may return early from a test.
 //
-// --workers=N (4): logical workers. --device=cpu|cuda|mixed: what they are. --policy=NAME: the scheduling
-// policy. --stall=yes: no tests; rank 1 stops answering, for fault_test.py.
+// --workers=N (4): logical workers. --device=cpu|cuda|mixed: their devices. --policy=NAME: the scheduling
+// policy. --slots=linear|reversed: the workers' slots. --stall=yes: no tests; rank 1 stops answering, for
+// fault_test.py.
 #include "runtime/engine/engine.hpp"
 
 #include <chrono>
@@ -19,7 +20,8 @@
 #include "runtime/networks.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/session/core_share.hpp"
-#include "runtime/session/rank_mapping.hpp"
+#include "runtime/session/gpu_share.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
@@ -40,7 +42,7 @@ const model::OptimizerConfig sgd = {
     .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 const RuntimeConfig patient = {.timeout = 1000};
 
-/// What a run gave; all but the losses and bytes on rank 0 only.
+/// The results of a run; on rank 0 only, except losses and bytes.
 struct Outcome {
   std::vector<Floats> losses;  // by step and micro-batch
   std::vector<Floats> gradients;
@@ -72,8 +74,8 @@ Outcome train(const Schedule& schedule, const model::Network& network,
   return run;
 }
 
-/// In bf16, sums of gradients that another order changes in their last bits may round a weight the other way,
-/// by 2^-8 of itself at most, for the next step.
+/// Another order of additions changes the last bits of a gradient. In bf16 a weight may then be rounded the
+/// other way, a change of 2^-8 of the weight at most.
 double tolerance_of(const model::Network& network) {
   return network.config.precision == model::Precision::bf16 ? 1.0 / 256 : 1e-5;
 }
@@ -85,7 +87,7 @@ void expect_trained(const Outcome& run, const Schedule& schedule, const model::N
   const auto reference =
       model::train_reference(network, data, optimizer, start_values(network), schedule.microbatches(), steps);
   for (std::size_t step = 0; step < run.losses.size(); ++step) {
-    ASSERT_EQ(run.losses[step].size(), static_cast<std::size_t>(schedule.microbatches()));
+    ASSERT_EQ(run.losses[step].size(), index(schedule.microbatches()));
     double mean = 0;
     for (const float loss : run.losses[step]) mean += static_cast<double>(loss) / schedule.microbatches();
     EXPECT_NEAR(mean, reference.losses[step], (step == 0 ? 1e-5 : tolerance) * reference.losses[step])
@@ -96,8 +98,8 @@ void expect_trained(const Outcome& run, const Schedule& schedule, const model::N
   expect_close(run.parameters, reference.parameters, tolerance, "parameters");
 }
 
-// The ordered discipline fixes the order of every sum: the tasks one after the other give the same bits, and
-// so do 1, 2 and 4 ranks.
+// The ordered discipline fixes the order of every sum. So the engine gives the same bits as the tasks one after
+// the other, on 1, 2 and 4 ranks.
 void expect_same_bits(const Outcome& run, const Schedule& schedule, const model::Network& network,
                       const model::OptimizerConfig& optimizer, const model::Dataset& data) {
   SequentialRun sequential(schedule, network, optimizer, start_values(network));
@@ -165,7 +167,7 @@ void expect_below_limits(const Outcome& run, const Schedule& schedule) {
   }
 }
 
-/// Runs it and checks all that must hold for any schedule.
+/// Runs the schedule and checks everything that must hold for any schedule.
 Outcome expect_sound(const Schedule& schedule, const model::Network& network, int steps) {
   EXPECT_EQ(plan::check(schedule).problem, "");
   std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
@@ -192,7 +194,7 @@ TEST(Engine, NamedSchedulesOrdered) {
   }
 }
 
-// Weights that are read as bf16 and updated as fp32, on every way that data takes.
+// Passes read weights in bf16, the optimizer updates them in fp32. The schedules send data in every way.
 TEST(Engine, Bf16) {
   constexpr auto bf16 = model::Precision::bf16;
   const model::Network gpt = tiny_gpt(workers(), bf16);
@@ -219,7 +221,7 @@ TEST(Engine, Bf16) {
   }
 }
 
-// The same bits as without, and less to hold.
+// Recomputation gives the same bits as without, and workers hold less.
 TEST(Engine, Recomputation) {
   std::uint64_t bytes_with = 0;
   std::uint64_t bytes_without = 0;
@@ -237,7 +239,8 @@ TEST(Engine, Recomputation) {
       bytes_without += kept.peak_activation_bytes[w];
     }
   }
-  // Of all schedules: a worker with the embedding, whose stash is small, may hold more than without.
+  // Summed over all schedules: a worker with the embedding, whose stash is small, may hold more than without
+  // recomputation.
   if (bytes_without > 0) {
     EXPECT_LT(bytes_with, bytes_without);
   }
@@ -271,7 +274,7 @@ TEST(Engine, NamedSchedulesBounded) {
   for (const NamedCase& c : named_cases(workers(), 4)) {
     for (const Schedule& named : {c.schedule, split(c.schedule)}) {
       SCOPED_TRACE(named.name());
-      // With room for one stash, each worker does one after the other: timing does not matter.
+      // With room for one stash, each worker runs its micro-batches one after the other: timing does not matter.
       const Schedule tight = named.with(Discipline::bounded, smallest_limits(named));
       const Outcome run = expect_sound(tight, c.network, 2);
       expect_below_limits(run, tight);
@@ -337,7 +340,7 @@ TEST(Engine, ReplicasAreTheSingleCopy) {
   expect_close(replicas.parameters, single.parameters, 1e-5, "parameters");
 }
 
-// With a large epsilon AdamW does not make a step of full size from the rounding of a gradient that is zero.
+// A large epsilon: else AdamW would make a full step from the rounding error of a gradient that is zero.
 TEST(Engine, AdamW) {
   const model::OptimizerConfig adamw = {
       .kind = "adamw", .learning_rate = 1e-2, .weight_decay = 0.1, .epsilon = 1e-2};
@@ -390,8 +393,8 @@ TEST(Engine, StagesWithoutParameters) {
   }
 }
 
-// What the engine keeps accumulators on a GPU by: StarPU evicts no datum from a node that it is to be written
-// through to. Main memory is the only node here, but for data without a home the rules are the same there.
+// The engine keeps accumulators on a GPU by their write-through mask: StarPU evicts no datum from a node in the
+// mask. Main memory is the only node here, but for data without a home its rules are those of a GPU's node.
 TEST(Engine, WhatIsWrittenThroughToANodeIsNotEvictedFromIt) {
   starpu_data_handle_t registered = nullptr;
   starpu_vector_data_register(&registered, -1, 0, 1000, sizeof(float));
@@ -403,8 +406,8 @@ TEST(Engine, WhatIsWrittenThroughToANodeIsNotEvictedFromIt) {
   EXPECT_EQ(starpu_data_can_evict(registered, STARPU_MAIN_RAM, STARPU_FETCH), 0);
 }
 
-// After a step StarPU holds the workers' scratch memory and nothing else: activations, stashes and fetched
-// weights have been given back.
+// After a step StarPU holds only the workers' scratch memory: activations, stashes and fetched weights are
+// freed.
 TEST(Engine, NothingIsLeftInMemory) {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
@@ -417,7 +420,7 @@ TEST(Engine, NothingIsLeftInMemory) {
       std::size_t scratch = 0;
       for (const model::Stage& stage : network.stages)
         scratch += scratch_size(schedule, stage, session->on_gpus()) * sizeof(float);
-      scratch *= static_cast<std::size_t>(session->map().count(session->mpi().rank()));
+      scratch *= index(session->map().count(session->mpi().rank()));
       Engine engine(*session, schedule, network, sgd, start_values(network), patient);
       for (int step = 0; step < 20; ++step) {
         engine.run_step(step, *data);
@@ -428,7 +431,7 @@ TEST(Engine, NothingIsLeftInMemory) {
   }
 }
 
-// Not even where only one task is in flight, on all ranks together.
+// Even when each rank has only one task in flight.
 TEST(Engine, TheSubmissionWindowChangesNothing) {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
@@ -452,7 +455,7 @@ TEST(Engine, ThePolicyIsTheOneThatWasAskedFor) {
   EXPECT_EQ(our_policy(), session->policy() == "starpipe");
 }
 
-/// Rank 0 waits for a rank 1 that never comes; the watchdog must end both. Returns only if it does not.
+/// Rank 0 waits for rank 1, which never comes; the watchdog must end both. Returns only if the watchdog fails.
 int stall() {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
@@ -484,10 +487,10 @@ int run(int argc, char** argv) {
     return 77;
   }
   WorkerMap map(count, mpi.ranks());
-  if (option(argc, argv, "--places", "linear") == "reversed") {
-    std::vector<int> places;
-    for (int worker = 0; worker < map.workers(); ++worker) places.push_back(map.workers() - 1 - worker);
-    map = WorkerMap(mpi.ranks(), std::move(places));
+  if (option(argc, argv, "--slots", "linear") == "reversed") {
+    std::vector<int> slots;
+    for (int worker = 0; worker < map.workers(); ++worker) slots.push_back(map.workers() - 1 - worker);
+    map = WorkerMap(mpi.ranks(), std::move(slots));
   }
   const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config),
                         share_gpus(mpi, map, config));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run holds: under the bounded discipline never more stashes than the limits allow, whatever the
-// schedule, and after 1,000 steps no more memory than after 100. Collective, like engine_test.cpp.
+// The memory of a run: under the bounded discipline a worker never holds more stashes than its limit, whatever
+// the schedule, and a run takes no more memory after 1,000 steps than after 100. Collective, like
+// engine_test.cpp.
 #include <cstdint>
 #include <fstream>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/session/core_share.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
@@ -39,7 +41,7 @@ bool is_root() { return mpi->rank() == 0; }
 const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.01};
 const RuntimeConfig patient = {.timeout = 100};
 
-/// StarPU with that many logical workers over all ranks, whatever the machine's cores.
+/// StarPU with `workers` logical workers over all ranks, whatever the number of the machine's cores.
 Session start(int workers) {
   RuntimeConfig config;
   config.workers_per_core = workers;
@@ -61,11 +63,11 @@ std::optional<Schedule> draw_named(Random& random, int workers) {
     const Schedule schedule = plan::make_schedule(entry.name, request);
     return chance(random, 0.5) ? split(schedule) : schedule;
   } catch (const InputError&) {
-    return std::nullopt;  // it has no answer to these numbers
+    return std::nullopt;  // the schedule does not exist for these numbers
   }
 }
 
-/// w and n as no one would have written them.
+/// A schedule with random w and n.
 std::optional<Schedule> draw_any(Random& random, int workers) {
   const plan::ScheduleSpec spec = plan::testing::random_spec(
       random, {.max_workers = workers, .one_worker_a_stash = true, .sound_priority = 0.5});
@@ -73,7 +75,7 @@ std::optional<Schedule> draw_any(Random& random, int workers) {
   return Schedule(spec);
 }
 
-/// Either, within limits that `check` accepts, few of them with room to spare.
+/// One or the other, with limits that `check` accepts and that are mostly tight.
 Schedule draw_bounded(Random& random, int workers) {
   for (;;) {
     const auto drawn = chance(random, 0.5) ? draw_named(random, workers) : draw_any(random, workers);
@@ -83,10 +85,10 @@ Schedule draw_bounded(Random& random, int workers) {
   }
 }
 
-/// No order of the jobs of one micro-batch holds less than all of its stages on a worker.
+/// Every order of jobs needs room for all stages of one micro-batch that a worker computes.
 void expect_smaller_limits_refused(const Schedule& schedule, Random& random) {
   const std::vector<int> least = smallest_limits(schedule);
-  const auto w = static_cast<std::size_t>(between(random, 0, schedule.workers() - 1));
+  const auto w = index(between(random, 0, schedule.workers() - 1));
   std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
   limits[w] = least[w] - 1;
   const std::string problem = plan::check(schedule.with(Discipline::bounded, limits)).problem;
@@ -113,7 +115,7 @@ TEST_P(BoundedMemory, NeverPassesTheLimit) {
     const Schedule schedule = draw_bounded(random, workers);
     SCOPED_TRACE(::testing::Message() << "case " << i << ", " << schedule.name());
     expect_smaller_limits_refused(schedule, random);
-    // As train and compare run it: decided once.
+    // train and compare run the schedule with an order that is decided once.
     const plan::Costs costs = plan::testing::random_costs(random, schedule.stages());
     const Schedule decided = plan::ordered_as_simulated(schedule, costs);
     EXPECT_EQ(plan::check(decided).problem, "");
@@ -131,12 +133,12 @@ TEST_P(BoundedMemory, NeverPassesTheLimit) {
     if (HasFailure()) return;
   }
   if (is_root()) {
-    EXPECT_GT(at_limit, cases / 4) << "limits that bind nobody test little";
+    EXPECT_GT(at_limit, cases / 4) << "limits that no worker reaches test little";
   }
 }
 
-// As train and compare build it: `simulate` decides with the FLOPs, or with emulated times, some of them
-// zero.
+// train and compare decide the order by `simulate`, with the FLOPs or with emulated times. Some times are zero
+// here.
 TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
   const int workers = GetParam();
   if (workers < mpi->ranks()) GTEST_SKIP() << "a worker a rank at least";
@@ -185,8 +187,8 @@ INSTANTIATE_TEST_SUITE_P(OnWorkers, BoundedMemory, ::testing::Range(1, 7),
 /// Bytes of this process.
 struct Memory {
   std::size_t resident = 0;
-  std::size_t heap = 0;    // that malloc has given out; zero under sanitizers
-  std::size_t starpu = 0;  // that StarPU has allocated for data
+  std::size_t heap = 0;    // given out by malloc; zero under sanitizers
+  std::size_t starpu = 0;  // allocated by StarPU for data
 };
 
 Memory memory_now() {
@@ -198,7 +200,7 @@ Memory memory_now() {
           .starpu = starpu_memory_get_used(STARPU_MAIN_RAM)};
 }
 
-// A leak of 100 bytes a step, some 20 to 60 tasks, would show.
+// A leak of 100 bytes a step would show; a step has 20 to 60 tasks.
 TEST(Memory, IsFlatOverAThousandSteps) {
   constexpr int workers = 2;
   const Session session = start(workers);
@@ -220,7 +222,7 @@ TEST(Memory, IsFlatOverAThousandSteps) {
     const Memory late = memory_now();
     EXPECT_LE(late.heap, early.heap + 90'000);
     EXPECT_EQ(late.starpu, early.starpu);
-#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while
+#ifndef __SANITIZE_ADDRESS__  // the address sanitizer keeps freed memory for a while
     EXPECT_LE(late.resident, early.resident + 1'000'000);
 #endif
   }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks share the cores of a host, on hosts that hwloc makes up.
+// Ranks share the cores of a host; the hosts are hwloc's synthetic ones.
+#include "runtime/hardware/hardware.hpp"
+
 #include <cstdlib>
 #include <random>
 #include <set>
 
 #include <gmock/gmock.h>
 
-#include "runtime/hardware/topology.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -20,7 +22,7 @@ const Topology& server() {
   return topology;
 }
 
-std::vector<CoreShare> shares(const Topology& topology, const std::vector<Tenant>& ranks) {
+std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOnHost>& ranks) {
   std::vector<CoreShare> all;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) all.push_back(topology.share(ranks, rank));
   return all;
@@ -34,10 +36,10 @@ TEST(Cores, CountWhenOneOfTheirThreadsIsThere) {
 }
 
 TEST(Share, ARankAloneHasThemAll) {
-  const CoreShare share = server().share(std::vector<Tenant>{{"0-15", 7}}, 0);
+  const CoreShare share = server().share(std::vector<RankOnHost>{{"0-15", 7}}, 0);
   EXPECT_EQ(share.binding, "0-15");
   EXPECT_EQ(share.cores, 8);
-  EXPECT_FALSE(share.crowded());
+  EXPECT_FALSE(share.oversubscribed());
   EXPECT_THAT(share.worker_pus, ElementsAre(0, 2, 4, 6, 8, 10, 12));
 }
 
@@ -66,14 +68,14 @@ TEST(Share, WhatSlurmGaveIsRespected) {
   EXPECT_EQ(bound[1].cores, 2);
 
   // Second threads only, with a hole: StarPU itself does not do holes.
-  const CoreShare odd = server().share(std::vector<Tenant>{{"1,5,9", 2}}, 0);
+  const CoreShare odd = server().share(std::vector<RankOnHost>{{"1,5,9", 2}}, 0);
   EXPECT_EQ(odd.binding, "1,5,9");
   EXPECT_THAT(odd.worker_pus, ElementsAre(1, 5));
 }
 
 TEST(Share, WithoutACoreForEachAllFloat) {
   for (const CoreShare& share : shares(server(), {{"0-7", 2}, {"0-7", 2}})) {  // and two MPI threads
-    EXPECT_TRUE(share.crowded());
+    EXPECT_TRUE(share.oversubscribed());
     EXPECT_EQ(share.binding, "0-7");
     EXPECT_THAT(share.worker_pus, IsEmpty());
   }
@@ -98,15 +100,15 @@ TEST(Share, NoCoreIsTwoRanks) {
   for (int i = 0; i < 200; ++i) {
     const int cores = up_to(64);
     const Topology topology("package:1 core:" + std::to_string(cores) + " pu:1");
-    std::vector<Tenant> ranks(static_cast<std::size_t>(up_to(8)));
-    for (Tenant& rank : ranks) rank = {"0-" + std::to_string(cores - 1), up_to(8)};
+    std::vector<RankOnHost> ranks(index(up_to(8)));
+    for (RankOnHost& rank : ranks) rank = {"0-" + std::to_string(cores - 1), up_to(8)};
     std::set<unsigned> taken;
     int total = 0;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const CoreShare share = topology.share(ranks, rank);
-      if (share.crowded()) continue;
+      if (share.oversubscribed()) continue;
       ++divided;
-      ASSERT_EQ(share.worker_pus.size(), static_cast<std::size_t>(ranks[rank].workers));
+      ASSERT_EQ(share.worker_pus.size(), index(ranks[rank].workers));
       for (const unsigned pu : share.worker_pus) EXPECT_TRUE(taken.insert(pu).second) << pu;
       EXPECT_GT(topology.cores(share.binding), ranks[rank].workers) << "one for the MPI thread";
       total += topology.cores(share.binding);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Machines with GPUs for the tests: hwloc's synthetic descriptions know none, so they go through its XML.
+// Machines with GPUs for the tests, as hwloc's XML: its synthetic descriptions have no GPUs.
 #pragma once
 
 #include <filesystem>
@@ -14,10 +14,10 @@
 
 namespace starpipe::runtime::testing {
 
-/// GPUs, two below each PCIe switch, the switches of a package below one host bridge.
+/// A machine with GPUs: two below each PCIe switch, and all switches of a package below one host bridge.
 struct Machine {
   std::string cpus = "package:2 [numa] core:8 pu:1";
-  /// By package: the CUDA number of each of its GPUs; -1 for one that hwloc has no CUDA device for.
+  /// By package: the CUDA number of each of its GPUs; -1 where hwloc has no CUDA device for the GPU.
   std::vector<std::vector<int>> gpus;
   /// CUDA numbers of two GPUs, and MB/s.
   std::vector<std::tuple<int, int, int>> nvlinks = {};
@@ -43,7 +43,7 @@ inline std::string cpus_xml(const std::string& synthetic) {
   return xml;
 }
 
-/// What hangs on one package; `id` numbers hwloc's objects.
+/// The PCI devices of one package; `id` numbers hwloc's objects.
 inline std::string devices_xml(const std::vector<int>& gpus, std::size_t package, int& id) {
   const auto object = [&id](const std::string& rest) {
     return "<object type=\"" + rest + " gp_index=\"" + std::to_string(id++) + "\"";
@@ -99,7 +99,7 @@ inline std::string nvlinks_xml(const Machine& machine, const std::string& device
          std::to_string(values.size()) + "\">" + values + "</u64values>\n</distances2>\n";
 }
 
-/// As `lstopo FILE.xml` writes it.
+/// The machine, as `lstopo FILE.xml` would write it.
 inline std::string machine_xml(const Machine& machine) {
   std::string xml = cpus_xml(machine.cpus);
   std::string devices;
@@ -119,7 +119,7 @@ inline std::string machine_xml(const Machine& machine) {
   return xml;
 }
 
-/// A file of its own for the test's lifetime.
+/// A temporary file with the machine, for its own lifetime.
 class MachineFile {
  public:
   explicit MachineFile(const Machine& machine, const std::string& name = "machine.xml")

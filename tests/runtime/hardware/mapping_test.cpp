@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers on devices: what hwloc says of machines that the test makes up, and the best mapping there.
+// Where devices are on machines that the test makes up, as hwloc tells it, and the best mapping of workers.
+#include "runtime/hardware/mapping.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -10,11 +12,12 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include "runtime/hardware/gpu_division.hpp"
 #include "runtime/hardware/link.hpp"
+#include "runtime/hardware/locality.hpp"
 #include "runtime/hardware/machines.hpp"
-#include "runtime/hardware/topology.hpp"
-#include "runtime/session/rank_mapping.hpp"
 #include "runtime/session/worker_map.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 
@@ -28,7 +31,7 @@ using ::testing::SizeIs;
 
 std::vector<Device> gpus_of(const Machine& machine, const std::string& host = "") {
   const MachineFile file(machine);
-  std::vector<Device> gpus = Topology::from_file(file.path()).gpus();
+  std::vector<Device> gpus = find_gpus(Topology::from_file(file.path()));
   for (Device& gpu : gpus) gpu.host = host;
   std::ranges::sort(gpus, {}, &Device::number);
   return gpus;
@@ -45,12 +48,11 @@ std::vector<plan::Traffic> traffic_of(const char* name, int workers, int microba
 std::vector<Device> mapped(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   std::vector<Device> by_worker;
   for (const int device : map_workers(devices, traffic))
-    by_worker.push_back(devices[static_cast<std::size_t>(device)]);
+    by_worker.push_back(devices[index(device)]);
   return by_worker;
 }
 
-/// By worker: a GPU of the machine, in the order of their numbers, or a core near them, as a rank that has
-/// the machine alone gets them.
+/// By worker, for a rank that has the machine alone: its GPU, in the order of their numbers, or its core.
 std::vector<Device> mixed_of(const Machine& machine, const std::vector<bool>& on_gpu,
                              const std::string& host = "") {
   const MachineFile file(machine);
@@ -61,9 +63,9 @@ std::vector<Device> mixed_of(const Machine& machine, const std::vector<bool>& on
   for (std::size_t place = 0; place < gpus.size(); ++place) {
     if (on_gpu[place]) gpus[place] = *next++;
   }
-  const std::vector<Tenant> alone = {{topology.binding(), static_cast<int>(on_gpu.size())}};
-  const CoreShare share = topology.near_gpus(topology.share(alone, 0), gpus);
-  std::vector<Device> devices = devices_of(topology, share, gpus, static_cast<int>(on_gpu.size()));
+  const std::vector<RankOnHost> alone = {{topology.binding(), static_cast<int>(on_gpu.size())}};
+  const CoreShare share = near_gpus(topology, topology.share(alone, 0), gpus);
+  std::vector<Device> devices = slot_devices(topology, share, gpus, static_cast<int>(on_gpu.size()));
   for (Device& device : devices) device.host = host;
   return devices;
 }
@@ -80,7 +82,7 @@ std::vector<DeviceKind> kinds_of(std::span<const Device> devices) {
   return kinds;
 }
 
-/// Like devices, in turn.
+/// Shuffles the devices of each kind among themselves.
 std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_64& random) {
   for (std::size_t w = 1; w < devices.size(); ++w) {
     const std::size_t other = random() % (w + 1);
@@ -89,7 +91,7 @@ std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_
   return devices;
 }
 
-/// The least over all mappings that leave cores to workers on cores, and GPUs to the others.
+/// The least cost over all mappings that give each worker a device of its own kind.
 double least_seconds(const std::vector<Device>& devices, std::span<const plan::Traffic> traffic) {
   std::vector<std::size_t> order(devices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -103,12 +105,12 @@ double least_seconds(const std::vector<Device>& devices, std::span<const plan::T
   return least;
 }
 
-/// How many pairs of workers that talk do so over such a link.
+/// How many pairs of workers exchange data over a link of this kind.
 int pairs_over(LinkKind kind, std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   std::set<std::pair<int, int>> pairs;
   for (const plan::Traffic& pair : traffic) {
-    const Link link = link_between(devices[static_cast<std::size_t>(pair.from)],
-                                   devices[static_cast<std::size_t>(pair.to)]);
+    const Link link = link_between(devices[index(pair.from)],
+                                   devices[index(pair.to)]);
     if (link.kind == kind) pairs.insert(std::minmax(pair.from, pair.to));
   }
   return static_cast<int>(pairs.size());
@@ -124,12 +126,12 @@ TEST(Gpus, AreThoseOfNvidiaOrWithACudaDevice) {
   EXPECT_EQ(gpus[0].numa, "0");
   EXPECT_EQ(gpus[2].numa, "1");
   EXPECT_THAT(gpus[0].bridges, ElementsAre("host 0000:10", "0000:00:00.0"));
-  // Without CUDA's word, by address.
+  // Without CUDA devices, GPUs are numbered by address.
   const auto unnamed = gpus_of({.gpus = {{-1, -1}, {-1}}});
   ASSERT_THAT(unnamed, SizeIs(3));
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(unnamed[static_cast<std::size_t>(i)].number, i);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(unnamed[index(i)].number, i);
   EXPECT_EQ(unnamed[0].pci, gpu_address(0, 0));
-  EXPECT_THAT(Topology("package:2 core:2 pu:1").gpus(), IsEmpty());
+  EXPECT_THAT(find_gpus(Topology("package:2 core:2 pu:1")), IsEmpty());
 }
 
 TEST(Gpus, LinksAreWhatLiesBetweenThem) {
@@ -172,17 +174,17 @@ TEST(Gpus, NvlinksHaveTheirBandwidth) {
 
 TEST(Cores, LinksAreCachesAndNodes) {
   const Topology topology("package:2 [numa] l3:2 core:4 pu:2");
-  const CoreShare share = topology.share(std::vector<Tenant>{{"0-31", 15}}, 0);
-  const auto cores = topology.cores_of(share, 15);
+  const CoreShare share = topology.share(std::vector<RankOnHost>{{"0-31", 15}}, 0);
+  const auto cores = core_devices(topology, share, 15);
   ASSERT_THAT(cores, SizeIs(15));
   EXPECT_EQ(cores[3].name, "core 3");
   EXPECT_EQ(cores[3].number, 6) << "its first PU";
   EXPECT_EQ(link_between(cores[0], cores[3]).kind, LinkKind::cache);
   EXPECT_EQ(link_between(cores[0], cores[4]).kind, LinkKind::numa);
   EXPECT_EQ(link_between(cores[0], cores[8]).kind, LinkKind::host);
-  // Floating workers have no core, but a node where their rank stays in one.
-  const CoreShare crowded = topology.share(std::vector<Tenant>{{"0-7", 8}}, 0);
-  const auto floating = topology.cores_of(crowded, 8);
+  // Floating workers have no core; they have a NUMA node when their rank stays within one.
+  const CoreShare oversubscribed = topology.share(std::vector<RankOnHost>{{"0-7", 8}}, 0);
+  const auto floating = core_devices(topology, oversubscribed, 8);
   EXPECT_EQ(floating[0].number, -1);
   EXPECT_EQ(link_between(floating[0], floating[1]).kind, LinkKind::numa) << "not the same device";
 }
@@ -272,14 +274,14 @@ TEST(Mapping, StaysLinearWhereNothingIsBetter) {
 }
 
 TEST(Mapping, EightGpusOnTwoNodesCrossOnce) {
-  // CUDA numbers them in turn.
+  // CUDA numbers the GPUs of the two packages in turn.
   const auto gpus = gpus_of({.gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}});
   const auto traffic = traffic_of("1f1b", 8);
   EXPECT_EQ(pairs_over(LinkKind::host, gpus, traffic), 7) << "linear";
   const auto best = mapped(gpus, traffic);
   EXPECT_EQ(pairs_over(LinkKind::host, best, traffic), 1);
   EXPECT_EQ(pairs_over(LinkKind::pcie_switch, best, traffic), 4);
-  // A ring of chunks must cross twice; in a V the first worker meets the last only as itself.
+  // A ring of chunks must cross between the packages twice; a V only once.
   const auto ring = traffic_of("interleaved-1f1b", 8);
   EXPECT_EQ(pairs_over(LinkKind::host, mapped(gpus, ring), ring), 2);
   const auto v = traffic_of("v-half", 8);
@@ -319,8 +321,8 @@ TEST(Mapping, TwoNodesCrossTheNetworkOnce) {
 
 TEST(Mapping, CoresOfPairsThatTalk) {
   const Topology topology("package:2 [numa] core:5 pu:1");
-  const CoreShare share = topology.share(std::vector<Tenant>{{"0-9", 8}}, 0);
-  const auto cores = topology.cores_of(share, 8);
+  const CoreShare share = topology.share(std::vector<RankOnHost>{{"0-9", 8}}, 0);
+  const auto cores = core_devices(topology, share, 8);
   std::vector<plan::Traffic> traffic;  // 0 with 7, 1 with 6, ...
   for (int w = 0; w < 4; ++w) traffic.push_back({w, 7 - w, {1, 100}});
   EXPECT_EQ(pairs_over(LinkKind::host, cores, traffic), 3);
@@ -339,7 +341,7 @@ TEST(Mapping, WithoutBytesMessagesCount) {
 // ---- cores and GPUs together ----
 
 TEST(Mixed, CoresAreNearTheGpusOfTheirPartOfTheMachine) {
-  // Worker 3 is next to the GPUs of both nodes; the one before is as near.
+  // Worker 1 is as near to the GPU of slot 0 as to the GPU of slot 2; the lower slot wins.
   const auto devices = mixed_of({.gpus = {{0, 2}, {1, 3}}}, {true, false, true, false, false, true});
   EXPECT_THAT(kinds_of(devices), ElementsAre(DeviceKind::gpu, DeviceKind::core, DeviceKind::gpu,
                                              DeviceKind::core, DeviceKind::core, DeviceKind::gpu));
@@ -364,12 +366,12 @@ TEST(Mixed, NoCoresOfTheirOwnNoBridge) {
   const MachineFile file({.cpus = "package:2 [numa] core:2 pu:1", .gpus = {{0}, {1}}});
   const Topology topology = Topology::from_file(file.path());
   for (const auto& [binding, kind] : {std::pair{"0-3", LinkKind::host}, {"0-1", LinkKind::host_bridge}}) {
-    const CoreShare crowded = topology.share(std::vector<Tenant>{{binding, 4}}, 0);
-    ASSERT_THAT(crowded.worker_pus, IsEmpty());
-    const std::vector<std::optional<Device>> gpus = {topology.gpus()[0], {}, {}, {}};
-    const CoreShare share = topology.near_gpus(crowded, gpus);
+    const CoreShare oversubscribed = topology.share(std::vector<RankOnHost>{{binding, 4}}, 0);
+    ASSERT_THAT(oversubscribed.worker_pus, IsEmpty());
+    const std::vector<std::optional<Device>> gpus = {find_gpus(topology)[0], {}, {}, {}};
+    const CoreShare share = near_gpus(topology, oversubscribed, gpus);
     EXPECT_THAT(share.worker_pus, IsEmpty());
-    const auto devices = devices_of(topology, share, gpus, 4);
+    const auto devices = slot_devices(topology, share, gpus, 4);
     EXPECT_EQ(link_between(devices[0], devices[1]).kind, kind) << binding;
   }
 }
@@ -453,9 +455,9 @@ std::vector<std::vector<int>> numbers(const std::vector<std::vector<Device>>& pl
 TEST(ShareGpus, RanksDivideThemByNearness) {
   const auto gpus = gpus_of({.gpus = {{0, 2, 4, 6}, {1, 3, 5, 7}}});
   const auto of = [&](const std::vector<int>& workers) {
-    std::vector<GpuTenant> ranks;
+    std::vector<RankWithGpus> ranks;
     for (const int count : workers) ranks.push_back({gpus, count});
-    return numbers(share_gpus(ranks));
+    return numbers(divide_gpus(ranks));
   };
   EXPECT_THAT(of({8}), ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)));
   EXPECT_THAT(of({4, 4}), ElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
@@ -466,41 +468,42 @@ TEST(ShareGpus, RanksDivideThemByNearness) {
 
 TEST(ShareGpus, TheNearestOfThreeAndFour) {
   const auto gpus = gpus_of({.gpus = {{0, 1, 2}, {3, 4, 5, 6}}});
-  EXPECT_THAT(numbers(share_gpus(std::vector<GpuTenant>{{gpus, 4}})), ElementsAre(ElementsAre(3, 4, 5, 6)));
+  EXPECT_THAT(numbers(divide_gpus(std::vector<RankWithGpus>{{gpus, 4}})),
+              ElementsAre(ElementsAre(3, 4, 5, 6)));
 }
 
 TEST(ShareGpus, WhatALauncherGaveStays) {
   auto gpus = gpus_of({.gpus = {{0, 1}, {2, 3}}});
   // Each rank's CUDA counts from 0.
-  std::vector<GpuTenant> ranks;
+  std::vector<RankWithGpus> ranks;
   for (Device gpu : {gpus[3], gpus[1]}) {
     gpu.number = 0;
     ranks.push_back({{gpu}, 1});
   }
-  const auto places = share_gpus(ranks);
+  const auto places = divide_gpus(ranks);
   EXPECT_EQ(places[0].front().pci, gpus[3].pci);
   EXPECT_EQ(places[1].front().pci, gpus[1].pci);
-  EXPECT_THAT(share_gpus(std::vector<GpuTenant>{{{}, 2}}), ElementsAre(IsEmpty()));
+  EXPECT_THAT(divide_gpus(std::vector<RankWithGpus>{{{}, 2}}), ElementsAre(IsEmpty()));
 }
 
 TEST(NearCores, DriveGpusFromTheirNode) {
   const MachineFile file({.cpus = "package:2 [numa] core:3 pu:2", .gpus = {{0, 2}, {1, 3}}});
   const Topology topology = Topology::from_file(file.path());
-  auto gpus = topology.gpus();
+  auto gpus = find_gpus(topology);
   std::ranges::sort(gpus, {}, &Device::number);
-  EXPECT_THAT(topology.near_cores("0-11", gpus), ElementsAre(0, 6, 2, 8)) << "first PUs of cores";
-  EXPECT_THAT(topology.near_cores("0-5,10-11", gpus), ElementsAre(0, 10, 2, 4)) << "one core near two GPUs";
-  EXPECT_THAT(topology.near_cores("0-3", gpus), IsEmpty()) << "too few";
+  EXPECT_THAT(near_cores(topology, "0-11", gpus), ElementsAre(0, 6, 2, 8)) << "first PUs of cores";
+  EXPECT_THAT(near_cores(topology, "0-5,10-11", gpus), ElementsAre(0, 10, 2, 4)) << "one core near two GPUs";
+  EXPECT_THAT(near_cores(topology, "0-3", gpus), IsEmpty()) << "too few";
 }
 
-TEST(WorkerMapOfPlaces, FindsRanksAndBack) {
+TEST(WorkerMapOfSlots, FindsRanksAndBack) {
   const WorkerMap map(2, std::vector<int>{4, 0, 3, 1, 2});
   EXPECT_EQ(map.workers(), 5);
   EXPECT_EQ(map.count(0), 2);
   EXPECT_EQ(map.rank_of(1), 0);
   EXPECT_EQ(map.rank_of(3), 0);
   EXPECT_EQ(map.rank_of(0), 1);
-  for (int worker = 0; worker < 5; ++worker) EXPECT_EQ(map.worker(map.place(worker)), worker);
+  for (int worker = 0; worker < 5; ++worker) EXPECT_EQ(map.worker(map.slot(worker)), worker);
   EXPECT_THROW(WorkerMap(1, std::vector<int>{0, 0}), std::logic_error);
   EXPECT_THROW(WorkerMap(1, std::vector<int>{0, 2}), std::logic_error);
 }

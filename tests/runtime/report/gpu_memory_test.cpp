@@ -85,15 +85,15 @@ TEST(FetchedCopies, NothingLeavesMainMemoryOrItsOwner) {
   }
 }
 
-TEST(DeviceMeter, KeepsThePeaksOfBothAccounts) {
+TEST(GpuMemoryMeter, KeepsThePeaksOfBothAccounts) {
   std::uint64_t starpu = 0;
   std::uint64_t driver = 500;
   int asked = 0;
-  DeviceMeter meter([&] { return starpu; },
-                    [&] {
-                      ++asked;
-                      return driver;
-                    });
+  GpuMemoryMeter meter([&] { return starpu; },
+                       [&] {
+                         ++asked;
+                         return driver;
+                       });
   meter.sample();
   EXPECT_EQ(asked, 0) << "StarPU has nothing";
   for (const auto& [now, in_use] :
@@ -111,36 +111,36 @@ TEST(DeviceMeter, KeepsThePeaksOfBothAccounts) {
   EXPECT_EQ(meter.starpu_peak(), 300U);
 }
 
-TEST(DeviceMeter, StepsAddWhatIsAboveTheStart) {
-  EXPECT_EQ((DeviceMemory{.driver_initialised = 700, .driver_peak = 1000}.driver_added()), 300U);
-  EXPECT_EQ((DeviceMemory{.driver_initialised = 700, .driver_peak = 0}.driver_added()), 0U);
+TEST(GpuMemoryMeter, StepsAddWhatIsAboveTheStart) {
+  EXPECT_EQ((GpuMemory{.driver_initialised = 700, .driver_peak = 1000}.driver_added()), 300U);
+  EXPECT_EQ((GpuMemory{.driver_initialised = 700, .driver_peak = 0}.driver_added()), 0U);
 }
 
 /// Two ranks: workers 0 to 2 on two GPUs and a core, 3 and 4 on one GPU of the other.
-const std::vector<DeviceMemory> measured = {{.rank = 0,
-                                             .gpu = 0,
-                                             .starpu_peak = 105U << 20,
-                                             .driver_before = 1U << 20,
-                                             .driver_initialised = 400U << 20,
-                                             .driver_peak = 520U << 20},
-                                            {.rank = 0,
-                                             .gpu = 1,
-                                             .starpu_peak = 98U << 20,
-                                             .driver_initialised = 400U << 20,
-                                             .driver_peak = 500U << 20},
-                                            {.rank = 1,
-                                             .gpu = 0,
-                                             .starpu_peak = 200U << 20,
-                                             .driver_initialised = 400U << 20,
-                                             .driver_peak = 640U << 20}};
+const std::vector<GpuMemory> measured = {{.rank = 0,
+                                          .gpu = 0,
+                                          .starpu_peak = 105U << 20,
+                                          .driver_before = 1U << 20,
+                                          .driver_initialised = 400U << 20,
+                                          .driver_peak = 520U << 20},
+                                         {.rank = 0,
+                                          .gpu = 1,
+                                          .starpu_peak = 98U << 20,
+                                          .driver_initialised = 400U << 20,
+                                          .driver_peak = 500U << 20},
+                                         {.rank = 1,
+                                          .gpu = 0,
+                                          .starpu_peak = 200U << 20,
+                                          .driver_initialised = 400U << 20,
+                                          .driver_peak = 640U << 20}};
 
-std::vector<RankPlace> two_ranks() {
-  std::vector<RankPlace> places(2);
-  places[0].logical_workers = {0, 1, 2};
-  places[0].devices = {"cuda0", "core 3", "cuda1"};
-  places[1].logical_workers = {3, 4};
-  places[1].devices = {"cuda0", "cuda0"};
-  return places;
+std::vector<RankLocation> two_ranks() {
+  std::vector<RankLocation> locations(2);
+  locations[0].logical_workers = {0, 1, 2};
+  locations[0].devices = {"cuda0", "core 3", "cuda1"};
+  locations[1].logical_workers = {3, 4};
+  locations[1].devices = {"cuda0", "cuda0"};
+  return locations;
 }
 
 GpuReport report_of_two_ranks() {

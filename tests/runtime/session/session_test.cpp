@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session refuses before anything runs, on every rank alike, and that StarPU starts again afterwards.
+// A session refuses what cannot run, with the same message on every rank, and StarPU starts again afterwards.
 #include "runtime/session/session.hpp"
 
 #include <cstdlib>
@@ -10,6 +10,8 @@
 #include "runtime/mpi_main.hpp"
 #include "runtime/report/gpu_report.hpp"
 #include "runtime/session/core_share.hpp"
+#include "runtime/session/gpu_share.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -19,7 +21,7 @@ using namespace testing;
 
 const Mpi* mpi = nullptr;
 
-/// The policy that runs, or the message of the InputError, the same on all ranks.
+/// The policy that runs, or the message of the InputError; the same on all ranks.
 std::string start(const std::string& policy) {
   RuntimeConfig config;
   config.policy = policy;
@@ -94,8 +96,8 @@ TEST(Ranks, TheFirstProblemIsEverybodys) {
 }
 
 TEST(Ranks, GatherWhatEachSays) {
-  const auto said = mpi->gather(std::string(static_cast<std::size_t>(3 * mpi->rank()), 'x'));
-  ASSERT_EQ(said.size(), static_cast<std::size_t>(mpi->ranks()));
+  const auto said = mpi->gather(std::string(index(3 * mpi->rank()), 'x'));
+  ASSERT_EQ(said.size(), index(mpi->ranks()));
   for (std::size_t rank = 0; rank < said.size(); ++rank) EXPECT_EQ(said[rank], std::string(3 * rank, 'x'));
 }
 
@@ -123,7 +125,7 @@ TEST(Devices, WorkersOnGpusNeedNoCores) {
   config.workers_per_core = 1;
   config.device = {"cuda"};
   EXPECT_NO_THROW(share_cores(*mpi, WorkerMap(100000, mpi->ranks()), config));
-  // Of two workers of each rank, one on a core.
+  // Each rank has one worker on a GPU and one on a core.
   config.device.clear();
   for (int rank = 0; rank < mpi->ranks(); ++rank) config.device.insert(config.device.end(), {"cuda", "cpu"});
   const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
@@ -163,7 +165,7 @@ TEST(Devices, StarPUMayBeToldToUseFewer) {
   EXPECT_NE(message.find("carries 2 workers, but STARPU_NCPU allows 1"), std::string::npos) << message;
 }
 
-// The libraries' own answers, put together: no GPU is needed to ask.
+// Asks StarPU-MPI and MPI themselves, which needs no GPU.
 TEST(GpuCopies, TellTheWayBetweenRanks) {
   RuntimeConfig config;
   const WorkerMap map(2 * mpi->ranks(), mpi->ranks());

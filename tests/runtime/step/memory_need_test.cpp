@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that a worker is predicted to need, and what does not fit a limit.
+// The predicted memory need of workers, and the runs that a limit refuses.
 #include "starpipe/runtime/step/memory_need.hpp"
 
 #include <string>
@@ -9,6 +9,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
@@ -43,11 +44,12 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(first.gradients, 80U);
   EXPECT_EQ(first.optimizer, 160U);
   EXPECT_EQ(first.stashes, 3 * stash0);
-  // Its data, and while the third F runs its output; the two before have been sent. Or a gradient, later.
+  // Its inputs, and the output of the third F while that runs: the first two outputs have been sent. Later a
+  // gradient takes as much.
   EXPECT_EQ(first.activations, 3U * 48 + 48);
   EXPECT_EQ(first.workspace, network.stages[0].scratch_size() * sizeof(float));
   EXPECT_EQ(last.stashes, 3 * stash1);
-  // Targets and losses, and an input that it reads while it runs the third F.
+  // Targets and losses, and the activation that the third F reads.
   EXPECT_EQ(last.activations, 3U * 48 + 3 * 4 + 48);
   EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
 }
@@ -58,7 +60,7 @@ std::uint64_t sum_of(const std::vector<WorkerMemory>& needs) {
   return sum;
 }
 
-// Workers of one device share what they hold: with fsdp, no copies of weights, only what one worker has.
+// Workers of one device share their data: with fsdp there are no copies of weights.
 TEST(MemoryNeed, OfWorkersOnOneDevice) {
   const model::Network network = tiny_gpt(4);
   plan::Costs costs = costs_of(network);
@@ -108,8 +110,7 @@ TEST(MemoryNeed, OfTwoStagesInBf16) {
   EXPECT_EQ(first.activations, 3U * 32 + 32);
 }
 
-/// On a CPU, the kernels need room for the bf16 that they read and write as floats; on a GPU, cuBLAS for
-/// parts of products.
+/// On a CPU the kernels need room to widen bf16 to floats; on a GPU cuBLAS needs room for parts of products.
 TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   const model::Network network = tiny_gpt(2, model::Precision::bf16);
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
@@ -123,7 +124,7 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
 }
 
 TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
-  // All forward passes at once on worker 0, one after the other with its backward pass on worker 1.
+  // Worker 0 runs all forward passes first; worker 1 runs each F with its B right behind.
   const Schedule schedule({.name = "eager",
                            .graph = plan::StageGraph::chain(2),
                            .microbatches = 6,
@@ -170,7 +171,7 @@ TEST(MemoryNeed, FollowsFromTheSchedule) {
   EXPECT_EQ(sharded[1].weights, all) << "its own, and those it has fetched and still needs";
 }
 
-/// Between what `simulate` says of stashes, and everything at once.
+/// The need lies between the stashes that `simulate` counts and the sum of all data.
 TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
   std::mt19937_64 random(7);
   for (int run = 0; run < 300; ++run) {
@@ -183,12 +184,12 @@ TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
     costs.sizes = network.sizes();
     const plan::Timeline timeline = plan::simulate(schedule, costs);
     const TaskGraph graph(schedule, network, adamw);
-    std::vector<std::uint64_t> lasting(static_cast<std::size_t>(schedule.workers()));
+    std::vector<std::uint64_t> lasting(index(schedule.workers()));
     std::uint64_t everything = 0;
     for (const Datum& datum : graph.data()) {
       const std::uint64_t bytes = datum.size * sizeof(float);
       everything += bytes * static_cast<std::uint64_t>(schedule.workers());
-      if (!is_temporary(datum.kind)) lasting[static_cast<std::size_t>(datum.worker)] += bytes;
+      if (!is_temporary(datum.kind)) lasting[index(datum.worker)] += bytes;
     }
     const auto needs = memory_need(schedule, network, adamw, costs, timeline);
     for (std::size_t w = 0; w < needs.size(); ++w) {
@@ -259,7 +260,7 @@ TEST(MemoryLimit, RecomputationIsNamedWhenItFits) {
   EXPECT_THAT(problem(config), Not(HasSubstr("it fits with schedule.recompute: true")));
 }
 
-/// Tries them all by hand.
+/// Tries all schedules one by one.
 TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
   Config config = gpipe_config();
   config.runtime.memory_limit = largest(config).total() / 2;
@@ -291,7 +292,7 @@ TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
   EXPECT_THAT(problem(config), HasSubstr("the least is "));
 }
 
-/// Stashes, and bytes: two limits, each with its own key.
+/// A limit of stashes and a limit of bytes are two keys.
 TEST(MemoryLimit, IsNotTheLimitOfStashes) {
   Config config = gpipe_config();
   config.schedule.memory_limit = 4;

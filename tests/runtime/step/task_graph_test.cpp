@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step as tasks and data: who writes what, in which order, what crosses between workers, and that it
-// trains.
+// The step as tasks and data: each datum has one writer, tasks are in a valid order, the data that cross between
+// workers are those that `plan` counts, and the tasks train the network.
 #include "runtime/step/task_graph.hpp"
 
 #include <functional>
@@ -13,6 +13,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
@@ -82,7 +83,7 @@ TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     std::vector<bool> done(c.schedule.slots(), false);
-    std::vector<std::vector<plan::JobId>> ran(static_cast<std::size_t>(c.schedule.workers()));
+    std::vector<std::vector<plan::JobId>> ran(index(c.schedule.workers()));
     for (const Task& task : graph.tasks()) {
       if (!task.job) continue;
       const plan::Job job = c.schedule.job(*task.job);
@@ -92,17 +93,17 @@ TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
       EXPECT_EQ(to_string(task.kind), to_string(job.pass));
       c.schedule.for_each_pred(*task.job, [&](plan::JobId before) { EXPECT_TRUE(done[before]); });
       done[*task.job] = true;
-      ran[static_cast<std::size_t>(task.worker)].push_back(*task.job);
+      ran[index(task.worker)].push_back(*task.job);
     }
     EXPECT_EQ(std::ranges::count(done, true), static_cast<std::ptrdiff_t>(c.schedule.job_count()));
     if (c.schedule.discipline() != plan::Discipline::ordered) return;
     for (int w = 0; w < c.schedule.workers(); ++w) {
-      EXPECT_TRUE(std::ranges::equal(ran[static_cast<std::size_t>(w)], c.schedule.order(w)));
+      EXPECT_TRUE(std::ranges::equal(ran[index(w)], c.schedule.order(w)));
     }
   });
 }
 
-// The owner of a datum alone writes it: nothing ever travels back, and one rank's memory is the truth.
+// Only the owner of a datum writes it: nothing ever travels back.
 TEST(TaskGraph, OneWorkerWritesADatum) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
@@ -151,7 +152,7 @@ TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
   });
 }
 
-// An accumulator that jobs add to is zeroed, added to, closed, and only then read or reduced into.
+// An accumulator is zeroed first, then jobs add to it, `close` follows, and only then it is read or reduced.
 TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
@@ -193,7 +194,7 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
     }
     int expected = 0;
     for (int s = 0; s < c.schedule.stages(); ++s) {
-      if (c.network.stages[static_cast<std::size_t>(s)].parameter_size() > 0)
+      if (c.network.stages[index(s)].parameter_size() > 0)
         expected += c.schedule.microbatches();
     }
     EXPECT_EQ(all, expected);
@@ -216,7 +217,7 @@ TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
     }
     std::multiset<std::pair<int, int>> expected;
     for (int s = 0; s < c.schedule.stages(); ++s) {
-      if (c.network.stages[static_cast<std::size_t>(s)].parameter_size() == 0) continue;
+      if (c.network.stages[index(s)].parameter_size() == 0) continue;
       for (const int holder : plan::weight_holders(c.schedule, s)) expected.emplace(s, holder);
     }
     EXPECT_EQ(updated, expected);
@@ -242,25 +243,25 @@ plan::Received& received(plan::Transfers& transfers, DataKind kind) {
   }
 }
 
-// What tasks read from other workers is what `plan` says moves.
+// Tasks read from other workers exactly the data that `plan` counts as transfers.
 TEST(TaskGraph, TransfersAreThoseOfThePlan) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
-    std::vector<plan::Transfers> counted(static_cast<std::size_t>(c.schedule.workers()));
+    std::vector<plan::Transfers> counted(index(c.schedule.workers()));
     std::set<std::pair<std::size_t, int>> seen;
     for (const Task& task : graph.tasks()) {
       for (const DataAccess& access : task.data) {
         const Datum& datum = graph.data()[access.datum];
         if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
         if (!seen.emplace(access.datum, task.worker).second) continue;
-        plan::Received& count = received(counted[static_cast<std::size_t>(task.worker)], datum.kind);
+        plan::Received& count = received(counted[index(task.worker)], datum.kind);
         ++count.count;
         count.bytes += datum.size * sizeof(float);
       }
     }
     const auto planned = plan::count_transfers(c.schedule, costs_of(c.network));
     for (std::size_t w = 0; w < counted.size(); ++w) {
-      // Compared by kind, so that a failure says which. Nothing that is empty travels, but `plan` counts it.
+      // Compared by kind, so that a failure names the kind. `plan` counts empty data too; they do not travel.
       const auto expect_equal = [&](const char* kind, const plan::Received& mine,
                                     const plan::Received& theirs) {
         EXPECT_EQ(mine.bytes, theirs.bytes) << kind << " to worker " << w;
@@ -291,7 +292,7 @@ TEST(TaskGraph, TasksInOrderTrain) {
       const Floats losses = run.step(step, *data);
       double mean = 0;
       for (const float loss : losses) mean += static_cast<double>(loss) / static_cast<double>(losses.size());
-      const double expected = reference.losses[static_cast<std::size_t>(step)];
+      const double expected = reference.losses[index(step)];
       EXPECT_NEAR(mean, expected, 1e-5 * expected);
     }
     expect_close(run.gradients(), reference.gradients, 1e-5, "gradient");
@@ -300,7 +301,7 @@ TEST(TaskGraph, TasksInOrderTrain) {
   });
 }
 
-// The same kernels on the same inputs: nothing but where the stash comes from is different.
+// The same kernels run on the same inputs; only the writer of the stash differs.
 TEST(TaskGraph, RecomputationChangesNoBit) {
   openblas_set_num_threads(1);
   for_each_case([](const Case& c) {
@@ -325,7 +326,7 @@ TEST(TaskGraph, RecomputationChangesNoBit) {
   });
 }
 
-// F makes no stash; B, or BW, makes it, of what F read.
+// F writes no stash; B, or BW, computes it from the inputs of F.
 TEST(TaskGraph, RecomputationMovesTheStashToB) {
   int recomputing = 0;
   for_each_case([&](const Case& c) {

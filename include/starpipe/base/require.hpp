@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace starpipe {
+
+/// For the return codes of libraries in C: throws std::runtime_error unless `status` is 0, "StarPU: inserting
+/// F(0,0) failed (error -19)" for library "StarPU", action "inserting" and object "F(0,0)". `reason`: the
+/// library's own words for the code, in place of its number.
+void require(int status, std::string_view library, std::string_view action, std::string_view object,
+             std::string_view reason = {});
+
+}  // namespace starpipe

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <starpu.h>
+
+#include "runtime/engine/delay_line.hpp"
+#include "runtime/engine/emulated_devices.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/session/session.hpp"
+#include "runtime/step/task_graph.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+
+namespace starpipe::runtime {
+
+/// Owns the emulated devices and links that replace kernels and transfers (`runtime.emulate`). The thread
+/// that submits the step calls `arrivals`, `hold` and `end_step`, StarPU's workers call `run`.
+class Emulation {
+ public:
+  /// `costs`: durations of jobs and of a transfer, in seconds. The references must outlive this.
+  Emulation(const plan::Costs& costs, const Session& session, const plan::Schedule& schedule,
+            const TaskGraph& graph, const StepData& data);
+
+  /// Runs a job on the emulated device of the calling worker. `received`: how many data the worker had to
+  /// receive for it. Without links that send ahead, the device first fetches them, one after the other.
+  EmulatedDevices::Span run(const Task& task, int received);
+
+  /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links. Like
+  /// `plan::simulate`, each datum is sent once to each worker that reads it, and gradients are reduced in no
+  /// time. Collective: the owner of an input and the rank of the worker call it.
+  std::vector<starpu_task*> arrivals(const Task& task);
+
+  /// Hold it while a task is made to depend on arrivals (see DelayLine::hold). Nothing without links.
+  std::unique_lock<std::mutex> hold();
+
+  /// Frees the arrivals. Call it when all tasks of the step have ended.
+  void end_step();
+
+ private:
+  const plan::Costs& costs_;
+  const Session& session_;
+  const plan::Schedule& schedule_;
+  const TaskGraph& graph_;
+  const StepData& data_;
+  EmulatedDevices devices_;
+  std::optional<DelayLine> links_;                            // when transfers are sent ahead
+  std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals of this step, by datum and worker
+};
+
+}  // namespace starpipe::runtime

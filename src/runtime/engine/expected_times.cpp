@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/expected_times.hpp"
+
+#include <limits>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::size_t passes = 4;  // F, B, W, BW
+
+}  // namespace
+
+ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule)
+    : schedule_(schedule),
+      expected_(index(schedule.stages()) * passes, std::numeric_limits<double>::quiet_NaN()) {}
+
+std::size_t ExpectedTimes::position(plan::JobId job) const {
+  const plan::Job of = schedule_.job(job);
+  return index(of.stage) * passes + static_cast<std::size_t>(of.pass);
+}
+
+void ExpectedTimes::learn(std::span<const JobRecord> jobs) {
+  std::vector<double> sums(expected_.size(), 0);
+  std::vector<int> counts(expected_.size(), 0);
+  for (const JobRecord& record : jobs) {
+    const std::size_t at = position(record.job);
+    sums[at] += (record.end - record.start) * 1e6;
+    ++counts[at];
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (counts[i] > 0) expected_[i] = sums[i] / counts[i];
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/gathering.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/session/clock.hpp"
+#include "runtime/session/gather.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
+
+namespace starpipe::runtime {
+
+Gathering::Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+                     const TaskGraph& graph, const StepData& data)
+    : session_(session),
+      schedule_(schedule),
+      network_(network),
+      graph_(graph),
+      data_(data),
+      clock_offset_(measure_clock_offset(session.mpi().comm())) {}
+
+std::vector<float> Gathering::losses() const {
+  std::vector<float> mine(index(schedule_.microbatches()), 0.0F);
+  std::vector<float> all(mine.size());
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    const Datum& datum = graph_.data()[d];
+    if (datum.kind != DataKind::loss || !data_.is_mine(datum)) continue;
+    data_.read(d, "the loss", [&](std::span<const float> loss) { mine[index(datum.microbatch)] = loss[0]; });
+  }
+  // One rank has each loss, the others zero, so the sum is exact.
+  MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
+                session_.mpi().comm());
+  return all;
+}
+
+std::vector<JobRecord> Gathering::jobs(std::vector<JobRecord> mine) const {
+  for (JobRecord& job : mine) {
+    job.start += clock_offset_;
+    job.end += clock_offset_;
+  }
+  return gather_on_root<JobRecord>(session_.mpi(), mine);
+}
+
+std::vector<WorkerRecord> Gathering::workers(std::span<const WorkerRecord> mine) const {
+  const WorkerMap& map = session_.map();
+  const int rank = session_.mpi().rank();
+  std::vector<WorkerRecord> local;  // by slot, as they are gathered
+  for (int i = 0; i < map.count(rank); ++i) local.push_back(mine[index(map.worker(map.first(rank) + i))]);
+  const std::vector<WorkerRecord> by_slot = gather_on_root<WorkerRecord>(session_.mpi(), local);
+  std::vector<WorkerRecord> by_worker;
+  for (int w = 0; std::cmp_less(w, by_slot.size()); ++w) by_worker.push_back(by_slot[index(map.slot(w))]);
+  return by_worker;
+}
+
+std::size_t Gathering::find(DataKind kind, int stage, int worker) const {
+  const auto is_wanted = [&](const Datum& datum) {
+    return datum.kind == kind && datum.stage == stage && datum.worker == worker;
+  };
+  return static_cast<std::size_t>(std::ranges::find_if(graph_.data(), is_wanted) - graph_.data().begin());
+}
+
+std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
+  const MPI_Comm comm = session_.mpi().comm();
+  const int rank = session_.mpi().rank();
+  std::vector<std::vector<float>> all(network_.stages.size());
+  for (int s = 0; std::cmp_less(s, all.size()); ++s) {
+    const model::Stage& stage = network_.stages[index(s)];
+    std::vector<float>& gathered = all[index(s)];
+    if (stage.parameter_size() == 0) continue;
+    const bool has_master = wanted == DataKind::weights && stage.has_master();
+    const std::size_t d =
+        find(has_master ? DataKind::master : wanted, s, plan::weight_holders(schedule_, s).front());
+    const int owner = data_.owner(graph_.data()[d]);
+    const int count = static_cast<int>(graph_.data()[d].size);
+    if (rank == owner) {
+      data_.read(d, "a stage's parameters", [&](std::span<const float> values) {
+        if (rank == 0) {
+          gathered.assign(values.begin(), values.end());
+        } else {
+          MPI_Send(values.data(), count, MPI_FLOAT, 0, s, comm);
+        }
+      });
+    } else if (rank == 0) {
+      gathered.resize(graph_.data()[d].size);
+      MPI_Recv(gathered.data(), count, MPI_FLOAT, owner, s, comm, MPI_STATUS_IGNORE);
+    }
+  }
+  return all;
+}
+
+std::vector<std::vector<float>> Gathering::parameters() const { return by_stage(DataKind::weights); }
+std::vector<std::vector<float>> Gathering::gradients() const { return by_stage(DataKind::weight_gradient); }
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/engine/step_data.hpp"
+#include "runtime/session/session.hpp"
+#include "runtime/step/meter.hpp"
+#include "runtime/step/task_graph.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::runtime {
+
+/// Brings the results of a step from the ranks that have them to rank 0, and owns the offset between their
+/// clocks. All member functions are collective; the thread that runs the steps calls them, between steps.
+class Gathering {
+ public:
+  /// Collective: compares the clocks. The references must outlive this.
+  Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+            const TaskGraph& graph, const StepData& data);
+
+  /// By micro-batch; on every rank.
+  [[nodiscard]] std::vector<float> losses() const;
+  /// The jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
+  [[nodiscard]] std::vector<JobRecord> jobs(std::vector<JobRecord> mine) const;
+  /// By logical worker; on rank 0 only. `mine`: by logical worker, empty for those of other ranks.
+  [[nodiscard]] std::vector<WorkerRecord> workers(std::span<const WorkerRecord> mine) const;
+  /// The parameters of each stage, in fp32 whatever the precision of its weights, from the first worker that
+  /// holds them; on rank 0 only.
+  [[nodiscard]] std::vector<std::vector<float>> parameters() const;
+  /// The weight gradient of each stage, from the first worker that holds its weights; on rank 0 only.
+  [[nodiscard]] std::vector<std::vector<float>> gradients() const;
+
+ private:
+  [[nodiscard]] std::vector<std::vector<float>> by_stage(DataKind wanted) const;
+  [[nodiscard]] std::size_t find(DataKind kind, int stage, int worker) const;
+
+  const Session& session_;
+  const plan::Schedule& schedule_;
+  const model::Network& network_;
+  const TaskGraph& graph_;
+  const StepData& data_;
+  double clock_offset_;  // seconds to add to this rank's clock to get rank 0's
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/submitter.hpp"
+
+#include <limits>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <starpu.h>
+#include <starpu_mpi.h>
+
+#include "sched/starpu_policy.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/require.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+std::string name_of(const Task& task, const plan::Schedule& schedule) {
+  if (task.job) return plan::to_string(schedule.job(*task.job));
+  return fmt::format("{}({})", to_string(task.kind), task.stage);
+}
+
+// StarPU's mode for an access. `known_worker`: whether the worker of the task is known before it runs.
+//
+// Accumulating tasks all run on the worker that owns the datum, one after the other, so StarPU need not order
+// them, and must not. With an exclusive mode it would grant the datum to a job that the discipline refuses;
+// the job that the discipline waits for would never get the datum. So these tasks share the datum as readers
+// do, and `close`, which takes the datum for itself, orders the readers of the sum after them. The same holds
+// with STARPU_WORKER_ORDER. Policies that may use any worker of the rank refuse nothing, and StarPU
+// serialises the additions.
+starpu_data_access_mode mode_of(Access access, bool known_worker) {
+  switch (access) {
+    case Access::read:
+      return STARPU_R;
+    case Access::write:
+      return STARPU_W;
+    case Access::update:
+      return STARPU_RW;
+    case Access::accumulate:
+      return known_worker ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
+  }
+  return STARPU_RW;
+}
+
+}  // namespace
+
+Submitter::Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
+                     const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
+                     int window)
+    : session_(session),
+      schedule_(schedule),
+      graph_(graph),
+      tasks_(tasks),
+      data_(data),
+      runner_(runner),
+      emulation_(emulation),
+      next_order_(starpu_worker_get_count(), 1) {
+  const bool keeps_order = session.core() != nullptr || session.choice().binding == Binding::order;
+  if (keeps_order && schedule.discipline() == plan::Discipline::ordered)
+    window_ = static_cast<unsigned>(window);
+  for (const Task& task : graph.tasks()) names_.push_back(name_of(task, schedule));
+}
+
+void Submitter::submit_step() {
+  for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
+    wait_for_room();
+    insert(tasks_.tasks[i]);
+    for (const DataAccess& access : graph_.tasks()[tasks_.tasks[i]].data) {
+      if (tasks_.last_use[access.datum] == i) data_.drop(access.datum);
+    }
+  }
+}
+
+// Waiting here cannot deadlock. All ranks insert tasks in the same order, which is a valid sequential order
+// of the step, and each worker runs its tasks in that order. So the oldest unfinished task waits only for
+// tasks that are inserted already.
+void Submitter::wait_for_room() const {
+  if (window_ == 0 || static_cast<unsigned>(starpu_task_nsubmitted()) < window_) return;
+  require(starpu_task_wait_for_n_submitted(window_ / 2), "StarPU", "waiting for", "the submission window");
+}
+
+void Submitter::insert(std::size_t task_number) {
+  const Task& task = graph_.tasks()[task_number];
+  const bool is_local = session_.is_local(task.worker);
+  const Binding binding = session_.choice().binding;
+  std::vector<starpu_data_descr> data;
+  data.reserve(task.data.size() + 1);
+  for (const DataAccess& access : task.data)
+    data.push_back({data_.handle(access.datum), mode_of(access.access, session_.knows_workers())});
+  if (is_pass(task.kind)) data.push_back({data_.scratch(task), STARPU_SCRATCH});
+
+  // Jobs of small n first. Jobs, or the end of the step, wait for every task that is not a job: these tasks
+  // have the highest priority.
+  int priority = std::numeric_limits<int>::max();
+  if (task.job) priority = -static_cast<int>(schedule_.rank(*task.job));
+  void* sched_data = nullptr;
+  if (session_.core() != nullptr && is_local)
+    sched_data = sched::pack_sched_data(session_.starpu_worker(task.worker), task.job);
+  int worker = -1;
+  unsigned order = 0;
+  if (binding != Binding::none && is_local) {
+    worker = session_.starpu_worker(task.worker);
+    if (task.job && binding == Binding::order) order = next_order_[index(worker)]++;
+  }
+  void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
+  std::vector<starpu_task*> awaited;
+  std::unique_lock<std::mutex> held;
+  if (emulation_ != nullptr) awaited = emulation_->arrivals(task);
+  if (!awaited.empty()) held = emulation_->hold();
+  const int status = starpu_mpi_task_insert(
+      MPI_COMM_WORLD, &TaskRunner::codelet(task.kind), STARPU_EXECUTE_ON_NODE,
+      session_.map().rank_of(task.worker), STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()),
+      STARPU_CL_ARGS_NFREE, runner_.argument(task_number), TaskRunner::argument_size(), STARPU_PRIORITY,
+      priority, STARPU_TASK_SCHED_DATA, sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER,
+      order, STARPU_NAME, names_[task_number].c_str(), STARPU_EPILOGUE_CALLBACK, epilogue,
+      STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
+  require(status, "StarPU", "inserting", names_[task_number]);
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/emulation.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/task_runner.hpp"
+#include "runtime/session/session.hpp"
+#include "runtime/step/rank_tasks.hpp"
+#include "runtime/step/task_graph.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::runtime {
+
+/// Inserts the tasks of a step into StarPU in the graph's order, within the submission window, and drops each
+/// datum after its last use on this rank. Only the thread that runs the steps calls it.
+class Submitter {
+ public:
+  /// `window`: the most tasks that are submitted and not finished, where the order of jobs is fixed. Where a
+  /// policy chooses among ready jobs the whole step is submitted: its choice would depend on the window.
+  /// `emulation`: nullptr when kernels run. The references must outlive this.
+  Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
+            const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation, int window);
+
+  /// Returns when all tasks of this rank are inserted; they may still run.
+  void submit_step();
+
+ private:
+  void insert(std::size_t task_number);
+  void wait_for_room() const;
+
+  const Session& session_;
+  const plan::Schedule& schedule_;
+  const TaskGraph& graph_;
+  const RankTasks& tasks_;
+  StepData& data_;
+  TaskRunner& runner_;
+  Emulation* emulation_;
+  unsigned window_ = 0;               // 0: no limit
+  std::vector<std::string> names_;    // by task; StarPU keeps their addresses
+  std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
+};
+
+}  // namespace starpipe::runtime

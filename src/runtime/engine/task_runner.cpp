@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/task_runner.hpp"
+
+#include <array>
+
+#include "runtime/session/clock.hpp"
+#include "runtime/session/worker_backend.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::size_t task_kinds = static_cast<std::size_t>(TaskKind::optimize) + 1;
+
+// The memory of a task on the worker that runs it.
+struct TaskMemory {
+  std::vector<model::Memory> data;
+  model::Memory scratch;
+};
+
+// One a worker thread, so that its vector keeps its capacity and tasks do not allocate.
+const TaskMemory& memory_of(const Task& task, void** buffers) {
+  thread_local TaskMemory memory;
+  const auto words = [&](std::size_t i) {
+    return model::Memory(reinterpret_cast<void*>(STARPU_VECTOR_GET_PTR(buffers[i])),
+                         STARPU_VECTOR_GET_NX(buffers[i]));
+  };
+  memory.data.clear();
+  for (std::size_t i = 0; i < task.data.size(); ++i) memory.data.push_back(words(i));
+  memory.scratch = is_pass(task.kind) ? words(task.data.size()) : model::Memory{};
+  return memory;
+}
+
+}  // namespace
+
+TaskRunner::TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
+                       const TaskObservers& observers, Emulation* emulation)
+    : session_(session), context_(context), observers_(observers), emulation_(emulation) {
+  for (const Task& task : graph.tasks()) arguments_.push_back({this, &task});
+}
+
+starpu_codelet& TaskRunner::codelet(TaskKind kind) {
+  static starpu_perfmodel expected_time = [] {
+    starpu_perfmodel model{};
+    model.type = STARPU_PER_WORKER;
+    model.worker_cost_function = expected_microseconds;
+    return model;
+  }();
+  static std::array<starpu_codelet, task_kinds> codelets = [] {
+    std::array<starpu_codelet, task_kinds> all{};
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      starpu_codelet_init(&all[k]);
+      all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };
+#ifdef STARPIPE_WITH_CUDA
+      all[k].cuda_funcs[0] = [](void** buffers, void* argument) { run_on_gpu(buffers, argument); };
+      all[k].cuda_flags[0] = STARPU_CUDA_ASYNC;
+#endif
+      all[k].nbuffers = STARPU_VARIABLE_NBUFFERS;
+      all[k].name = to_string(static_cast<TaskKind>(k)).data();
+      all[k].model = &expected_time;
+    }
+    return all;
+  }();
+  return codelets[static_cast<std::size_t>(kind)];
+}
+
+// Policies that plan by time ask for it.
+double TaskRunner::expected_microseconds(starpu_task* task, unsigned /*worker*/,
+                                         unsigned /*implementation*/) {
+  const Argument& argument = *static_cast<const Argument*>(task->cl_arg);
+  if (!argument.task->job) return 1;
+  return argument.runner->observers_.expected.microseconds(*argument.task->job);
+}
+
+int TaskRunner::calling_worker() const {
+  return session_.logical_worker(static_cast<int>(starpu_worker_get_id_check()));
+}
+
+void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
+  TaskRunner& runner = *static_cast<Argument*>(argument)->runner;
+  const Task& task = *static_cast<Argument*>(argument)->task;
+  const TaskMemory& memory = memory_of(task, buffers);
+  const int worker = runner.calling_worker();
+  Meter& meter = runner.observers_.meter;
+  const int received = meter.start(task, worker);
+  if (runner.emulation_ == nullptr) {
+    const double start = clock_seconds();
+    run_kernel(runner.context_, task, memory.data, memory.scratch);
+    meter.end(task, worker, start, clock_seconds());
+  } else {
+    const auto [start, end] = task.job ? runner.emulation_->run(task, received) : EmulatedDevices::Span{};
+    meter.end(task, worker, start, end);
+  }
+  runner.observers_.watchdog.note_progress();
+}
+
+// Returns when the kernels are on the stream; StarPU sees them end and calls end_on_gpu.
+void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
+  Argument& running = *static_cast<Argument*>(argument);
+  TaskRunner& runner = *running.runner;
+  const TaskMemory& memory = memory_of(*running.task, buffers);
+  running.worker = runner.calling_worker();
+  runner.observers_.meter.start(*running.task, running.worker);
+  runner.observers_.gpu_memory.sample(running.worker);
+  running.start = clock_seconds();
+  run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch);
+}
+
+void TaskRunner::end_on_gpu(void* /*unused*/) {
+  // Where a policy chooses the worker, the task may have run on a core.
+  if (starpu_worker_get_type(starpu_worker_get_id()) != STARPU_CUDA_WORKER) return;
+  const Argument& ended = *static_cast<const Argument*>(starpu_task_get_current()->cl_arg);
+  const TaskObservers& observers = ended.runner->observers_;
+  observers.meter.end(*ended.task, ended.worker, ended.start, clock_seconds());
+  observers.data.drop_fetched(*ended.task);
+  observers.watchdog.note_progress();
+}
+
+}  // namespace starpipe::runtime

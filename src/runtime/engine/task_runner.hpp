@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <starpu.h>
+
+#include "runtime/engine/emulation.hpp"
+#include "runtime/engine/expected_times.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/watchdog.hpp"
+#include "runtime/session/gpu_memory.hpp"
+#include "runtime/session/session.hpp"
+#include "runtime/step/kernels.hpp"
+#include "runtime/step/meter.hpp"
+#include "runtime/step/task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// The parts of the engine that a running task tells of itself, or asks.
+struct TaskObservers {
+  Meter& meter;
+  GpuMemoryMeters& gpu_memory;
+  StepData& data;
+  const ExpectedTimes& expected;
+  Watchdog& watchdog;
+};
+
+/// Owns what StarPU calls for the tasks of a step: their codelets, with the time that a policy may ask for,
+/// and each task's argument. StarPU's worker threads call the codelets; `begin_step` belongs to the thread
+/// that runs the steps, while no task runs.
+class TaskRunner {
+ public:
+  /// `emulation`: nullptr when kernels run. The references must outlive this, and this must outlive the
+  /// tasks.
+  TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
+             const TaskObservers& observers, Emulation* emulation);
+
+  void begin_step(int step) { context_.step = step; }
+
+  /// The codelet of all tasks of a kind.
+  static starpu_codelet& codelet(TaskKind kind);
+  /// Its argument for a task: StarPU is to pass this very memory on (STARPU_CL_ARGS_NFREE).
+  [[nodiscard]] void* argument(std::size_t task) { return &arguments_[task]; }
+  static std::size_t argument_size() { return sizeof(Argument); }
+  /// The epilogue callback of tasks that may run on a GPU: StarPU calls it when the kernels have ended,
+  /// before it releases the tasks that wait for this one.
+  static void end_on_gpu(void* unused);
+
+ private:
+  struct Argument {
+    TaskRunner* runner;
+    const Task* task;
+    int worker = -1;   // the logical one that runs it, for end_on_gpu
+    double start = 0;  // when its kernels were enqueued, likewise
+  };
+
+  static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);
+  static void run_on_cpu(void** buffers, void* argument) noexcept;
+  static void run_on_gpu(void** buffers, void* argument) noexcept;
+  [[nodiscard]] int calling_worker() const;
+
+  const Session& session_;
+  KernelContext context_;
+  TaskObservers observers_;
+  Emulation* emulation_;
+  std::vector<Argument> arguments_;  // by task
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "runtime/step/task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// The tasks of a step that one rank inserts into StarPU, and the last of them that touches each datum.
+struct RankTasks {
+  static constexpr std::size_t unused = std::numeric_limits<std::size_t>::max();
+
+  std::vector<std::size_t> tasks;     ///< indices into the graph's tasks, ascending
+  std::vector<std::size_t> last_use;  ///< by datum: index into `tasks`, or `unused`
+};
+
+/// A rank inserts a task when it runs the task or owns one of its inputs. StarPU-MPI's own rule also has the
+/// tasks that write a datum of which the rank may hold a cached copy. There are none: the engine drops every
+/// copy after its last reader in the step, before the next write.
+///
+/// `local`: by logical worker, whether it belongs to the rank.
+RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local);
+
+}  // namespace starpipe::runtime
