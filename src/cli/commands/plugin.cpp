@@ -59,7 +59,7 @@ Finding run_stage(const std::string& file, const std::string& name, const plan::
       [&] {
         plan::load_plugin(file);
         const Finding finding = stage.run(name);
-        return ordered_json{{"verdict", finding.verdict}, {"words", finding.words}}.dump(
+        return ordered_json{{"verdict", finding.verdict}, {"words", finding.message}}.dump(
             -1, ' ', false, ordered_json::error_handler_t::replace);
       },
       most);
@@ -75,7 +75,7 @@ std::string text_of(const std::string& file, const std::vector<Result>& results)
     if (result.schedule != schedule) text += fmt::format("\n{}\n", result.schedule);
     schedule = result.schedule;
     text += fmt::format("  {:<15} {:<7} {}\n", result.stage, plan::to_string(result.finding.verdict),
-                        result.finding.words);
+                        result.finding.message);
   }
   const auto failed = std::ranges::count(results, Finding::Verdict::failed,
                                          [](const Result& result) { return result.finding.verdict; });
@@ -89,7 +89,7 @@ std::string json_of(const std::string& file, const std::vector<Result>& results)
                       {"stage", stage},
                       {"failed", finding.verdict == Finding::Verdict::failed},
                       {"applies", finding.verdict != Finding::Verdict::does_not_apply},
-                      {"words", finding.words}});
+                      {"words", finding.message}});
   }
   return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE}, {"stages", stages}});
 }
@@ -108,7 +108,7 @@ int check(const PluginOptions& options) {
   for (Result& result : results) {
     failed = failed || result.finding.verdict == Finding::Verdict::failed;
     std::ranges::replace_if(
-        result.finding.words, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+        result.finding.message, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   }
   print(options.json ? json_of(options.file, results) : text_of(options.file, results));
   return failed ? 1 : 0;
@@ -128,7 +128,7 @@ void add_plugin(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 86400));
   checking->add_flag("--json", options->json, "As JSON");
   checking->footer(
-      "Stages: chain, graph (several encoder legs), split backward, memory limit, replicas, two ranks.\n"
+      "Stages: chain, graph (several encoder branches), split backward, memory limit, replicas, two ranks.\n"
       "Exit status: 0 nothing failed, 1 something failed, 2 the file cannot be loaded.");
   checking->callback([options, &action] { action = [options] { return check(*options); }; });
 }

@@ -12,11 +12,11 @@
 namespace starpipe::plan {
 namespace {
 
-// A gap that W fills exactly is no shorter than W.
+// Tolerance for rounding: a gap that W fills exactly must not count as shorter than W.
 constexpr double rounding = 1 + 1e-12;
 
-// Before which passes W may take a gap that is shorter than W. Without `always`, only where the worker has
-// idled so much less than the idlest one that the delay costs nothing yet.
+// The passes before which W may fill a gap that is shorter than W, and so delay the pass. Without `always`,
+// it may do so only when the worker has idled so much less than the idlest worker that the delay is free.
 struct ShortGaps {
   bool forward = false;
   bool early_backward = false;  // B of the first half of the stages
@@ -65,7 +65,7 @@ class Run {
     }
   }
 
-  // Device span, makespan.
+  // The device span, then the makespan.
   [[nodiscard]] std::tuple<double, double> length() const {
     double span = 0;
     double makespan = 0;
@@ -96,7 +96,7 @@ class Run {
     return from == to ? 0 : problem_->costs.alpha + problem_->costs.beta * static_cast<double>(bytes);
   }
 
-  // When the inputs of F or B are on its worker.
+  // The time at which the inputs of F or B are on its worker.
   [[nodiscard]] double arrival(const Job& job) const {
     const auto here = problem_->at(job.stage, job.microbatch);
     const int worker = problem_->workers_of[here];

@@ -11,7 +11,7 @@
 #include "plan/periodic/pattern_builder.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -22,9 +23,9 @@ namespace {
 
 using Verdict = Finding::Verdict;
 
-// Ends a stage: what failed.
+// Thrown to end a stage that failed.
 struct Failure {
-  std::string words;
+  std::string message;
 };
 
 std::string describe(const ScheduleRequest& request) {
@@ -46,14 +47,14 @@ std::vector<std::optional<StageGraph>> chains(int workers) {
   return graphs;
 }
 
-// Two legs that join: of three stages, and of as many as there are workers, or twice that.
+// Trees of two branches that join, with three stages, with as many as there are workers, and twice as many.
 std::vector<std::optional<StageGraph>> trees(int workers) {
   std::vector<std::optional<StageGraph>> graphs;
   for (const int stages : std::set{3, workers, 2 * workers}) {
     if (stages < 3) continue;
     std::vector<std::pair<int, int>> edges;
-    const int leg = (stages - 1) / 2;
-    for (int s = 0; s + 1 < stages; ++s) edges.emplace_back(s, s + 1 == leg ? stages - 1 : s + 1);
+    const int branch = (stages - 1) / 2;
+    for (int s = 0; s + 1 < stages; ++s) edges.emplace_back(s, s + 1 == branch ? stages - 1 : s + 1);
     graphs.emplace_back(StageGraph(stages, edges));
   }
   return graphs;
@@ -87,7 +88,7 @@ Timeline simulated(const Schedule& schedule, const ScheduleRequest& request, con
   }
 }
 
-// The answer to one request: a sound schedule, or nothing and the reason in `refusal`.
+// The answer to one request: a sound schedule, or nothing, with the reason in `refusal`.
 std::optional<Schedule> ask(std::string_view name, const ScheduleRequest& request, std::string& refusal) {
   try {
     Schedule schedule = make_schedule(name, request);
@@ -134,7 +135,7 @@ void simulate_unit(const ScheduleRequest& request, const Schedule& schedule) {
   simulated(schedule, request, {.alpha = 0.5, .prefetch = false});
 }
 
-std::string words(const Sweep& count) {
+std::string counts_text(const Sweep& count) {
   const std::string text = fmt::format("{} requests answered, {} refused", count.answered, count.refused);
   return count.refused == 0 ? text : text + ", the first for " + count.first_refusal;
 }
@@ -148,13 +149,13 @@ Finding chain(std::string_view name) {
   if (count.answered == 0) return {Verdict::failed, "no request at all is answered: " + count.first_refusal};
   if (!parallel)
     return {Verdict::failed, "no request for more than one worker is answered: " + count.first_refusal};
-  return {Verdict::passed, words(count)};
+  return {Verdict::passed, counts_text(count)};
 }
 
 Finding graph(std::string_view name) {
   const Sweep count = sweep(name, trees, simulate_unit);
   if (count.answered == 0) return {Verdict::does_not_apply, "refuses trees: " + count.first_refusal};
-  return {Verdict::passed, words(count)};
+  return {Verdict::passed, counts_text(count)};
 }
 
 Finding split_backward(std::string_view name) {
@@ -181,7 +182,7 @@ Finding split_backward(std::string_view name) {
 // The smallest limit, the same for all workers, under which `check` lets the schedule run bounded.
 std::optional<int> least_limit(const Schedule& schedule, std::string& problem) {
   for (int limit = 1; limit <= schedule.stages() * schedule.microbatches(); ++limit) {
-    const std::vector<int> limits(static_cast<std::size_t>(schedule.workers()), limit);
+    const std::vector<int> limits(index(schedule.workers()), limit);
     problem = check(schedule.with(Discipline::bounded, limits)).problem;
     if (problem.empty()) return limit;
   }
@@ -210,7 +211,7 @@ Finding memory_limit(std::string_view name) {
       return;
     }
     ++bounded;
-    const std::vector<int> limits(static_cast<std::size_t>(schedule.workers()), *limit);
+    const std::vector<int> limits(index(schedule.workers()), *limit);
     require_within(schedule.with(Discipline::bounded, limits), request);
     example = fmt::format("{}: {} a worker", describe(request), *limit);
   });
@@ -257,13 +258,13 @@ Finding replicas(std::string_view name) {
                       replicated)};
 }
 
-// A stage that may end early.
+// Runs a stage. A Failure that it throws becomes its finding.
 template <Finding (*stage)(std::string_view)>
 Finding guarded(std::string_view name) {
   try {
     return stage(name);
   } catch (const Failure& failure) {
-    return {Verdict::failed, failure.words};
+    return {Verdict::failed, failure.message};
   }
 }
 

@@ -21,17 +21,17 @@ constexpr int most_stages_per_worker = 1024;
 
 using PluginFunction = void(std::vector<ScheduleEntry>&);
 
-// Neither a blank nor anything that a terminal would act on.
+// Whether a character is printable ASCII and not a blank.
 bool is_plain(char c) { return c > ' ' && c < 0x7f; }
 
 // The interface that a plug-in was built for, from the text that STARPIPE_PLUGIN leaves in the file; empty
-// when there is none. Read, not loaded: loading would run initialisers.
+// when the file has no such text. The file is only read, because loading it would run its initialisers.
 std::string interface_of(const std::string& content) {
   constexpr std::string_view mark = "starpipe plug-in interface ";
   for (auto at = content.find(mark); at != std::string::npos; at = content.find(mark, at + 1)) {
     const auto begin = content.begin() + static_cast<std::ptrdiff_t>(at + mark.size());
     const auto end = std::find_if_not(begin, content.end(), is_plain);
-    // Our own libraries hold the mark too, with nothing after it.
+    // starpipe's own libraries contain the mark too, with nothing after it.
     if (end != begin && end != content.end() && *end == '\0') return {begin, end};
   }
   return {};
@@ -108,7 +108,7 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
 std::vector<std::string> load_plugin(const std::filesystem::path& file) {
   static std::map<std::filesystem::path, std::vector<std::string>> loaded;
   require_plugin(file);
-  // Absolute: the loader would look for a bare name elsewhere.
+  // The path is absolute, because the loader looks for bare names elsewhere.
   const std::filesystem::path path = std::filesystem::canonical(file);
   if (const auto found = loaded.find(path); found != loaded.end()) return found->second;
   const std::vector<ScheduleEntry> schedules = schedules_of(*load(path), file);

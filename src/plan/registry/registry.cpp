@@ -12,13 +12,13 @@
 namespace starpipe::plan {
 namespace {
 
-// A function-local static, so that registrations from other files never run before its construction.
+// A function-local static is constructed before the first registration from another file.
 std::map<std::string, ScheduleEntry, std::less<>>& registry() {
   static std::map<std::string, ScheduleEntry, std::less<>> entries;
   return entries;
 }
 
-// An engine that was given another shape than it asked for would index past its own.
+// Throws unless the schedule has the size that was asked for: callers size their tables by the request.
 void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const std::string& name) {
   if (built.workers() != asked.workers || built.microbatches() != asked.microbatches) {
     throw BrokenSchedule(
@@ -32,7 +32,8 @@ void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const
   }
 }
 
-// Whatever the function does, short of not returning, ends in a schedule as asked for or one line.
+// Calls the function of a schedule. If it returns at all, the result is a schedule as requested or an error
+// of one line.
 Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   try {
     Schedule schedule = entry.build(request);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -29,8 +30,8 @@ void for_each_previous(const Schedule& schedule, JobId id, Function&& f) {
   if (position > 0) f(schedule.order(schedule.compute(id))[position - 1]);
 }
 
-// Kahn's algorithm; `visit` sees each job that can run. Returns, by JobId, how many jobs each still waits
-// for: zero everywhere when all can run.
+// Kahn's algorithm: calls visit(id) for each job that can run. Returns, by JobId, the number of jobs that a
+// job still waits for: zero everywhere when all jobs can run.
 template <class Queue, class Visit>
 std::vector<int> run_all(const Schedule& schedule, Queue free, Visit visit) {
   std::vector<int> waiting(schedule.slots(), 0);
@@ -63,14 +64,14 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
                      bad(at.compute) ? at.compute : at.weights, schedule.workers() - 1);
 }
 
-// The most stages of one micro-batch on each worker, by forward passes.
+// For each worker, the largest number of stages of one micro-batch whose forward passes it runs.
 std::vector<int> most_stages(const Schedule& schedule) {
-  std::vector<int> most(static_cast<std::size_t>(schedule.workers()), 0);
+  std::vector<int> most(index(schedule.workers()), 0);
   std::vector<int> here(most.size());
   for (int b = 0; b < schedule.microbatches(); ++b) {
     std::ranges::fill(here, 0);
     for (int s = 0; s < schedule.stages(); ++s) {
-      const auto w = static_cast<std::size_t>(schedule.compute(schedule.forward(s, b)));
+      const auto w = index(schedule.compute(schedule.forward(s, b)));
       most[w] = std::max(most[w], ++here[w]);
     }
   }
@@ -87,7 +88,7 @@ std::string memory_problem(const Schedule& schedule) {
     return "the greedy discipline keeps no memory limit; use bounded or ordered";
   }
   for (int w = 0; w < schedule.workers(); ++w) {
-    const int limit = limits[static_cast<std::size_t>(w)];
+    const int limit = limits[index(w)];
     if (limit < 1) return fmt::format("worker {}: a memory limit of {} is below one stash", w, limit);
   }
   for (const JobId id : schedule.order()) {
@@ -112,9 +113,9 @@ std::string memory_problem(const Schedule& schedule) {
     int live = 0;
     for (const JobId id : schedule.order(w)) {
       const Job job = schedule.job(id);
-      if (job.pass == Pass::F && ++live > limits[static_cast<std::size_t>(w)]) {
+      if (job.pass == Pass::F && ++live > limits[index(w)]) {
         return fmt::format("worker {}: {} needs stash number {}, over its memory limit of {}", w,
-                           to_string(job), live, limits[static_cast<std::size_t>(w)]);
+                           to_string(job), live, limits[index(w)]);
       }
       if (job.pass == Pass::W || job.pass == Pass::BW) --live;
     }
@@ -122,7 +123,8 @@ std::string memory_problem(const Schedule& schedule) {
   return {};
 }
 
-// Among jobs that wait forever, each has a predecessor that does; walking back must meet itself.
+// Every job that waits forever has a predecessor that does so too. So a walk from predecessor to predecessor
+// must come back to a job that it has met.
 std::vector<Job> find_cycle(const Schedule& schedule, const std::vector<int>& waiting) {
   const auto stuck = [&](JobId id) { return waiting[id] > 0; };
   JobId at = *std::ranges::find_if(schedule.order(), stuck);

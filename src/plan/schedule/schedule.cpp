@@ -7,12 +7,13 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
 
 void check_memory_limits(const std::string& name, int workers, const std::vector<int>& limits) {
-  if (limits.empty() || limits.size() == static_cast<std::size_t>(workers)) return;
+  if (limits.empty() || limits.size() == index(workers)) return;
   throw InputError(fmt::format("{}: {} memory limits for {} workers", name, limits.size(), workers));
 }
 
@@ -54,8 +55,8 @@ Schedule::Schedule(const ScheduleSpec& spec)
   const auto pairs = static_cast<std::uint64_t>(stages()) * static_cast<std::uint64_t>(microbatches_);
   std::vector<bool> split(pairs, false);
   for (std::size_t i = 0; spec.split_backward && i < pairs; ++i) {
-    const auto stage = static_cast<int>(i % static_cast<std::size_t>(stages()));
-    const auto microbatch = static_cast<int>(i / static_cast<std::size_t>(stages()));
+    const auto stage = static_cast<int>(i % index(stages()));
+    const auto microbatch = static_cast<int>(i / index(stages()));
     split[i] = spec.split_backward(stage, microbatch);
     if (split[i]) stride_ = 3;
   }
@@ -85,29 +86,29 @@ Schedule::Schedule(const ScheduleSpec& spec)
       if (is_split) add(first + 2, {s, b, Pass::W});
     }
   }
-  // Job numbers ascend by micro-batch, stage and pass, which is the documented order of equals.
+  // Job numbers ascend by micro-batch, stage and pass, the documented order of jobs with equal n.
   std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
   for (std::uint32_t r = 0; r < order_.size(); ++r) rank_[order_[r]] = r;
 
-  std::vector<bool> seen(static_cast<std::size_t>(microbatches_), false);
+  std::vector<bool> seen(index(microbatches_), false);
   for (const JobId id : order_) {
     const Job j = job(id);
-    if (j.pass != Pass::F || seen[static_cast<std::size_t>(j.microbatch)]) continue;
-    seen[static_cast<std::size_t>(j.microbatch)] = true;
+    if (j.pass != Pass::F || seen[index(j.microbatch)]) continue;
+    seen[index(j.microbatch)] = true;
     by_age_.push_back(j.microbatch);
   }
 
   const auto on_worker = [this](JobId id) { return compute(id) >= 0 && compute(id) < workers_; };
-  worker_offsets_.assign(static_cast<std::size_t>(workers_) + 1, 0);
+  worker_offsets_.assign(index(workers_) + 1, 0);
   for (const JobId id : order_) {
-    if (on_worker(id)) ++worker_offsets_[static_cast<std::size_t>(compute(id)) + 1];
+    if (on_worker(id)) ++worker_offsets_[index(compute(id)) + 1];
   }
   for (std::size_t w = 0; w + 1 < worker_offsets_.size(); ++w) worker_offsets_[w + 1] += worker_offsets_[w];
   worker_order_.resize(worker_offsets_.back());
   std::vector<std::size_t> next(worker_offsets_.begin(), worker_offsets_.end() - 1);
   for (const JobId id : order_) {
-    if (!on_worker(id)) continue;  // `check` names it
-    const auto w = static_cast<std::size_t>(compute(id));
+    if (!on_worker(id)) continue;  // `check` reports it
+    const auto w = index(compute(id));
     position_[id] = static_cast<std::uint32_t>(next[w] - worker_offsets_[w]);
     worker_order_[next[w]++] = id;
   }
@@ -145,7 +146,7 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
 
 std::span<const JobId> Schedule::order(int worker) const {
   if (worker < 0 || worker >= workers_) return {};
-  const auto w = static_cast<std::size_t>(worker);
+  const auto w = index(worker);
   return std::span(worker_order_).subspan(worker_offsets_[w], worker_offsets_[w + 1] - worker_offsets_[w]);
 }
 

@@ -11,25 +11,25 @@
 namespace starpipe::plan {
 namespace {
 
-// `edges` sorted by key; fills the compressed rows of `value` by `key`.
+// Fills compressed rows: row k has value(edge) of all edges with key(edge) == k. `edges` are sorted by key.
 template <class Key, class Value>
 void compress(const std::vector<std::pair<int, int>>& edges, std::size_t stages, Key key, Value value,
               std::vector<int>& values, std::vector<int>& offsets) {
   offsets.assign(stages + 1, 0);
-  for (const auto& edge : edges) ++offsets[static_cast<std::size_t>(key(edge)) + 1];
+  for (const auto& edge : edges) ++offsets[index(key(edge)) + 1];
   for (std::size_t s = 0; s < stages; ++s) offsets[s + 1] += offsets[s];
   values.resize(edges.size());
   std::vector<int> next(offsets.begin(), offsets.end() - 1);
   for (const auto& edge : edges) {
-    int& at = next[static_cast<std::size_t>(key(edge))];
-    values[static_cast<std::size_t>(at++)] = value(edge);
+    int& at = next[index(key(edge))];
+    values[index(at++)] = value(edge);
   }
 }
 
 std::span<const int> row(const std::vector<int>& values, const std::vector<int>& offsets, int stage) {
-  const auto s = static_cast<std::size_t>(stage);
-  const auto first = static_cast<std::size_t>(offsets[s]);
-  return std::span(values).subspan(first, static_cast<std::size_t>(offsets[s + 1]) - first);
+  const auto s = index(stage);
+  const auto first = index(offsets[s]);
+  return std::span(values).subspan(first, index(offsets[s + 1]) - first);
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
   if (const auto twice = std::ranges::adjacent_find(edges_); twice != edges_.end()) {
     throw InputError(fmt::format("stage graph: edge {} -> {} is given twice", twice->first, twice->second));
   }
-  const auto count = static_cast<std::size_t>(stages);
+  const auto count = index(stages);
   const auto from = [](const auto& edge) { return edge.first; };
   const auto to = [](const auto& edge) { return edge.second; };
   compress(edges_, count, to, from, pred_values_, pred_offsets_);
@@ -63,7 +63,7 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
   std::vector<int> free;
   int sinks = 0;
   for (int s = 0; s < stages; ++s) {
-    waiting[static_cast<std::size_t>(s)] = pred(s).size();
+    waiting[index(s)] = pred(s).size();
     if (pred(s).empty()) free.push_back(s);
     if (succ(s).empty()) {
       sink_ = s;
@@ -80,9 +80,9 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
     free.pop_back();
     ++seen;
     for (const int t : succ(s)) {
-      auto& depth = depth_[static_cast<std::size_t>(t)];
-      depth = std::max(depth, depth_[static_cast<std::size_t>(s)] + 1);
-      if (--waiting[static_cast<std::size_t>(t)] == 0) free.push_back(t);
+      auto& depth = depth_[index(t)];
+      depth = std::max(depth, depth_[index(s)] + 1);
+      if (--waiting[index(t)] == 0) free.push_back(t);
     }
   }
   if (seen != stages) throw InputError("stage graph: the edges have a cycle");

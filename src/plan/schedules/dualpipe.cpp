@@ -8,7 +8,7 @@
 
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -4,7 +4,10 @@
 #include <numeric>
 
 #include "plan/schedules/read_request.hpp"
+#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/grid.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -72,7 +75,7 @@ class Loops {
 // but for the last.
 int round_size(const ScheduleRequest& request) {
   const int rounds = std::max(1, request.microbatches / request.workers);
-  return (request.microbatches + rounds - 1) / rounds;
+  return ceil_div(request.microbatches, rounds);
 }
 
 struct Alternation {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plan/schedules/read_request.hpp"
+#include "starpipe/base/ceil_div.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -15,7 +16,7 @@ Schedule looped(const ScheduleRequest& request, const char* name, bool sharded) 
   const int groups = *request.groups;
   const int workers = request.workers;
   const StageGraph graph = requested_graph(request);
-  const int of_group = (request.microbatches + groups - 1) / groups;
+  const int of_group = ceil_div(request.microbatches, groups);
   const auto loop = std::int64_t{std::max(of_group, per_group)};
   const auto slot = [loop, per_group](int depth, int index) {
     return depth / per_group * loop + depth % per_group + index;

@@ -3,6 +3,8 @@
 // lifespans share a worker with short ones.
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/grid.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 #include "starpipe/plan/orders/list_scheduling.hpp"
 
 namespace starpipe::plan {

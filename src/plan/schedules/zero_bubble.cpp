@@ -6,6 +6,8 @@
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/grid.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 #include "starpipe/plan/orders/list_scheduling.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 

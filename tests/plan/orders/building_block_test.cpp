@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/orders/grid.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

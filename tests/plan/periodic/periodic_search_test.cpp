@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/periodic/periodic_chains.hpp"
-#include "starpipe/plan/orders/building_block.hpp"
+#include "starpipe/plan/orders/in_order.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -67,7 +67,7 @@ TEST(Conformance, SchedulesOfOurs) {
   for (const ScheduleEntry& entry : schedule_entries()) {
     if (entry.source == "tests") continue;
     for (const auto& [stage, finding] : all_stages(entry.name)) {
-      EXPECT_NE(finding.verdict, Verdict::failed) << entry.name << ", " << stage << ": " << finding.words;
+      EXPECT_NE(finding.verdict, Verdict::failed) << entry.name << ", " << stage << ": " << finding.message;
     }
   }
 }
@@ -108,8 +108,8 @@ std::map<std::string_view, Finding> findings_of(const std::string& name, Change 
 
 TEST(Conformance, SplitBackward) {
   const auto findings = findings_of("split", [](ScheduleSpec&) {});
-  EXPECT_EQ(findings.at("split backward").verdict, Verdict::passed) << findings.at("split backward").words;
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").words;
+  EXPECT_EQ(findings.at("split backward").verdict, Verdict::passed) << findings.at("split backward").message;
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").message;
 }
 
 TEST(Conformance, AWorkerOfItsOwnForBackwardPasses) {
@@ -118,9 +118,9 @@ TEST(Conformance, AWorkerOfItsOwnForBackwardPasses) {
       return Placement{0, job.pass == Pass::F ? 0 : workers - 1};
     };
   });
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").words;
+  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").message;
   // With one worker it is bounded like any other.
-  EXPECT_EQ(findings.at("memory limit").verdict, Verdict::passed) << findings.at("memory limit").words;
+  EXPECT_EQ(findings.at("memory limit").verdict, Verdict::passed) << findings.at("memory limit").message;
 }
 
 TEST(Conformance, ALimitThatItsOwnOrderBreaks) {
@@ -130,7 +130,7 @@ TEST(Conformance, ALimitThatItsOwnOrderBreaks) {
     spec.memory_limits.assign(static_cast<std::size_t>(spec.workers), 2);
   });
   EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
-  EXPECT_THAT(findings.at("chain").words, HasSubstr("memory limit of 2"));
+  EXPECT_THAT(findings.at("chain").message, HasSubstr("memory limit of 2"));
 }
 
 TEST(Conformance, OnlyTreesGoWrong) {
@@ -139,7 +139,7 @@ TEST(Conformance, OnlyTreesGoWrong) {
   });
   EXPECT_EQ(findings.at("chain").verdict, Verdict::passed);
   EXPECT_EQ(findings.at("graph").verdict, Verdict::failed);
-  EXPECT_THAT(findings.at("graph").words, HasSubstr("a tree"));
+  EXPECT_THAT(findings.at("graph").message, HasSubstr("a tree"));
 }
 
 TEST(Conformance, OneWorkerOnly) {
@@ -147,7 +147,7 @@ TEST(Conformance, OneWorkerOnly) {
     if (spec.workers > 1) throw InputError("alone runs on one worker");
   });
   EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
-  EXPECT_THAT(findings.at("chain").words, HasSubstr("alone runs on one worker"));
+  EXPECT_THAT(findings.at("chain").message, HasSubstr("alone runs on one worker"));
 }
 
 TEST(Conformance, AnUnknownName) { EXPECT_EQ(all_stages("2f2b").at("chain").verdict, Verdict::failed); }

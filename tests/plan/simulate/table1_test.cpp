@@ -59,6 +59,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -109,8 +110,6 @@ template <class T>
 bool everywhere(const std::vector<T>& values, T value) {
   return std::ranges::all_of(values, [value](T v) { return v == value; });
 }
-
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 /// #{x in [0, count) : x = residue mod modulus}.
 int congruent(int count, int residue, int modulus) {

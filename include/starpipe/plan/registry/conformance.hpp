@@ -7,32 +7,33 @@
 
 namespace starpipe::plan {
 
-/// What a conformance stage found, in words for the author of the schedule.
+/// The result of a conformance stage, with a message for the author of the schedule.
 struct Finding {
   enum class Verdict { passed, failed, does_not_apply };
   Verdict verdict = Verdict::passed;
-  std::string words;
+  std::string message;
 };
 
 std::string_view to_string(Finding::Verdict verdict);
 
-/// One stage of the checks of a named schedule. Each asks for it at many sizes and expects a sound schedule
-/// or an InputError that says why not.
+/// One stage of the conformance checks. It requests the schedule at many sizes, and expects either a sound
+/// schedule or an InputError that gives the reason.
 struct ConformanceStage {
   std::string_view name;
-  /// Throws nothing but what the standard library does without memory. Does not return when the
-  /// schedule's function does not.
+  /// Takes the name of a schedule. Throws only std::bad_alloc and its like. Does not return when the function
+  /// of the schedule does not.
   Finding (*run)(std::string_view schedule);
 };
 
 /// In order:
-///   chain           workers 1 to 8, micro-batches 1 to 16, chains of several lengths, groups and
-///                   placements: as asked for, twice the same, accepted by `check`, simulated
-///   graph           a tree of stages (several encoder legs), likewise
-///   split backward  where B and W are apart: simulated with unequal passes, W is there for each B
-///   memory limit    finishes under the smallest limit that `check` accepts, and keeps it
+///   chain           1 to 8 workers, 1 to 16 micro-batches, chains of several lengths, groups and placements:
+///                   the schedule has the size requested, is the same when requested twice, passes `check`
+///                   and can be simulated
+///   graph           the same for trees of stages (several encoder branches)
+///   split backward  where B and W are two jobs: simulated with unequal passes, no W starts before its B ends
+///   memory limit    the schedule finishes under the smallest limit that `check` accepts, and keeps the limit
 ///   replicas        where weights have several holders: each gets each contribution to the gradient once
-/// What they find is O(1) in words; each takes well under a second unless the schedule's function is slow.
+/// Messages have bounded length. Each stage takes well under a second unless the schedule's function is slow.
 std::span<const ConformanceStage> conformance_stages();
 
 }  // namespace starpipe::plan

@@ -16,10 +16,11 @@
 ///
 ///     STARPIPE_PLUGIN(schedules) { schedules.push_back({"zigzag", "what it is", "source", zigzag}); }
 ///
-/// It is called once in each process that loads the plug-in. What it throws ends the command with one line.
+/// The function is called once in each process that loads the plug-in. An exception from it ends the command
+/// with one line.
 ///
-/// The text beside it is what `load_plugin` looks for in the file before anything in it runs: a plug-in fits
-/// the starpipe of the same major and minor version, as the C++ interfaces it was compiled against do.
+/// The macro also leaves a text with the version of starpipe in the file. `load_plugin` reads it before it
+/// runs any code of the plug-in: C++ interfaces only fit a starpipe of the same major and minor version.
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is the name of a parameter
 #define STARPIPE_PLUGIN(schedules)                                                           \
   extern "C" {                                                                               \
@@ -33,12 +34,12 @@
 
 namespace starpipe::plan {
 
-/// Adds the schedules of a plug-in to the registry, all of them or none, and returns their names. A file
-/// that is loaded already adds nothing again. It stays loaded until the process ends. Not thread-safe.
+/// Adds the schedules of a plug-in to the registry, all of them or none, and returns their names. Loading a
+/// file again adds nothing. It stays loaded until the process ends. Not thread-safe.
 ///
-/// Throws InputError, naming the file: for what is no plug-in or was built for another interface, before
-/// anything in it runs; for what the dynamic loader refuses; when its function throws; and for an entry
-/// without name or function, or with a name that is taken.
+/// Throws InputError, naming the file, when it is not a plug-in or was built for another interface (before
+/// any code of it runs), when the dynamic loader refuses it, when its function throws, and when an entry has
+/// no name, no function, or a name that is taken.
 std::vector<std::string> load_plugin(const std::filesystem::path& file);
 
 }  // namespace starpipe::plan

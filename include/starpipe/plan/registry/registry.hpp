@@ -13,63 +13,63 @@
 
 namespace starpipe::plan {
 
-/// What a user asks of a named schedule.
+/// The parameters with which a named schedule is built.
 struct ScheduleRequest {
   int workers = 1;
   int microbatches = 1;
-  /// Stage graph of the model; a chain of as many stages a worker as the schedule has when absent.
+  /// Stage graph of the model. When absent, a chain with the schedule's number of stages per worker.
   std::optional<StageGraph> graph = {};
-  /// Any schedule with recomputation (`Schedule::recompute`).
+  /// Build the schedule with recomputation (`Schedule::recompute`).
   bool recompute = false;
-  /// What the order of the schedules that look at durations is made for (zb-1p, zb-2p, v-zb, 1f1b-star, ...);
-  /// other schedules are the same for all costs. As `simulate` takes them: with recomputation B's have F's in
-  /// them. Unit costs when absent.
+  /// The costs for which schedules that depend on durations (zb-1p, zb-2p, v-zb, 1f1b-star, ...) choose their
+  /// order; other schedules ignore them. Durations are as `simulate` takes them: with recomputation, B
+  /// includes F. Unit costs when absent.
   std::optional<Costs> costs = {};
-  /// Stashes a worker may hold, for schedules that are made for a limit (1f1b-star, k-periodic) and have it
-  /// as their memory limits then; others ignore it.
+  /// Number of stashes a worker may hold. Schedules that are made for a limit (1f1b-star, k-periodic) then
+  /// have it as the memory limit of each worker; others ignore it.
   std::optional<int> memory_limit = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};
-  /// Worker of each stage, one entry a stage, for schedules that place by stage; stage s on worker s
-  /// when empty.
+  /// Worker of each stage, one entry a stage, for schedules that place by stage. When empty, stage s is on
+  /// worker s.
   std::vector<int> stage_workers = {};
 };
 
-/// A named schedule: what it is, and the function that builds it.
+/// A named schedule: its description, and the function that builds it.
 struct ScheduleEntry {
   std::string name;
   /// One line for `schedule list`.
   std::string summary;
-  /// Where it was published (source and section).
+  /// The publication (source and section).
   std::string source;
-  /// Gets a request with a graph. Throws InputError, naming the value at fault, for one that the definition
-  /// has no answer to.
+  /// Builds the schedule for a request, whose graph is always given. Throws InputError, naming the value at
+  /// fault, when the schedule is not defined for the request.
   std::function<Schedule(const ScheduleRequest&)> build;
-  /// Stages of the default chain, per worker.
+  /// Number of stages per worker of the default chain.
   int stages_per_worker = 1;
-  /// The name in torch.distributed.pipelining, where it has the schedule; `make_schedule` takes it too.
+  /// The schedule's name in torch.distributed.pipelining, if it has one there. `make_schedule` takes it too.
   std::string alias = {};
 };
 
-/// Adds a name; call it from a file-scope initialiser (`const bool registered = ...`). Returns true.
+/// Registers a schedule. Call it from a file-scope initialiser (`const bool registered = ...`). Returns true.
 /// Throws InputError when the name is taken. Not thread-safe.
 bool register_schedule(ScheduleEntry entry);
 
-/// All names, sorted.
+/// All registered schedules, sorted by name.
 std::vector<ScheduleEntry> schedule_entries();
 
 /// The entry of a name or alias. Throws InputError for an unknown one, listing the known names.
 const ScheduleEntry& find_schedule(std::string_view name);
 
-/// The function of a named schedule did not keep to its contract.
+/// The function of a named schedule broke its contract.
 class BrokenSchedule : public InputError {
  public:
   using InputError::InputError;
 };
 
-/// Builds `name`, or the schedule whose alias it is. Throws InputError for an unknown name or a bad request;
-/// BrokenSchedule when its function throws anything but InputError, or builds a schedule of other workers,
-/// micro-batches or stages than asked for.
+/// Builds the schedule with this name or alias. Throws InputError for an unknown name or a bad request, and
+/// BrokenSchedule when the schedule's function throws anything but InputError, or builds a schedule with
+/// other numbers of workers, micro-batches or stages than requested.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
 }  // namespace starpipe::plan

@@ -12,19 +12,20 @@ namespace starpipe::plan {
 struct CheckResult {
   /// Empty when the schedule is sound; otherwise one line that names the job, worker or stage at fault.
   std::string problem;
-  /// When the problem is a cycle: its jobs, each waiting for the one before it, the first for the last.
+  /// When the problem is a cycle, its jobs: each waits for the job before it, the first for the last.
   std::vector<Job> cycle;
 
   [[nodiscard]] bool ok() const { return problem.empty(); }
 };
 
 /// Proves, before anything runs, that a schedule finishes whatever the timing: every job is on a worker
-/// that exists, the data dependencies and (ordered discipline) the workers' orders have no cycle, and
-/// the memory limits hold. O(jobs).
+/// that exists, the memory limits hold, and there is no cycle in the data dependencies and (under the ordered
+/// discipline) the workers' orders. O(jobs).
 CheckResult check(const Schedule& schedule);
 
-/// Every job once, each after all it waits for (data, and under the ordered discipline the worker's
-/// order); among those free, smallest n first. Throws InputError with `check`'s message if there is none.
+/// Every job once, after all jobs that it waits for: the producers of its data and, under the ordered
+/// discipline, the jobs before it on its worker. Among jobs free to go next, the smallest n comes first.
+/// Throws InputError with `check`'s message when there is no such order.
 std::vector<JobId> topological_order(const Schedule& schedule);
 
 }  // namespace starpipe::plan

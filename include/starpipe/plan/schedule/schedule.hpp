@@ -28,20 +28,20 @@ Discipline parse_discipline(std::string_view word);
 /// Dense number of a job within its schedule, in [0, Schedule::slots()).
 using JobId = std::uint32_t;
 
-/// The two functions, and all else a schedule is made of.
+/// The two functions w and n, and everything else that makes a schedule.
 struct ScheduleSpec {
   std::string name = {};
   StageGraph graph = StageGraph::chain(1);
   int microbatches = 1;
   int workers = 1;
-  /// Which (stage, micro-batch) has B and W as two jobs; none when empty.
+  /// Whether (stage, micro-batch) has B and W as two jobs. When empty, no backward pass is split.
   std::function<bool(int stage, int microbatch)> split_backward = {};
   /// w(s, b, d).
   std::function<Placement(const Job&)> placement = {};
   /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass.
   std::function<std::int64_t(const Job&)> priority = {};
   Discipline discipline = Discipline::ordered;
-  /// Stashes worker w may hold at once; empty: no limits.
+  /// Number of stashes that each worker may hold at once; empty for no limits.
   std::vector<int> memory_limits = {};
   /// F keeps only the stage's input, and B or BW computes F again first (source 003, rematerialisation;
   /// 1F1B-R of 001).
@@ -49,7 +49,7 @@ struct ScheduleSpec {
 };
 
 /// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
-/// tabulated. It may be one that cannot run: `check` tells.
+/// tabulated. A schedule may be unable to run: see `check`.
 class Schedule {
  public:
   /// Evaluates w and n once for each job. Throws InputError for counts below 1, a missing w or n, or
@@ -63,7 +63,7 @@ class Schedule {
   [[nodiscard]] int workers() const { return workers_; }
   [[nodiscard]] Discipline discipline() const { return discipline_; }
   [[nodiscard]] std::span<const int> memory_limits() const { return memory_limits_; }
-  /// True when any (stage, micro-batch) has B and W apart.
+  /// True when any (stage, micro-batch) has B and W as two jobs.
   [[nodiscard]] bool split_backward() const { return stride_ == 3; }
   [[nodiscard]] bool split_backward(int stage, int microbatch) const;
 
@@ -89,7 +89,8 @@ class Schedule {
   [[nodiscard]] JobId weight_gradient(int stage, int microbatch) const {
     return forward(stage, microbatch) + (split_backward(stage, microbatch) ? 2 : 1);
   }
-  /// Nothing when the schedule has no such job (BW where it splits, a stage out of range, ...).
+  /// Nothing when the schedule has no such job (BW where the backward pass is split, a stage out of range,
+  /// ...).
   [[nodiscard]] std::optional<JobId> find(const Job& job) const;
 
   [[nodiscard]] Placement placement(JobId id) const { return placement_[id]; }
@@ -100,10 +101,10 @@ class Schedule {
   [[nodiscard]] std::uint32_t position(JobId id) const { return position_[id]; }
   /// Every job, smallest n first.
   [[nodiscard]] std::span<const JobId> order() const { return order_; }
-  /// The jobs `worker` computes, smallest n first. Empty for a worker that does not exist.
+  /// The jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
 
-  /// Micro-batches by the smallest n of their forward passes, first one first.
+  /// Micro-batches, sorted by the smallest n of their forward passes.
   [[nodiscard]] std::span<const int> microbatches_by_age() const { return by_age_; }
 
   /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F;

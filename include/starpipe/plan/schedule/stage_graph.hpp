@@ -5,12 +5,15 @@
 #include <utility>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::plan {
 
-/// Which stage feeds which: a chain for most networks, a tree or DAG for several encoder legs.
+/// The stages of a network and the edges along which they pass data: a chain for most networks, a tree or DAG
+/// for networks with several encoder branches.
 ///
-/// Acyclic, with exactly one sink, the stage that ends in the loss; a source reads the data. A value;
-/// immutable after construction.
+/// Acyclic, with exactly one sink: the stage that ends in the loss. Sources read the data. A value, immutable
+/// after construction.
 class StageGraph {
  public:
   /// Stages 0 -> 1 -> ... -> stages-1. Throws InputError when stages < 1.
@@ -27,7 +30,7 @@ class StageGraph {
   [[nodiscard]] std::span<const int> succ(int stage) const;
   [[nodiscard]] int sink() const { return sink_; }
   /// Edges of the longest path from a source to `stage`; in a chain the stage's number.
-  [[nodiscard]] int depth(int stage) const { return depth_[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] int depth(int stage) const { return depth_[index(stage)]; }
   /// Stages on the longest path; in a chain the number of stages.
   [[nodiscard]] int length() const { return depth(sink_) + 1; }
   [[nodiscard]] bool is_chain() const;
