@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
@@ -27,7 +28,7 @@ inline bool chance(Random& random, double probability) {
 }
 
 inline std::vector<int> permutation(Random& random, int size) {
-  std::vector<int> result(static_cast<std::size_t>(size));
+  std::vector<int> result(index(size));
   std::iota(result.begin(), result.end(), 0);
   std::shuffle(result.begin(), result.end(), random);
   return result;
@@ -38,7 +39,7 @@ inline StageGraph random_graph(Random& random, int stages) {
   const int kind = between(random, 0, 2);
   if (kind == 0) return StageGraph::chain(stages);
   const std::vector<int> label = chance(random, 0.5) ? permutation(random, stages) : [&] {
-    std::vector<int> identity(static_cast<std::size_t>(stages));
+    std::vector<int> identity(index(stages));
     std::iota(identity.begin(), identity.end(), 0);
     return identity;
   }();
@@ -47,7 +48,7 @@ inline StageGraph random_graph(Random& random, int stages) {
     const int first = between(random, from + 1, stages - 1);
     for (int to = from + 1; to < stages; ++to) {
       if (to == first || (kind == 2 && chance(random, 0.25))) {
-        edges.emplace_back(label[static_cast<std::size_t>(from)], label[static_cast<std::size_t>(to)]);
+        edges.emplace_back(label[index(from)], label[index(to)]);
       }
     }
   }
@@ -58,9 +59,9 @@ struct Options {
   int max_stages = 6;
   int max_microbatches = 6;
   int max_workers = 5;
-  /// F, B and W of a stage and micro-batch on one worker.
+  /// Place F, B and W of a stage and micro-batch on one worker.
   bool one_worker_a_stash = false;
-  /// Of the schedules, how many have a priority that follows the data dependencies.
+  /// Share of the schedules whose priority follows the data dependencies.
   double sound_priority = 0.7;
 };
 
@@ -78,23 +79,21 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
   spec.workers = workers;
 
   const int split = between(random, 0, 2);
-  std::vector<bool> splits(static_cast<std::size_t>(stages * microbatches));
+  std::vector<bool> splits(index(stages * microbatches));
   for (auto&& s : splits) s = split == 1 || (split == 2 && chance(random, 0.5));
   if (split != 0) {
-    spec.split_backward = [splits, stages](int s, int b) {
-      return splits[static_cast<std::size_t>(b * stages + s)];
-    };
+    spec.split_backward = [splits, stages](int s, int b) { return splits[index(b * stages + s)]; };
   }
 
   const auto index = [stages](const Job& j) {
-    return static_cast<std::size_t>((j.microbatch * stages + j.stage) * 4 + static_cast<int>(j.pass));
+    return index((j.microbatch * stages + j.stage) * 4 + static_cast<int>(j.pass));
   };
   const auto kind = static_cast<PlacementKind>(between(random, 0, options.one_worker_a_stash ? 2 : 3));
   const int weights = between(random, 0, 2);
-  std::vector<Placement> placement(static_cast<std::size_t>(stages * microbatches * 4));
-  std::vector<int> of_stage(static_cast<std::size_t>(stages));
-  std::vector<int> of_microbatch(static_cast<std::size_t>(microbatches));
-  std::vector<int> holder(static_cast<std::size_t>(stages));
+  std::vector<Placement> placement(index(stages * microbatches * 4));
+  std::vector<int> of_stage(index(stages));
+  std::vector<int> of_microbatch(index(microbatches));
+  std::vector<int> holder(index(stages));
   for (int& w : of_stage) w = between(random, 0, workers - 1);
   for (int& w : of_microbatch) w = between(random, 0, workers - 1);
   for (int& w : holder) w = between(random, 0, workers - 1);
@@ -105,10 +104,10 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
         Placement& p = placement[index({s, b, static_cast<Pass>(d)})];
         switch (kind) {
           case PlacementKind::by_stage:
-            p.compute = of_stage[static_cast<std::size_t>(s)];
+            p.compute = of_stage[index(s)];
             break;
           case PlacementKind::by_microbatch:
-            p.compute = of_microbatch[static_cast<std::size_t>(b)];
+            p.compute = of_microbatch[index(b)];
             break;
           case PlacementKind::by_stash:
             p.compute = of_stash;
@@ -117,10 +116,11 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
             p.compute = between(random, 0, workers - 1);
             break;
         }
-        // Where the job runs (replicas), one holder a stage (sharded), or holders by micro-batch.
+        // The weights are on the job's worker (replicas), on one holder a stage (sharded), or on a holder
+        // that depends on the micro-batch.
         p.weights = weights == 0   ? p.compute
-                    : weights == 1 ? holder[static_cast<std::size_t>(s)]
-                                   : (holder[static_cast<std::size_t>(s)] + b % 2) % workers;
+                    : weights == 1 ? holder[index(s)]
+                                   : (holder[index(s)] + b % 2) % workers;
       }
     }
   }
@@ -132,7 +132,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
   spec.priority = [priority, index](const Job& j) { return priority[index(j)]; };
 
   if (chance(random, options.sound_priority)) {
-    // A random linear extension of the data dependencies: never a deadlock.
+    // A random order that respects the data dependencies, so it never deadlocks.
     const Schedule jobs(spec);
     std::vector<int> waits(jobs.slots());
     std::vector<JobId> free;
@@ -144,7 +144,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     for (std::int64_t n = 0; !free.empty(); ++n) {
       const auto last = static_cast<int>(free.size()) - 1;
       const int low = depth_first ? std::max(0, last - 2) : 0;
-      std::swap(free[static_cast<std::size_t>(between(random, low, last))], free.back());
+      std::swap(free[index(between(random, low, last))], free.back());
       const JobId id = free.back();
       free.pop_back();
       priority[index(jobs.job(id))] = n;

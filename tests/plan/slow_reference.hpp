@@ -9,32 +9,31 @@
 #include <tuple>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
-/// The definitions in the headers of plan/, written down once more as directly as possible and without
-/// any thought of speed. Shares nothing with src/plan but the accessors of Schedule.
+/// The definitions in the headers of plan/, implemented a second time as directly as possible, without regard
+/// to speed. Uses nothing of src/plan but the accessors of Schedule.
 namespace starpipe::plan::testing {
 
-/// Something a job reads that may come from another worker.
+/// An input of a job. It may come from another worker.
 struct Input {
   enum Kind { activation, stash, gradient_stash, gradient, weights };
   Kind kind;
   int from;
-  /// What makes it the same thing for two readers on one worker.
+  /// Equal for two inputs of jobs on one worker when they are the same datum.
   std::tuple<int, int, int> what;
   std::uint64_t bytes;
-  /// The job that makes it; nothing for weights, which are there from time 0.
+  /// The job that makes the input; nothing for weights, which exist from time 0.
   std::optional<JobId> maker;
 };
 
 inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, JobId id) {
   const Job j = schedule.job(id);
-  const auto size = [&](int s) {
-    return costs.sizes[costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)];
-  };
+  const auto size = [&](int s) { return costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)]; };
   const auto at = [&](JobId other) { return schedule.compute(other); };
   std::vector<Input> result;
   const bool backward = j.pass == Pass::B || j.pass == Pass::BW;
@@ -73,7 +72,7 @@ inline double transfer_time(const Costs& costs, std::uint64_t bytes) {
 
 inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
   const Job j = schedule.job(id);
-  const Durations& d = costs.durations[costs.durations.size() == 1 ? 0 : static_cast<std::size_t>(j.stage)];
+  const Durations& d = costs.durations[costs.durations.size() == 1 ? 0 : index(j.stage)];
   switch (j.pass) {
     case Pass::F:
       return d.F;
@@ -102,22 +101,22 @@ inline double arrival(const Schedule& schedule, const Costs& costs, const std::v
 
 struct SlowRun {
   std::vector<Span> spans;
-  /// When the worker picked the job: earlier than its start when it fetches the inputs first.
+  /// Times at which workers picked their jobs: earlier than the start when the worker fetches inputs first.
   std::vector<double> picked;
-  /// By worker, in the order in which they ran.
+  /// The jobs of each worker in the order in which they ran.
   std::vector<std::vector<JobId>> ran;
   bool finished = false;
 };
 
-/// Steps from one moment at which something happens to the next, and asks at each of them every worker
-/// that is idle which of all its jobs it may start. All pick on the same knowledge; jobs of no duration
-/// end at the same moment and are seen when the workers are asked again.
+/// Steps from event to event, and at each event asks every idle worker which of its jobs it may start. All
+/// workers pick with the same knowledge. Jobs of zero length end at the same moment; their ends are known
+/// when the workers are asked again.
 inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
   constexpr double never = std::numeric_limits<double>::infinity();
   SlowRun run;
   run.spans.assign(schedule.slots(), {never, never});
   run.picked.assign(schedule.slots(), never);
-  run.ran.resize(static_cast<std::size_t>(schedule.workers()));
+  run.ran.resize(index(schedule.workers()));
   std::vector<bool> started(schedule.slots()), ended(schedule.slots());
   std::vector<std::set<std::pair<int, std::tuple<int, int, int>>>> has(run.ran.size());
   std::vector<JobId> all;
@@ -156,8 +155,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       for (int s = 0; s < schedule.stages(); ++s)
         others += b != oldest && stash_is_live(s, b, worker) ? 1 : 0;
     }
-    return others + 1 >
-           schedule.memory_limits()[static_cast<std::size_t>(worker)] - static_cast<int>(most_stages);
+    return others + 1 > schedule.memory_limits()[index(worker)] - static_cast<int>(most_stages);
   };
 
   double now = 0;
@@ -186,16 +184,16 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       double fetch = 0;
       for (const Input& input : inputs(schedule, costs, id)) {
         if (!costs.prefetch && input.from != worker &&
-            has[static_cast<std::size_t>(worker)].insert({input.kind, input.what}).second) {
+            has[index(worker)].insert({input.kind, input.what}).second) {
           fetch += transfer_time(costs, input.bytes);
         }
       }
       started[id] = true;
       run.picked[id] = now;
       run.spans[id] = {now + fetch, now + fetch + duration(schedule, costs, id)};
-      run.ran[static_cast<std::size_t>(worker)].push_back(id);
+      run.ran[index(worker)].push_back(id);
     }
-    if (!picks.empty()) continue;  // ask again at the same moment: some may have ended, others are idle
+    if (!picks.empty()) continue;  // ask again at the same moment: jobs may have ended
 
     double next = never;
     for (const JobId id : all) {
@@ -220,13 +218,13 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
 /// What the workers receive in a step: every job's inputs that come from elsewhere, each once a worker.
 /// Without the reduction of weight gradients, which `reduction_plan` describes.
 inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Costs& costs) {
-  std::vector<Transfers> result(static_cast<std::size_t>(schedule.workers()));
+  std::vector<Transfers> result(index(schedule.workers()));
   std::set<std::tuple<int, int, std::tuple<int, int, int>>> seen;
   for (const JobId id : schedule.order()) {
     const int worker = schedule.compute(id);
     for (const Input& input : inputs(schedule, costs, id)) {
       if (input.from == worker || !seen.emplace(worker, input.kind, input.what).second) continue;
-      Transfers& here = result[static_cast<std::size_t>(worker)];
+      Transfers& here = result[index(worker)];
       Received* received = nullptr;
       switch (input.kind) {
         case Input::activation:
@@ -261,14 +259,15 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
   SlowMemory result;
   for (int b = 0; b < schedule.microbatches(); ++b) {
     for (int s = 0; s < schedule.stages(); ++s) {
-      const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)];
+      const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)];
       const JobId f = schedule.forward(s, b);
       const JobId bw = schedule.backward(s, b);
       const JobId w = schedule.weight_gradient(s, b);
       const bool f_here = schedule.compute(f) == worker;
       const bool b_here = schedule.compute(bw) == worker;
       const bool w_here = schedule.compute(w) == worker;
-      // B's part is held from B or, where B runs elsewhere, from W; a copy of F's part from its first reader.
+      // B's part is held from B or, where B runs elsewhere, from W. A copy of F's part is held from its first
+      // reader on.
       const auto live = [&](bool with_f) {
         double from = std::numeric_limits<double>::infinity();
         double to = from;
@@ -282,7 +281,7 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
         result.bytes += size.stash;
       }
       if (schedule.split_backward(s, b) && live(false)) result.bytes += size.gradient_stash;
-      // The output, where it is kept as the input of jobs that run here.
+      // The output of F, where jobs that run here keep it as their input.
       double from = std::numeric_limits<double>::infinity();
       double to = -from;
       for (const int next : schedule.graph().succ(s)) {

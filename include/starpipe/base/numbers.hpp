@@ -6,7 +6,7 @@
 
 namespace starpipe {
 
-/// For people: "512 B", "1.5 MiB".
+/// A number of bytes for people: "512 B", "1.5 MiB".
 std::string bytes_text(std::uint64_t bytes);
 
 /// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".

@@ -59,13 +59,13 @@ Finding run_stage(const std::string& file, const std::string& name, const plan::
       [&] {
         plan::load_plugin(file);
         const Finding finding = stage.run(name);
-        return ordered_json{{"verdict", finding.verdict}, {"words", finding.message}}.dump(
+        return ordered_json{{"verdict", finding.verdict}, {"message", finding.message}}.dump(
             -1, ' ', false, ordered_json::error_handler_t::replace);
       },
       most);
   if (!run.failure.empty()) return {Finding::Verdict::failed, run.failure};
   const ordered_json answer = ordered_json::parse(run.output);
-  return {answer.at("verdict"), answer.at("words")};
+  return {answer.at("verdict"), answer.at("message")};
 }
 
 std::string text_of(const std::string& file, const std::vector<Result>& results) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
@@ -42,7 +43,7 @@ class Communication {
     std::size_t index;
   };
 
-  // What FSDP does with the weights of a stage on one worker.
+  // The state of the weights of a stage on one worker, as FSDP changes it.
   struct StageState {
     bool runs_here = false;
     bool sharded = true;
@@ -52,7 +53,7 @@ class Communication {
 
   [[nodiscard]] const CsvAction& at(const Place& place) const { return rows_[place.row][place.index]; }
 
-  // The text of an action and where it is.
+  // The text of an action and its place in the file.
   [[nodiscard]] std::string named(const Place& place) const {
     return fmt::format("{} ({})", at(place).text, csv_place(place.row, at(place).cell));
   }
@@ -63,18 +64,18 @@ class Communication {
 
   [[nodiscard]] std::string job_text(JobId id) const { return to_string(schedule_.job(id)); }
 
-  // The job that an action means, a backward pass being B or BW as there is one.
+  // The job that an action names. A backward pass is B or BW, whichever the schedule has.
   [[nodiscard]] std::optional<JobId> find(const Job& job) const {
     if (job.stage >= schedule_.stages() || job.microbatch >= schedule_.microbatches()) return std::nullopt;
     return job.pass == Pass::F ? schedule_.forward(job.stage, job.microbatch)
                                : schedule_.backward(job.stage, job.microbatch);
   }
 
-  // Where the input of F or of a backward pass comes from, if not from the job's own worker.
+  // The job that makes the input of F or of a backward pass, if it runs on another worker.
   [[nodiscard]] std::optional<JobId> source(JobId id) const {
     return elsewhere(id, schedule_.job(id).pass == Pass::F ? -1 : 1);
   }
-  // Who needs its result on another worker.
+  // The job that reads the result of `id`, if it runs on another worker.
   [[nodiscard]] std::optional<JobId> target(JobId id) const {
     return elsewhere(id, schedule_.job(id).pass == Pass::F ? 1 : -1);
   }
@@ -92,10 +93,10 @@ class Communication {
   }
 
   void check_row(std::size_t row) {
-    std::vector<StageState> stages(static_cast<std::size_t>(schedule_.stages()));
+    std::vector<StageState> stages(index(schedule_.stages()));
     for (const CsvAction& action : rows_[row]) {
       if (action.job.stage >= schedule_.stages()) continue;
-      StageState& stage = stages[static_cast<std::size_t>(action.job.stage)];
+      StageState& stage = stages[index(action.job.stage)];
       stage.runs_here = stage.runs_here || action.kind == Kind::compute;
       stage.ever_unsharded = stage.ever_unsharded || action.kind == Kind::unshard;
     }
@@ -103,7 +104,7 @@ class Communication {
       const Place place{row, i};
       switch (at(place).kind) {
         case Kind::compute:
-          check_compute(place, stages[static_cast<std::size_t>(at(place).job.stage)]);
+          check_compute(place, stages[index(at(place).job.stage)]);
           break;
         case Kind::send:
           check_send(place);
@@ -143,7 +144,7 @@ class Communication {
     computed_[id] = true;
   }
 
-  // The job of a send or receive, which must be one of this row's.
+  // The job of a send or receive. It must run in the same row.
   JobId own_job(const Place& place) const {
     const CsvAction& action = at(place);
     const auto id = find(action.job);
@@ -181,10 +182,10 @@ class Communication {
   void check_weights(const Place& place, std::vector<StageState>& stages) const {
     const CsvAction& action = at(place);
     const int stage = action.job.stage;
-    if (stage >= schedule_.stages() || !stages[static_cast<std::size_t>(stage)].runs_here) {
+    if (stage >= schedule_.stages() || !stages[index(stage)].runs_here) {
       fail(place, fmt::format("{}: this row computes nothing of stage {}", action.text, stage));
     }
-    StageState& state = stages[static_cast<std::size_t>(stage)];
+    StageState& state = stages[index(stage)];
     if (action.kind == Kind::reduce_gradient) {
       if (state.reduced) fail(place, fmt::format("{} is there twice", action.text));
       state.reduced = true;
@@ -198,7 +199,7 @@ class Communication {
     state.sharded = reshard;
   }
 
-  // Its send, of a receive.
+  // The send that belongs to a receive.
   [[nodiscard]] const std::optional<Place>& send_of(const Place& place) const {
     return sent_[*source(*find(at(place).job))];
   }
@@ -212,10 +213,10 @@ class Communication {
                             schedule_.job(from).pass == Pass::F ? 'F' : 'B', schedule_.job(from).microbatch));
   }
 
-  // Rows go on until a receive that waits for a send which its row has not reached.
+  // Proves that there is no deadlock: each row advances until a receive whose send has not been reached.
   void check_order() const {
     std::vector<std::size_t> next(rows_.size(), 0);
-    std::vector<std::vector<std::size_t>> waiting(rows_.size());  // rows, for a send of this one
+    std::vector<std::vector<std::size_t>> waiting(rows_.size());  // by row, the rows that wait for its sends
     std::vector<std::size_t> active;
     for (std::size_t row = 0; row < rows_.size(); ++row) active.push_back(row);
     const auto waits_for = [&](std::size_t row) -> std::optional<Place> {
@@ -243,7 +244,8 @@ class Communication {
     }
   }
 
-  // Each stuck row waits for a send of another one: going on must meet a row again.
+  // Names the deadlock. Each stuck row waits for a send of another stuck row, so following the waits must
+  // come back to a row.
   [[noreturn]] void fail_stuck(std::size_t row, const std::vector<std::size_t>& next) const {
     const Place first{row, next[row]};
     std::string text = fmt::format("{} can never start: {}", job_text(*find(at(first).job)), at(first).text);
@@ -263,7 +265,8 @@ class Communication {
   const Schedule& schedule_;
   std::span<const std::vector<CsvAction>> rows_;
   const std::string& source_name_;
-  std::vector<bool> computed_;  // by JobId, as are these: the send of its result, the receive of its input
+  // By JobId: whether the job was computed, the send of its result, the receive of its input.
+  std::vector<bool> computed_;
   std::vector<std::optional<Place>> sent_;
   std::vector<std::optional<Place>> received_;
 };

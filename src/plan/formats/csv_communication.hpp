@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the cells of PyTorch's CSV say; private to plan.
+// The actions in the cells of PyTorch's CSV, and the check of those that communicate. Private to plan.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace starpipe::plan::detail {
 
-/// One action of a worker.
+/// One action of a worker, as a cell lists it.
 struct CsvAction {
   enum class Kind : std::uint8_t { compute, send, receive, unshard, reshard, reduce_gradient };
   Kind kind = Kind::compute;
-  /// What is computed; whose result is sent, or input received (F, or B for any backward pass); of the others
-  /// the stage alone means something.
+  /// The job that is computed, whose result is sent, or whose input is received; for send and receive, B
+  /// stands for any backward pass. For the other kinds only the stage has a meaning.
   Job job = {};
   std::size_t cell = 0;
   std::string_view text = {};  ///< in the file
@@ -28,10 +28,11 @@ struct CsvAction {
 /// "row 1, cell 4", counted from 1.
 std::string csv_place(std::size_t row, std::size_t cell);
 
-/// Proves that the communication actions of `rows`, a row a worker, are what `schedule`, read from the same
-/// rows, needs: each activation and gradient that changes workers is sent once it is there and received
-/// before it is used, each receive finds its send whatever the timing, stages are unsharded while they
-/// compute, and gradients are reduced once, at the end. Rows without any need none. O(cells).
+/// Proves that the communication actions of `rows` (one row per worker) are those that `schedule`, read from
+/// the same rows, needs: each activation and gradient that changes workers is sent after it is computed and
+/// received before it is used; each receive finds its send whatever the timing; stages are unsharded while
+/// they compute; gradients are reduced once, at the end. Does nothing when no row has a communication action.
+/// O(cells).
 ///
 /// Throws InputError, naming `source_name`, row, cell and job.
 void check_communication(const Schedule& schedule, std::span<const std::vector<CsvAction>> rows,

@@ -10,11 +10,11 @@ using nlohmann::ordered_json;
 
 void write(const ordered_json& value, std::size_t indent, std::size_t before, std::string& text) {
   constexpr std::size_t columns = 100;
-  // Only short containers are worth the try; this bounds the work at each level.
+  // Only short containers can fit on one line. Trying no others bounds the work at each level.
   if (!value.is_structured() || value.size() <= columns / 2) {
     const std::string line = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
     if (!value.is_structured() || value.empty() || before + line.size() + 1 <= columns) {
-      // A blank after the separators of the line, but not inside of strings.
+      // Adds a blank after each separator of the line, but not inside strings.
       bool in_string = false;
       for (std::size_t i = 0; i < line.size(); ++i) {
         text += line[i];

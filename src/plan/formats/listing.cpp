@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan::detail {
@@ -32,7 +33,8 @@ struct Entry {
 
 auto by_job(const Job& job) { return std::tuple(job.microbatch, job.stage, job.pass); }
 
-/// Sorts and proves a listing complete. Never allocates by the numbers in the file, which may be absurd.
+/// Sorts a listing and proves that it is complete. The numbers in the file may be absurd, so they never
+/// decide how much is allocated.
 class Completeness {
  public:
   explicit Completeness(const Listing& listing) : listing_(listing) {
@@ -59,7 +61,7 @@ class Completeness {
                                     where(entries_[i - 1])));
     }
     std::size_t next = 0;
-    // Stops at the first job that is missing, hence after at most as many turns as there are entries.
+    // Stops at the first missing job, so after at most as many turns as there are entries.
     for (int b = 0; b < microbatches_; ++b) {
       for (int s = 0; s < stages_; ++s) next = prove(next, s, b);
     }
@@ -70,7 +72,7 @@ class Completeness {
   [[nodiscard]] int microbatches() const { return microbatches_; }
 
   [[nodiscard]] std::string where(const Entry& e) const { return listing_.where(e.row, e.listed->cell); }
-  /// Null where there is none.
+  /// The entry of a job; null when the listing has none.
   [[nodiscard]] const Entry* find(const Job& job) const {
     const auto found =
         std::ranges::lower_bound(entries_, by_job(job), {}, [](const Entry& e) { return by_job(e.job()); });
@@ -95,7 +97,7 @@ class Completeness {
     return *given;
   }
 
-  /// entries_[next...] must start with the passes of (s, b); returns where they end.
+  /// Proves that the entries from `next` on start with the passes of (s, b). Returns the index after these.
   [[nodiscard]] std::size_t prove(std::size_t next, int s, int b) const {
     std::array<const Entry*, 4> found = {};
     for (; next < entries_.size(); ++next) {
@@ -120,10 +122,10 @@ class Completeness {
                  waiting_for({s, b, Pass::B}), there);
   }
 
-  /// A job of the listing that waits for `job`, which is not in it; null where there is none.
+  /// A job of the listing that waits for `job`, which is missing; null when there is none.
   [[nodiscard]] const Entry* waiting_for(const Job& job) const {
     const auto [s, b, pass] = job;
-    constexpr int most_stages = 1'000'000;  // to look for one
+    constexpr int most_stages = 1'000'000;  // beyond, the stage graph is not built
     std::vector<Job> candidates;
     if (pass == Pass::F) candidates = {{s, b, Pass::BW}, {s, b, Pass::B}};
     if (pass == Pass::B) candidates = {{s, b, Pass::W}};
@@ -140,8 +142,8 @@ class Completeness {
     return nullptr;
   }
 
-  /// At `waiting`, if there is one, else at `there`, another pass of the stage and micro-batch, if any, else
-  /// at the last micro-batch, which makes this one due.
+  /// Reports a missing job at the entry that waits for it. Without such an entry, reports it at `there`,
+  /// another pass of the stage and micro-batch, or else at the last entry.
   [[noreturn]] void fail_missing(const std::string& what, const Entry* waiting, const Entry* there) const {
     const std::string note = fmt::format("{} is missing ({}, {})", what, stages_note_, microbatches_note_);
     if (waiting != nullptr) {
@@ -158,11 +160,12 @@ class Completeness {
   std::string microbatches_note_;
 };
 
-/// Proves that the rows, in their order, can finish.
+/// Proves that the schedule can finish in the order of the rows.
 void require_progress(const Completeness& jobs, const Schedule& schedule) {
   const std::vector<Job> cycle = check(schedule).cycle;
   if (cycle.empty()) return;
-  // Each waits for the one before it: in its row, or, and that is the one to name, for its data.
+  // Each job of the cycle waits for the one before it, either because of their order in a row or for its
+  // data. The message starts with a job that waits for data.
   const auto before = [&](std::size_t i) { return jobs.find(cycle[i == 0 ? cycle.size() - 1 : i - 1]); };
   std::size_t first = 0;
   while (before(first)->row == jobs.find(cycle[first])->row &&
@@ -202,10 +205,9 @@ Schedule schedule_from_listing(const Listing& listing) {
     std::int64_t position = 0;
     bool present = false;
   };
-  std::vector<Cell> table(static_cast<std::size_t>(stages) * static_cast<std::size_t>(spec.microbatches) * 4);
+  std::vector<Cell> table(index(stages) * index(spec.microbatches) * 4);
   const auto at = [&](const Job& job) -> Cell& {
-    const auto pair = static_cast<std::size_t>(job.microbatch) * static_cast<std::size_t>(stages) +
-                      static_cast<std::size_t>(job.stage);
+    const auto pair = index(job.microbatch) * index(stages) + index(job.stage);
     return table[pair * 4 + static_cast<std::size_t>(job.pass)];
   };
   bool any_split = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Schedules as files list them: rows of jobs. Private to plan.
+// Schedules in the form of files: rows of jobs. Private to plan.
 
 #include <cstddef>
 #include <optional>
@@ -13,19 +13,19 @@
 
 namespace starpipe::plan::detail {
 
-/// A job as listed in a file: on the worker whose row it is in, `cell` telling where in that row.
+/// A job in a row of a file. The row is the worker that computes it.
 struct ListedJob {
   Job job;
-  int weights = 0;
-  std::size_t cell = 0;
+  int weights = 0;       ///< worker that holds the weights
+  std::size_t cell = 0;  ///< position in the row, from 0
 };
 
 /// Rows of jobs read from a file, in the order each worker runs them.
 struct Listing {
   std::string source_name;
-  /// "ops[0][3]" or "row 1, cell 4".
+  /// Text for messages that names a cell: "ops[0][3]" or "row 1, cell 4".
   std::string (*where)(std::size_t row, std::size_t cell) = nullptr;
-  std::string name = {};  ///< the file's stem when empty
+  std::string name = {};  ///< of the schedule; when empty, the stem of the file's name
   std::vector<std::vector<ListedJob>> rows = {};
   std::optional<int> stages = {};
   std::optional<int> microbatches = {};
@@ -34,8 +34,8 @@ struct Listing {
   bool recompute = false;
 };
 
-/// The schedule that a listing describes, of the ordered discipline. Throws InputError naming source and
-/// place when a job is missing, listed twice, or out of range, or can never start in the order of the rows.
+/// The schedule that a listing describes, under the ordered discipline. Throws InputError, naming source and
+/// cell, when a job is missing, listed twice or out of range, or can never start in the order of the rows.
 Schedule schedule_from_listing(const Listing& listing);
 
 }  // namespace starpipe::plan::detail

@@ -32,7 +32,7 @@ struct Word {
   }
 };
 
-// PyTorch's: I is our B, its B is our BW.
+// PyTorch's words. Its I is starpipe's B, and its B is starpipe's BW.
 constexpr std::array words = {Word{"F", Kind::compute, Pass::F},
                               Word{"I", Kind::compute, Pass::B},
                               Word{"W", Kind::compute, Pass::W},
@@ -51,7 +51,7 @@ std::string_view action(Pass pass) {
 }
 
 std::string csv(const Schedule& schedule, const std::vector<std::vector<JobId>>& rows) {
-  std::size_t cells = 2;  // so that the row of a worker without jobs is no blank line
+  std::size_t cells = 2;  // at least 2, so that the row of a worker without jobs is not a blank line
   for (const auto& row : rows) cells = std::max(cells, row.size());
   std::string text;
   for (const auto& row : rows) {
@@ -100,7 +100,7 @@ std::optional<CsvAction> parse_action(std::string_view text) {
   return text.empty() ? std::optional(action) : std::nullopt;
 }
 
-/// For a message: one line, not too long.
+/// The text of a cell for a message: one line, of bounded length.
 std::string quoted(std::string_view cell) {
   std::string text = "\"";
   for (const char c : cell.substr(0, 40)) text += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
@@ -135,7 +135,7 @@ class RowReader {
     if (middle == std::string_view::npos) fail(text, "is no pair, such as (0F1;3B0)OVERLAP_F_B");
     for (const std::string_view part : {pair.substr(0, middle), pair.substr(middle + 1)}) {
       add(trim(part));
-      if (actions_.back().kind != Kind::compute) fail(text, "overlaps what is no compute action");
+      if (actions_.back().kind != Kind::compute) fail(text, "overlaps an action that computes nothing");
     }
   }
 

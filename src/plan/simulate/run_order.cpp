@@ -7,13 +7,14 @@
 #include <limits>
 #include <tuple>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan::detail {
 
 std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeline& timeline) {
   const auto& spans = timeline.spans;
-  // Jobs that take no time may share an instant; there the data dependencies tell who was first.
+  // Jobs of zero length may start at the same time as others. Data dependencies then tell which ran first.
   std::vector<std::uint32_t> place;
   const bool instants = std::any_of(schedule.order().begin(), schedule.order().end(),
                                     [&](JobId id) { return spans[id].start == spans[id].end; });
@@ -22,10 +23,10 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
     std::uint32_t next = 0;
     for (const JobId id : topological_order(schedule)) place[id] = next++;
   }
-  std::vector<std::vector<JobId>> rows(static_cast<std::size_t>(schedule.workers()));
+  std::vector<std::vector<JobId>> rows(index(schedule.workers()));
   for (int worker = 0; worker < schedule.workers(); ++worker) {
     const auto order = schedule.order(worker);
-    auto& row = rows[static_cast<std::size_t>(worker)];
+    auto& row = rows[index(worker)];
     row.assign(order.begin(), order.end());
     const auto key = [&](JobId id) {
       return std::tuple(spans[id].start, spans[id].end, instants ? place[id] : schedule.rank(id));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the readers and writers of schedules share; private to plan.
+// The order of the jobs in a run; private to plan.
 
 #include <vector>
 
@@ -10,10 +10,10 @@
 
 namespace starpipe::plan::detail {
 
-/// Per worker, its jobs in the order they ran.
+/// For each worker, its jobs in the order in which they ran.
 std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeline& timeline);
 
-/// The first start of any job; 0 for a predicted timeline.
+/// The earliest start of any job: 0 for most predicted timelines.
 double first_start(const Schedule& schedule, const Timeline& timeline);
 
 }  // namespace starpipe::plan::detail

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
@@ -54,15 +55,13 @@ Grid compute_only(const Schedule& schedule) {
 // Adds communication: each result is sent when it is there; it is received at once, as PyTorch lowers
 // schedules, or right before it is used.
 Grid with_communication(const Schedule& schedule, Random& random) {
-  Grid grid(static_cast<std::size_t>(schedule.workers()));
-  const auto row = [&](JobId id) -> std::vector<std::string>& {
-    return grid[static_cast<std::size_t>(schedule.compute(id))];
-  };
-  std::map<JobId, std::string> receives;  // of jobs that have not run yet
+  Grid grid(index(schedule.workers()));
+  const auto row = [&](JobId id) -> std::vector<std::string>& { return grid[index(schedule.compute(id))]; };
+  std::map<JobId, std::string> receives;  // cells that receive the inputs of jobs that have not run yet
   std::map<std::pair<int, int>, int> left;
   for (const JobId id : schedule.order()) ++left[{schedule.compute(id), schedule.job(id).stage}];
   for (const auto& [place, jobs] : left) {
-    grid[static_cast<std::size_t>(place.first)].push_back(std::to_string(place.second) + "UNSHARD");
+    grid[index(place.first)].push_back(std::to_string(place.second) + "UNSHARD");
   }
   for (const JobId id : topological_order(schedule)) {
     const Job job = schedule.job(id);
@@ -101,7 +100,7 @@ std::vector<Schedule> schedules(int most_microbatches) {
       try {
         all.push_back(make_schedule(entry.name, request));
       } catch (const InputError&) {
-        // Not defined for these sizes.
+        // The schedule is not defined for these sizes.
       }
     }
   }
@@ -180,7 +179,7 @@ bool slow_accepts(const std::string& text) {
   int stages = 0;
   int microbatches = 0;
   bool communicates = false;
-  std::map<Cell, std::size_t> row_of;  // of what is computed, sent and received
+  std::map<Cell, std::size_t> row_of;  // the row of each cell that computes, sends or receives
   std::set<std::pair<std::size_t, int>> unsharding;
   for (std::size_t r = 0; r < rows->size(); ++r) {
     for (const Cell& c : (*rows)[r]) {
@@ -211,7 +210,7 @@ bool slow_accepts(const std::string& text) {
   const auto ask = [&](const Cell& c, std::size_t r) {
     const auto [s, word, b] = c;
     const auto when = [](bool ready) { return ready ? Answer::ready : Answer::waits; };
-    // Without communication, results are where they are needed at once.
+    // Without communication, a result is at once on every worker that needs it.
     const auto input = [&](const char* receive, int from, const char* pass) {
       if (!communicates || row(from, pass, b) == r) return is_done(from, pass, b);
       return is_done(s, receive, b) && row(s, receive, b) == r;
@@ -234,7 +233,7 @@ bool slow_accepts(const std::string& text) {
       if (word == "REDUCE_GRAD") return states.contains({r, s, "reduced"}) ? Answer::never : Answer::ready;
       return unsharded == (word == "RESHARD") ? Answer::ready : Answer::never;
     }
-    // A transfer: of a job of this row, from or to a neighbour in another one.
+    // A transfer belongs to a job of this row and to a neighbour of that job in another row.
     const bool forward = word.back() == 'F';
     const bool sends = word.starts_with("SEND");
     const int peer = forward == sends ? s + 1 : s - 1;
@@ -292,7 +291,7 @@ TEST(PyTorchCsv, ReadsTheFormWithCommunication) {
   Random random(1);
   int count = 0;
   for (const Schedule& schedule : schedules(8)) {
-    // FSDP's weights come from elsewhere and the form cannot say so; its orders are as good as any.
+    // FSDP's weights come from other workers, which the CSV cannot say. Its orders can be used all the same.
     for (int i = 0; i < 3; ++i, ++count) {
       const std::string text = text_of(with_communication(schedule, random));
       SCOPED_TRACE(schedule.name() + "\n" + text);
@@ -405,7 +404,7 @@ void mutate_cell(Grid& grid, Random& random) {
         row.erase(at + 1);
       }
       break;
-    default:  // to another place of its row, often a near one
+    default:  // moves the cell within its row, often not far
       if (i + 1 < row.size()) std::swap(cell, row[i + 1]);
   }
 }
@@ -464,7 +463,7 @@ TEST(PyTorchCsv, MutatedFilesAreReadRightOrRefusedByName) {
       ASSERT_LE(std::stoi(named[1]), std::ranges::count(text, '\n') + 1) << message;
     }
   }
-  // Both kinds, or the mutations are too weak or too strong.
+  // Mutations must give both sound and unsound files, else they are too weak or too strong.
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
 }

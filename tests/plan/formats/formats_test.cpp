@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
@@ -75,7 +76,7 @@ std::vector<Schedule> examples() {
         try {
           all.push_back(make_schedule(entry.name, request));
         } catch (const InputError&) {
-          // The schedule has no answer for this request; to some request it must have one, see below.
+          // The schedule is not defined for this request. It must be defined for some request, see below.
         }
       }
     }
@@ -352,7 +353,7 @@ TEST(ScheduleText, StaysWithinTheTerminal) {
       bool drawn = false;
       while (std::getline(text, line) && !line.starts_with("makespan")) {
         if (line.starts_with("worker 0 ")) drawn = true;
-        EXPECT_LE(line.size(), static_cast<std::size_t>(columns)) << line;
+        EXPECT_LE(line.size(), index(columns)) << line;
       }
       EXPECT_TRUE(drawn || columns < 200 || simulate(schedule).makespan > 60) << schedule.name();
     }
@@ -389,7 +390,7 @@ TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
 
     std::size_t jobs = 0;
     std::map<int, std::string> processes;
-    std::vector<int> peaks(static_cast<std::size_t>(schedule.workers()));
+    std::vector<int> peaks(index(schedule.workers()));
     for (const auto& event : trace["traceEvents"]) {
       if (event["ph"] == "X") ++jobs;
       if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];

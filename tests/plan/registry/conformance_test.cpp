@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::plan {
@@ -127,7 +128,7 @@ TEST(Conformance, ALimitThatItsOwnOrderBreaks) {
   const auto findings = findings_of("too-tight", [](ScheduleSpec& spec) {
     spec.discipline = Discipline::ordered;
     spec.priority = [](const Job& job) { return job.pass == Pass::F ? job.stage - 1000 : 1000 - job.stage; };
-    spec.memory_limits.assign(static_cast<std::size_t>(spec.workers), 2);
+    spec.memory_limits.assign(index(spec.workers), 2);
   });
   EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
   EXPECT_THAT(findings.at("chain").message, HasSubstr("memory limit of 2"));

@@ -11,6 +11,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -95,10 +96,8 @@ TEST(Registry, OneStageAWorkerUnlessPlacedOtherwise) {
     const auto schedule = make_schedule(name, request);
     for (int b = 0; b < 2; ++b) {
       for (int s = 0; s < 3; ++s) {
-        EXPECT_EQ(schedule.compute(schedule.forward(s, b)),
-                  request.stage_workers[static_cast<std::size_t>(s)]);
-        EXPECT_EQ(schedule.compute(schedule.backward(s, b)),
-                  request.stage_workers[static_cast<std::size_t>(s)]);
+        EXPECT_EQ(schedule.compute(schedule.forward(s, b)), request.stage_workers[index(s)]);
+        EXPECT_EQ(schedule.compute(schedule.backward(s, b)), request.stage_workers[index(s)]);
       }
     }
   }
@@ -171,8 +170,7 @@ TEST(Registry, EveryNamedScheduleFinishesOnEveryGraph) {
         for (int g = 1; g <= workers; ++g) {
           if (workers % g == 0) divisors.push_back(g);
         }
-        mine.groups = divisors[static_cast<std::size_t>(
-            testing::between(random, 0, static_cast<int>(divisors.size()) - 1))];
+        mine.groups = divisors[index(testing::between(random, 0, static_cast<int>(divisors.size()) - 1))];
       } else if (std::ranges::find(by_stage, name) != by_stage.end()) {
         for (int s = 0; s < stages; ++s)
           mine.stage_workers.push_back(testing::between(random, 0, workers - 1));

@@ -11,6 +11,7 @@
 #include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
@@ -24,8 +25,8 @@ using ::testing::IsEmpty;
 /// reads from is done. Without an order any job may go.
 bool token_passing_finishes(const Schedule& schedule) {
   std::vector<bool> done(schedule.slots());
-  std::vector<std::vector<JobId>> lists(static_cast<std::size_t>(schedule.workers()));
-  for (const JobId id : schedule.order()) lists[static_cast<std::size_t>(schedule.compute(id))].push_back(id);
+  std::vector<std::vector<JobId>> lists(index(schedule.workers()));
+  for (const JobId id : schedule.order()) lists[index(schedule.compute(id))].push_back(id);
   std::size_t left = schedule.job_count();
   for (bool moved = true; moved;) {
     moved = false;
@@ -114,7 +115,7 @@ TEST(Check, TopologicalOrderIsOneAndPrefersSmallN) {
     const auto order = topological_order(schedule);
     ASSERT_EQ(order.size(), schedule.job_count());
 
-    // At each step: the smallest n among all jobs that wait for nothing.
+    // At each step the smallest n comes first among all jobs that wait for nothing.
     std::vector<bool> done(schedule.slots());
     for (const JobId id : order) {
       std::optional<JobId> best;
@@ -153,9 +154,10 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
     const Schedule jobs(testing::random_spec(random, options));
     std::vector<int> limits = testing::random_limits(random, jobs);
     {
-      // One less than the most stages of one micro-batch on a worker is refused, with the worker's number.
+      // A limit of one less than the largest number of stages of one micro-batch on a worker is refused, and
+      // the message names the worker.
       std::vector<int> fewer = limits;
-      const auto w = static_cast<std::size_t>(testing::between(random, 0, jobs.workers() - 1));
+      const auto w = index(testing::between(random, 0, jobs.workers() - 1));
       int most = 0;
       for (int b = 0; b < jobs.microbatches(); ++b) {
         int here = 0;
@@ -192,7 +194,7 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
                         : 0;
           }
         }
-        ASSERT_LE(live, limits[static_cast<std::size_t>(w)]) << "round " << round;
+        ASSERT_LE(live, limits[index(w)]) << "round " << round;
       }
     }
   }
@@ -222,7 +224,8 @@ TEST(Check, NamesTheShortestDeadlock) {
 }
 
 TEST(Check, DeadlockAcrossWorkersIsFound) {
-  // Worker 0 sends 0 then 1, worker 1 wants 1 first but worker 0 waits for the gradient of 0.
+  // Worker 0 sends micro-batch 0 and then 1. Worker 1 starts with 1, while worker 0 waits for the gradient of
+  // 0.
   auto spec = one_worker_a_stage(2, 2);
   spec.priority = [](const Job& j) {
     if (j.stage == 0) return 2 * j.microbatch + (j.pass == Pass::F ? 0 : 1);
@@ -256,7 +259,7 @@ TEST(Check, OrderedLimitsAgreeWithTheOrder) {
       for (const JobId id : jobs.order(w)) {
         const Pass pass = jobs.job(id).pass;
         live += pass == Pass::F ? 1 : pass == Pass::B ? 0 : -1;
-        holds = holds && live <= limits[static_cast<std::size_t>(w)];
+        holds = holds && live <= limits[index(w)];
       }
     }
     const auto result = check(jobs.with(Discipline::ordered, limits));

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -105,7 +106,7 @@ TEST(Bubbles, PeakStashesOfEachDevice) {
         const Timeline eager = run("eager-1f1b", P, m, d);
         const Timeline naive = run("naive", P, m, d);
         for (int i = 0; i < P; ++i) {
-          const auto w = static_cast<std::size_t>(i);
+          const auto w = index(i);
           EXPECT_EQ(gpipe.peak_activations[w], m);
           EXPECT_EQ(one.peak_activations[w], std::min(m, P - i))
               << "P=" << P << " m=" << m << " device " << i;
@@ -141,7 +142,7 @@ TEST(Bubbles, SlowestStageSetsThePace) {
     for (int slow = 0; slow < 4; ++slow) {
       Costs costs;
       costs.durations.assign(4, {1, 1, 0});
-      costs.durations[static_cast<std::size_t>(slow)] = {2, 2, 0};
+      costs.durations[index(slow)] = {2, 2, 0};
       const int m = 32;
       const Timeline timeline = simulate(make_schedule(name, {.workers = 4, .microbatches = m}), costs);
       // GPipe fills and drains all other stages; 1F1B only those before the slow one.

@@ -16,6 +16,7 @@
 #include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -175,8 +176,8 @@ TEST_P(Simulate, KeepsTheLimitsWhenBounded) {
   each(25, 1500, [&](const Case& c, testing::Random&) {
     const Timeline timeline = simulate(c.schedule, c.costs);
     for (int w = 0; w < c.schedule.workers(); ++w) {
-      const int peak = timeline.peak_activations[static_cast<std::size_t>(w)];
-      ASSERT_LE(peak, c.schedule.memory_limits()[static_cast<std::size_t>(w)]) << describe(c, timeline.spans);
+      const int peak = timeline.peak_activations[index(w)];
+      ASSERT_LE(peak, c.schedule.memory_limits()[index(w)]) << describe(c, timeline.spans);
     }
     const auto free = simulate(c.schedule.with(Discipline::greedy), c.costs);
     tight += free.peak_activations != timeline.peak_activations ? 1 : 0;
@@ -212,7 +213,7 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
       from = std::min(from, spans[id].start);
       to = std::max(to, spans[id].end);
     }
-    EXPECT_EQ(timeline.busy.at(static_cast<std::size_t>(w)), mine);
+    EXPECT_EQ(timeline.busy.at(index(w)), mine);
     busy += mine;
     most_busy = std::max(most_busy, mine);
     device_span = std::max(device_span, to - from);
@@ -222,12 +223,10 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
       peak.stashes = std::max(peak.stashes, now.stashes);
       peak.bytes = std::max(peak.bytes, now.bytes);
     }
-    EXPECT_EQ(timeline.peak_activations.at(static_cast<std::size_t>(w)), peak.stashes)
-        << "worker " << w << "\n"
-        << describe(c, spans);
-    EXPECT_EQ(timeline.peak_activation_bytes.at(static_cast<std::size_t>(w)), peak.bytes)
-        << "worker " << w << "\n"
-        << describe(c, spans);
+    EXPECT_EQ(timeline.peak_activations.at(index(w)), peak.stashes) << "worker " << w << "\n"
+                                                                    << describe(c, spans);
+    EXPECT_EQ(timeline.peak_activation_bytes.at(index(w)), peak.bytes) << "worker " << w << "\n"
+                                                                       << describe(c, spans);
   }
   EXPECT_EQ(timeline.makespan, last - first);
   EXPECT_EQ(timeline.device_span, device_span);
@@ -250,10 +249,9 @@ TEST_P(Simulate, MetricsEqualBruteForce) {
 TEST_P(Simulate, MetricsOfMeasuredSpansEqualBruteForce) {
   each(28, 600, [](const Case& c, testing::Random& random) {
     std::vector<Span> spans(c.schedule.slots());
-    std::vector<double> free(static_cast<std::size_t>(c.schedule.workers()),
-                             testing::between(random, 0, 20) / 4.0);
+    std::vector<double> free(index(c.schedule.workers()), testing::between(random, 0, 20) / 4.0);
     for (const JobId id : topological_order(c.schedule)) {
-      double& mine = free[static_cast<std::size_t>(c.schedule.compute(id))];
+      double& mine = free[index(c.schedule.compute(id))];
       double start = mine;
       c.schedule.for_each_pred(id, [&](JobId before) { start = std::max(start, spans[before].end); });
       if (testing::chance(random, 0.5)) start += testing::between(random, 0, 4) / 4.0;
@@ -270,9 +268,9 @@ TEST_P(Simulate, TransfersEqualBruteForce) {
     const auto counted = count_transfers(c.schedule, c.costs);
     std::vector<Received> reductions(expected.size());
     for (int s = 0; s < c.schedule.stages(); ++s) {
-      const auto weights = c.costs.sizes[c.costs.sizes.size() == 1 ? 0 : static_cast<std::size_t>(s)].weights;
+      const auto weights = c.costs.sizes[c.costs.sizes.size() == 1 ? 0 : index(s)].weights;
       for (const ReductionStep& step : reduction_plan(c.schedule, s)) {
-        Received& here = reductions.at(static_cast<std::size_t>(step.into));
+        Received& here = reductions.at(index(step.into));
         ++here.count;
         here.bytes += weights;
       }
@@ -305,15 +303,15 @@ TEST_P(Simulate, TrafficAddsUpToWhatWorkersReceive) {
       EXPECT_NE(pair.from, pair.to);
       EXPECT_LT(last, std::pair(pair.from, pair.to)) << "sorted, no pair twice";
       last = {pair.from, pair.to};
-      sums.at(static_cast<std::size_t>(pair.to)).count += pair.sent.count;
-      sums.at(static_cast<std::size_t>(pair.to)).bytes += pair.sent.bytes;
+      sums.at(index(pair.to)).count += pair.sent.count;
+      sums.at(index(pair.to)).bytes += pair.sent.bytes;
     }
     EXPECT_EQ(sums, expected);
   });
 }
 
 TEST(Flows, SayWhoSends) {
-  // A chain of three: activations go on, gradients come back.
+  // A chain of three stages: activations go forward, gradients come back.
   Costs costs;
   costs.sizes = {{.activation = 10, .gradient = 7}};
   const Schedule chain = make_schedule("1f1b", {.workers = 3, .microbatches = 4});
@@ -469,7 +467,7 @@ TEST(SimulateByHand, TwoStagesWithTransfers) {
 }
 
 TEST(SimulateByHand, GreedyTakesTheSmallestNAmongReadyJobsOnly) {
-  // Source 000 with its comma: worker 1 takes what is ready first, not what n prefers.
+  // Source 000 with its comma: worker 1 takes the job that is ready first, although n prefers another.
   ScheduleSpec spec;
   spec.graph = StageGraph(3, {{0, 2}, {1, 2}});
   spec.workers = 2;
@@ -499,14 +497,14 @@ TEST(SimulateByHand, NoWorkTakesNoTimeAndDividesByNothing) {
   EXPECT_EQ(simulate(Schedule(spec), costs).makespan, 0);
   EXPECT_EQ(simulate(Schedule(spec), costs).bubble_fraction, 0);
 
-  // Transfers only: worker 1 alone computes nothing for no time.
+  // Transfers are the only cost: the jobs of worker 1 have zero length.
   costs.alpha = 1;
   const auto timeline = simulate(Schedule(spec), costs);
   EXPECT_EQ(timeline.makespan, 2);
   EXPECT_EQ(timeline.bubble_fraction, 1);
   EXPECT_EQ(timeline.device_bubble_fraction, 1);
 
-  // Each worker runs one job that takes no time: no device span at all.
+  // Each worker runs one job of zero length, so there is no device span.
   spec.graph = StageGraph::chain(1);
   spec.placement = [](const Job& j) { return j.pass == Pass::F ? Placement{0, 0} : Placement{1, 1}; };
   const auto apart = simulate(Schedule(spec), costs);

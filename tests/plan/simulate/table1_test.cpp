@@ -60,6 +60,7 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -94,10 +95,10 @@ struct Row {
   std::vector<int> weight_storage;
 
   explicit Row(int workers)
-      : activations(static_cast<std::size_t>(workers)),
+      : activations(index(workers)),
         gradients(activations),
         weights(activations),
-        stashes(static_cast<std::size_t>(workers)),
+        stashes(index(workers)),
         weight_storage(stashes) {}
 };
 
@@ -126,9 +127,9 @@ int congruent_to_both(int S, int g, int G, int r, int R) {
 
 void expect_row(const Schedule& schedule, const Row& expected) {
   ASSERT_EQ(check(schedule).problem, "");
-  std::vector<int> storage(static_cast<std::size_t>(schedule.workers()));
+  std::vector<int> storage(index(schedule.workers()));
   for (int s = 0; s < schedule.stages(); ++s) {
-    for (const int holder : weight_holders(schedule, s)) ++storage[static_cast<std::size_t>(holder)];
+    for (const int holder : weight_holders(schedule, s)) ++storage[index(holder)];
   }
   EXPECT_EQ(storage, expected.weight_storage);
   const auto received = count_transfers(schedule, Costs{});
@@ -149,7 +150,7 @@ Row data_parallel_truth(int S, int B, int W, bool sharded) {
   Row row(W);
   row.latency = ceil_div(B, W) * S;
   for (int w = 0; w < W; ++w) {
-    const auto i = static_cast<std::size_t>(w);
+    const auto i = index(w);
     const int own = congruent(S, w, W);
     row.stashes[i] = w < B ? S : 0;
     row.weight_storage[i] = sharded ? own : (w < B ? S : 0);
@@ -164,7 +165,7 @@ Row looped_truth(int S, int B, int G, int R, bool sharded) {
   row.latency = n <= R ? S + n - 1 : n * ceil_div(S, R) + (S - 1) % R;
   for (int g = 0; g < G; ++g) {
     for (int r = 0; r < R; ++r) {
-      const auto i = static_cast<std::size_t>(g * R + r);
+      const auto i = index(g * R + r);
       const int n_g = congruent(B, g, G);
       const int stages = congruent(S, r, R);
       const int last_r = (S - 1) % R;
@@ -224,7 +225,7 @@ TEST(Table1, PipelineParallel) {
         Row row(S);
         row.latency = B + S - 1;
         for (int w = 0; w < S; ++w) {
-          const auto i = static_cast<std::size_t>(w);
+          const auto i = index(w);
           row.activations[i] = w == 0 ? 0U : static_cast<std::uint64_t>(B);
           row.gradients[i] = w == S - 1 ? 0U : static_cast<std::uint64_t>(B);
           row.weight_storage[i] = 1;
@@ -374,7 +375,7 @@ void expect_bounds(const Schedule& schedule) {
     const Bound units = measure(schedule, split);
     EXPECT_LE(units.rho, 2 * units.peak / (S + 1) + tolerance);
     EXPECT_LE(units.rho, 1 + tolerance);
-    // Not a theorem, but so for the named schedules with one stage a worker, DDP and LPP.
+    // This is no theorem, but it holds for the named schedules with one stage a worker, DDP and LPP.
     EXPECT_LE(units.rho, units.peak / S + tolerance);
   }
 }

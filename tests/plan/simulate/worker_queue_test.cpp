@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
@@ -183,8 +184,7 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     std::optional<std::uint32_t> last_rank;
     while (unfinished > 0) {
       while (!pushable.empty() && (running.empty() || testing::chance(random, 0.6))) {
-        std::swap(pushable[static_cast<std::size_t>(
-                      testing::between(random, 0, static_cast<int>(pushable.size()) - 1))],
+        std::swap(pushable[index(testing::between(random, 0, static_cast<int>(pushable.size()) - 1))],
                   pushable.back());
         queue.push(pushable.back());
         pushable.pop_back();

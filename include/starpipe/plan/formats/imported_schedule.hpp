@@ -11,16 +11,19 @@
 
 namespace starpipe::plan {
 
-/// A schedule read from a file, and the costs the file states (unit costs where it states none).
+/// A schedule read from a file, and the costs that the file states (unit costs where it states none).
 struct ImportedSchedule {
   Schedule schedule;
   Costs costs;
 };
 
-/// The graph of so many stages, where a file does not tell; throws InputError for a number that cannot be.
+/// Gives the stage graph of a file that does not state one. Throws InputError when no graph has this number
+/// of stages.
 using GraphOfStages = std::function<StageGraph(int stages)>;
 
-/// Either of them, as the name's extension says; else JSON is what starts with a brace.
+/// Reads a schedule from JSON (`schedule_from_json`) or CSV (`schedule_from_csv`). The extension of
+/// `source_name` decides; without a known extension, a text that starts with a brace is JSON. Throws
+/// InputError as these do.
 ImportedSchedule schedule_from_text(std::string_view text, const std::string& source_name,
                                     const GraphOfStages& graph = StageGraph::chain);
 

@@ -13,27 +13,28 @@
 
 namespace starpipe::plan {
 
-/// A schedule and one run of it as one JSON object, the form of `schedule show --format json`.
+/// A schedule and one run of it as one JSON object: the output of `schedule show --format json`, which
+/// `schedule_from_json` reads back.
 ///
-/// Times are in the unit of the durations, memory in stage activations; arrays are indexed by worker;
-/// "ops" holds one array a worker, by start. "durations" is an object when all stages cost the same, an
-/// array with one object a stage otherwise. "stage_graph" (edges), "recompute", "memory_limits",
+/// Times are in the unit of the durations; memory is in stage activations. Arrays are indexed by worker;
+/// "ops" has one array for each worker, sorted by start. "durations" is an object when all stages cost the
+/// same, else an array with one object a stage. "stage_graph" (edges), "recompute", "memory_limits",
 /// "comm_per_byte", "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they
-/// differ from the default: a chain, false, none, 0, true, all zero. `schedule_from_json` reads it back.
-/// Callers that look inside the result include <nlohmann/json.hpp>.
+/// differ from the default: a chain, false, none, 0, true, all zero. Callers that look inside the result
+/// include <nlohmann/json.hpp>.
 nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline);
 
-/// Reads a schedule from JSON, ours or anyone's.
+/// Reads a schedule from JSON, from starpipe or any other program.
 ///
-/// Only "ops" is required: one array a worker of {"op", "stage", "microbatch"}, with "weights_from" where
-/// the weights come from another worker. "stages", "microbatches", "workers" follow from it and are
-/// checked where given. A row runs in the order of "start" when all of its ops have one, else as listed.
-/// What a file fixes is an order, so the result has the ordered discipline, whatever made the file; n is
-/// the position in the row. Keys it does not know are ignored. O(jobs log jobs).
+/// Only "ops" is required: for each worker, an array of {"op", "stage", "microbatch"}, with "weights_from"
+/// where the weights come from another worker. "stages", "microbatches" and "workers" follow from it; where
+/// they are given, they must agree. A worker runs its ops in the order of "start" when all of them have one,
+/// else in the order of the array. Unknown keys are ignored. A file fixes an order, so the result has the
+/// ordered discipline, and n is the position in the worker's array. O(jobs log jobs).
 ///
-/// Throws InputError, naming `source_name` and the key at fault, unless each (stage, micro-batch) has F
-/// once and either BW or both B and W once, and naming a job that can never start when the order cannot
-/// finish. Whether memory limits hold is left to `check`.
+/// Throws InputError, naming `source_name` and the key at fault, unless each (stage, micro-batch) has F once,
+/// and either BW or both B and W once. Also throws when the order cannot finish, naming a job that can never
+/// start. Does not check memory limits: see `check`.
 ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
                                     const GraphOfStages& graph = StageGraph::chain);
 

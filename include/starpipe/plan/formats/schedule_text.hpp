@@ -9,13 +9,13 @@
 namespace starpipe::plan {
 
 struct TextOptions {
-  bool colour = false;  ///< ANSI colours, one a micro-batch
-  int columns = 100;    ///< of the terminal
+  bool colour = false;  ///< use ANSI colours, one for each micro-batch
+  int columns = 100;    ///< width of the terminal
 };
 
-/// A drawing for the terminal, one row a worker with time to the right, and below it a table of makespan,
-/// bubble fractions, peak activations and what each worker receives. A drawing wider than the terminal is
-/// left out, with a line that says so. Ends in a newline.
+/// A drawing for the terminal, with one row per worker and time to the right. Below it are the makespan, the
+/// bubble fractions, and a table of each worker's peak activations and received data. A drawing wider than
+/// the terminal is replaced by a line that says so. Ends in a newline.
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
                           const TextOptions& options = {});
 

@@ -20,15 +20,17 @@ struct SvgOptions {
   /// Unit of the timelines' times, for the axis. Short times in "s" are shown in ms or µs.
   std::string unit;
   int width = 1200;    ///< pixels; at least 400
-  bool memory = true;  ///< the stashes that each worker holds, under its timeline
+  bool memory = true;  ///< draw the stashes that each worker holds, below the run
 };
 
-/// Timelines as one SVG image: a row a worker, time to the right, one time scale for all runs, stacked in
-/// the order given. The colour tells the micro-batch, its strength the pass; idle time is hatched. No
-/// script and no outside resource. A worker's second, third, ... stage has one, two, ... lines at the foot of
-/// its jobs; below a run are the stashes that each worker holds, on one scale. Each job is one <rect> inside
-/// a group of class "jobs"; beyond some thousand jobs, labels are dropped and jobs become paths, and jobs
-/// narrower than half a pixel merge, so that files stay below a few MB.
+/// Draws runs as one SVG image, without scripts or outside resources. Runs are stacked in the order given,
+/// with one time scale for all. Each has a row per worker, with time to the right, and below the rows the
+/// stashes that each worker holds, on one scale.
+///
+/// The hue of a job tells its micro-batch, the shade its pass; idle time is hatched. The jobs of a worker's
+/// second, third, ... stage have one, two, ... lines at the foot. Each job is one <rect> inside a group of
+/// class "jobs". Images of more than some thousand jobs stay below a few MB: labels are left out, jobs become
+/// paths, and jobs narrower than half a pixel merge.
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options = {});
 
 }  // namespace starpipe::plan

@@ -18,9 +18,9 @@ struct TracedRun {
   const Timeline* timeline = nullptr;
 };
 
-/// Runs as a Chrome trace, for ui.perfetto.dev: a process a run, a thread a worker, an event a job, and a
-/// counter of live activations a worker. Each run starts at time 0.
-/// `microseconds_per_unit` converts the timelines' unit: 1e6 when they are in seconds.
+/// Runs as a Chrome trace, for ui.perfetto.dev: each run is a process, each worker a thread with a counter of
+/// live activations, each job an event. Each run starts at time 0. `microseconds_per_unit` is the timelines'
+/// unit of time in microseconds: 1e6 for seconds.
 nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double microseconds_per_unit = 1e6);
 
 }  // namespace starpipe::plan
