@@ -85,7 +85,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     spec.split_backward = [splits, stages](int s, int b) { return splits[index(b * stages + s)]; };
   }
 
-  const auto index = [stages](const Job& j) {
+  const auto slot = [stages](const Job& j) {
     return index((j.microbatch * stages + j.stage) * 4 + static_cast<int>(j.pass));
   };
   const auto kind = static_cast<PlacementKind>(between(random, 0, options.one_worker_a_stash ? 2 : 3));
@@ -101,7 +101,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     for (int s = 0; s < stages; ++s) {
       const int of_stash = between(random, 0, workers - 1);
       for (int d = 0; d < 4; ++d) {
-        Placement& p = placement[index({s, b, static_cast<Pass>(d)})];
+        Placement& p = placement[slot({s, b, static_cast<Pass>(d)})];
         switch (kind) {
           case PlacementKind::by_stage:
             p.compute = of_stage[index(s)];
@@ -124,12 +124,12 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
       }
     }
   }
-  spec.placement = [placement, index](const Job& j) { return placement[index(j)]; };
+  spec.placement = [placement, slot](const Job& j) { return placement[slot(j)]; };
 
   std::vector<std::int64_t> priority(placement.size());
   const int range = chance(random, 0.5) ? 3 : 1000;
   for (auto& n : priority) n = between(random, -range, range);
-  spec.priority = [priority, index](const Job& j) { return priority[index(j)]; };
+  spec.priority = [priority, slot](const Job& j) { return priority[slot(j)]; };
 
   if (chance(random, options.sound_priority)) {
     // A random order that respects the data dependencies, so it never deadlocks.
@@ -147,12 +147,12 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
       std::swap(free[index(between(random, low, last))], free.back());
       const JobId id = free.back();
       free.pop_back();
-      priority[index(jobs.job(id))] = n;
+      priority[slot(jobs.job(id))] = n;
       jobs.for_each_succ(id, [&](JobId next) {
         if (--waits[next] == 0) free.push_back(next);
       });
     }
-    spec.priority = [priority, index](const Job& j) { return priority[index(j)]; };
+    spec.priority = [priority, slot](const Job& j) { return priority[slot(j)]; };
   }
   return spec;
 }
