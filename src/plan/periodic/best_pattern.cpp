@@ -13,23 +13,27 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
 
-// A stage that takes micro-batches one after the other has an order when it is known, for each micro-batch i,
-// how many it holds when BW of i starts: its `Counts` c(i mod k), so that F of i + c - 1 comes before BW of
-// i, and F of i + c after it. Two such orders in a row can finish if c does not grow along the chain. The
-// orders of all stages make a graph of operations that wait for each other, i in another period where i
-// passes a multiple of k, and the shortest period is the largest ratio of time to periods of its cycles.
+// The order of a stage. A stage runs the F of micro-batches in their order, and the BW too. Its order is then
+// given by its `Counts`: c(i mod k) is the number of stashes that it holds when BW of micro-batch i starts. F
+// of i + c - 1 runs before BW of i, and F of i + c runs after it. Two neighbouring stages can finish if no
+// count of the later stage is larger than the same count of the earlier stage.
+//
+// The period of all orders. Together the orders make a graph: its nodes are the operations of micro-batches 0
+// to k - 1, and an edge says that one operation waits for another, perhaps some periods later. The shortest
+// period is the largest ratio of time to periods over the graph's cycles.
 namespace starpipe::plan {
 namespace {
 
 using detail::longest_stage;
 using detail::round_trip;
 
-constexpr double tolerance = 1e-9;  // of a period, for it to be another one
-constexpr double rounding = 1e-11;  // of a period, in a time
+constexpr double tolerance = 1e-9;  // part of a period by which two periods differ
+constexpr double rounding = 1e-11;  // part of a period that a start may be off by rounding
 
 using Counts = std::vector<int>;  // by micro-batch mod k
 
-/// The graph of operations of the stages from some on to the last, and the shortest period it allows.
+/// The graph of operations of the last stages of the chain, and the shortest period that it allows. Stages
+/// are pushed from the last one to the first.
 class OrderGraph {
  public:
   OrderGraph(std::span<const ChainStage> chain, std::span<const int> limits, int k)
@@ -40,7 +44,7 @@ class OrderGraph {
     }
   }
 
-  /// Adds the stage before those that are there.
+  /// Adds `stage`, the one before the stages that the graph has.
   void push(int stage, const Counts& counts) {
     sizes_.push_back(edges_.size());
     const int last = static_cast<int>(chain_.size()) - 1;
@@ -53,13 +57,15 @@ class OrderGraph {
       add({stage, i, Pass::BW}, {stage, i + count, Pass::F});
       add({stage, i, Pass::BW}, {stage, i + 1, Pass::BW});
     }
-    // Whatever the orders of the stages before: from BW here up to one of them, and back with its F of as
-    // many micro-batches later as it may hold.
+    // The earlier stages have no order yet, but whatever their orders, BW of i travels from here to stage
+    // `before`. That stage holds at most `most` stashes, so its F of i + most comes later, and then travels
+    // back to this stage.
     double round_trip = 0;
     for (int before = stage; before-- > 0;) {
       round_trip += chain_[index(before)].time();
       const int most = limits_[index(before)];
-      if (before > 0 && limits_[index(before - 1)] == most) continue;  // that one says more
+      // With the same limit, the longer way to the stage before is the stronger bound.
+      if (before > 0 && limits_[index(before - 1)] == most) continue;
       for (int i = 0; i < k_; ++i) add({stage, i, Pass::BW}, {stage, i + most, Pass::F}, round_trip);
     }
   }
@@ -68,18 +74,19 @@ class OrderGraph {
     sizes_.pop_back();
   }
 
-  /// The shortest period of at least `from`; nothing when it is not below `limit`.
+  /// The shortest period that is at least `from`. Nothing when this period is not below `limit`.
   std::optional<double> period(double from, double limit) {
     double period = from;
     while (period < limit) {
       const auto longer = longest_starts(period);
       if (!longer) return period;
-      if (*longer <= period) return period;  // but for rounding
+      if (*longer <= period) return period;  // the cycle is longer by rounding only
       period = *longer;
     }
     return std::nullopt;
   }
 
+  /// The pattern of all stages, each on the worker of its number, with a period that period() returned.
   [[nodiscard]] PeriodicPattern pattern(double period) {
     longest_starts(period);
     detail::PatternBuilder builder(period, k_);
@@ -91,25 +98,28 @@ class OrderGraph {
     return builder.pattern();
   }
 
+  /// Number of edges visited so far.
   [[nodiscard]] std::int64_t work() const { return work_; }
 
  private:
   struct Edge {
     std::size_t from;
     std::size_t to;
-    int periods;  ///< `to` is that many periods after `from`
-    double time;  ///< from the start of `from` to that of `to`, at least
+    int periods;  ///< number of periods from the micro-batch of `from` to that of `to`
+    double time;  ///< least time from the start of `from` to the start of `to`
   };
 
   [[nodiscard]] std::size_t node(const Job& job) const {
     return index((2 * job.stage + (job.pass == Pass::F ? 0 : 1)) * k_ + job.microbatch % k_);
   }
+  /// `to` starts at least `between` after the end of `from`.
   void add(const Job& from, const Job& to, double between = 0) {
     edges_.push_back(
         {node(from), node(to), to.microbatch / k_ - from.microbatch / k_, length_[node(from)] + between});
   }
 
-  /// Earliest starts from 0 on. The time per period of a cycle that takes longer, where there is one.
+  /// Sets `start_` to the earliest start of each operation, from 0 on. When `period` is too short, returns
+  /// the time per period of a cycle that takes longer instead. (Bellman and Ford's algorithm.)
   std::optional<double> longest_starts(double period) {
     start_.assign(length_.size(), 0.0);
     before_.assign(length_.size(), nullptr);
@@ -130,7 +140,8 @@ class OrderGraph {
     return std::nullopt;
   }
 
-  /// Time over periods of a cycle of operations that wait for each other.
+  /// The ratio of time to periods of a cycle in `before_`; infinity for a cycle within one period. Nothing
+  /// when `before_` has no cycle.
   [[nodiscard]] std::optional<double> cycle() {
     round_.assign(length_.size(), 0);
     for (std::size_t first = 0; first < length_.size(); ++first) {
@@ -156,22 +167,24 @@ class OrderGraph {
   std::span<const ChainStage> chain_;
   std::span<const int> limits_;
   int k_;
-  std::vector<double> length_;  // by node
+  std::vector<double> length_;  // duration of the operation, by node
   std::vector<Edge> edges_;
-  std::vector<std::size_t> sizes_;  // of edges_, before each push
-  std::vector<double> start_;
-  std::vector<const Edge*> before_;
-  std::vector<std::size_t> round_;
+  std::vector<std::size_t> sizes_;   // size of edges_ before each push
+  std::vector<double> start_;        // by node
+  std::vector<const Edge*> before_;  // by node: the edge that set the node's start
+  std::vector<std::size_t> round_;   // by node: first node + 1 of the walk that came by, 0 for none
   std::int64_t work_ = 0;
 };
 
-/// The orders of k micro-batches, stage by stage from the last one on.
+/// Branch and bound over the orders of k micro-batches: decides the stages' orders from the last stage to the
+/// first.
 class Branches {
  public:
   Branches(std::span<const ChainStage> chain, std::vector<int> limits, int k, std::int64_t work)
       : chain_(chain), limits_(std::move(limits)), k_(k), work_(work), graph_(chain, limits_, k) {}
 
-  /// Improves on `best`, down to `bound`; both normalized. False when the work ended it.
+  /// Replaces `best` by each better pattern that it finds. Ends when the normalized period is `bound`, when
+  /// all orders are tried, or when the work is spent. Returns false in the last case.
   bool improve(PeriodicPattern& best, double bound) {
     best_ = &best;
     bound_ = bound * (1 + tolerance) * k_;
@@ -180,7 +193,7 @@ class Branches {
     const Counts ones(index(k_), 1);
     graph_.push(last, ones);
     if (const auto period = graph_.period(k_ * longest_stage(chain_), limit())) {
-      // First the orders in which a stage holds at most one stash more than the stage after it.
+      // First only the orders in which a stage holds at most one stash more than the stage after it.
       for (const int wider : {1, std::numeric_limits<int>::max()}) {
         wider_ = wider;
         branch(last, ones, *period);
@@ -197,11 +210,13 @@ class Branches {
     Counts counts;
   };
 
-  /// What is worth finding.
+  /// A period below this limit improves on `best_`.
   [[nodiscard]] double limit() const { return best_->normalized_period() * k_ * (1 - tolerance); }
   [[nodiscard]] std::int64_t spent() const { return graph_.work() + tried_; }
   [[nodiscard]] bool over() const { return spent() >= work_ || limit() <= bound_; }
 
+  /// Tries all orders of the stages before `after`. `counts`: the order of stage `after`; `period`: the
+  /// shortest period of the orders decided so far.
   void branch(int after, const Counts& counts, double period) {
     if (after == 0) {
       *best_ = graph_.pattern(period);
@@ -210,7 +225,8 @@ class Branches {
     const int stage = after - 1;
     std::vector<Branch> branches;
     Counts next = counts;
-    // Before a stage in which all micro-batches are alike, any of them may be the first.
+    // When the later stage treats all micro-batches alike, rotated counts give the same pattern. Then only
+    // the smallest rotation is tried.
     const bool alike = std::ranges::adjacent_find(counts, std::ranges::not_equal_to{}) == counts.end();
     do {
       if (over()) return;
@@ -232,7 +248,7 @@ class Branches {
     }
   }
 
-  /// BW of i + 1 comes after that of i.
+  /// Whether a stage can have these counts: from BW of i to BW of i + 1 it loses one stash at most.
   static bool is_order(const Counts& counts) {
     int before = counts.back();
     for (const int count : counts) {
@@ -251,7 +267,8 @@ class Branches {
     return true;
   }
 
-  /// The next counts between `least` and `most`, like a number's next; false after the last.
+  /// Turns `counts` into the next counts in lexicographic order. Each count is from `least` to `most`, and at
+  /// most `wider_` above `least`. False after the last ones.
   bool advance(Counts& counts, const Counts& least, int most) const {
     for (std::size_t i = counts.size(); i-- > 0;) {
       if (++counts[i] <= most && counts[i] - least[i] <= wider_) return true;
@@ -266,12 +283,13 @@ class Branches {
   std::int64_t work_;
   OrderGraph graph_;
   PeriodicPattern* best_ = nullptr;
-  double bound_ = 0;
-  std::int64_t tried_ = 0;
-  int wider_ = 1;
+  double bound_ = 0;        // period of k micro-batches that cannot be improved
+  std::int64_t tried_ = 0;  // counts tried so far
+  int wider_ = 1;           // most by which a count may exceed the later stage's count
 };
 
-/// Theorem 4's patterns within the limits: the shortest period of 1F1B* for what thinning leaves of NCA.
+/// Theorem 4's pattern: the 1F1B* with the shortest period that keeps the limits after it is thinned.
+/// `before` are the limits before thinning.
 PeriodicPattern thinned_star(std::span<const ChainStage> chain, std::span<const int> limits, int k) {
   std::vector<int> before;
   for (const int limit : limits) {
@@ -300,11 +318,11 @@ PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const i
   const auto improves = [&](const PeriodicPattern& other) {
     return other.normalized_period() < best.pattern.normalized_period() * (1 - tolerance);
   };
-  // No stage can hold more than the one before it.
+  // A stage cannot hold more stashes than the stage before it.
   std::vector<int> usable(limits.begin(), limits.end());
   int least = 2 * static_cast<int>(chain.size());
   for (int& limit : usable) limit = least = std::min(limit, least);
-  // One group for all: theorem 3 has the best of k = 1.
+  // By theorem 3, 1F1B* is the best pattern for k = 1.
   for (int k = 2; k <= most && !reached(); ++k) {
     if (PeriodicPattern simple = thinned_star(chain, limits, k); improves(simple))
       best.pattern = std::move(simple);

@@ -8,9 +8,10 @@ namespace starpipe::plan::detail {
 
 namespace {
 
-constexpr double same = 1e-10;  // of a period: times closer than that are one
+constexpr double same = 1e-10;  // starts that differ by less than this part of a period are equal
 
-/// What is one time but for rounding becomes one, so that stages without time stay in their place.
+/// Makes starts equal that differ by rounding only. Otherwise operations that take no time could change
+/// places with their neighbours.
 void unite_starts(PeriodicPattern& pattern) {
   std::vector<PeriodicOperation*> order;
   order.reserve(pattern.operations.size());
@@ -29,7 +30,7 @@ void PatternBuilder::add(int stage, Pass pass, int worker, double time, int micr
   const double T = pattern_.period;
   double periods = std::floor(time / T);
   double start = time - periods * T;
-  if (start >= T * (1 - same)) {  // it is the next period's 0
+  if (start >= T * (1 - same)) {  // by rounding, the start of the next period
     start = 0;
     ++periods;
   }

@@ -5,14 +5,17 @@
 
 namespace starpipe::plan::detail {
 
-/// A k-periodic pattern from when micro-batches 0 to k - 1 run; those before and after follow.
+/// Makes a k-periodic pattern from the times at which micro-batches 0 to k - 1 run. The pattern repeats them
+/// for all other micro-batches.
 class PatternBuilder {
  public:
   PatternBuilder(double period, int microbatches)
       : pattern_{.period = period, .microbatches = microbatches, .operations = {}} {}
 
+  /// Adds an operation: `pass` of `microbatch` on `stage` starts at `time`, which may be in any period.
   void add(int stage, Pass pass, int worker, double time, int microbatch);
-  /// Its shifts are such that the first BW of stage 0 in the period has 0, the convention of 002.
+  /// The pattern of all operations added. As in 002, the first BW of stage 0 in the period has shift 0. Stage
+  /// 0 must have a BW.
   [[nodiscard]] PeriodicPattern pattern() const;
 
  private:

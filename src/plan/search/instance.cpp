@@ -37,7 +37,7 @@ void check(const SearchProblem& problem) {
   }
   require(is_amount(costs.alpha) && is_amount(costs.beta),
           "communication costs must be finite and not negative");
-  require(costs.prefetch, "transfers overlap compute; a search without prefetch is not there");
+  require(costs.prefetch, "transfers must overlap compute (prefetch)");
   for (const double size : problem.stash) {
     require(is_amount(size),
             fmt::format("the size of a stash must be finite and not negative, not {}", size));

@@ -15,9 +15,10 @@ namespace starpipe::plan::detail {
 /// The jobs of each worker in the order it runs them.
 using Orders = std::vector<std::vector<JobId>>;
 
-/// Jobs have the numbers of a Schedule whose backward passes are all split. Each waits for one other at
-/// most: F for F of the stage before, B for B of the stage after (F where there is none), W for B. That B
-/// needs F of its own stage follows.
+/// Jobs have the numbers of a Schedule whose backward passes are all split: 3 (micro-batch * stages + stage)
+/// + pass, where F is 0, B is 1 and W is 2. A job waits for at most one other job of its micro-batch: F for F
+/// of the stage before, B for B of the stage after, B of the last stage for its F, W for its B. So B also
+/// comes after F of its own stage.
 struct Instance {
   explicit Instance(const SearchProblem& problem);
 
@@ -32,9 +33,9 @@ struct Instance {
     return time[job % 3][static_cast<std::size_t>(stage_of(job))];
   }
 
-  /// Whether `live` stashes' memory keeps the limit.
-  [[nodiscard]] bool fits(double live) const { return live <= limit_with_slack; }
-  /// By worker, the most memory that its stashes take.
+  /// Whether stashes that take `memory` keep the limit.
+  [[nodiscard]] bool fits(double memory) const { return memory <= limit_with_slack; }
+  /// By worker, the most memory that its stashes take at once.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
   [[nodiscard]] bool fits(const Orders& orders) const;
 
@@ -42,21 +43,23 @@ struct Instance {
   int microbatches;
   int stages;
   std::vector<int> worker_of;               // by stage
-  std::vector<int> stage_of_job;            // by JobId: a table, for it is asked all the time
+  std::vector<int> stage_of_job;            // by JobId; a table is faster than dividing
   std::vector<std::vector<int>> stages_of;  // by worker, ascending
-  std::array<std::vector<double>, 3> time;  // by pass F, B, W and stage
-  std::vector<double> forward_lag;          // of the transfer from a stage to the next
-  std::vector<double> backward_lag;         // of the transfer to a stage from the next
-  std::vector<double> stash;                // by stage
+  std::array<std::vector<double>, 3> time;  // by pass (0 to 2), then by stage
+  std::vector<double> forward_lag;          // by stage: time of the activation's transfer to the next stage
+  std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
+  std::vector<double> stash;                // by stage, the memory of one stash
   double limit;
-  double limit_with_slack;  // sums of fractions may be a rounding error over it
+  double limit_with_slack;  // the limit, and rounding errors of sums of stashes
 };
 
-/// The orders as a schedule named "search", with memory limits where one number of stashes says it.
+/// The orders as a schedule named "search". A schedule's memory limits are numbers of stashes, so it has
+/// limits only where all stashes take the same memory.
 Schedule to_schedule(const Instance& instance, const Orders& orders);
 
-/// What `schedule` does, with split backward passes; nothing if its stages are elsewhere or it needs more
-/// memory.
+/// The order in which each worker starts its jobs when `schedule` is simulated with `costs`. A BW becomes a B
+/// and then a W. Nothing if the schedule's stages, micro-batches, workers or placement are not the
+/// instance's, or if it needs more memory than the limit.
 std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan::detail

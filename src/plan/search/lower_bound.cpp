@@ -8,7 +8,7 @@
 #include "plan/search/instance.hpp"
 #include "starpipe/base/index.hpp"
 
-// Names and proofs as in docs/search.md, "The lower bound".
+// docs/search.md, "The lower bound", defines the names in `backquotes` and numbers and proves the bounds.
 namespace starpipe::plan {
 namespace {
 
@@ -16,12 +16,12 @@ using detail::Instance;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// What a micro-batch alone needs, by stage.
+/// Times of one micro-batch that runs alone, by stage.
 struct Chain {
-  std::vector<double> forward_start;   ///< earliest start of F
-  std::vector<double> backward_start;  ///< earliest start of B
-  std::vector<double> after_backward;  ///< from the end of B to the end of the schedule, at least
-  std::vector<double> after_forward;   ///< from the start of F to the end of the schedule, at least
+  std::vector<double> forward_start;   ///< `f(s)`, earliest start of F
+  std::vector<double> backward_start;  ///< `b(s)`, earliest start of B
+  std::vector<double> after_backward;  ///< `t(s)`, least time from the end of B to the end of the schedule
+  std::vector<double> from_forward;    ///< `r(s)`, least time from the start of F to the end of the schedule
 };
 
 Chain chain_of(const Instance& instance) {
@@ -42,27 +42,27 @@ Chain chain_of(const Instance& instance) {
     chain.after_backward[s] =
         std::max(W[s], instance.backward_lag[s - 1] + B[s - 1] + chain.after_backward[s - 1]);
   }
-  chain.after_forward[last] = F[last] + B[last] + chain.after_backward[last];
+  chain.from_forward[last] = F[last] + B[last] + chain.after_backward[last];
   for (std::size_t s = last; s-- > 0;) {
-    chain.after_forward[s] = F[s] + instance.forward_lag[s] + chain.after_forward[s + 1];
+    chain.from_forward[s] = F[s] + instance.forward_lag[s] + chain.from_forward[s + 1];
   }
   return chain;
 }
 
-/// One worker: sums and extremes over its stages.
+/// Sums, smallest and largest values over the stages of one worker.
 struct Load {
-  double head = infinity;  ///< earliest start of any F
-  double first_backward = infinity;
-  double after_forward = infinity;
-  double after_backward = infinity;
-  double forward = 0, backward = 0, weights = 0;  ///< of one micro-batch
+  double head = infinity;                         ///< `h`, smallest f(s)
+  double first_backward = infinity;               ///< smallest b(s)
+  double from_forward = infinity;                 ///< smallest r(s)
+  double after_backward = infinity;               ///< smallest t(s)
+  double forward = 0, backward = 0, weights = 0;  ///< times of all F, B and W of one micro-batch
   double least_forward = infinity, least_backward = infinity, least_weights = infinity;
   double most_forward = 0;
-  double stash = 0;          ///< of one micro-batch
-  double most_stash = 0;     ///< of one stage
-  double forward_rate = 0;   ///< most time of F for a unit of memory
-  double backward_rate = 0;  ///< most time of B and W for a unit of memory
-  double limit = 0;          ///< that stashes can fill
+  double stash = 0;          ///< memory of all stashes of one micro-batch
+  double most_stash = 0;     ///< memory of the largest stash
+  double forward_rate = 0;   ///< largest time of F per memory of its stash
+  double backward_rate = 0;  ///< largest time of B and W per memory of their stash
+  double limit = 0;          ///< `K`; a multiple of the stash where all stashes are equal
 };
 
 Load load_of(const Instance& instance, const Chain& chain, int worker) {
@@ -74,7 +74,7 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
     const double size = instance.stash[s];
     load.head = std::min(load.head, chain.forward_start[s]);
     load.first_backward = std::min(load.first_backward, chain.backward_start[s]);
-    load.after_forward = std::min(load.after_forward, chain.after_forward[s]);
+    load.from_forward = std::min(load.from_forward, chain.from_forward[s]);
     load.after_backward = std::min(load.after_backward, chain.after_backward[s]);
     load.forward += F[s];
     load.backward += B[s];
@@ -99,26 +99,32 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
   return load;
 }
 
-/// Time of the passes that so much memory allows; unlimited where it is, or where stashes take none.
+/// The time of passes whose stashes fill `memory`, at `rate` of time per memory. Infinite without a memory
+/// limit, whatever the rate.
 double time_for(double memory, double rate) { return memory < infinity ? memory * rate : infinity; }
 
-/// Work, what no work can fill at the start, and what none can fill at the end.
+/// Bounds 2 to 5: the work of a worker, with the time in which it must idle before its first B (fill) and
+/// after its last F began (drain).
 double work_bound(const Load& load, double microbatches) {
   const double work = microbatches * (load.forward + load.backward + load.weights);
+  // Time of the F that can run before the first B.
   const double early = std::min({load.first_backward - load.head, time_for(load.limit, load.forward_rate),
                                  microbatches * load.forward});
   const double idle_before = load.first_backward - early;
+  // Work that can run after the last F began, this F included.
   const double late = load.most_forward + time_for(load.limit, load.backward_rate);
-  const double idle_after = std::max(0.0, load.after_forward - late);
+  const double idle_after = std::max(0.0, load.from_forward - late);
+  // Whether fill and drain cannot overlap (bound 5).
   const bool apart = microbatches * load.stash > load.limit * (1 + 1e-9);
   const double bound =
       apart ? idle_before + work + idle_after : std::max(idle_before + work, load.head + work + idle_after);
   return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
 }
 
-/// Memory over time that stashes of neighbouring stages of one worker need beyond their lives in the chain,
-/// of a micro-batch that passes neither while memory fills nor while it empties. `upper` is the next stage of
-/// the worker after `lower`, and `below` the memory of `lower` and those before it.
+/// Bound 7: the area, memory times time, that the stashes of one micro-batch on two stages of a worker need
+/// beyond the area of bound 6. It counts for micro-batches that pass neither while memory fills nor while it
+/// empties. `lower`, `u`: a stage of the worker; `upper`, `v`: the worker's next stage; `below`, `m(..u)`:
+/// memory of one stash each of `lower` and of the worker's stages before it.
 double excess_of(const Instance& instance, const Chain& chain, const Load& load, std::size_t lower,
                  std::size_t upper, double below) {
   const auto& [F, B, W] = instance.time;
@@ -126,7 +132,7 @@ double excess_of(const Instance& instance, const Chain& chain, const Load& load,
   const double forward_gap = chain.forward_start[upper] - chain.forward_start[lower] - F[lower];
   const double backward_gap = chain.backward_start[lower] - chain.backward_start[upper] - B[upper];
   const auto wait = [&](double time) { return std::max(0.0, time - backward_gap); };
-  // W of the upper stage before B of the lower one, or after.
+  // `before`: W of the upper stage runs before B of the lower stage; `after`: it runs after B.
   const double before = wait(W[upper]) * below +
                         std::min({(wait(W[upper] + load.least_forward) - wait(W[upper])) * below,
                                   load.least_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
@@ -139,13 +145,16 @@ double excess_of(const Instance& instance, const Chain& chain, const Load& load,
   return between_forward + std::min(before, after);
 }
 
-/// The area of memory over time that the stashes need at least. `known`: a proven bound.
+/// Bounds 6 and 7: the makespan from which the area, memory times time, under the worker's limit holds the
+/// area that its stashes need. `known`: the makespan by bounds 1 to 5.
 double memory_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
                     double known) {
   if (load.stash == 0) return 0;
-  // More than all stashes are never live. So the schedule is at least as long as each of the ramps below.
+  // The worker never holds more than all of its stashes. With the smaller limit, the F that fill the memory
+  // and the B that empty it all lie within the schedule.
   const double limit = std::min(load.limit, instance.microbatches * load.stash);
-  // The first stashes start one F after the other, the last ones end one B after the other.
+  // Memory fills by one F after the other, and empties by one B after the other: in `steps` steps each.
+  // `unfilled`: the sum over these steps of the memory that is not in use.
   double unfilled = 0;
   double steps = 0;
   for (double live = load.most_stash; live < limit; live += load.most_stash) {
@@ -155,14 +164,15 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   const double fixed = load.head + load.after_backward - load.least_weights;
   const double up = steps * load.least_forward;
   const double down = steps * load.least_backward;
+  // Whether memory has filled before it empties.
   const bool apart = known - fixed >= up + down;
+  // Whether besides no B can start while memory fills, and no F can end while it empties (bound 7).
   const bool pure = apart && load.first_backward - load.head >= up &&
-                    load.after_forward - load.most_forward >=
-                        load.after_backward - load.least_weights + down;  // no F while memory empties
+                    load.from_forward - load.most_forward >= load.after_backward - load.least_weights + down;
 
   double area = 0;
   double below = 0;
-  int used = -1;
+  int used = -1;  // upper stage of the last pair: pairs that share a stage are not added up
   const auto& stages = instance.stages_of[index(worker)];
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const std::size_t s = index(stages[i]);
@@ -185,7 +195,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
 
 double bound_of(const Instance& instance) {
   const Chain chain = chain_of(instance);
-  double bound = chain.after_forward[0];
+  double bound = chain.from_forward[0];
   std::vector<Load> loads;
   for (int w = 0; w < instance.workers; ++w) {
     loads.push_back(load_of(instance, chain, w));

@@ -18,10 +18,10 @@ struct Change {
 
 using Changes = std::vector<std::vector<Change>>;  // by worker
 
-// Adds the changes by one (stage, micro-batch): its stash, B's part for W, and with recomputation its output
-// where a reader keeps it as input.
-void hold_stash(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
-                Changes& changes) {
+// Adds the changes by the data of one stage and micro-batch, whose F is `forward`: its stash, its gradient
+// stash, and with recomputation its output, on the workers that keep the output as an input.
+void add_changes(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans, JobId forward,
+                 Changes& changes) {
   const Job job = schedule.job(forward);
   const StageSizes& size = costs.size(job.stage);
   const auto hold = [&changes](const detail::Kept& kept, int stashes, std::uint64_t size_of) {
@@ -45,7 +45,7 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, 
                                                       const std::vector<Span>& spans) {
   Changes changes(index(schedule.workers()));
   for (const JobId id : schedule.order()) {
-    if (schedule.job(id).pass == Pass::F) hold_stash(schedule, costs, spans, id, changes);
+    if (schedule.job(id).pass == Pass::F) add_changes(schedule, costs, spans, id, changes);
   }
   std::vector<std::vector<MemoryStep>> steps(changes.size());
   for (std::size_t w = 0; w < changes.size(); ++w) {

@@ -57,7 +57,8 @@ void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, std:
   }
 }
 
-/// Calls f(Kept) for each worker that keeps B's part for W.
+/// Calls f(Kept) for each worker that keeps the gradient stash, which B makes for W. The backward pass of
+/// `forward`'s stage and micro-batch must be split.
 template <class Function>
 void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward,
                              Function&& f) {
@@ -68,7 +69,8 @@ void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spa
                   f);
 }
 
-/// Calls f(Kept) for each worker that keeps the stash: from F on, or from B on with recomputation.
+/// Calls f(Kept) for each worker that keeps the stash. On the worker that makes it, it lives from the start
+/// of F, or from the start of B with recomputation.
 template <class Function>
 void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
   const Job job = schedule.job(forward);
@@ -78,7 +80,8 @@ void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId
                   f);
 }
 
-/// Calls f(Kept) for each worker that keeps the output of `forward` as input of a recomputation.
+/// Calls f(Kept) for each worker that keeps the output of `forward` as an input of a recomputation. Without
+/// recomputation there is none.
 template <class Function>
 void for_each_input_kept(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
   if (!schedule.recompute()) return;

@@ -18,9 +18,10 @@ void add(Received& received, std::uint64_t bytes) {
   received.bytes += bytes;
 }
 
-// A set of the few workers that read one datum, reused so that it rarely allocates.
+// The few workers that have one datum. Reused for the next datum, so that it rarely allocates.
 class WorkerSet {
  public:
+  // Whether the worker is new in the set.
   bool insert(int worker) {
     if (std::ranges::find(workers_, worker) != workers_.end()) return false;
     workers_.push_back(worker);
@@ -34,7 +35,7 @@ class WorkerSet {
 
 bool reads_weights(Pass pass) { return pass != Pass::W; }
 
-// Calls f(from, to, kind, bytes) for each transfer between two workers in a step.
+// Calls f(from, to, kind, bytes) for each transfer of a step; `kind` is a member of Transfers.
 template <class Function>
 void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& f) {
   WorkerSet seen;

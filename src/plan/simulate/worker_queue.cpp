@@ -41,8 +41,8 @@ void WorkerQueue::skip_finished() {
   while (oldest_ < by_age.size() && unfinished_of_[index(by_age[oldest_])] == 0) ++oldest_;
 }
 
-// Whether F runs here and leaves a stash that a W or BW run here ends. `check` refuses limits for schedules
-// in which these passes run on different workers.
+// Whether F of the job's stage and micro-batch and W (or BW) both run on this worker, so that W ends the
+// stash that F began. `check` refuses memory limits where these passes run on different workers.
 bool WorkerQueue::keeps_stash(JobId id) const {
   const Job job = schedule_->job(id);
   return schedule_->compute(schedule_->forward(job.stage, job.microbatch)) == worker_ &&

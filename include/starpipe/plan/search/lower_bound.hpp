@@ -5,12 +5,13 @@
 
 namespace starpipe::plan {
 
-/// The smallest memory limit that any schedule of the problem can keep: before the last stage of a
-/// micro-batch has run forward none of its stashes can end, so a worker needs room for one stash of each
-/// of its stages; one micro-batch after the other needs no more.
+/// The smallest memory limit that any schedule of the problem can keep, in the unit of
+/// `SearchProblem::stash`: the largest sum over a worker's stages of one stash each. No stash of a
+/// micro-batch ends before its last stage has run F, so a worker must hold all these stashes at once.
+/// Micro-batches that run one after the other need no more.
 double least_memory_limit(const SearchProblem& problem);
 
-/// A makespan that no schedule of the problem can beat. docs/search.md has the proof. O(S^2).
+/// A makespan that no schedule of the problem can beat. docs/search.md has the proof. O(S^2) for S stages.
 /// Throws InputError as `search` does.
 double lower_bound(const SearchProblem& problem);
 

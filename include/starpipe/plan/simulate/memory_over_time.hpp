@@ -14,10 +14,11 @@ namespace starpipe::plan {
 struct MemoryStep {
   double time = 0;
   int stashes = 0;
-  std::uint64_t bytes = 0;  ///< of stashes, of B's parts for W, and of inputs kept for recomputation
+  std::uint64_t bytes = 0;  ///< of stashes, of gradient stashes, and of inputs kept for recomputation
 };
 
-/// For each worker, the memory that it holds over time, ascending. Times are those of `spans` (by JobId).
+/// For each worker, the memory that it holds for backward passes, as steps in the order of time. `spans`:
+/// when each job starts and ends, by JobId.
 ///
 /// A stash is live from the start of F to the end of the last of B and W. These passes may run on several
 /// workers. The worker of F then holds the stash from the start of F until the last of those passes that it
@@ -25,9 +26,10 @@ struct MemoryStep {
 /// the end of the last. So the memory of a worker follows from the order of its own jobs, and data on their
 /// way, or waiting unread, do not count.
 ///
-/// B's part for W counts in the same way, from the start of B. With recomputation, B makes the stash, and
-/// until B ends a worker keeps the stage's inputs: each from the start of the first F or B there that reads
-/// it to the end of the last. Inputs of the network are not counted, since they are in memory anyway.
+/// The gradient stash, which B keeps for W, counts in the same way, from the start of B. With recomputation,
+/// B makes the stash, from the stage's inputs. A worker then holds each input from the start of its first F
+/// or B that reads the input to the end of the last. Inputs of the network are not counted, since they are in
+/// memory anyway.
 ///
 /// Intervals are half-open: at equal times ends come before starts. O(jobs log jobs).
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,

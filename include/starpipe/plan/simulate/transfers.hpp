@@ -21,14 +21,14 @@ struct Received {
 };
 
 /// Everything that one worker receives in a step. A datum that the worker receives once and keeps is counted
-/// once: an activation that two of its jobs read, or the weights of a stage from one holder, which serve all
-/// micro-batches of the step and are dropped after their last use.
+/// once. Examples: an activation that two of the worker's jobs read; the weights of a stage, which serve all
+/// micro-batches of the step. Weights of one stage from two holders are two data.
 struct Transfers {
   Received activations;       ///< outputs of preceding stages, for F, and for a B that recomputes F
-  Received stashes;           ///< stashes made on another worker than B or W runs on; also B's part for W
+  Received stashes;           ///< stashes for B and W, and gradient stashes for W
   Received gradients;         ///< gradients of succeeding stages, for B
-  Received weights;           ///< parameters from their holder, for F and B
-  Received weight_gradients;  ///< contributions reduced here, and sums sent to further holders
+  Received weights;           ///< weights from their holder, for F, B and BW
+  Received weight_gradients;  ///< contributions to reductions on this worker, and finished sums from others
 
   /// The sum over all kinds.
   [[nodiscard]] Received total() const;

@@ -13,14 +13,14 @@ namespace starpipe::plan {
 /// The ready jobs of one worker, and the discipline that picks among them. `simulate` and the StarPU
 /// policy both run this class, so they agree.
 ///
-/// Why the bounded discipline always makes progress: Let c be the largest number of stages of one micro-batch
-/// that the worker computes. Micro-batches age by the smallest n of their forward jobs, over all workers; the
-/// oldest micro-batch here is the first in that order with unfinished jobs on this worker. It may always
-/// start its forward passes, while all other micro-batches together may hold at most limit - c stashes. So
-/// the micro-batch that is oldest on all workers can always continue, whatever the timing, and no worker
-/// exceeds its limit. With one stage a worker (c = 1) this is the plain rule "a forward pass is not ready
-/// while it would exceed the limit", with one slot reserved for the oldest micro-batch. `check` refuses
-/// limits below c, and limits where F and B of a job run on different workers.
+/// Why the bounded discipline always makes progress. Let c be the largest number of stages of one micro-batch
+/// that the worker computes. The age of a micro-batch is the smallest n of its forward jobs, over all
+/// workers; smaller is older. The oldest micro-batch here is the oldest with unfinished jobs on this worker.
+/// It may always start its forward passes, while all other micro-batches together hold at most limit - c
+/// stashes. So the micro-batch that is oldest on all workers can always continue, whatever the timing, and no
+/// worker exceeds its limit. With one stage a worker (c = 1) the rule is: a forward pass must not start while
+/// it would exceed the limit, and the last place is for the oldest micro-batch. `check` refuses limits below
+/// c, and limits where F, B and W of a stage and micro-batch run on different workers.
 ///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {
@@ -41,18 +41,21 @@ class WorkerQueue {
   /// discipline these are the next `most` jobs of the worker's order; under the others, `id` is near when
   /// fewer than `most` jobs are ready.
   [[nodiscard]] bool is_near(JobId id, std::size_t most) const;
-  /// The ready jobs among the near ones. Under disciplines that pick, the ready jobs that would be picked
-  /// first. O(most).
+  /// Ready jobs that start soon, `most` at most. Under the ordered discipline, those among the next `most`
+  /// jobs of the worker's order. Under greedy, the ready job with the smallest n; under bounded, the ready
+  /// forward pass and the other ready job with the smallest n. O(most).
   [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t most) const;
 
   /// Number of jobs pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
   /// Number of jobs of this worker that have not ended.
   [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
-  /// Number of stashes held now by jobs started here.
+  /// Number of stashes that started forward passes hold here now. Only stages and micro-batches with both F
+  /// and W (or BW) on this worker count.
   [[nodiscard]] int live() const { return live_; }
 
  private:
+  // Of two jobs, the one with the smaller n is nearer to the top of a heap.
   struct ByRank {
     const Schedule* schedule;
     bool operator()(JobId a, JobId b) const { return schedule->rank(a) > schedule->rank(b); }
@@ -80,7 +83,7 @@ class WorkerQueue {
   std::size_t next_ = 0;
 
   // bounded
-  int limit_ = 0;
+  int limit_ = 0;                   // stashes
   int reserve_ = 0;                 // c of the class comment
   std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
   std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
