@@ -38,7 +38,7 @@ class Communication {
   }
 
  private:
-  struct Place {
+  struct Position {
     std::size_t row;
     std::size_t index;
   };
@@ -51,15 +51,18 @@ class Communication {
     bool reduced = false;
   };
 
-  [[nodiscard]] const CsvAction& at(const Place& place) const { return rows_[place.row][place.index]; }
-
-  // The text of an action and its place in the file.
-  [[nodiscard]] std::string named(const Place& place) const {
-    return fmt::format("{} ({})", at(place).text, csv_place(place.row, at(place).cell));
+  [[nodiscard]] const CsvAction& at(const Position& position) const {
+    return rows_[position.row][position.index];
   }
 
-  [[noreturn]] void fail(const Place& place, const std::string& message) const {
-    throw InputError(fmt::format("{}: {}: {}", source_name_, csv_place(place.row, at(place).cell), message));
+  // The text of an action and its position in the file.
+  [[nodiscard]] std::string named(const Position& position) const {
+    return fmt::format("{} ({})", at(position).text, csv_position(position.row, at(position).cell));
+  }
+
+  [[noreturn]] void fail(const Position& position, const std::string& message) const {
+    throw InputError(
+        fmt::format("{}: {}: {}", source_name_, csv_position(position.row, at(position).cell), message));
   }
 
   [[nodiscard]] std::string job_text(JobId id) const { return to_string(schedule_.job(id)); }
@@ -88,8 +91,8 @@ class Communication {
     return other;
   }
 
-  [[nodiscard]] bool is_here(JobId id, const Place& place) const {
-    return schedule_.compute(id) == static_cast<int>(place.row);
+  [[nodiscard]] bool is_here(JobId id, const Position& position) const {
+    return schedule_.compute(id) == static_cast<int>(position.row);
   }
 
   void check_row(std::size_t row) {
@@ -101,116 +104,118 @@ class Communication {
       stage.ever_unsharded = stage.ever_unsharded || action.kind == Kind::unshard;
     }
     for (std::size_t i = 0; i < rows_[row].size(); ++i) {
-      const Place place{row, i};
-      switch (at(place).kind) {
+      const Position position{row, i};
+      switch (at(position).kind) {
         case Kind::compute:
-          check_compute(place, stages[index(at(place).job.stage)]);
+          check_compute(position, stages[index(at(position).job.stage)]);
           break;
         case Kind::send:
-          check_send(place);
+          check_send(position);
           break;
         case Kind::receive:
-          check_receive(place);
+          check_receive(position);
           break;
         case Kind::unshard:
         case Kind::reshard:
         case Kind::reduce_gradient:
-          check_weights(place, stages);
+          check_weights(position, stages);
           break;
       }
     }
   }
 
-  void check_compute(const Place& place, const StageState& stage) {
-    const Job job = at(place).job;
+  void check_compute(const Position& position, const StageState& stage) {
+    const Job job = at(position).job;
     const JobId id = *schedule_.find(job);
     const std::string can_never = to_string(job) + " can never start: ";
     if (const auto from = source(id); from && !received_[id]) {
-      fail(place,
+      fail(position,
            fmt::format("{}no RECV_{} comes before it, though {} runs in row {}", can_never,
                        job.pass == Pass::F ? 'F' : 'B', job_text(*from), schedule_.compute(*from) + 1));
     }
-    if (const JobId f = schedule_.forward(job.stage, job.microbatch); !is_here(f, place)) {
-      fail(place, fmt::format("{}{} runs in row {}, and no action brings what it keeps", can_never,
-                              job_text(f), schedule_.compute(f) + 1));
+    if (const JobId f = schedule_.forward(job.stage, job.microbatch); !is_here(f, position)) {
+      fail(position, fmt::format("{}{} runs in row {}, and no action transfers its stash", can_never,
+                                 job_text(f), schedule_.compute(f) + 1));
     }
     if (stage.ever_unsharded && stage.sharded) {
-      fail(place, fmt::format("{}stage {} is not unsharded here", can_never, job.stage));
+      fail(position, fmt::format("{}stage {} is not unsharded here", can_never, job.stage));
     }
     if (stage.reduced && job.pass != Pass::F) {
-      fail(place,
+      fail(position,
            fmt::format("{} comes after {}REDUCE_GRAD, which would leave it out", to_string(job), job.stage));
     }
     computed_[id] = true;
   }
 
   // The job of a send or receive. It must run in the same row.
-  JobId own_job(const Place& place) const {
-    const CsvAction& action = at(place);
+  JobId own_job(const Position& position) const {
+    const CsvAction& action = at(position);
     const auto id = find(action.job);
     if (!id) {
-      fail(place, fmt::format("{}: there is no stage {} with a micro-batch {}", action.text, action.job.stage,
-                              action.job.microbatch));
+      fail(position, fmt::format("{}: there is no stage {} with a micro-batch {}", action.text,
+                                 action.job.stage, action.job.microbatch));
     }
-    if (!is_here(*id, place)) {
-      fail(place, fmt::format("{}: {} runs in row {}, not here", action.text, job_text(*id),
-                              schedule_.compute(*id) + 1));
+    if (!is_here(*id, position)) {
+      fail(position, fmt::format("{}: {} runs in row {}, not here", action.text, job_text(*id),
+                                 schedule_.compute(*id) + 1));
     }
     return *id;
   }
 
-  void check_send(const Place& place) {
-    const JobId id = own_job(place);
-    const std::string_view text = at(place).text;
+  void check_send(const Position& position) {
+    const JobId id = own_job(position);
+    const std::string_view text = at(position).text;
     if (!target(id))
-      fail(place, fmt::format("{}: no other worker needs the result of {}", text, job_text(id)));
+      fail(position, fmt::format("{}: no other worker needs the result of {}", text, job_text(id)));
     if (!computed_[id])
-      fail(place, fmt::format("{} comes before {}, whose result it sends", text, job_text(id)));
-    if (sent_[id]) fail(place, fmt::format("{} is there twice, first at {}", text, named(*sent_[id])));
-    sent_[id] = place;
+      fail(position, fmt::format("{} comes before {}, whose result it sends", text, job_text(id)));
+    if (sent_[id]) fail(position, fmt::format("{} is there twice, first at {}", text, named(*sent_[id])));
+    sent_[id] = position;
   }
 
-  void check_receive(const Place& place) {
-    const JobId id = own_job(place);
-    const std::string_view text = at(place).text;
-    if (!source(id)) fail(place, fmt::format("{}: {} needs nothing from another worker", text, job_text(id)));
+  void check_receive(const Position& position) {
+    const JobId id = own_job(position);
+    const std::string_view text = at(position).text;
+    if (!source(id))
+      fail(position, fmt::format("{}: {} needs nothing from another worker", text, job_text(id)));
     if (received_[id])
-      fail(place, fmt::format("{} is there twice, first at {}", text, named(*received_[id])));
-    received_[id] = place;
+      fail(position, fmt::format("{} is there twice, first at {}", text, named(*received_[id])));
+    received_[id] = position;
   }
 
-  void check_weights(const Place& place, std::vector<StageState>& stages) const {
-    const CsvAction& action = at(place);
+  void check_weights(const Position& position, std::vector<StageState>& stages) const {
+    const CsvAction& action = at(position);
     const int stage = action.job.stage;
     if (stage >= schedule_.stages() || !stages[index(stage)].runs_here) {
-      fail(place, fmt::format("{}: this row computes nothing of stage {}", action.text, stage));
+      fail(position, fmt::format("{}: this row computes nothing of stage {}", action.text, stage));
     }
     StageState& state = stages[index(stage)];
     if (action.kind == Kind::reduce_gradient) {
-      if (state.reduced) fail(place, fmt::format("{} is there twice", action.text));
+      if (state.reduced) fail(position, fmt::format("{} is there twice", action.text));
       state.reduced = true;
       return;
     }
     const bool reshard = action.kind == Kind::reshard;
     if (state.sharded == reshard) {
-      fail(place,
+      fail(position,
            fmt::format("{}: stage {} is {} already", action.text, stage, reshard ? "sharded" : "unsharded"));
     }
     state.sharded = reshard;
   }
 
   // The send that belongs to a receive.
-  [[nodiscard]] const std::optional<Place>& send_of(const Place& place) const {
-    return sent_[*source(*find(at(place).job))];
+  [[nodiscard]] const std::optional<Position>& send_of(const Position& position) const {
+    return sent_[*source(*find(at(position).job))];
   }
 
-  void check_has_send(const Place& place) const {
-    if (at(place).kind != Kind::receive || send_of(place)) return;
-    const JobId id = *find(at(place).job);
+  void check_has_send(const Position& position) const {
+    if (at(position).kind != Kind::receive || send_of(position)) return;
+    const JobId id = *find(at(position).job);
     const JobId from = *source(id);
-    fail(place, fmt::format("{} can never start: row {} has {} and no {}SEND_{}{}", job_text(id),
-                            schedule_.compute(from) + 1, job_text(from), schedule_.job(from).stage,
-                            schedule_.job(from).pass == Pass::F ? 'F' : 'B', schedule_.job(from).microbatch));
+    fail(position,
+         fmt::format("{} can never start: row {} has {} and no {}SEND_{}{}", job_text(id),
+                     schedule_.compute(from) + 1, job_text(from), schedule_.job(from).stage,
+                     schedule_.job(from).pass == Pass::F ? 'F' : 'B', schedule_.job(from).microbatch));
   }
 
   // Proves that there is no deadlock: each row advances until a receive whose send has not been reached.
@@ -219,10 +224,10 @@ class Communication {
     std::vector<std::vector<std::size_t>> waiting(rows_.size());  // by row, the rows that wait for its sends
     std::vector<std::size_t> active;
     for (std::size_t row = 0; row < rows_.size(); ++row) active.push_back(row);
-    const auto waits_for = [&](std::size_t row) -> std::optional<Place> {
-      const Place place{row, next[row]};
-      if (at(place).kind != Kind::receive) return std::nullopt;
-      const Place send = *send_of(place);
+    const auto waits_for = [&](std::size_t row) -> std::optional<Position> {
+      const Position position{row, next[row]};
+      if (at(position).kind != Kind::receive) return std::nullopt;
+      const Position send = *send_of(position);
       return send.index < next[send.row] ? std::nullopt : std::optional(send);
     };
     while (!active.empty()) {
@@ -247,13 +252,13 @@ class Communication {
   // Names the deadlock. Each stuck row waits for a send of another stuck row, so following the waits must
   // come back to a row.
   [[noreturn]] void fail_stuck(std::size_t row, const std::vector<std::size_t>& next) const {
-    const Place first{row, next[row]};
+    const Position first{row, next[row]};
     std::string text = fmt::format("{} can never start: {}", job_text(*find(at(first).job)), at(first).text);
     std::vector<bool> seen(rows_.size(), false);
     constexpr int most = 4;
     for (int i = 0; !seen[row]; ++i) {
       seen[row] = true;
-      const Place send = *send_of({row, next[row]});
+      const Position send = *send_of({row, next[row]});
       row = send.row;
       if (i >= most) continue;
       text += fmt::format("{} waits for {} after {}", i == 0 ? "" : ", which", named(send),
@@ -267,13 +272,13 @@ class Communication {
   const std::string& source_name_;
   // By JobId: whether the job was computed, the send of its result, the receive of its input.
   std::vector<bool> computed_;
-  std::vector<std::optional<Place>> sent_;
-  std::vector<std::optional<Place>> received_;
+  std::vector<std::optional<Position>> sent_;
+  std::vector<std::optional<Position>> received_;
 };
 
 }  // namespace
 
-std::string csv_place(std::size_t row, std::size_t cell) {
+std::string csv_position(std::size_t row, std::size_t cell) {
   return fmt::format("row {}, cell {}", row + 1, cell + 1);
 }
 

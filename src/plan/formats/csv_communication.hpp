@@ -26,7 +26,7 @@ struct CsvAction {
 };
 
 /// "row 1, cell 4", counted from 1.
-std::string csv_place(std::size_t row, std::size_t cell);
+std::string csv_position(std::size_t row, std::size_t cell);
 
 /// Proves that the communication actions of `rows` (one row per worker) are those that `schedule`, read from
 /// the same rows, needs: each activation and gradient that changes workers is sent after it is computed and

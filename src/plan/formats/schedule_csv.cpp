@@ -152,7 +152,7 @@ class RowReader {
 
   [[noreturn]] void fail(std::string_view text, std::string_view message) const {
     throw InputError(
-        fmt::format("{}: {}: {} {}", source_name_, detail::csv_place(row_, cell_), quoted(text), message));
+        fmt::format("{}: {}: {} {}", source_name_, detail::csv_position(row_, cell_), quoted(text), message));
   }
 
   std::size_t row_;
@@ -186,7 +186,7 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
     throw InputError(fmt::format("{}: empty; expected one row of actions a worker", source_name));
   }
   std::vector<std::vector<CsvAction>> rows;
-  detail::Listing listing{.source_name = source_name, .where = detail::csv_place, .graph = graph};
+  detail::Listing listing{.source_name = source_name, .where = detail::csv_position, .graph = graph};
   while (!text.empty()) {
     const auto newline = text.find('\n');
     const auto row = rows.size();

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "plan/formats/axis.hpp"
+#include "plan/formats/palette.hpp"
 #include "plan/simulate/run_order.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -19,25 +20,16 @@
 namespace starpipe::plan {
 namespace {
 
-// 256-colour codes by micro-batch: a light background for F, a dark one for B and BW. The hues follow
-// those of timeline_svg.
-struct Colours {
-  int light;
-  int dark;
-};
-constexpr std::array<Colours, 8> palette = {
-    {{153, 25}, {222, 130}, {151, 23}, {182, 90}, {229, 58}, {217, 124}, {159, 30}, {252, 240}}};
-
 std::string paint(std::string text, const Job& job) {
-  const Colours c = palette[index(job.microbatch) % palette.size()];
+  const detail::Hue& hue = detail::palette[detail::hue_of(job.microbatch)];
   switch (job.pass) {
     case Pass::F:
-      return fmt::format("\x1b[38;5;16;48;5;{}m{}\x1b[0m", c.light, text);
+      return fmt::format("\x1b[38;5;16;48;5;{}m{}\x1b[0m", hue.light_code, text);
     case Pass::B:
     case Pass::BW:
-      return fmt::format("\x1b[38;5;231;48;5;{}m{}\x1b[0m", c.dark, text);
+      return fmt::format("\x1b[38;5;231;48;5;{}m{}\x1b[0m", hue.dark_code, text);
     case Pass::W:
-      return fmt::format("\x1b[7;38;5;{};48;5;16m{}\x1b[0m", c.light, text);
+      return fmt::format("\x1b[7;38;5;{};48;5;16m{}\x1b[0m", hue.light_code, text);
   }
   return text;
 }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "plan/formats/axis.hpp"
+#include "plan/formats/palette.hpp"
 #include "plan/formats/svg_text.hpp"
 #include "plan/simulate/run_order.hpp"
 #include "starpipe/base/index.hpp"
@@ -21,25 +22,11 @@ namespace starpipe::plan {
 namespace {
 
 using detail::escape;
+using detail::hue_of;
+using detail::palette;
 using detail::px;
 using detail::text_width;
 using detail::tick_step;
-
-/// The two shades of one hue: light for F, dark for B and BW. W is drawn as an outline in the dark shade.
-struct Hue {
-  const char* light;
-  const char* dark;
-};
-// Neighbours in the cycle differ in more than red against green, so that colour-blind readers can tell
-// micro-batches apart. Dark shades suit white text, light ones black text (contrast above 4.5).
-constexpr std::array<Hue, 8> palette = {{{"#a9d0f2", "#1c5d9c"},
-                                         {"#fbd19b", "#a85200"},
-                                         {"#a3dfc8", "#0b6e53"},
-                                         {"#e6c0e4", "#86358a"},
-                                         {"#f0e48f", "#766500"},
-                                         {"#f8bcb3", "#a82a22"},
-                                         {"#a5e2ea", "#0c6879"},
-                                         {"#d3d7dc", "#4a535e"}}};
 
 constexpr double left_margin = 92;
 constexpr double right_margin = 24;
@@ -65,8 +52,6 @@ Look look_of(Pass pass) {
   }
   return Look::dark;
 }
-
-std::size_t hue_of(const Job& job) { return index(job.microbatch) % palette.size(); }
 
 class Svg {
  public:
@@ -263,7 +248,7 @@ class Svg {
           drawn_to = to;
         }
         std::string& group =
-            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job)];
+            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
         cell(group, schedule, rows[w][i], span, left_margin + from, row_top(y, w), to - from);
       }
     }
@@ -346,9 +331,9 @@ class Svg {
         const LabelStyle style = styles[static_cast<std::size_t>(job.pass)];
         if (style.size == 0 || !fits(job, span, style)) continue;
         (style.numbers ? any_number_ : any_label_) = true;
-        label(groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job)], job, style,
-              left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5, row_top(y, w),
-              (span.end - span.start) * scale_);
+        label(groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)],
+              job, style, left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5,
+              row_top(y, w), (span.end - span.start) * scale_);
       }
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {

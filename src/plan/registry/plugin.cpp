@@ -50,7 +50,7 @@ void require_plugin(const std::filesystem::path& file) {
   if (!stream) refuse("cannot be read");
   const std::string found = interface_of(content);
   if (found.empty())
-    refuse("it is no plug-in of starpipe's, which has STARPIPE_PLUGIN (starpipe/plan/plugin.hpp)");
+    refuse("it is no plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
   if (found != STARPIPE_INTERFACE) {
     refuse(fmt::format("it was built for starpipe {}, this is starpipe {}; build it again", found,
                        STARPIPE_INTERFACE));

@@ -15,13 +15,13 @@ namespace starpipe::plan::detail {
 std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeline& timeline) {
   const auto& spans = timeline.spans;
   // Jobs of zero length may start at the same time as others. Data dependencies then tell which ran first.
-  std::vector<std::uint32_t> place;
+  std::vector<std::uint32_t> position;
   const bool instants = std::any_of(schedule.order().begin(), schedule.order().end(),
                                     [&](JobId id) { return spans[id].start == spans[id].end; });
   if (instants) {
-    place.resize(schedule.slots());
+    position.resize(schedule.slots());
     std::uint32_t next = 0;
-    for (const JobId id : topological_order(schedule)) place[id] = next++;
+    for (const JobId id : topological_order(schedule)) position[id] = next++;
   }
   std::vector<std::vector<JobId>> rows(index(schedule.workers()));
   for (int worker = 0; worker < schedule.workers(); ++worker) {
@@ -29,7 +29,7 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
     auto& row = rows[index(worker)];
     row.assign(order.begin(), order.end());
     const auto key = [&](JobId id) {
-      return std::tuple(spans[id].start, spans[id].end, instants ? place[id] : schedule.rank(id));
+      return std::tuple(spans[id].start, spans[id].end, instants ? position[id] : schedule.rank(id));
     };
     std::sort(row.begin(), row.end(), [&](JobId a, JobId b) { return key(a) < key(b); });
   }
