@@ -185,7 +185,8 @@ inline Costs random_costs(Random& random, int stages) {
   return costs;
 }
 
-/// Limits that `check` accepts: between c, the most stages of one micro-batch on the worker, and c + 3.
+/// Limits that `check` accepts: between c and c + 3, where c is the largest number of stages of one
+/// micro-batch on the worker.
 inline std::vector<int> random_limits(Random& random, const Schedule& schedule) {
   std::vector<int> limits;
   for (int w = 0; w < schedule.workers(); ++w) {

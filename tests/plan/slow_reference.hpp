@@ -253,7 +253,8 @@ struct SlowMemory {
   std::uint64_t bytes = 0;
 };
 
-/// What `worker` holds at `time`; what ends then is gone, what starts then is there.
+/// The memory that `worker` holds at `time`. Intervals that end then no longer count; those that start then
+/// do.
 inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
                               int worker, double time) {
   SlowMemory result;

@@ -17,8 +17,8 @@ class CellRow {
   enum Cell : std::uint8_t { empty, starts_stash, works, leaves_w, ends_stash };
 
   void resize(int cells);
-  /// Fills `length` cells from `cell` on: with `works`, and the last one with `last`; all with `empty` when
-  /// that is `last`.
+  /// Fills `length` cells from `cell` on. The last cell becomes `last`, the cells before it `works`. When
+  /// `last` is `empty`, all become empty.
   void set(int cell, int length, Cell last);
   [[nodiscard]] bool is_empty(int cell, int length) const;
   [[nodiscard]] int size() const { return static_cast<int>(cells_.size()); }

@@ -52,8 +52,8 @@ Grid compute_only(const Schedule& schedule) {
   return grid;
 }
 
-// Adds communication: each result is sent when it is there; it is received at once, as PyTorch lowers
-// schedules, or right before it is used.
+// Adds communication. Each result is sent as soon as it is computed. It is received either at once, as
+// PyTorch lowers schedules, or right before it is used.
 Grid with_communication(const Schedule& schedule, Random& random) {
   Grid grid(index(schedule.workers()));
   const auto row = [&](JobId id) -> std::vector<std::string>& { return grid[index(schedule.compute(id))]; };

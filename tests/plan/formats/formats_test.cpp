@@ -46,7 +46,7 @@ Schedule mixed_v() {
   return Schedule(spec);
 }
 
-/// Two encoder legs into one head; B and W of stage 0 away from F.
+/// Two encoder branches into one head. B and W of stage 0 run on another worker than F.
 Schedule two_legs() {
   ScheduleSpec spec;
   spec.name = "two-legs";

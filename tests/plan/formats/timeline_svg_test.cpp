@@ -24,7 +24,7 @@ Schedule named(const std::string& name, int workers, int microbatches) {
   return make_schedule(name, request);
 }
 
-/// All passes in one: B and W apart for even micro-batches.
+/// A schedule with every kind of pass: the backward passes of even micro-batches are split.
 Schedule mixed(int workers, int microbatches) {
   ScheduleSpec spec;
   spec.name = "mixed";

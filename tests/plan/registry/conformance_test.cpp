@@ -120,7 +120,7 @@ TEST(Conformance, AWorkerOfItsOwnForBackwardPasses) {
     };
   });
   EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").message;
-  // With one worker it is bounded like any other.
+  // With one worker the schedule is bounded like any other.
   EXPECT_EQ(findings.at("memory limit").verdict, Verdict::passed) << findings.at("memory limit").message;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bubble fractions and peaks of source 001, and what must be so for every P and m.
+// The bubble fractions and peaks of source 001, and relations that hold for every P and m.
 #include <algorithm>
 #include <cmath>
 #include <string>

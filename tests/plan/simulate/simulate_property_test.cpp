@@ -124,8 +124,8 @@ TEST_P(Simulate, RunsOneJobAtATimeOnAWorker) {
   });
 }
 
-/// Only with every duration above zero and inputs fetched in advance: then the spans say what a worker
-/// knew when it picked.
+/// Holds only when every duration is above zero and inputs are fetched in advance. The spans then tell which
+/// jobs were ready when a worker picked.
 TEST_P(Simulate, NeverIdlesNorPassesOverAReadyJob) {
   if (GetParam() == Discipline::bounded) GTEST_SKIP() << "a refusal is a reason to idle; see the reference";
   const bool ordered = GetParam() == Discipline::ordered;

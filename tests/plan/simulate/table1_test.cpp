@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Table 1 of source 000, entry by entry: what the paper's formula says, where it holds, and what is true
-// everywhere (docs/table1.md says why). F + B takes one unit, whatever the split; "per worker" in the
-// paper is the worst worker. n = ceil(B/G) micro-batches a group, C = ceil(S/R) loops, worker (g, r) is
+// Table 1 of source 000, entry by entry: the paper's formula, where it holds, and the value that is true
+// everywhere (docs/table1.md gives the reasons). F + B takes one unit, whatever the split; "per worker" in
+// the paper is the worst worker. n = ceil(B/G) micro-batches a group, C = ceil(S/R) loops, worker (g, r) is
 // worker r of group g, n_g its micro-batches, S_r = #{s < S : s = r mod R} its stages, and
 // K(g,r) = #{s < S : s = g mod G and s = r mod R}; it is 0 unless g = r mod gcd(G, R), and then
 // floor or ceil of S / lcm(G, R).
