@@ -141,12 +141,12 @@ def check_names(files):
     """A source implements the header of its own name, registers something or is a program; and names are told apart:
     no two rooms of a library have files of one stem."""
     problems = []
-    places = collections.defaultdict(set)
+    places = collections.defaultdict(list)
     counts = collections.Counter()
     for file, text in files.items():
         path = pathlib.PurePosixPath(file)
         room = room_of(file)
-        places[room.split("/")[0] if not room.startswith("codelets") else room, path.stem].add((room, path.suffix))
+        places[room.split("/")[0] if not room.startswith("codelets") else room, path.stem].append((room, path.suffix))
         counts[path.parent.as_posix(), path.suffix in HEADERS] += 1
         if path.suffix in HEADERS:
             continue

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/base/numbers.hpp"
+
+#include <gtest/gtest.h>
+
+#include "starpipe/base/ceil_div.hpp"
+
+namespace starpipe {
+namespace {
+
+TEST(Numbers, BytesHaveAUnitThatKeepsThemShort) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(9'999), "9999 B");
+  EXPECT_EQ(bytes_text(10'240), "10.0 KiB");
+  EXPECT_EQ(bytes_text(std::uint64_t{3} << 29), "1.5 GiB");
+}
+
+TEST(Numbers, AtMostFiveSignificantDigits) {
+  EXPECT_EQ(number_text(33), "33");
+  EXPECT_EQ(number_text(3.0 / 11), "0.27273");
+  EXPECT_EQ(number_text(1204.46), "1204.5");
+  EXPECT_EQ(number_text(123456.7), "123457");
+}
+
+TEST(Numbers, CeilDivRoundsUp) {
+  EXPECT_EQ(ceil_div(0, 3), 0);
+  EXPECT_EQ(ceil_div(6, 3), 2);
+  EXPECT_EQ(ceil_div(7, 3), 3);
+}
+
+}  // namespace
+}  // namespace starpipe
