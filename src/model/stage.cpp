@@ -39,9 +39,9 @@ void copy(const Backend& backend, ConstMemory from, Memory to) noexcept {
   if (from.data() != to.data()) backend.copy(from, to);
 }
 
-/// Words rounded up to a multiple of 16 bytes, where the next array begins. With all arrays aligned alike,
-/// neither the number of bytes that kernels move at a time nor the order of their sums depends on the arrays
-/// before.
+/// Words rounded up to a multiple of 16 bytes, so that the next array is aligned. Kernels choose by alignment
+/// how many bytes they move at a time and in which order they add. With every array aligned, results do not
+/// depend on the sizes of the arrays before.
 constexpr std::size_t padded(std::size_t words) { return ceil_div(words, 4) * 4; }
 
 void require(bool fits, const std::string& otherwise) {
@@ -63,7 +63,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   std::size_t columns = joined_columns_;
   std::size_t widest = columns;
   std::vector<std::size_t> open;  // the residual_begin of each open residual connection
-  std::size_t open_size = 0;      // words of what they keep
+  std::size_t open_size = 0;      // words of the activations that they keep
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     OpLayout layout;
     switch (ops_[i].kind) {
@@ -149,13 +149,15 @@ void Stage::place_activations() {
     activation.size = i > 0                       ? matrix_size(precision_, layouts_[i - 1].columns)
                       : input_columns_.size() > 1 ? matrix_size(precision_, joined_columns_)
                                                   : input_size(0);
-    std::size_t reader = i;  // the op that reads the activation, behind all connections that begin here
+    // The op that reads the activation comes after each residual_begin, which passes the activation on.
+    std::size_t reader = i;
     while (is(StageOp::Kind::residual_begin, reader)) ++reader;
     if (reader > i) activation.residual = layouts_[i].residual;
     if (is(StageOp::Kind::layer, reader) && ops_[reader].layer->keeps_input()) {
       activation.stash = layouts_[reader].stash;
     }
-    std::size_t writer = i;  // ops_[writer - 1] wrote the activation, before all connections that end here
+    // ops_[writer - 1] reads the activation's gradient: each residual_end after it passes the gradient on.
+    std::size_t writer = i;
     while (writer > 0 && is(StageOp::Kind::residual_end, writer - 1)) --writer;
     if (writer < i) activation.gradient_residual = layouts_[i - 1].residual;
     if (writer > 0 && layouts_[writer - 1].parameter_size > 0) {

@@ -9,7 +9,7 @@
 namespace starpipe::sched {
 namespace {
 
-constexpr std::chrono::microseconds awake{100};
+constexpr std::chrono::microseconds awake{100};  // part of a wait in which the thread yields
 
 }  // namespace
 
@@ -76,7 +76,6 @@ bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) 
   return !waits;
 }
 
-// One that can run the task, the last one that became idle first. Under the lock of the free tasks.
 std::optional<int> PolicyCore::take_idle(Task task) {
   for (auto at = idle_.rbegin(); at != idle_.rend(); ++at) {
     const int worker = *at;
@@ -100,7 +99,7 @@ std::optional<int> PolicyCore::push_free(Task task, int priority) {
   std::optional<int> woken;
   {
     const std::scoped_lock lock(free_mutex_);
-    // Before others see the task: after that it is not ours to look at.
+    // First: once the task is queued, another thread may take and destroy it.
     woken = take_idle(task);
     free_.emplace(priority, task);
   }
@@ -131,7 +130,8 @@ void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
     ~Waits() { flag_ = false; }
     std::atomic<bool>& flag_;
   } waits(worker.waits);
-  // To be woken takes tens of microseconds, on a virtual machine more: longer than most waits between jobs.
+  // A thread that sleeps takes tens of microseconds to wake, on a virtual machine more: longer than most
+  // waits between jobs.
   const auto now = std::chrono::steady_clock::now;
   for (const auto end = now() + std::min(most, awake); now() < end; std::this_thread::yield()) {
     if (worker.was_pushed.load(std::memory_order_acquire)) return;
@@ -173,7 +173,7 @@ void PolicyCore::finish(int worker_id, plan::JobId job) {
   Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
   const std::scoped_lock lock(worker.mutex);
   worker.queue->finish(job);
-  // Idle workers go on popping, but from here the schedule may be gone.
+  // Idle workers go on popping, but after the last job the schedule may be destroyed.
   if (worker.queue->unfinished() == 0) worker.queue.reset();
 }
 

@@ -15,8 +15,8 @@
 namespace starpipe::sched {
 namespace {
 
-// Layout of the packed pointer: bit 0 marks it as ours, bit 1 says there is a job; the worker has bits 2
-// to 31, the job the upper half.
+// Layout of the packed pointer: bit 0 is always set, bit 1 says whether there is a job, bits 2 to 31 are the
+// worker, and the upper half is the job.
 constexpr std::uint64_t ours_bit = 1;
 constexpr std::uint64_t job_bit = 2;
 
@@ -37,7 +37,8 @@ PolicyCore& core_of(unsigned context) {
   return *static_cast<PolicyCore*>(starpu_sched_ctx_get_policy_data(context));
 }
 
-// Every worker that can run the task gets its implementation chosen here, as StarPU asks of policies.
+// Whether the worker can run the task. If so, it also chooses the task's implementation for this worker:
+// StarPU leaves that to policies.
 bool can_run(void* opaque, int worker) {
   auto* task = static_cast<starpu_task*>(opaque);
   unsigned implementation = 0;
@@ -65,9 +66,10 @@ bool has_own_memory(int worker) {
   return starpu_node_get_kind(node) != STARPU_CPU_RAM;
 }
 
-// StarPU would also allocate what the task only writes, such as the stash of F(b+1) while F(b) runs, but
-// passes over scratch. It knows a fetch by its task, so this must be the task, not a copy that has fewer
-// data.
+// Begins to fetch the task's inputs to the worker. StarPU would also allocate the data that the task only
+// writes, such as the stash of F(b+1) while F(b) runs. It passes over scratch data, so such data are declared
+// as scratch during the call. StarPU tells fetches apart by their tasks, so a copy of the task with fewer
+// data would not do.
 void fetch_inputs(starpu_task* task, int worker) {
   std::vector<starpu_data_access_mode> modes;
   for (int i = 0; i < static_cast<int>(STARPU_TASK_GET_NBUFFERS(task)); ++i) {
@@ -87,14 +89,15 @@ int push_task(starpu_task* task) {
   PolicyCore& core = core_of(task->sched_ctx);
   const auto data = unpack(task);
   if (data && !can_run(task, data->worker)) {
-    // w names a worker that has no kernel for the job: a bug of the caller, which must not hang the run.
+    // The placement names a worker that has no kernel for the task. This is a bug of the caller, and without
+    // an abort the run would hang.
     STARPU_ABORT_MSG("worker %d cannot run task %s", data->worker, starpu_task_get_name(task));
   }
   const int priority = task->priority;
   if (data && has_own_memory(data->worker) && core.fetch_before_push(data->worker, data->job)) {
     fetch_inputs(task, data->worker);
   }
-  // Before the task is visible to its worker: after that it is not ours to touch.
+  // First: once the task is queued, another thread may take and destroy it.
   starpu_push_task_end(task);
   if (data) {
     if (core.push(data->worker, task, data->job)) starpu_wake_worker_relax_light(data->worker);
@@ -104,15 +107,15 @@ int push_task(starpu_task* task) {
   return 0;
 }
 
-// How long a worker without a task sleeps before it looks after StarPU's own affairs again (shutdown, tasks
-// that StarPU itself put into its queue). Pushes end the sleep at once.
+// The longest wait of a worker without a task. A push ends the wait at once, but StarPU does not end it for a
+// shutdown or for tasks that it gives the worker itself.
 constexpr std::chrono::microseconds longest_sleep{1000};
 
 starpu_task* pop_task(unsigned context) {
   PolicyCore& core = core_of(context);
   const int worker = static_cast<int>(starpu_worker_get_id_check());
   PolicyCore::Task task = core.pop(worker);
-  // Drivers of accelerators ask while a kernel runs, whose end they must not miss.
+  // Drivers of GPUs also pop while a kernel runs, and must notice its end: only CPU workers wait here.
   if (task == nullptr && starpu_worker_get_type(worker) == STARPU_CPU_WORKER) {
     starpu_worker_relax_on();
     core.wait(worker, longest_sleep);
@@ -129,7 +132,7 @@ starpu_task* pop_task(unsigned context) {
   return static_cast<starpu_task*>(task);
 }
 
-// Of tasks that came from `pop_task` and of those that did not.
+// StarPU calls it for tasks from `pop_task`, and for tasks that it gives the worker itself.
 void pre_exec_hook(starpu_task* /*task*/, unsigned context) {
   wake(core_of(context).start(static_cast<int>(starpu_worker_get_id_check())));
 }
@@ -151,7 +154,7 @@ starpu_sched_policy starpipe_policy() {
   policy.post_exec_hook = post_exec_hook;
   policy.policy_name = policy_name;
   policy.policy_description = "placement w(s,b,d) and priority n(s,b,d) of a starpipe schedule";
-  policy.worker_type = STARPU_WORKER_LIST;  // the zero value is a tree
+  policy.worker_type = STARPU_WORKER_LIST;  // zero would mean a tree
   return policy;
 }
 
@@ -177,7 +180,7 @@ void* pack_sched_data(int worker, std::optional<plan::JobId> job) {
 
 }  // namespace starpipe::sched
 
-// What StarPU looks for in the library that STARPU_SCHED_LIB names.
+// The symbols that StarPU looks up in the library that STARPU_SCHED_LIB names.
 extern "C" starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) {
   static starpu_sched_policy policy = starpipe::sched::starpipe_policy();
   return std::string_view(name) == starpipe::sched::policy_name ? &policy : nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduling policy `starpipe` as StarPU sees it; what it does is PolicyCore's contract
+// The scheduling policy `starpipe` as StarPU sees it. PolicyCore's contract says how it schedules
 // (starpipe/sched/policy_core.hpp).
 #pragma once
 
@@ -26,9 +26,9 @@ std::vector<std::string> known_policies();
 /// the policy, from starpu_init to starpu_shutdown.
 PolicyCore* active_policy_core();
 
-/// What a task carries to the policy in `starpu_task::sched_data` (STARPU_TASK_SCHED_DATA): the StarPU
-/// worker it must run on, and its job if it has one. Packed into the pointer itself, so there is nothing to
-/// own. Tasks without it (null) run on any worker that can.
+/// Packs the StarPU worker that must run a task, and the task's job if it has one, into the pointer
+/// `starpu_task::sched_data` (STARPU_TASK_SCHED_DATA). The pointer itself holds both, so nobody owns memory.
+/// A task whose sched_data is null runs on any worker that can run it.
 void* pack_sched_data(int worker, std::optional<plan::JobId> job);
 
 }  // namespace starpipe::sched

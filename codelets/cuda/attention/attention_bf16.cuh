@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the bf16 kernels of causal attention share: F is in attention_bf16_forward.cuh, B in
-// attention_bf16_backward.cuh, both in the manner of FlashAttention-2 (Dao, arXiv 2307.08691). A block keeps
-// rows of one head, divided among its 4 warps, and goes over the other side's rows a tile at a time, while
-// cp.async copies the next tile. Tensor cores multiply bf16 and sum in fp32; accumulators stay in registers.
-// Probabilities and gradients of scores are rounded to bf16 in registers and become the A fragments of the
-// next product. Exponentials are powers of 2.
+// Shared parts of the bf16 kernels of causal attention: F is in attention_bf16_forward.cuh, B in
+// attention_bf16_backward.cuh, both in the manner of FlashAttention-2 (Dao, arXiv 2307.08691). A thread block
+// keeps rows of one head, divided among its 4 warps: queries, or in one of B's kernels keys. It goes over the
+// rows of the other side (keys or queries) a tile at a time, while cp.async copies the next tile. Tensor
+// cores multiply bf16 and sum in fp32; accumulators stay in registers. Probabilities and gradients of scores
+// are rounded to bf16 in registers and become the A fragments of the next product. Exponentials are powers
+// of 2.
 //
-// Template parameters: D is the width of tiles, the smallest of 32, 64 and 128 that holds a head's columns. A
-// warp has 16 * M rows: M fragments of 16 rows, one below the other. N counts 8 columns of accumulators each.
+// Template parameters: D is the width of tiles, the smallest of 32, 64 and 128 that holds a head's columns. M
+// is the number of A fragments of a warp, one below the other: the warp has 16 * M rows. N is the number of
+// accumulators side by side: they have 8 * N columns.
 #pragma once
 
 #include "codelets/cuda/attention/shape.cuh"
@@ -30,7 +32,7 @@ inline constexpr float log2_e = 1.44269504f;
 template <int D>
 inline constexpr int tile_stride = D + 8;
 
-/// Floats of shared memory of a tile of so many rows.
+/// Floats of shared memory that a tile of `Rows` rows takes.
 template <int D, int Rows>
 inline constexpr std::size_t tile_floats = tile_stride<D>* Rows / 2;
 
@@ -44,29 +46,29 @@ struct Lane {
   int row = index / 4;                                    ///< in [0, 8)
   int column = index % 4 * 2;                             ///< 0, 2, 4 or 6
 
-  /// Offset, from a tile's first element, of the row that this lane gives to load_matrices() for the tile's
-  /// first 16x16 elements. Their four 8x8 matrices come as upper left, lower left, upper right and lower
-  /// right.
+  /// Offset, in elements from a tile's first element, of the row that this lane gives to load_matrices(). The
+  /// warp then loads the tile's first 16x16 elements, as 8x8 matrices in the order upper left, lower left,
+  /// upper right, lower right.
   template <int D>
   __device__ int matrix_row() const {
     return index % fragment_size * tile_stride<D> + index / fragment_size * 8;
   }
 };
 
-/// Begins to load rows [first, first + Rows) of a head into a tile; wait_for_copies() and a barrier end it.
-/// Columns beyond the head and rows beyond the context become 0. `head`: the head's columns in the sequence's
-/// first row; `stride`: elements from row to row there; `aligned`: every row of the head begins at a multiple
-/// of 16 bytes and has a multiple of 16 bytes. Rows that are not aligned are loaded at once, element by
-/// element.
+/// Begins to load rows [first, first + Rows) of a head into a tile; the tile is there after wait_for_copies()
+/// and a barrier. All threads of the block call it. Columns beyond the head and rows beyond the context
+/// become 0. `head`: the head's first element in the sequence's first row; `stride`: elements from row to row
+/// there; `aligned`: every row of the head begins at a multiple of 16 bytes and has a multiple of 16 bytes.
+/// Without alignment, the calling thread copies its elements one by one, before it returns.
 template <int D, int Rows>
 __device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int first, const Shape& shape,
                            bool aligned) {
-  // Rows that the block loads together.
+  // Rows that the block's threads copy at once.
   constexpr int rows_at_once = static_cast<int>(block_threads) * pack_elements / D;
   static_assert(Rows % rows_at_once == 0);
   const int row = static_cast<int>(threadIdx.x) * pack_elements / D;
   const int column = static_cast<int>(threadIdx.x) * pack_elements % D;
-  // The context's rows from this thread's first row on; <= 0 when this thread's elements are all outside.
+  // Number of the context's rows from this thread's first row on; <= 0 when all its elements are outside.
   const int rows = column < shape.size ? shape.context - first - row : 0;
   const Bf16* const from =
       head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
@@ -111,7 +113,7 @@ struct RowFragments {
 };
 
 /// products += rows * tile': the dot products of the warp's 16 * M rows with 8 * N rows of a tile. `tile`:
-/// the first of those, plus this lane's matrix_row().
+/// the first of these tile rows, plus this lane's matrix_row().
 template <int D, int M, int N>
 __device__ void multiply_rows(const RowFragments<D, M>& rows, const Bf16* tile,
                               Accumulator (&products)[M][N]) {
@@ -119,9 +121,9 @@ __device__ void multiply_rows(const RowFragments<D, M>& rows, const Bf16* tile,
   for (int k = 0; k < D / fragment_size; ++k) {
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
-      // Rows of the tile are columns of B, so the matrices are B's transposes as they lie: upper and lower
-      // half of B's first 8 columns are b.of[0] and b.of[2], those of its other 8 columns b.of[1] and
-      // b.of[3].
+      // A row of the tile is a column of B, so the loaded matrices are the transposes that multiply_add()
+      // takes. b.of[0] and b.of[2] are the upper and lower half of B's first 8 columns; b.of[1] and b.of[3]
+      // are the halves of its next 8 columns.
       const Matrices b = load_matrices(tile + n * 8 * tile_stride<D> + k * fragment_size);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
@@ -137,8 +139,7 @@ __device__ void multiply_rows(const RowFragments<D, M>& rows, const Bf16* tile,
 template <bool Transposed, int M, int N>
 __device__ void mask(Accumulator (&scores)[M][N], int offset, const Lane& lane) {
   // A key is later than its query when its index in the scores exceeds the query's by more than `offset`.
-  // `last` is this bound without the lane's own row and column, so that what remains of both indices is known
-  // to the compiler.
+  // `last` takes in the lane's own row and column, so that the compiler knows the rest of both indices.
   const int last = offset + (Transposed ? lane.column - lane.row : lane.row - lane.column);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -165,14 +166,14 @@ __device__ inline FragmentA to_fragment_a(const Accumulator& left, const Accumul
 template <int D, int M>
 using Sums = Accumulator[M][D / 8];
 
-/// sums += weights * tile: `weights` are [16 * M][16], and 16 rows of a tile have D columns. `tile`: the
-/// first of those rows, plus this lane's matrix_row().
+/// sums += weights * tile. `weights`: a matrix [16 * M][16]; `tile`: the first of 16 rows of D columns, plus
+/// this lane's matrix_row().
 template <int D, int M>
 __device__ void accumulate(const FragmentA (&weights)[M], const Bf16* tile, Sums<D, M>& sums) {
 #pragma unroll
   for (int n = 0; n < D / 8; n += 2) {
-    // 16 rows and columns of the tile as B fragments: of its first 8 columns b.of[0] and b.of[1], of the
-    // others b.of[2] and b.of[3].
+    // Here a row of the tile is a row of B. b.of[0] and b.of[1] are the upper and lower half of B's first 8
+    // columns; b.of[2] and b.of[3] are the halves of its next 8 columns.
     const Matrices b = load_matrices_transposed(tile + n * 8);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -182,8 +183,7 @@ __device__ void accumulate(const FragmentA (&weights)[M], const Bf16* tile, Sums
   }
 }
 
-/// A float for each of the rows of which a lane has elements: [m][half] is row 16 m + 8 half + lane.row of
-/// the warp's.
+/// A float for each row in which the lane has elements: [m][half] is the warp's row 16 m + 8 half + lane.row.
 template <int M>
 using PerRow = float[M][2];
 
@@ -218,9 +218,9 @@ __device__ inline float max_over_quad(float value) {
   return fmaxf(value, __shfl_xor_sync(all_lanes, value, 2));
 }
 
-/// Stores factor * sums, rounded, as the rows of a head from position `first` on. `buffer`: the warp's own
-/// rows of a tile, which no thread reads any more. The sums go through it so that each lane can store 16
-/// neighbouring bytes. `head`, `stride` and `aligned` are as in begin_load().
+/// Stores factor * sums, rounded, as rows [first, first + 16 * M) of a head; rows beyond the context are left
+/// out. `buffer`: the warp's own rows of a tile that no thread reads any more. The sums go through the buffer
+/// so that each lane can store 16 neighbouring bytes. `head`, `stride` and `aligned` are as in begin_load().
 template <int D, int M>
 __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, Bf16* head, std::size_t stride,
                            int first, const Lane& lane, const Shape& shape, bool aligned) {

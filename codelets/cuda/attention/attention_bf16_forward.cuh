@@ -9,27 +9,27 @@ namespace starpipe::model::cuda::attention::bf16 {
 /// memory serves all rows of the warp.
 template <int D>
 struct Forward {
-  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< of a warp: fragment_size queries each
-  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a block
-  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< in a tile
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
+  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
   /// Floats of shared memory: the queries, and two buffers for a tile of keys and one of values.
   static constexpr std::size_t shared = tile_floats<D, rows + 2 * 2 * keys>;
 };
 
-/// Online softmax of a lane's rows: the largest score of the row so far, not scaled, and the sum of the
-/// probabilities in the lane's own columns, relative to that score.
+/// Online softmax of the rows in which a lane has elements. A probability relative to a score t is
+/// exp(scale (score - t)).
 template <int M>
 struct Softmax {
-  PerRow<M> top;
-  PerRow<M> sum = {};
+  PerRow<M> top;       ///< the row's largest score so far, not scaled
+  PerRow<M> sum = {};  ///< of the probabilities in the lane's own columns so far, relative to `top`
 
   __device__ Softmax() {
     for (auto& rows : top) rows[0] = rows[1] = -INFINITY;
   }
 
-  /// Turns a tile's scores into probabilities relative to the new `top`, and rescales `sum` and `sums` to it.
-  /// `scale` has log2(e) as a factor. Every row must have had a score that is not masked, in this tile or
-  /// before.
+  /// Turns a tile's scores into probabilities relative to the new `top`, adds them to `sum`, and rescales
+  /// `sum` and `sums` to the new `top`. `scale` has log2(e) as a factor. Every row must have a score that is
+  /// not masked, in this tile or in one before.
   template <int D, int N>
   __device__ void apply(float scale, Accumulator (&scores)[M][N], Sums<D, M>& sums) {
 #pragma unroll
@@ -91,7 +91,8 @@ __device__ void divide_rows(Sums<D, M>& sums, const PerRow<M>& by) {
   }
 }
 
-/// F, as attention::forward() in fp32, for Forward<D>::rows queries a block. `aligned` is as in begin_load().
+/// F: the same function as attention::forward() for fp32. blockIdx.x is sequence * heads + head; each
+/// blockIdx.y is a block of Forward<D>::rows queries. `aligned` is as in begin_load().
 template <int D>
 __global__ void __launch_bounds__(block_threads)
     forward(Shape shape, bool aligned, const Bf16* qkv, Bf16* y, float* log_sums) {
@@ -99,14 +100,15 @@ __global__ void __launch_bounds__(block_threads)
   constexpr int M = Tiles::row_fragments;
   const Lane lane;
   const HeadOffsets at = head_offsets(shape, blockIdx.x);
-  // Position of the block's first query. Blocks start in the order of their numbers: those with the last
-  // queries, which have the most keys, come first.
+  // Position of the block's first query. Blocks start in the order of their numbers, so the smallest
+  // blockIdx.y gets the last queries: they have the most keys.
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
-  const int first = block + lane.warp * M * fragment_size;       // of the warp's first query
-  const int keys = smaller(shape.context, block + Tiles::rows);  // that some query of the block sees
+  const int first = block + lane.warp * M * fragment_size;       // position of the warp's first query
+  const int keys = smaller(shape.context, block + Tiles::rows);  // the block's queries see keys [0, keys)
   const std::size_t stride = 3 * shape.hidden;
   Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
-  // The tile of the keys from `key` on, with their values behind it. Tiles use the two buffers in turn.
+  // The tile of keys [key, key + Tiles::keys), followed by the tile of their values. The two buffers are used
+  // in turn.
   const auto tile_of = [&](int key) {
     return q + (Tiles::rows + key % (2 * Tiles::keys) * 2) * tile_stride<D>;
   };
@@ -132,8 +134,8 @@ __global__ void __launch_bounds__(block_threads)
   for (int key = 0; key < keys; key += Tiles::keys) {
     if (key + Tiles::keys < keys) begin_keys_and_values(key + Tiles::keys);
     const int offset = first - key;
-    if (offset + M * fragment_size > 0 &&
-        first < keys) {  // unless all keys of the tile are masked for this warp
+    // Some query of the warp is in the context and sees some key of the tile.
+    if (offset + M * fragment_size > 0 && first < keys) {
       const Bf16* const k = tile_of(key) + lane.matrix_row<D>();
       Accumulator scores[M][Tiles::keys / 8];
       multiply_rows<D>(queries, k, scores);

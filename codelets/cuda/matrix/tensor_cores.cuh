@@ -27,8 +27,8 @@ struct Accumulator {
   float at[4] = {};
 };
 
-/// sum += A * B, with B of 16x8. The B fragment is given as the transposes of B's 8x8 halves: `b_upper` of
-/// rows [0, 8) and `b_lower` of rows [8, 16).
+/// sum += A * B, with B of 16x8. `b_upper` and `b_lower` are the transposes of B's rows [0, 8) and [8, 16),
+/// as 8x8 matrices in registers.
 __device__ inline void multiply_add(Accumulator& sum, const FragmentA& a, unsigned b_upper,
                                     unsigned b_lower) {
   asm volatile(
@@ -42,8 +42,8 @@ __device__ inline unsigned address_in_shared(const void* at) {
   return static_cast<unsigned>(__cvta_generic_to_shared(at));
 }
 
-/// ldmatrix: loads four 8x8 matrices from shared memory. Lane l gives in `row` the address of row l % 8 of
-/// matrix l / 8, which is a multiple of 16 bytes.
+/// ldmatrix: loads four 8x8 matrices from shared memory. `row` of lane l is the address, a multiple of 16
+/// bytes, of row l % 8 of matrix l / 8.
 __device__ inline Matrices load_matrices(const Bf16* row) {
   Matrices to;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -63,11 +63,11 @@ class Stage {
   [[nodiscard]] std::size_t stash_size() const { return stash_size_; }
   /// The gradients that B keeps for W where the backward pass is split.
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
-  /// Scratch (working memory) on a GPU or CPU: as much as the pass that needs most.
+  /// Scratch (working memory) on a GPU or a CPU, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_size(bool on_gpu = false) const {
     return 2 * buffer_size_ + residual_size_ + layer_scratch_[on_gpu ? 1 : 0];
   }
-  /// Scratch where F keeps no stash: it also holds the stash of one layer at a time.
+  /// Scratch of an F that keeps no stash: it also holds the stash of one layer at a time.
   [[nodiscard]] std::size_t scratch_size_without_stash(bool on_gpu = false) const {
     return scratch_size(on_gpu) + largest_stash_;
   }
@@ -111,23 +111,24 @@ class Stage {
     std::size_t parameters = 0, parameter_size = 0;  ///< in the stage's parameters
     std::size_t stash = 0, stash_size = 0;           ///< in the stage's stash
     std::size_t gradient = 0;  ///< of the output's gradient in the gradient stash; for layers with parameters
-    std::size_t columns = 0;   ///< of the op's output
-    std::size_t partner = 0;   ///< the op at the other end of the residual connection
+    std::size_t columns = 0;   ///< number of columns of the op's output
+    std::size_t partner = 0;   ///< index of the op at the other end of the residual connection
     std::size_t residual = 0;  ///< of the residual connection's room in Scratch::residuals
   };
 
-  /// Activation i lies between two ops: ops_[i - 1] writes it and ops_[i] reads it; activation 0 is the
-  /// stage's input. It and its gradient are written to the place where they are needed next, so that nothing
-  /// is copied. The members are offsets of such places, in words; `none` where the activation is not needed
-  /// there. A residual_begin passes its activation on and writes none; in the backward pass the same holds
-  /// for the gradient at a residual_end.
+  /// Activation i lies between two ops, 0 <= i <= number of ops: ops_[i - 1] writes it and ops_[i] reads it;
+  /// activation 0 is the stage's input. So that nothing is copied, an op writes its output where it is needed
+  /// later: in the stash, or in the room of a residual connection. Gradients are written likewise. The
+  /// members are offsets of these places, in words; `none` where the activation or its gradient is not needed
+  /// there. A residual_begin passes its activation on and writes none. In the backward pass a residual_end
+  /// passes its gradient on.
   struct Activation {
     std::size_t size = 0;         ///< words
     std::size_t stash = none;     ///< in the stash, when the layer that reads it keeps its input
-    std::size_t residual = none;  ///< in Scratch::residuals, when a connection begins here
+    std::size_t residual = none;  ///< in Scratch::residuals, when a residual connection begins here
     std::size_t gradient = none;  ///< of its gradient in the gradient stash, when W of its writer needs it
     std::size_t gradient_residual =
-        none;  ///< of its gradient in Scratch::residuals, when a connection ends here
+        none;  ///< of its gradient in Scratch::residuals, when a residual connection ends here
   };
 
   [[nodiscard]] std::size_t matrix_size(Precision precision, std::size_t columns) const {
@@ -135,8 +136,8 @@ class Stage {
   }
   [[nodiscard]] ConstMemory weights_of(const OpLayout& layout, ConstMemory parameters) const;
 
-  // Parts of the constructor, which throw as it does. `columns`: those of the activation before the op;
-  // add_layer() changes it to those behind.
+  // Parts of the constructor; they throw as it does. `columns`: number of columns of the activation before
+  // the op, which add_layer() replaces by the number after the op.
   void add_layer(std::size_t op, std::size_t& columns, OpLayout& layout);
   void add_loss(std::size_t columns);
   void place_activations();
@@ -144,11 +145,12 @@ class Stage {
   [[nodiscard]] bool is(StageOp::Kind kind, std::size_t op) const {
     return op < ops_.size() && ops_[op].kind == kind;
   }
-  /// The activation that ops_[op] reads: the one in front of all connections that begin directly before
-  /// ops_[op].
+  /// Index of the activation that ops_[op] reads. Each residual_begin directly before ops_[op] passes it on,
+  /// so it is the activation before the first of them.
   [[nodiscard]] std::size_t activation_read(std::size_t op) const;
-  /// The activation whose gradient is that of ops_[op]'s output: the one behind all connections that end
-  /// directly after ops_[op].
+  /// Index of the activation whose gradient is the gradient of ops_[op]'s output. In the backward pass each
+  /// residual_end directly after ops_[op] passes the gradient on, so it is the activation after the last of
+  /// them.
   [[nodiscard]] std::size_t activation_given(std::size_t op) const;
 
   /// The parts of a pass's scratch.
@@ -186,7 +188,7 @@ class Stage {
   std::size_t buffer_size_ = 0;
   std::size_t residual_size_ = 0;
   std::array<std::size_t, 2> layer_scratch_ = {};  ///< [0] on a CPU, [1] on a GPU
-  std::size_t joined_columns_ = 0;
+  std::size_t joined_columns_ = 0;                 ///< sum of the inputs' columns
   std::size_t first_with_parameters_ = 0;  ///< the first op with parameters; ops_.size() when none has any
 };
 
