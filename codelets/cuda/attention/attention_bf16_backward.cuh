@@ -13,26 +13,26 @@ namespace starpipe::model::cuda::attention::bf16 {
 /// The tiles of the queries' kernel.
 template <int D>
 struct BackwardQueries {
-  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< of a warp: fragment_size queries each
-  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a block
-  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< in a tile
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
+  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
   /// Floats of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
   static constexpr std::size_t shared = tile_floats<D, 2 * rows + 2 * 2 * keys>;
 };
 
-/// What a warp of the queries' kernel keeps in registers for its rows.
+/// Registers of a warp of the queries' kernel, for its rows.
 template <int D>
 struct QueryRows {
   static constexpr int M = BackwardQueries<D>::row_fragments;
   RowFragments<D, M> q;
   RowFragments<D, M> dy;
-  PerRow<M> log_sums = {};  ///< times log2(e)
+  PerRow<M> log_sums = {};  ///< log-sum-exp of the scores, times log2(e)
   PerRow<M> deltas = {};
   Sums<D, M> dq;  ///< without the factor shape.scale
 };
 
-/// Adds to the warp's deltas (with ForDeltas), or to its dq, what `count` keys of a tile contribute. `k` and
-/// `v`: the tiles of keys and values, plus this lane's matrix_row(). `scale` has log2(e) as a factor.
+/// Adds the contributions of a tile's first `count` keys to the warp's deltas (with ForDeltas) or to its dq.
+/// `k` and `v`: the tiles of keys and values, plus this lane's matrix_row(). `scale` has log2(e) as a factor.
 /// `offset`: position of the warp's first query minus position of the tile's first key.
 template <int D, bool ForDeltas>
 __device__ void add_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, float scale, int count, int offset,
@@ -64,8 +64,9 @@ __device__ void add_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, float
   }
 }
 
-/// B for the queries, as attention::backward_queries() in fp32, for BackwardQueries<D>::rows of them a block.
-/// `aligned` is as in begin_load().
+/// B for the queries: the same function as attention::backward_queries() for fp32. blockIdx.x is sequence *
+/// heads + head; each blockIdx.y is a block of BackwardQueries<D>::rows queries. `aligned` is as in
+/// begin_load().
 template <int D>
 __global__ void __launch_bounds__(block_threads)
     backward_queries(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const Bf16* dy,
@@ -74,17 +75,17 @@ __global__ void __launch_bounds__(block_threads)
   constexpr int M = Tiles::row_fragments;
   const Lane lane;
   const HeadOffsets at = head_offsets(shape, blockIdx.x);
-  // Position of the block's first query. Blocks start in the order of their numbers: those with the last
-  // queries, which have the most keys, come first.
+  // Position of the block's first query. Blocks start in the order of their numbers, so the smallest
+  // blockIdx.y gets the last queries: they have the most keys.
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
-  const int first = block + lane.warp * M * fragment_size;       // of the warp's first query
-  const int keys = smaller(shape.context, block + Tiles::rows);  // that some query of the block sees
+  const int first = block + lane.warp * M * fragment_size;       // position of the warp's first query
+  const int keys = smaller(shape.context, block + Tiles::rows);  // the block's queries see keys [0, keys)
   const int tiles = static_cast<int>(ceil_div(static_cast<std::size_t>(keys), Tiles::keys));
   const std::size_t stride = 3 * shape.hidden;
   Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
   Bf16* const g = q + Tiles::rows * tile_stride<D>;  // the tile of dy
   // Step s of 2 * tiles steps does tile s % tiles: the first `tiles` steps sum the deltas, the others dq.
-  // Steps use the two buffers in turn, each for a tile of keys with the tile of their values behind it.
+  // Steps use the two buffers in turn. A buffer is a tile of keys, followed by the tile of their values.
   const auto tile_of = [&](int step) {
     return g + (Tiles::rows + step % 2 * 2 * Tiles::keys) * tile_stride<D>;
   };
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(block_threads)
     if (step == tiles) sum_over_quad(rows.deltas);
     const int key = first_key_of(step);
     const int offset = first - key;
-    // The keys of the tile that the warp's last query sees; 0 or less when it sees none.
+    // Number of the tile's keys that the warp's last query sees; 0 or less when it sees none.
     const int count =
         first < keys ? smaller(Tiles::keys, smaller(offset + M * fragment_size, keys - key)) : 0;
     const Bf16* const k = tile_of(step) + lane.matrix_row<D>();
@@ -138,9 +139,9 @@ __global__ void __launch_bounds__(block_threads)
 /// The tiles of the keys' kernel.
 template <int D>
 struct BackwardKeys {
-  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< of a warp: fragment_size keys each
-  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< keys of a block
-  static constexpr int queries = D <= 64 ? 64 : 32;                         ///< in a tile
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 keys each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< keys of a thread block
+  static constexpr int queries = D <= 64 ? 64 : 32;                         ///< queries of a tile
   static constexpr std::size_t tile = tile_floats<D, queries>;
   /// Floats of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
   static constexpr std::size_t buffer = 2 * tile + 2 * queries;
@@ -150,7 +151,7 @@ struct BackwardKeys {
                 2 * queries <= int{block_threads});  // whole warps copy the statistics
 };
 
-/// What a warp of the keys' kernel keeps in registers for its rows.
+/// Registers of a warp of the keys' kernel, for its rows.
 template <int D>
 struct KeyRows {
   static constexpr int M = BackwardKeys<D>::row_fragments;
@@ -160,7 +161,7 @@ struct KeyRows {
   Sums<D, M> dv;
 };
 
-/// Adds to the warp's dk and dv what the first `count` queries of a buffer contribute. `scale` has log2(e) as
+/// Adds the contributions of a buffer's first `count` queries to the warp's dk and dv. `scale` has log2(e) as
 /// a factor. `offset`: position of the buffer's first query minus position of the warp's first key.
 template <int D>
 __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, int count, int offset,
@@ -180,7 +181,7 @@ __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, 
     if (offset + at < M * fragment_size - 1) mask<true>(p, offset + at, lane);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      // The columns of an accumulator are queries: `side` is the left or right one of two neighbours.
+      // The columns of an accumulator are queries: `side` is the left (0) or the right (1) of the lane's two.
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
         const float log_sum = log2_e * log_sums[at + n * 8 + side];
@@ -206,9 +207,10 @@ __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, 
   }
 }
 
-/// B for the keys and values, as attention::backward_keys() in fp32, for BackwardKeys<D>::rows of them a
-/// block. Runs after backward_queries(). Queries beyond the context are 0 in their tile, and so are their dy,
-/// log_sums and deltas: they contribute nothing. `aligned` is as in begin_load().
+/// B for the keys and values: the same function as attention::backward_keys() for fp32. Runs after
+/// backward_queries(). blockIdx.x is sequence * heads + head; each blockIdx.y is a block of
+/// BackwardKeys<D>::rows keys. Queries beyond the context are 0 in their tile, and so are their dy, log_sums
+/// and deltas: they contribute nothing. `aligned` is as in begin_load().
 template <int D>
 __global__ void __launch_bounds__(block_threads)
     backward_keys(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const float* deltas,
@@ -217,12 +219,12 @@ __global__ void __launch_bounds__(block_threads)
   constexpr int M = Tiles::row_fragments;
   const Lane lane;
   const HeadOffsets at = head_offsets(shape, blockIdx.x);
-  const int block = static_cast<int>(blockIdx.y) * Tiles::rows;  // position of its first key
-  const int first = block + lane.warp * M * fragment_size;       // of the warp's first key
+  const int block = static_cast<int>(blockIdx.y) * Tiles::rows;  // position of the block's first key
+  const int first = block + lane.warp * M * fragment_size;       // position of the warp's first key
   const std::size_t stride = 3 * shape.hidden;
   Bf16* const k = reinterpret_cast<Bf16*>(shared_floats());
   Bf16* const v = k + Tiles::rows * tile_stride<D>;
-  // The buffer of the queries from `query` on. Tiles of queries use the two buffers in turn.
+  // The buffer of the tile that begins with `query`. Tiles use the two buffers in turn.
   const auto buffer_of = [&](int query) {
     return shared_floats() + tile_floats<D, 2 * Tiles::rows> +
            static_cast<std::size_t>(query / Tiles::queries % 2) * Tiles::buffer;
