@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::sched {
 namespace {
 
@@ -37,7 +39,7 @@ void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logi
 
 bool PolicyCore::fetch_before_push(int worker_id, std::optional<plan::JobId> job) {
   if (!job) return true;
-  Worker& worker = *workers_.at(static_cast<std::size_t>(worker_id));
+  Worker& worker = *workers_.at(index(worker_id));
   const std::scoped_lock lock(worker.mutex);
   if (!worker.queue->is_near(*job, fetched_ahead)) return false;
   worker.fetched[schedule_->position(*job)] = true;
@@ -46,7 +48,7 @@ bool PolicyCore::fetch_before_push(int worker_id, std::optional<plan::JobId> job
 
 std::vector<PolicyCore::Task> PolicyCore::to_fetch(int worker_id) {
   std::vector<Task> tasks;
-  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  Worker& worker = *workers_[index(worker_id)];
   const std::scoped_lock lock(worker.mutex);
   if (!worker.queue) return tasks;
   for (const plan::JobId job : worker.queue->ready_and_near(fetched_ahead)) {
@@ -59,7 +61,7 @@ std::vector<PolicyCore::Task> PolicyCore::to_fetch(int worker_id) {
 }
 
 bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {
-  Worker& worker = *workers_.at(static_cast<std::size_t>(worker_id));
+  Worker& worker = *workers_.at(index(worker_id));
   bool waits = false;
   {
     const std::scoped_lock lock(worker.mutex);
@@ -87,7 +89,7 @@ std::optional<int> PolicyCore::take_idle(Task task) {
 }
 
 void PolicyCore::notify(int worker_id) {
-  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  Worker& worker = *workers_[index(worker_id)];
   {
     const std::scoped_lock lock(worker.mutex);
     worker.was_pushed = true;
@@ -108,7 +110,7 @@ std::optional<int> PolicyCore::push_free(Task task, int priority) {
 }
 
 std::optional<int> PolicyCore::start(int worker_id) {
-  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  Worker& worker = *workers_[index(worker_id)];
   if (!worker.was_idle) return std::nullopt;
   worker.was_idle = false;
   std::optional<int> woken;
@@ -124,7 +126,7 @@ std::optional<int> PolicyCore::start(int worker_id) {
 }
 
 void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
-  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  Worker& worker = *workers_[index(worker_id)];
   const struct Waits {
     explicit Waits(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
     ~Waits() { flag_ = false; }
@@ -141,7 +143,7 @@ void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
 }
 
 PolicyCore::Task PolicyCore::pop(int worker_id) {
-  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  Worker& worker = *workers_[index(worker_id)];
   {
     const std::scoped_lock lock(worker.mutex);
     worker.was_pushed = false;
@@ -170,7 +172,7 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
 }
 
 void PolicyCore::finish(int worker_id, plan::JobId job) {
-  Worker& worker = *workers_[static_cast<std::size_t>(worker_id)];
+  Worker& worker = *workers_[index(worker_id)];
   const std::scoped_lock lock(worker.mutex);
   worker.queue->finish(job);
   // Idle workers go on popping, but after the last job the schedule may be destroyed.

@@ -11,6 +11,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "sched/opaque_tasks.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
@@ -30,11 +31,11 @@ class Stress {
  public:
   explicit Stress(const Schedule& schedule)
       : schedule_(schedule),
-        tasks_(schedule.slots() + others + static_cast<std::size_t>(schedule.workers())),
+        tasks_(schedule.slots() + others + index(schedule.workers())),
         core_(schedule.workers(), Tasks::allowed),
         waiting_(schedule.slots()),
         times_run_(schedule.slots() + others),
-        workers_(static_cast<std::size_t>(schedule.workers())),
+        workers_(index(schedule.workers())),
         unfinished_(runs * schedule.job_count() + others) {
     for (std::size_t i = others / 2; i < others; i += 3) {
       const auto choosy = static_cast<unsigned>(i) % ((1U << schedule.workers()) - 1);  // never all of them
@@ -79,13 +80,11 @@ class Stress {
     int most_live = 0;
     int refusals = 0;
   };
-  [[nodiscard]] Worker& at(int worker) { return workers_[static_cast<std::size_t>(worker)]; }
+  [[nodiscard]] Worker& at(int worker) { return workers_[index(worker)]; }
 
   [[nodiscard]] std::size_t other(std::size_t i) const { return schedule_.slots() + i; }
   // A pinned task that ends its worker.
-  [[nodiscard]] std::size_t last(int worker) const {
-    return other(others) + static_cast<std::size_t>(worker);
-  }
+  [[nodiscard]] std::size_t last(int worker) const { return other(others) + index(worker); }
 
   void submit() {
     jobs_left_ = schedule_.job_count();
@@ -174,7 +173,7 @@ class Stress {
         ASSERT_EQ(ran[i], order[i % order.size()]) << "job " << i << " of worker " << w;
       }
       if (schedule_.discipline() == Discipline::bounded) {
-        EXPECT_LE(at(w).most_live, schedule_.memory_limits()[static_cast<std::size_t>(w)]);
+        EXPECT_LE(at(w).most_live, schedule_.memory_limits()[index(w)]);
       }
     }
   }

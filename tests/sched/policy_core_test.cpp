@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "sched/opaque_tasks.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
@@ -133,8 +134,7 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   core.begin(schedule, two_workers);
   const JobId first = schedule.order(0)[0];
   for (const auto& [i, priority] : {std::pair{0, 1}, std::pair{1, 5}, std::pair{2, 5}}) {
-    EXPECT_EQ(core.push_free(tasks[others + static_cast<std::size_t>(i)], priority), std::nullopt)
-        << "nobody is idle";
+    EXPECT_EQ(core.push_free(tasks[others + index(i)], priority), std::nullopt) << "nobody is idle";
   }
   core.push(0, tasks[first], first);
   core.push(0, tasks[others + 3], std::nullopt);

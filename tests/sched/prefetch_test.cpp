@@ -16,6 +16,7 @@
 #include <starpu.h>
 
 #include "sched/starpu.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 
 namespace {
@@ -71,7 +72,7 @@ TEST(Prefetch, TheNextJobsInLine) {
       starpu_task* const task = starpu_task_create();
       task->cl = &codelet;
       task->cl_arg = reinterpret_cast<void*>(static_cast<std::uintptr_t>(id) + 1);  // a name, no more
-      jobs[static_cast<std::size_t>(worker)].push_back({task->cl_arg, 1});
+      jobs[index(worker)].push_back({task->cl_arg, 1});
       task->sched_data = pack_sched_data(worker, id);
       ASSERT_EQ(starpu_task_submit(task), 0);
     }

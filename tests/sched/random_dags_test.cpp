@@ -20,6 +20,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "sched/starpu.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::sched {
@@ -77,15 +78,13 @@ std::uint64_t value_of(const Step& step, CellValue cell_value) {
 /// into dependencies.
 class Dag {
  public:
-  Dag(Random& random, int workers)
-      : schedule_(draw_schedule(random, workers)), logical_(static_cast<std::size_t>(workers), -1) {
+  Dag(Random& random, int workers) : schedule_(draw_schedule(random, workers)), logical_(index(workers), -1) {
     const std::vector<int> starpu_worker = plan::testing::permutation(random, workers);
-    for (int w = 0; w < schedule_.workers(); ++w)
-      logical_[static_cast<std::size_t>(starpu_worker[static_cast<std::size_t>(w)])] = w;
+    for (int w = 0; w < schedule_.workers(); ++w) logical_[index(starpu_worker[index(w)])] = w;
     std::size_t done = 0;  // jobs
     for (const JobId id : plan::topological_order(schedule_)) {
       while (chance(random, 0.4)) add_other(random, done);
-      add_job(random, id, starpu_worker[static_cast<std::size_t>(schedule_.compute(id))]);
+      add_job(random, id, starpu_worker[index(schedule_.compute(id))]);
       ++done;
     }
     while (chance(random, 0.8)) add_other(random, done);
@@ -108,9 +107,7 @@ class Dag {
 
  private:
   static constexpr int shared = 3;  // cells, after those of the jobs
-  [[nodiscard]] std::size_t shared_cell(int i) const {
-    return schedule_.slots() + static_cast<std::size_t>(i);
-  }
+  [[nodiscard]] std::size_t shared_cell(int i) const { return schedule_.slots() + index(i); }
 
   static Schedule draw_schedule(Random& random, int workers) {
     const auto discipline = static_cast<Discipline>(between(random, 0, 2));
@@ -150,8 +147,8 @@ class Dag {
       step.able = static_cast<std::uint32_t>(between(random, 1, (1 << workers) - 1));
     }
     if (jobs_before > 0 && chance(random, 0.5)) {
-      const auto& earlier = schedule_.order()[static_cast<std::size_t>(
-          between(random, 0, static_cast<int>(schedule_.job_count()) - 1))];
+      const auto& earlier =
+          schedule_.order()[index(between(random, 0, static_cast<int>(schedule_.job_count()) - 1))];
       if (std::ranges::find(steps_, earlier, &Step::cell) != steps_.end()) step.reads.push_back(earlier);
     }
     const std::size_t other = shared_cell(between(random, 0, shared - 1));

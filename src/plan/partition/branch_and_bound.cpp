@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/partition/branch_and_bound.hpp"
 
-// Units are decided from the last to the first, since what a stage holds follows from how many come after
-// it. docs/partition.md has the bounds.
+// The search places the units from the last to the first, because the number of stashes of a stage depends on
+// how many stages follow it. docs/partition.md has the bounds.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -17,13 +17,14 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// The steps that are left, and the best value that is known: a branch goes on while it may become better.
+/// The steps that are left and the best value so far. A branch is followed only while it may improve on that
+/// value.
 class Budget {
  public:
   Budget(std::int64_t steps, double best, double lower_bound)
       : steps_(steps), best_(best), lower_bound_(lower_bound) {}
 
-  /// False once there is no step left, or nothing better can be found.
+  /// False once no step is left, or the best value reaches the lower bound.
   bool take_step() { return !done() && steps_-- > 0; }
   [[nodiscard]] bool done() const { return steps_ <= 0 || best_ <= lower_bound_ * (1 + 1e-9); }
   [[nodiscard]] bool ended_early() const { return steps_ <= 0; }
@@ -37,8 +38,9 @@ class Budget {
   double lower_bound_;
 };
 
-/// Where neither transfers nor memory matter, the order of the units does not: scheduling on parallel
-/// machines. The longest unit first, on the worker first that is done with it first.
+/// The search without transfers and memory limit. The order of the units then does not matter: the problem is
+/// scheduling on parallel machines. Units are placed longest first; the worker that would finish the unit
+/// first is tried first.
 class Packing {
  public:
   Packing(const PartitionProblem& problem, Budget& budget)
@@ -66,12 +68,13 @@ class Packing {
   [[nodiscard]] double time(int unit, int worker) const { return problem_.time({unit, unit + 1}, worker); }
   [[nodiscard]] double work(int unit) const { return problem_.least_work({unit, unit + 1}); }
 
-  /// What is left must fit below the best; room that is too small for the shortest unit is lost.
+  /// Whether the remaining units may fit below the best value. Room on a worker that is too small for its
+  /// shortest unit does not count.
   [[nodiscard]] bool has_room(std::size_t position) const {
     double room = 0;
     for (std::size_t w = 0; w < loads_.size(); ++w) {
       const double left = budget_.best() - loads_[w];
-      if (left >= shortest_[w]) room += problem_.weight(static_cast<int>(w)) * left;
+      if (left >= shortest_[w]) room += problem_.speed(static_cast<int>(w)) * left;
     }
     return room >= left_[position] * (1 - 1e-12);
   }
@@ -91,7 +94,7 @@ class Packing {
     for (const int w : workers) {
       double& load = loads_[index(w)];
       double& alike = before[index(problem_.kind(w))];
-      if (load == alike) continue;  // as good as the worker before
+      if (load == alike) continue;  // equivalent to the worker before
       alike = load;
       const double with = load + time(unit, w);
       if (!budget_.improves(with)) break;
@@ -106,15 +109,15 @@ class Packing {
   const PartitionProblem& problem_;
   Budget& budget_;
   std::vector<int> order_;        // units, longest first
-  std::vector<double> left_;      // work of the units from each position on
-  std::vector<double> shortest_;  // time of a unit, by worker
+  std::vector<double> left_;      // [position in order_], work of this and all later units
+  std::vector<double> shortest_;  // [worker], time of its shortest unit
   std::vector<double> loads_;
   std::vector<int> owner_;
   std::optional<std::vector<int>> best_;
 };
 
-/// In the order of the chain: each unit joins the stage of the unit after it, or ends a new stage before
-/// it.
+/// The search along the chain, from the last unit to the first. Each unit joins the stage of the unit after
+/// it, or it is the last unit of a new stage.
 class ChainSearch {
  public:
   ChainSearch(const PartitionProblem& problem, Goal goal, Budget& budget)
@@ -125,7 +128,7 @@ class ChainSearch {
         most_stages_(placed() ? static_cast<int>(sequence_.size())
                               : problem.request().most_stages.value_or(problem.units())),
         workers_(index(problem.workers())) {
-    // Workers that have a stage among the first ones of the placement.
+    // open_[n]: the workers of the first n stages of the placement.
     open_.resize(sequence_.size() + 1);
     std::vector<bool> seen(workers_.size(), false);
     for (std::size_t s = 0; s < sequence_.size(); ++s) {
@@ -144,31 +147,31 @@ class ChainSearch {
 
  private:
   struct Worker {
-    double value = 0;   ///< what the goal makes small
+    double value = 0;   ///< load or memory, as the goal says
     double memory = 0;  ///< bytes
     int stages = 0;
   };
 
   [[nodiscard]] bool placed() const { return problem_.request().allocation == Allocation::placed; }
 
-  /// What the units before `end` add to the values at least.
+  /// A lower bound of what the units before `end` add to the workers' values.
   [[nodiscard]] double rest(int end) const {
     return goal_ == Goal::bottleneck ? problem_.least_work({0, end}) : problem_.least_memory({0, end});
   }
 
-  /// Whether the units before `end` may fit on the workers that can still get some; `stage` is the number of
-  /// the stage that `end` starts or is in, counted from the last one.
+  /// Whether the units before `end` may fit on the workers that can still get units. `stage` is the stage of
+  /// unit `end`, counted from the last stage.
   [[nodiscard]] bool has_room(int end, int stage) const {
     const std::vector<int>& open = placed() ? open_[sequence_.size() - index(stage)] : all_;
     double room = 0;
     for (const int w : open) {
-      const double weight = goal_ == Goal::bottleneck ? problem_.weight(w) : 1;
+      const double weight = goal_ == Goal::bottleneck ? problem_.speed(w) : 1;
       room += weight * std::max(0.0, budget_.best() - workers_[index(w)].value);
     }
     return room >= rest(end) * (1 - 1e-12);
   }
 
-  /// `unit` goes to `worker` as part of the stage with `following` stages after it; then the units before
+  /// Places `unit` on `worker` as part of the stage with `following` stages after it, then all units before
   /// it.
   void place(int unit, int worker, int following, double largest, double activation) {
     Worker& w = workers_[index(worker)];
@@ -199,7 +202,7 @@ class ChainSearch {
     starts_.pop_back();
   }
 
-  /// The stage that ends with `unit`, on each worker that may have it.
+  /// Tries a stage that ends with `unit` on each worker that may have the stage.
   void open_stage(int unit, int following, double largest) {
     if (placed()) {
       enter(unit, sequence_[sequence_.size() - 1 - index(following)], following, largest);
@@ -209,15 +212,17 @@ class ChainSearch {
     std::ranges::stable_sort(candidates, {}, [&](int w) { return workers_[index(w)].value; });
     std::set<int> tried_empty;  // kinds
     for (const int w : candidates) {
-      if (!starts_.empty() && starts_.back().worker == w) continue;  // it would be the same stage
+      if (!starts_.empty() && starts_.back().worker == w)
+        continue;  // it would be one stage with the later one
       const bool empty = workers_[index(w)].stages == 0;
-      if (empty && !tried_empty.insert(problem_.kind(w)).second) continue;  // as good as one before
+      if (empty && !tried_empty.insert(problem_.kind(w)).second) continue;  // equivalent to a tried one
       enter(unit, w, following, largest);
       if (budget_.done()) return;
     }
   }
 
-  /// What crosses the boundary to the stage after it costs both their workers.
+  /// Tries that stage on `worker`. The transfers across the boundary to the next stage count for both
+  /// workers.
   void enter(int unit, int worker, int following, double largest) {
     const bool crosses = !starts_.empty() && starts_.back().worker != worker && goal_ == Goal::bottleneck;
     const double gradient = crosses ? problem_.gradient_transfer(unit + 1) : 0;
@@ -260,7 +265,7 @@ class ChainSearch {
   std::vector<std::vector<int>> open_;
   std::vector<int> all_;
   std::vector<Worker> workers_;
-  std::vector<Start> starts_;  // of the stages that are complete, last one first
+  std::vector<Start> starts_;  // of the complete stages, last stage first
   std::optional<Stages> best_;
 };
 

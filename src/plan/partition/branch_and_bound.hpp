@@ -8,11 +8,12 @@
 namespace starpipe::plan::detail {
 
 struct Found {
-  std::optional<Stages> stages;  ///< none within the limit was found
-  bool proven = false;           ///< none is better (or none is within the limit)
+  std::optional<Stages> stages;  ///< empty: none found within the memory limit
+  bool proven = false;           ///< no stages are better, or none exist within the limit
 };
 
-/// The same where workers may have several stages: as `stage_workers` of the request says, or freely.
+/// The best stages for workers that may have several: placed by the request's `stage_workers`, or anywhere in
+/// a general allocation. Ends after the request's `steps`; deterministic.
 Found branch_and_bound(const PartitionProblem& problem, Goal goal);
 
 }  // namespace starpipe::plan::detail

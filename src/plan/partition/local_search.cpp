@@ -12,7 +12,8 @@
 namespace starpipe::plan::detail {
 namespace {
 
-/// Smaller is better, the first difference decides: what is beyond the memory limit, the value, its spread.
+/// Bytes above the memory limit, largest value, sum of squared values: compared in this order, smaller is
+/// better.
 using Score = std::tuple<double, double, double>;
 
 class LocalSearch {
@@ -34,7 +35,7 @@ class LocalSearch {
     return {excess, largest, squares};
   }
 
-  /// From the best so far, until the bound or the end of what it may do.
+  /// Shakes and improves the best partition until it reaches the lower bound or the work is spent.
   void iterate() {
     const double bound = problem_.lower_bound(goal_) * (1 + 1e-9);
     Random random(1);
@@ -44,7 +45,7 @@ class LocalSearch {
     }
   }
 
-  /// Keeps the best of the starts that were improved.
+  /// Improves `start` and keeps the result if it is the best so far.
   void improve(Stages start) {
     if (!allowed(start)) return;
     Score best = score(start);
@@ -67,7 +68,7 @@ class LocalSearch {
   }
 
  private:
-  /// With some cuts, or some units, elsewhere.
+  /// The stages with some cuts, or the workers of some units, changed at random.
   [[nodiscard]] Stages shaken(Stages stages, Random& random) const {
     constexpr int changes = 4;
     if (problem_.request().allocation != Allocation::placed) {
@@ -99,13 +100,13 @@ class LocalSearch {
     return stages.size() <= problem_.request().most_stages.value_or(problem_.units());
   }
 
-  /// Whether this is better than `best`, which it then replaces.
+  /// Whether the stages are better than `best`; if so, `best` becomes their score.
   bool accept(const Stages& stages, Score& best) {
     const bool placed = problem_.request().allocation == Allocation::placed;
     left_ -= problem_.workers() + (placed ? stages.size() : problem_.units());
     if (!allowed(stages)) return false;
     const Score now = score(stages);
-    const double tolerance = 1e-12 * std::get<2>(best);  // rounding must not let it go round in circles
+    const double tolerance = 1e-12 * std::get<2>(best);  // rounding must not make the search go in circles
     const bool better =
         std::tie(std::get<0>(now), std::get<1>(now)) < std::tie(std::get<0>(best), std::get<1>(best)) ||
         (std::get<0>(now) == std::get<0>(best) && std::get<1>(now) == std::get<1>(best) &&
@@ -114,7 +115,7 @@ class LocalSearch {
     return better;
   }
 
-  /// One cut anywhere, or neighbouring cuts together by one unit.
+  /// Moves one cut anywhere between its neighbours, or several neighbouring cuts by one unit, if that helps.
   bool move_cuts(Stages& stages, Score& best) {
     std::vector<int>& cuts = stages.cuts;
     const auto bound = [&](std::size_t c) { return c == cuts.size() ? problem_.units() : cuts[c]; };
@@ -140,6 +141,7 @@ class LocalSearch {
     return false;
   }
 
+  /// Moves one unit to another worker, if that helps.
   bool move_a_unit(std::vector<int>& owner, Score& best) {
     for (int& worker : owner) {
       const int old = worker;
@@ -152,6 +154,7 @@ class LocalSearch {
     return false;
   }
 
+  /// Swaps the workers of two units, if that helps.
   bool swap_units(std::vector<int>& owner, Score& best) {
     for (std::size_t a = 0; a < owner.size(); ++a) {
       for (std::size_t b = a + 1; b < owner.size() && left_ > 0; ++b) {
@@ -166,11 +169,11 @@ class LocalSearch {
 
   const PartitionProblem& problem_;
   Goal goal_;
-  std::int64_t left_ = 50'000'000;  // units, or stages, and workers to look at
+  std::int64_t left_ = 50'000'000;  // work left, in units (or stages) and workers that a score reads
   std::optional<Stages> best_;
 };
 
-/// The longest unit first, on the worker with the smallest load so far.
+/// Places the longest unit first, each on the worker that finishes it first.
 Stages greedy(const PartitionProblem& problem) {
   const auto time = [&](int unit, int worker) { return problem.time({unit, unit + 1}, worker); };
   std::vector<int> order(index(problem.units()));
@@ -181,7 +184,7 @@ Stages greedy(const PartitionProblem& problem) {
   std::vector<double> loads(index(problem.workers()), 0);
   std::vector<int> owner(order.size());
   for (const int unit : order) {
-    int best = 0;  // the first to be done with it
+    int best = 0;
     for (int w = 1; w < problem.workers(); ++w) {
       if (loads[index(w)] + time(unit, w) < loads[index(best)] + time(unit, best)) best = w;
     }
@@ -211,7 +214,7 @@ std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
   const PartitionRequest& request = problem.request();
   LocalSearch search(problem, goal);
   const bool placed = request.allocation == Allocation::placed;
-  // The first within the limit; the other one may fit after it was improved.
+  // The start for the goal keeps the memory limit; the start with the least memory may become better.
   for (const Goal start : {goal, Goal::memory}) {
     auto found = one_stage_each(problem, request.most_stages.value_or(problem.units()), start);
     if (found) search.improve(std::move(*found));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/partition/one_stage_each.hpp"
 
-// Dynamic programming from the last stage to the first, since what a stage holds follows from how many come
-// after it. docs/partition.md has the recurrences.
+// Dynamic programming goes from the last stage to the first, because the number of stashes of a stage depends
+// on how many stages follow it. docs/partition.md has the recurrences.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -17,26 +17,25 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+/// Value of a stage.
 struct StageValue {
   double value;
-  double least;  ///< of this stage and of every one that starts here and is longer
+  double
+      least;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
 };
 
-/// best[k][i]: the k last stages share the units from i on.
+/// best[k][i]: the best value of the last k stages if they share the units from i on.
 struct Table {
   Table(int stages, int units)
-      : width(static_cast<std::size_t>(units) + 1),
-        best((static_cast<std::size_t>(stages) + 1) * width, infinity),
-        next(best.size(), 0) {}
-  [[nodiscard]] std::size_t at(int k, int i) const {
-    return static_cast<std::size_t>(k) * width + static_cast<std::size_t>(i);
-  }
+      : width(index(units + 1)), best(index(stages + 1) * width, infinity), next(best.size(), 0) {}
+  [[nodiscard]] std::size_t at(int k, int i) const { return index(k) * width + index(i); }
   std::size_t width;
   std::vector<double> best;
-  std::vector<int> next;  ///< where the second of the k stages starts
+  std::vector<int> next;  ///< first unit of the second of the k stages
 };
 
-/// `stage(range, following)` gives a StageValue, `combine` joins it with the best of the stages after it.
+/// `stage(range, following)` gives a StageValue; `combine` joins its value with the best value of the stages
+/// after it.
 template <class Stage, class Combine>
 Table solve(int units, int stages, Stage stage, Combine combine) {
   Table table(stages, units);
@@ -64,13 +63,14 @@ std::vector<int> cuts_of(const Table& table, int stages) {
   return cuts;
 }
 
-/// best[w][k][i]: the k last stages share the units from i on, each on a worker of its own, from w on and in
-/// their order. Where nothing depends on how many stages follow, k is left out.
+/// The same for workers of several kinds. best[w][k][i] is the best value of the last k stages if they share
+/// the units from i on, in order, on different workers of w, w + 1, ... The dimension k is left out if
+/// nothing depends on how many stages follow.
 class InOrder {
  public:
   static constexpr std::size_t most_entries = 30'000'000;
 
-  /// `stage(range, following, worker)`. Throws InputError where the table would be too large.
+  /// `stage(range, following, worker)` gives a StageValue. Throws InputError if the table would be too large.
   template <class Stage, class Combine>
   InOrder(const PartitionProblem& problem, int most, Stage stage, Combine combine)
       : workers_(problem.workers()),
@@ -89,7 +89,7 @@ class InOrder {
       for (int k = 0; k <= most_; ++k) {
         for (int i = units_; i >= 0; --i) {
           double& best = best_[at(w, k, i)];
-          best = best_[at(w + 1, k, i)];  // without this worker
+          best = best_[at(w + 1, k, i)];  // no stage on this worker
           if (k == 0 && most_ > 0) continue;
           const int following = std::max(0, k - 1);
           for (int j = i + 1; j <= units_; ++j) {
@@ -125,7 +125,7 @@ class InOrder {
   [[nodiscard]] std::size_t at(int w, int k, int i) const {
     return (index(w) * (index(most_) + 1) + index(k)) * (index(units_) + 1) + index(i);
   }
-  /// That are best.
+  /// The best number of stages.
   [[nodiscard]] int stages() const {
     int best = 0;
     for (int k = 1; k <= most_; ++k) {
@@ -138,15 +138,15 @@ class InOrder {
   int units_;
   int most_;
   std::vector<double> best_;
-  std::vector<int> next_;  ///< where the stage on this worker ends; 0: it has none
+  std::vector<int> next_;  ///< end of the stage on this worker; 0: no stage
 };
 
 double larger(double a, double b) { return std::max(a, b); }
 
 /// Load and memory of a stage with `following` stages after it.
-class Costs {
+class StageCosts {
  public:
-  explicit Costs(const PartitionProblem& problem) : problem_(problem) {}
+  explicit StageCosts(const PartitionProblem& problem) : problem_(problem) {}
 
   [[nodiscard]] StageValue memory(UnitRange range, int following) const {
     const double memory = problem_.memory(range, following);
@@ -157,7 +157,7 @@ class Costs {
     const double time = problem_.time(range, worker);
     return {time + problem_.activation_transfer(range.begin) + problem_.gradient_transfer(range.end), time};
   }
-  /// To be summed.
+  /// The squared load; infinite above `limit`.
   [[nodiscard]] StageValue squares(UnitRange range, int following, int worker, double limit) const {
     const auto [value, time] = load(range, following, worker);
     if (time > limit) return {infinity, infinity};
@@ -171,7 +171,7 @@ class Costs {
 constexpr double rounding = 1 + 1e-9;
 
 std::optional<Stages> in_order(const PartitionProblem& problem, int most) {
-  const Costs costs(problem);
+  const StageCosts costs(problem);
   const InOrder least(
       problem, most, [&](UnitRange range, int following, int w) { return costs.load(range, following, w); },
       larger);
@@ -194,7 +194,7 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
   const int stages = fewer ? std::min({problem.workers(), units, most}) : static_cast<int>(sequence.size());
   if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
 
-  // The number of stages with the smallest value, and their cuts.
+  // The number of stages with the smallest value.
   const auto choose = [&](const Table& table) {
     int best = stages;
     for (int k = stages - 1; fewer && k > 0; --k) {
@@ -208,14 +208,14 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
       found.workers.push_back(static_cast<int>(s));
     return found;
   };
-  const Costs costs(problem);
+  const StageCosts costs(problem);
   if (goal == Goal::memory) {
     return with_workers(solve(
         units, stages, [&](UnitRange range, int following) { return costs.memory(range, following); },
         larger));
   }
-  const auto worker = [&](int following) {  // any, where all are alike
-    return fewer ? 0 : sequence[sequence.size() - 1 - static_cast<std::size_t>(following)];
+  const auto worker = [&](int following) {  // any worker if all are alike
+    return fewer ? 0 : sequence[sequence.size() - 1 - index(following)];
   };
   const Table least = solve(
       units, stages,

@@ -7,9 +7,9 @@
 
 namespace starpipe::plan::detail {
 
-/// The best stages on a worker each: those of `stage_workers` of the request, or at most one on each worker,
-/// in their order. Nothing when none is within the limit. Among equal ones those with the smallest sum of
-/// squares. `most`: as many at most, where there are no `stage_workers`.
+/// The best stages with at most one stage a worker, by dynamic programming; of equal optima the one with the
+/// smallest sum of squared loads. Stages are those of the request's `stage_workers`; without `stage_workers`,
+/// at most `most` stages on workers in ascending order. Nothing if no stages are within the memory limit.
 std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal);
 
 }  // namespace starpipe::plan::detail

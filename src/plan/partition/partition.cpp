@@ -39,14 +39,14 @@ double most_memory(const PartitionProblem& problem, const Stages& stages) {
 [[noreturn]] void fail_for_memory(const PartitionProblem& problem, double least, bool proven) {
   const double limit = problem.request().memory_limit;
   if (proven) {
-    throw InputError(
-        fmt::format("partition: the memory limit of {:.0f} bytes is too small for every partition, the least "
-                    "that one fits is {:.0f}",
-                    limit, std::ceil(least)));
+    throw InputError(fmt::format(
+        "partition: the memory limit of {:.0f} bytes is too small for every partition; the smallest "
+        "limit that works is {:.0f}",
+        limit, std::ceil(least)));
   }
   throw InputError(
-      fmt::format("partition: no partition was found within the memory limit of {:.0f} bytes; the least that "
-                  "one was found for is {:.0f}, and none fits below {:.0f}",
+      fmt::format("partition: no partition was found within the memory limit of {:.0f} bytes; the smallest "
+                  "limit of a partition found is {:.0f}, and none fits below {:.0f}",
                   limit, std::ceil(least), std::ceil(problem.lower_bound(Goal::memory))));
 }
 

@@ -15,7 +15,6 @@
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
-
 namespace {
 
 void require(bool good, std::string_view what) {
@@ -49,11 +48,11 @@ void check(const PartitionRequest& request) {
   require(is_amount(request.optimizer_states),
           fmt::format("{} states of the optimizer", request.optimizer_states));
   require(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0,
-          "the numbers of stashes must be there and not negative");
+          "numbers of stashes are missing or negative");
   require(!request.most_stages || *request.most_stages >= 1, "at least 1 stage is needed");
   const bool placed = request.allocation == Allocation::placed;
   require(placed != request.stage_workers.empty(),
-          placed ? "a placement is missing" : "there is a placement");
+          placed ? "a placement is missing" : "this allocation takes no placement");
   require(request.stage_workers.size() <= request.units.size(),
           fmt::format("{} units do not make {} stages", request.units.size(), request.stage_workers.size()));
   for (const int worker : request.stage_workers) {
@@ -82,7 +81,7 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
       add_to(time_.back(), time.F + time.B + time.W);
     }
   }
-  set_weights();
+  set_speeds();
   for (const UnitCosts& unit : request.units) {
     const StageSizes& sizes = unit.sizes;
     add_to(weights_, static_cast<double>(sizes.weights + sizes.master) +
@@ -99,24 +98,25 @@ double PartitionProblem::held(int following) const {
   return request_.stashes[std::min(index(following), request_.stashes.size() - 1)];
 }
 
-// A worker's speed: then all workers that are busy for the same time T do sum of weights x T of work at most,
-// which is exact where one kind is so many times as fast as another in every unit.
-void PartitionProblem::set_weights() {
-  weight_.assign(time_.size(), 1);
+// The speed of a kind is that over the whole chain, relative to kind 0. Workers that are all busy for a time
+// T then do at most T times the sum of their speeds of work. The bound is exact if one kind is faster than
+// the other by the same factor in every unit.
+void PartitionProblem::set_speeds() {
+  speed_.assign(time_.size(), 1);
   for (std::size_t kind = 0; is_mixed() && kind < time_.size(); ++kind) {
-    if (time_[kind].back() > 0) weight_[kind] = time_[0].back() / time_[kind].back();
+    if (time_[kind].back() > 0) speed_[kind] = time_[0].back() / time_[kind].back();
   }
   const std::set<int> kinds =
       is_mixed() ? std::set<int>(request_.kinds.begin(), request_.kinds.end()) : std::set<int>{0};
   for (int l = 0; l < units(); ++l) {
     double least = std::numeric_limits<double>::infinity();
     for (const int kind : kinds)
-      least = std::min(least, weight_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
+      least = std::min(least, speed_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
     add_to(least_work_, least);
   }
 }
 
-// With workers of several kinds: transfers are left out.
+// For workers of several kinds. Transfers are left out.
 double PartitionProblem::bottleneck_bound() const {
   std::vector<int> available = request_.stage_workers;
   if (available.empty()) {
@@ -124,15 +124,15 @@ double PartitionProblem::bottleneck_bound() const {
     std::iota(available.begin(), available.end(), 0);
   }
   const std::set<int> distinct(available.begin(), available.end());
-  double weights = 0;
-  for (const int worker : distinct) weights += weight(worker);
+  double speeds = 0;
+  for (const int worker : distinct) speeds += speed(worker);
   double longest = 0;
   for (int l = 0; l < units(); ++l) {
     double least = std::numeric_limits<double>::infinity();
     for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
     longest = std::max(longest, least);
   }
-  return std::max(longest, weights > 0 ? least_work({0, units()}) / weights : 0);
+  return std::max(longest, speeds > 0 ? least_work({0, units()}) / speeds : 0);
 }
 
 double PartitionProblem::lower_bound(Goal goal) const {
@@ -142,7 +142,7 @@ double PartitionProblem::lower_bound(Goal goal) const {
   };
   double longest = 0;
   for (int l = 0; l < units(); ++l) longest = std::max(longest, amount({l, l + 1}));
-  // What the cheapest boundaries cost when so many are crossed.
+  // boundaries[n]: least time of the transfers if n boundaries lie between workers.
   std::vector<double> boundaries;
   for (int l = 1; l < units(); ++l) {
     boundaries.push_back(goal == Goal::bottleneck ? activation_transfer(l) + gradient_transfer(l) : 0);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// A partition request, tabulated; private to plan.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +24,16 @@ struct Stages {
   [[nodiscard]] int size() const { return static_cast<int>(workers.size()); }
 };
 
-/// What the search for stages makes small.
+/// The value that the search for stages minimizes.
 enum class Goal : std::uint8_t {
   bottleneck,  ///< the largest load, within the memory limit
-  memory,      ///< the largest memory, whatever the loads
+  memory,      ///< the largest memory of a worker, under any loads
 };
 
-/// The costs of any stage in O(1).
+/// A partition request with tables of prefix sums, so that the costs of any stage take O(1).
 class PartitionProblem {
  public:
-  /// Throws InputError for a request that makes no sense.
+  /// Keeps a reference to `request`. Throws InputError for an invalid request.
   explicit PartitionProblem(const PartitionRequest& request);
 
   [[nodiscard]] const PartitionRequest& request() const { return request_; }
@@ -42,44 +41,46 @@ class PartitionProblem {
   [[nodiscard]] int workers() const { return request_.workers; }
   [[nodiscard]] bool has_transfers() const { return has_transfers_; }
 
-  /// F + B + W.
+  /// F + B + W of the units on the worker's device.
   [[nodiscard]] double time(UnitRange range, int worker) const {
     return difference(time_[index(kind(worker))], range);
   }
-  /// Whether workers have different times.
+  /// Whether workers are of several kinds.
   [[nodiscard]] bool is_mixed() const { return kinds() > 1; }
   [[nodiscard]] int kinds() const { return static_cast<int>(time_.size()); }
-  /// Of a worker's device; equal kinds have equal times.
+  /// The kind of the worker's device, for tables that have one entry a kind.
   [[nodiscard]] int kind(int worker) const { return is_mixed() ? request_.kinds[index(worker)] : 0; }
-  /// How much a unit of this worker's time counts, beside `least_work`: whatever the units of a range are
-  /// on, the times that they take there, each multiplied by its worker's weight, are at least so much. All 1
-  /// where workers are alike.
-  [[nodiscard]] double weight(int worker) const { return weight_[index(kind(worker))]; }
+  /// The worker's speed relative to the other workers; 1 if all are of one kind.
+  [[nodiscard]] double speed(int worker) const { return speed_[index(kind(worker))]; }
+  /// A lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the units.
   [[nodiscard]] double least_work(UnitRange range) const { return difference(least_work_, range); }
-  /// Of the activation that unit `boundary` reads, or of the gradient that the unit before it does.
+  /// Time of the transfer of the activation that unit `boundary` reads, and of the gradient that the unit
+  /// before it reads.
   [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
   [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
   /// Bytes that a stage holds when `following` stages come after it.
   [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
+  /// Number of stashes that a stage holds when `following` stages come after it.
   [[nodiscard]] double held(int following) const;
-  /// The least bytes that the units hold in any partition.
+  /// A lower bound of the bytes that the units need in any partition.
   [[nodiscard]] double least_memory(UnitRange range) const {
     return difference(weights_, range) + least_held_ * difference(stash_, range);
   }
   [[nodiscard]] bool fits(double memory) const { return memory <= request_.memory_limit * (1 + 1e-12); }
 
-  /// No partition has a smaller largest load (or memory): the largest unit, and the mean over the workers,
-  /// with the transfers that so many workers need.
+  /// No partition has a smaller bottleneck (or largest memory). The bound is the larger of the largest unit
+  /// and the mean over the workers, with the transfers that this number of workers needs.
   [[nodiscard]] double lower_bound(Goal goal) const;
 
+  /// The units of one of the stages.
   [[nodiscard]] UnitRange range(const Stages& stages, int stage) const;
-  /// By worker.
+  /// The load of each worker.
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
  private:
-  void set_weights();
+  void set_speeds();
   [[nodiscard]] double bottleneck_bound() const;
 
   static double difference(const std::vector<double>& before, UnitRange range) {
@@ -89,13 +90,14 @@ class PartitionProblem {
   const PartitionRequest& request_;
   bool has_transfers_;
   double least_held_;
-  // Sums over the units before.
-  std::vector<std::vector<double>> time_;  // by kind
+  // Prefix sums: entry i is the sum over units 0 to i - 1.
+  std::vector<std::vector<double>> time_;  // [kind][i]
   std::vector<double> least_work_ = {0};
-  std::vector<double> weight_;  // by kind
-  std::vector<double> weights_ = {0};
+  std::vector<double> weights_ = {0};  // bytes: weights, gradient, optimizer state
   std::vector<double> stash_ = {0};
-  // By boundary, the one before unit i being i; nothing moves at the ends of the chain.
+  std::vector<double> speed_;  // [kind]
+  // Transfer times. Entry i is for the boundary before unit i; nothing is transferred at the ends of the
+  // chain.
   std::vector<double> activation_ = {0};
   std::vector<double> gradient_ = {0};
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
@@ -28,9 +29,9 @@ std::vector<int> stashes_held(const Schedule& schedule) {
 }
 
 std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule) {
-  std::vector<int> workers(static_cast<std::size_t>(schedule.stages()), -1);
+  std::vector<int> workers(index(schedule.stages()), -1);
   for (const JobId id : schedule.order()) {
-    int& worker = workers[static_cast<std::size_t>(schedule.job(id).stage)];
+    int& worker = workers[index(schedule.job(id).stage)];
     if (worker >= 0 && worker != schedule.compute(id)) return std::nullopt;
     worker = schedule.compute(id);
   }

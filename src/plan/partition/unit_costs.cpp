@@ -13,7 +13,7 @@ namespace starpipe::plan {
 std::vector<int> Profile::kinds_of(std::span<const std::string> wanted, int workers) const {
   std::vector<int> kinds;
   for (int w = 0; w < workers; ++w) {
-    const std::string& device = wanted[wanted.size() == 1 ? 0 : static_cast<std::size_t>(w)];
+    const std::string& device = wanted[wanted.size() == 1 ? 0 : index(w)];
     const auto at = std::ranges::find(devices, device);
     if (devices.empty() && device == wanted.front()) {
       kinds.push_back(0);
@@ -40,7 +40,7 @@ Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, s
   costs.sizes.assign(cuts.size() + 1, StageSizes{});
   std::size_t stage = 0;
   for (std::size_t l = 0; l < units.size(); ++l) {
-    if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) ++stage;
+    if (stage < cuts.size() && index(cuts[stage]) == l) ++stage;
     const Durations& time = units[l].on(kinds.empty() ? 0 : kinds[stage]);
     const StageSizes& sizes = units[l].sizes;
     costs.durations[stage].F += time.F;

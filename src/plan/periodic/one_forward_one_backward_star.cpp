@@ -13,10 +13,10 @@
 namespace starpipe::plan {
 namespace {
 
-/// The groups of 1F1B*(T), and the periods for which they are the same: T in [shortest, next).
+/// The groups of 1F1B*(T). All T in [shortest, next) have the same groups.
 struct Groups {
   std::vector<int> of_stage;
-  double shortest = 0;  ///< what the longest group takes
+  double shortest = 0;  ///< time of the longest group
   double next = std::numeric_limits<double>::infinity();
 };
 
@@ -55,8 +55,8 @@ std::vector<int> stage_groups(std::span<const ChainStage> chain, double period) 
   return groups_of(chain, period).of_stage;
 }
 
-// Phases 2 and 3 at once: F follows F without idle time through all groups, and BW of group g starts g - 1
-// periods after its last F. `PatternBuilder` lowers starts beyond T, and the shifts with them.
+// Phases 2 and 3 of the algorithm at once: F runs through all stages without idle time, and BW of group g
+// starts g - 1 periods after the group's last F. `PatternBuilder` turns starts beyond T into shifts.
 PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain, double period) {
   const std::vector<int> groups = stage_groups(chain, period);
   detail::PatternBuilder builder(period, 1);
@@ -80,8 +80,8 @@ PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain,
 
 double least_period(std::span<const ChainStage> chain, std::span<const int> limits) {
   detail::require_limits(chain, limits);
-  // A longer period makes no group number larger, and one group of all stages fits any limit. The answer is
-  // in [low, high], and high fits.
+  // A longer period makes no group number larger, and a single group keeps any limits. Invariant: the answer
+  // is in [low, high], and `high` keeps the limits.
   double low = detail::longest_stage(chain);
   double high = groups_of(chain, std::numeric_limits<double>::infinity()).shortest;
   for (double period = low; low < high; period = low + (high - low) / 2) {

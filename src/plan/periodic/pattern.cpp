@@ -16,11 +16,13 @@
 namespace starpipe::plan {
 namespace {
 
-constexpr double tolerance = 1e-9;  // of a period: how far times of a pattern may be off
+constexpr double tolerance = 1e-9;  // part of a period: error of a pattern's times that is accepted
 
 double length(const ChainStage& stage, Pass pass) { return pass == Pass::F ? stage.forward : stage.backward; }
 
-/// A pattern as a table: what runs a pass of a stage for micro-batches i with i mod k = r.
+/// A pattern as a table: for each pass of each stage and each r < k, the operation that runs micro-batches i
+/// with i mod k = r. A step is a pass of a stage, counted along a micro-batch's way: F of all stages, then BW
+/// in reverse.
 class Table {
  public:
   Table(const PeriodicPattern& pattern, std::span<const ChainStage> chain)
@@ -36,7 +38,7 @@ class Table {
   }
 
   [[nodiscard]] int stages() const { return static_cast<int>(chain_.size()); }
-  /// Steps of a micro-batch in the order in which they wait for each other: F of all stages, then BW.
+  /// Number of steps.
   [[nodiscard]] int steps() const { return 2 * stages(); }
   [[nodiscard]] Pass pass(int step) const { return step < stages() ? Pass::F : Pass::BW; }
   [[nodiscard]] int stage(int step) const { return step < stages() ? step : steps() - 1 - step; }
@@ -51,7 +53,7 @@ class Table {
     return op.start + (microbatch - op.shift) / pattern_.microbatches * pattern_.period;
   }
 
-  /// In the order of a worker: what takes no time comes before what starts at the same time.
+  /// Sort key for the order of a worker: at equal starts, operations that take no time come first.
   [[nodiscard]] auto key(const PeriodicOperation& op) const {
     const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
     return std::tuple(op.start, op.start + length(step), op.shift, step);
@@ -67,7 +69,7 @@ class Table {
 
   const PeriodicPattern& pattern_;
   std::span<const ChainStage> chain_;
-  std::vector<const PeriodicOperation*> cells_;  // by step, micro-batch mod k
+  std::vector<const PeriodicOperation*> cells_;  // [step][micro-batch mod k]
   std::string problem_;
 };
 
@@ -159,7 +161,8 @@ std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::spa
   for (int s = 0; s < table.stages(); ++s) {
     const int backward_step = table.steps() - 1 - s;
     for (int r = 0; r < k; ++r) {
-      // Live after this F: of the micro-batches c + k j, those up to what F has had, less what BW has had.
+      // Stashes that are live after this F: for each c, the number of micro-batches c + k j that F has run,
+      // minus the number that BW has run.
       const auto now = table.key(table.at(s, r));
       int live = 0;
       for (int c = 0; c < k; ++c) {
@@ -203,7 +206,7 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
   for (int b = 0; b < microbatches; ++b) {
     double ready = -std::numeric_limits<double>::infinity();
     for (int step = 0; step < table.steps(); ++step) {
-      // Rounded times must not put a pass before one that it waits for.
+      // Rounding of times must not put a pass before the pass that it waits for.
       const double start = std::max(table.start(step, b), ready);
       ready = start + table.length(step);
       runs.push_back({start, ready, step, b});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two replicas of each stage: micro-batches go down the workers, or up. Stage s of those that go up is on
-// worker W - 1 - s. Which worker holds the weights follows from the placement; nothing else knows.
+// Two replicas of each stage. Some micro-batches go down the workers, stage s on worker s; the others go up,
+// stage s on worker W - 1 - s. The placement alone says which worker holds the weights.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace starpipe::plan {
 namespace {
 
-// F and BW of one length: a cell each.
+// A block in which F and BW take one cell each.
 BuildingBlock block_of_slots(int workers, int microbatches, int interval) {
   return {.workers = workers,
           .stages = workers,
@@ -24,7 +24,7 @@ BuildingBlock block_of_slots(int workers, int microbatches, int interval) {
           .passes = {}};
 }
 
-// F from worker to worker, then BW back. Every second micro-batch of a block goes up.
+// Adds a micro-batch: F from worker to worker, then BW back. Every second micro-batch of a block goes up.
 void add_microbatch(BuildingBlock& block, int microbatch, int start) {
   for (int s = 0; s < block.stages; ++s) {
     const int worker = microbatch % 2 == 0 ? s : block.workers - 1 - s;
@@ -38,7 +38,7 @@ Schedule repeated(const char* name, const ScheduleRequest& request, const Buildi
   return in_order(name, requested_chain(name, request, 1), request.microbatches, grid.rows());
 }
 
-// The forward pass that goes up follows the backward pass that goes up: one stash a worker.
+// F of the second micro-batch goes up right behind BW of the first micro-batch, so each worker holds one stash.
 Schedule gems(const ScheduleRequest& request) {
   const int workers = requested_chain("gems", request, 1).size();
   BuildingBlock block = block_of_slots(workers, 2, 2 * workers + 2);

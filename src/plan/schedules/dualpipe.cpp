@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek-V3, arXiv 2412.19437, section 3.2.1: each worker is on two pipelines, early on one (way 0) and
-// late on the other (way 1), and alternates between F of one and the backward pass of the other.
+// DeepSeek-V3, arXiv 2412.19437, section 3.2.1. Each worker is on two pipelines, near the start of one (way
+// 0) and near the end of the other (way 1). It alternates between F of one way and the backward pass of the
+// other.
 #include <array>
 #include <deque>
 
@@ -8,6 +9,7 @@
 
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/in_order.hpp"
 
 namespace starpipe::plan {
@@ -20,8 +22,8 @@ struct Way {
   int backward;
 };
 
-// What a worker runs: `depth` of `length` workers share the two ways' ends with it, and `microbatches` go
-// each way.
+// The jobs of one worker, in order. `length` workers lie between an end of the two ways and their middle;
+// this worker is number `depth` of them, counted from the end. `microbatches` micro-batches go each way.
 class Row {
  public:
   Row(int length, int depth, int microbatches, std::array<Way, 2> ways) : ways_(ways) {
@@ -32,7 +34,7 @@ class Row {
     repeat(before, [&](int) { split_backward(1), weight_gradient(), forward(1); });
     repeat(microbatches - 2 * length + after, [&](int) { forward(0), backward(1), forward(1), backward(0); });
     repeat(before, [&](int) { backward(1), forward(1), backward(0); });
-    // Of these, the second half leaves W for the end.
+    // In the second half of these, W is left for the end.
     repeat(2 * after, [&](int i) { i < after ? backward(1 - i % 2) : split_backward(1 - i % 2); });
     repeat(before, [&](int) { weight_gradient(), split_backward(0); });
     repeat(after, [&](int) { weight_gradient(); });
@@ -55,7 +57,7 @@ class Row {
     jobs_.push_back(waiting_.front());
     waiting_.pop_front();
   }
-  Way& at(int way) { return ways_[static_cast<std::size_t>(way)]; }
+  Way& at(int way) { return ways_[index(way)]; }
 
   std::array<Way, 2> ways_;
   std::vector<Job> jobs_;
@@ -75,7 +77,7 @@ Schedule dualpipe(const ScheduleRequest& request) {
   std::vector<std::vector<Job>> rows;
   for (int w = 0; w < workers; ++w) {
     const int depth = std::min(w, workers - 1 - w);
-    const int down = w < workers / 2 ? 0 : each_way;  // first micro-batch of the way that is early here
+    const int down = w < workers / 2 ? 0 : each_way;  // first micro-batch of the way that starts near w
     const int up = each_way - down;
     Row row(workers / 2, depth, each_way, {Way{depth, down, down}, Way{workers - 1 - depth, up, up}});
     rows.push_back(row.take());

@@ -4,7 +4,8 @@
 namespace starpipe::plan {
 namespace {
 
-// n is the time slot in a pipeline with passes of equal length: all forward passes, then the mirror image.
+// n is the job's time slot in a pipeline with passes of equal length: first all forward passes, then all
+// backward passes in reverse.
 Schedule gpipe(const ScheduleRequest& request) {
   const StageGraph graph = requested_graph(request);
   const auto slots = std::int64_t{graph.length()} + request.microbatches - 1;

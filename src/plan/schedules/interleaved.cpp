@@ -5,6 +5,7 @@
 
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/grid.hpp"
 #include "starpipe/plan/orders/in_order.hpp"
@@ -14,14 +15,15 @@ namespace {
 
 constexpr int default_chunks = 2;
 
-// Micro-batches in groups, each through all loops before the next: what F runs, and B with the loops
-// reversed. The last group is a whole one here, and what it has too much is left out of the rows: an order
-// that can finish still can without some micro-batches.
+// One forward pass of a worker. B takes the same steps with the chunks reversed.
 struct Step {
   int chunk;
   int microbatch;
 };
 
+// The steps of a worker: micro-batches in groups, each group through all chunks before the next. The last
+// group is filled up with micro-batches that do not exist; `Loops` leaves them out. An order that can finish
+// still can without them.
 std::vector<Step> grouped(int microbatches, int group, int chunks) {
   std::vector<Step> steps;
   for (int first = 0; first < microbatches; first += group) {
@@ -32,7 +34,7 @@ std::vector<Step> grouped(int microbatches, int group, int chunks) {
   return steps;
 }
 
-// A loop over the workers: what they run, in rows without the micro-batches that there are not.
+// The jobs of each worker in order, without micro-batches that do not exist.
 class Loops {
  public:
   Loops(const char* name, const ScheduleRequest& request, int group)
@@ -42,7 +44,7 @@ class Loops {
         chunks_(requested_chunks(name, request)),
         microbatches_(request.microbatches),
         steps_(grouped(request.microbatches, group, chunks_)),
-        rows_(static_cast<std::size_t>(request.workers)) {}
+        rows_(index(request.workers)) {}
 
   [[nodiscard]] int chunks() const { return chunks_; }
   [[nodiscard]] int steps() const { return static_cast<int>(steps_.size()); }
@@ -51,15 +53,15 @@ class Loops {
   void backward(int worker, int step, Pass pass) {
     add(worker, chunks_ - 1 - at(step).chunk, at(step).microbatch, pass);
   }
-  // The backward pass of what `forward` ran in this step.
+  // The backward pass of the job that `forward` added for this step.
   void mirror(int worker, int step) { add(worker, at(step).chunk, at(step).microbatch, Pass::BW); }
   [[nodiscard]] Schedule schedule() const { return in_order(name_, graph_, microbatches_, rows_); }
 
  private:
-  [[nodiscard]] const Step& at(int step) const { return steps_[static_cast<std::size_t>(step)]; }
+  [[nodiscard]] const Step& at(int step) const { return steps_[index(step)]; }
   void add(int worker, int chunk, int microbatch, Pass pass) {
     if (microbatch >= microbatches_) return;
-    rows_[static_cast<std::size_t>(worker)].push_back({chunk * workers_ + worker, microbatch, pass});
+    rows_[index(worker)].push_back({chunk * workers_ + worker, microbatch, pass});
   }
 
   const char* name_;
@@ -71,21 +73,22 @@ class Loops {
   std::vector<std::vector<Job>> rows_;
 };
 
-// Micro-batches that go through all loops together: as many rounds of at least W as there can be, of one size
-// but for the last.
+// Number of micro-batches in a round, which go through all loops together: as many rounds of at least W
+// micro-batches as possible, all of one size except the last.
 int round_size(const ScheduleRequest& request) {
   const int rounds = std::max(1, request.microbatches / request.workers);
   return ceil_div(request.microbatches, rounds);
 }
 
 struct Alternation {
-  int group;   // micro-batches that go through all loops before the next
-  int ahead;   // passes that a worker starts earlier than the one after it
-  int spread;  // W apart: worker w runs it `spread` * w passes after B; fused: none
-  bool split;
+  int group;   // number of micro-batches that go through all loops before the next group
+  int ahead;   // number of forward passes by which a worker starts earlier than the next worker
+  int spread;  // with a split backward pass, worker w runs W `spread` * w passes after B; else 0
+  bool split;  // B and W apart
 };
 
-// On each worker some forward passes, then one forward and one backward, then the backward passes left.
+// On each worker some forward passes, then forward and backward passes in turn, then the remaining backward
+// passes.
 Schedule alternating(const char* name, const ScheduleRequest& request, const Alternation& by) {
   Loops loops(name, request, by.group);
   for (int w = 0; w < request.workers; ++w) {
@@ -100,7 +103,7 @@ Schedule alternating(const char* name, const ScheduleRequest& request, const Alt
   return loops.schedule();
 }
 
-// Two passes ahead hide the transfers of one.
+// With `ahead` 2, a transfer overlaps the other of the two passes.
 const bool registered = register_schedule(
     {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in rounds of W through all loops",
      "Megatron-LM, arXiv 2104.04473",
@@ -110,7 +113,8 @@ const bool registered = register_schedule(
      },
      default_chunks, "Interleaved1F1B"});
 
-// Groups of W / 2 leave no time between loops; W, apart, delays no other worker's B.
+// Groups of W / 2 leave no idle time between loops. W runs apart from B, so that it delays no other worker's
+// B.
 const bool registered_grouped = register_schedule(
     {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
      "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
@@ -120,7 +124,7 @@ const bool registered_grouped = register_schedule(
      },
      default_chunks});
 
-// ZB-H1 in loops: worker w leaves w passes of W for the end, where it would wait.
+// ZB-H1 in loops: worker w leaves w passes of W for the end, where it would be idle.
 const bool registered_zb = register_schedule(
     {"interleaved-zb", "ZB-H1 with several chunks a worker: one pass ahead, W later on later workers",
      "PyTorch, ScheduleInterleavedZeroBubble; arXiv 2401.10241, section 2.1",
@@ -130,8 +134,9 @@ const bool registered_zb = register_schedule(
      },
      default_chunks, "InterleavedZeroBubble"});
 
-// One micro-batch a block. Passes follow each other from worker to worker; F enters its next loop `spacing`
-// micro-batches later, BW when W micro-batches have left the loop before, as in the grouped order.
+// A block of one micro-batch. Its passes follow each other from worker to worker. F enters its next loop
+// `spacing` micro-batches later; BW enters its next loop when W micro-batches have left the loop before, as
+// in the grouped order.
 BuildingBlock uniform_block(int workers, int chunks, int spacing) {
   constexpr int cells = 3;  // F and BW of one stage
   BuildingBlock block{
@@ -154,7 +159,7 @@ BuildingBlock uniform_block(int workers, int chunks, int spacing) {
   return block;
 }
 
-// `peak`: the least number of stashes that a worker may hold.
+// A worker may hold at least `peak` stashes, more if the block needs more.
 Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, int peak) {
   const int chunks = requested_chunks(name, request);
   const BuildingBlock block = uniform_block(request.workers, chunks, spacing);
@@ -163,7 +168,7 @@ Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, 
   return in_order(name, requested_graph(request), request.microbatches, grid.rows());
 }
 
-// In the memory of the grouped order.
+// With the memory of the grouped order.
 const bool registered_uniform = register_schedule(
     {"interleaved-uniform", "interleaved 1F1B, its building block repeated with one interval",
      "004, appendix G, fig. 15b",
@@ -173,7 +178,7 @@ const bool registered_uniform = register_schedule(
      },
      default_chunks});
 
-// F's loops closer, in what memory the block then needs.
+// The loops of F follow each other more closely, with the memory that the block then needs.
 const bool registered_low_memory =
     register_schedule({"interleaved-low-memory", "interleaved 1F1B with the loops of F closer to each other",
                        "004, appendix H, fig. 16c",

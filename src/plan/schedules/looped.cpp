@@ -7,9 +7,9 @@
 namespace starpipe::plan {
 namespace {
 
-// G groups of R workers, each a pipeline that loops over the stages; micro-batch b goes to group b mod G.
-// n is the time slot of the forward pass within its group: loop l of the pipeline starts when the first
-// worker is free and the first micro-batch is back, whichever is later; backward is the mirror image.
+// G groups of R workers. Each group is a pipeline that loops over the stages; micro-batch b goes to group b
+// mod G. n is the time slot of the forward pass within its group. A loop starts when the first worker is free
+// and the first micro-batch is back. The backward passes run in the reverse order.
 Schedule looped(const ScheduleRequest& request, const char* name, bool sharded) {
   refuse_stage_workers(name, request);
   const int per_group = workers_per_group(name, request);

@@ -4,10 +4,13 @@
 namespace starpipe::plan {
 namespace {
 
-// n is the time slot in a pipeline of P stages with passes of equal length. B(s,b) has slot 2P-1-s+2b in
-// both variants; F(s,b) has the slot right after the B that frees its place: `warm_up(s)` micro-batches
-// earlier. That gives s+2b for 1F1B, which keeps P-s forward passes in flight on stage s (001 warms up s
-// or s+1 of them, which leaves the last stage starved), and 3s+2b-2P+2 for eager 1F1B (2(P-s)-1 in flight).
+// n is the job's time slot in a pipeline of P stages with passes of equal length. In both variants B(s,b) has
+// slot 2P-1-s+2b. F(s,b) has the slot right after the B that makes room for it, the B of `warm_up(s)`
+// micro-batches earlier.
+// - 1F1B: F(s,b) has slot s+2b, and P-s forward passes are in flight on stage s. (Source 001 warms up with s
+// or s+1
+//   forward passes; the last stage then starves.)
+// - eager 1F1B: F(s,b) has slot 3s+2b-2P+2, and 2(P-s)-1 forward passes are in flight.
 Schedule one_forward_one_backward(const ScheduleRequest& request, const char* name,
                                   std::int64_t (*warm_up)(std::int64_t stages, std::int64_t depth)) {
   const StageGraph graph = requested_graph(request);

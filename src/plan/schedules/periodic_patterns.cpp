@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The patterns of source 002, made for the durations, the transfers and a memory limit.
+// Schedules that repeat a pattern of source 002, made for given durations, transfers and a memory limit.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,18 +13,18 @@ namespace starpipe::plan {
 namespace {
 
 constexpr int most_repetitions = 4;
-constexpr double most_parts = 16;  // of a link
+constexpr double most_parts = 16;  // number of stages that stand for one transfer
 
 double transfer(const Costs& costs, std::uint64_t bytes) {
   return costs.alpha + costs.beta * static_cast<double>(bytes);
 }
 
-/// The stages as a chain, in which a transfer that overlaps compute is a stage of its own, on a worker of its
-/// own (002, section 3.1). Links carry more than one transfer at a time, so a long one is several such
+/// The stages as a chain in which each transfer that overlaps compute is a stage on a worker of its own, a
+/// link (002, section 3.1). Real links carry several transfers at a time, so a long transfer is several such
 /// stages.
 struct LinkedChain {
   std::vector<ChainStage> chain;
-  std::vector<int> stages;  ///< of the schedule; below 0 for a link
+  std::vector<int> stages;  ///< the schedule's stage for each stage of the chain; below 0 for a link
   std::vector<int> limits;
 
   LinkedChain(const Costs& costs, int count, std::optional<int> memory_limit) {
@@ -55,7 +55,7 @@ struct LinkedChain {
       total += stage.time();
       own.push_back(stage);
     }
-    if (!(total > 0)) own.assign(index(count), ChainStage{});  // no time at all has no period
+    if (!(total > 0)) own.assign(index(count), ChainStage{});  // a chain that takes no time has no period
     return own;
   }
 

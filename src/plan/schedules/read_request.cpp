@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 
@@ -30,8 +31,8 @@ int requested_chunks(std::string_view name, const ScheduleRequest& request) {
   const int stages = requested_graph(request).size();
   if (stages % request.workers != 0) {
     throw InputError(
-        fmt::format("{} has as many stages on each worker: {} stages do not divide by {} workers", name,
-                    stages, request.workers));
+        fmt::format("{} has the same number of stages on each worker: {} stages do not divide by {} workers",
+                    name, stages, request.workers));
   }
   requested_chain(name, request, stages / request.workers);
   return stages / request.workers;
@@ -60,7 +61,7 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
                                  s, workers[s], request.workers - 1));
   }
   return [workers = std::move(workers)](const Job& job) {
-    const int worker = workers[static_cast<std::size_t>(job.stage)];
+    const int worker = workers[index(job.stage)];
     return Placement{.weights = worker, .compute = worker};
   };
 }

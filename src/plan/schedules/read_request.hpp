@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the named schedules share: reading the request.
 #pragma once
 
 #include <functional>
@@ -9,12 +8,14 @@
 
 namespace starpipe::plan {
 
-/// The requested stage graph, or a chain of one stage a worker.
+// How the named schedules read a request, and refuse the parts that they cannot follow.
+
+/// The requested stage graph; if none is requested, a chain of one stage a worker.
 StageGraph requested_graph(const ScheduleRequest& request);
 
-/// w of schedules that give each stage to one worker, which holds its weights and computes all its jobs:
-/// stage s on worker s, or as `stage_workers` says. Throws InputError when stages and workers do not
-/// match, or when the request has groups.
+/// w of schedules in which one worker holds a stage's weights and computes all its jobs: stage s on worker s,
+/// or on `stage_workers[s]` of the request. Throws InputError when stages and workers do not match, or when
+/// the request has groups.
 std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
                                               const StageGraph& graph);
 
@@ -22,18 +23,18 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
 /// Throws InputError for a graph that is not a chain of `chunks * workers` stages, or with groups or a
 /// placement.
 StageGraph requested_chain(std::string_view name, const ScheduleRequest& request, int chunks);
-/// How many stages of the requested chain each worker has. Throws InputError as `requested_chain`, or when
-/// the workers do not divide the stages.
+/// Number of stages of the requested chain on each worker. Throws InputError as `requested_chain`, or when
+/// the number of stages is no multiple of the number of workers.
 int requested_chunks(std::string_view name, const ScheduleRequest& request);
 
-/// The requested costs, or unit costs.
+/// The requested costs; if none are requested, passes that all take 1 and free transfers.
 Costs requested_costs(const ScheduleRequest& request);
 
-/// Throws InputError when the request names a worker for each stage: `name` places by micro-batch.
+/// Throws InputError when the request has `stage_workers`: the schedule `name` places jobs by micro-batch.
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request);
 /// Throws InputError when the request has groups.
 void refuse_groups(std::string_view name, const ScheduleRequest& request);
-/// R of W = G * R. Throws InputError without groups, or when they do not divide the workers.
+/// R of W = G * R. Throws InputError when the request has no groups G, or G does not divide W.
 int workers_per_group(std::string_view name, const ScheduleRequest& request);
 
 }  // namespace starpipe::plan

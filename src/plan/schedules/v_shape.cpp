@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source 004: two chunks a worker, the second half of the stages back along the workers, so that long
-// lifespans share a worker with short ones.
+// Source 004: two chunks a worker. The second half of the stages goes back along the workers, so that each
+// worker has a stage whose stashes live long and a stage whose stashes live shortly.
 #include "plan/schedules/read_request.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/grid.hpp"
 #include "starpipe/plan/orders/in_order.hpp"
@@ -15,33 +16,34 @@ constexpr int interval = 6;  // F, B and W of two stages
 
 int v_worker(int stage, int workers) { return stage < workers ? stage : 2 * workers - 1 - stage; }
 
-// Cells between a pass and the next of its micro-batch (004, section 3.1 and appendix F): delta 0 on the way
-// away from worker 0 in F's first and B's first half, delta 1 on the way back, and the three turns.
+// Cells between consecutive passes of a micro-batch (004, section 3.1 and appendix F). On the way away from
+// worker 0, in the first half of F and the first half of B, it is delta 0; on the way back it is delta 1; the
+// three turns have their own distances.
 struct Offsets {
   int away;
   int back;
-  int turn_forward;   // F of the last worker's two stages
-  int turn_loss;      // F to B of the last stage, on worker 0
-  int turn_backward;  // B of the last worker's two stages
+  int turn_forward;   // between F of the last worker's two stages
+  int turn_loss;      // from F to B of the last stage, on worker 0
+  int turn_backward;  // between B of the last worker's two stages
 };
 
 BuildingBlock v_block(int workers, const Offsets& by) {
   BuildingBlock block{.workers = workers, .stages = 2 * workers, .interval = interval, .passes = {}};
-  const int leg = (workers - 1) * by.away;
+  const int way = (workers - 1) * by.away;  // cells from worker 0 to the last worker
   const auto add = [&](Pass pass, int start, int turn, auto&& stage_of) {
     for (int s = 0; s < 2 * workers; ++s) {
       const int worker = v_worker(s, workers);
-      const int cell = s < workers ? worker * by.away : leg + turn + (workers - 1 - worker) * by.back;
+      const int cell = s < workers ? worker * by.away : way + turn + (workers - 1 - worker) * by.back;
       block.passes.push_back({{stage_of(s), 0, pass}, worker, start + cell});
     }
-    return start + leg + turn + (workers - 1) * by.back;
+    return start + way + turn + (workers - 1) * by.back;
   };
   const int loss = add(Pass::F, 0, by.turn_forward, [](int s) { return s; });
   add(Pass::B, loss + by.turn_loss, by.turn_backward, [&](int s) { return 2 * workers - 1 - s; });
   return block;
 }
 
-// The order for passes of one length, frozen: V-Min and V-Half do not look at durations.
+// The order for passes of one length: V-Min and V-Half do not depend on durations.
 Schedule reordered(const char* name, const ScheduleRequest& request, const Offsets& offsets) {
   const StageGraph graph = requested_chain(name, request, chunks);
   Grid grid(v_block(request.workers, offsets), request.microbatches);
@@ -63,7 +65,7 @@ const bool registered_half = register_schedule(
      },
      chunks});
 
-// F and B as the block has them after reordering; W where the durations leave room.
+// F and B in the order of the reordered block; W where the durations leave room.
 Schedule v_zb(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("v-zb", request, chunks);
   Grid grid(v_block(request.workers, {4, 2, 2, 1, 4}), request.microbatches);
@@ -81,21 +83,21 @@ const bool registered_zb =
                        "004, section 3.2; Zero Bubble Pipeline Parallelism, arXiv 2401.10241, ZB-V", v_zb,
                        chunks, "ZBVZeroBubble"});
 
-// 1F1B's passes along the V. Each backward pass takes the first two cells, after what it waits for, that
-// the passes of other micro-batches leave it.
+// The block of 1F1B's passes along the V. Each BW takes the first two free cells after its inputs are there.
+// A cell is free if no pass of another micro-batch, an interval earlier or later, is there.
 BuildingBlock fused_block(int workers) {
   BuildingBlock block{.workers = workers, .stages = 2 * workers, .interval = interval, .passes = {}};
-  std::vector<std::vector<bool>> taken(static_cast<std::size_t>(workers), std::vector<bool>(interval));
+  std::vector<std::vector<bool>> taken(index(workers), std::vector<bool>(interval));
   int cell = 0;
   for (int s = 0; s < 2 * workers; ++s, ++cell) {
     const int worker = v_worker(s, workers);
-    taken[static_cast<std::size_t>(worker)][static_cast<std::size_t>(cell % interval)] = true;
+    taken[index(worker)][index(cell % interval)] = true;
     block.passes.push_back({{s, 0, Pass::F}, worker, cell});
   }
   for (int s = 2 * workers - 1; s >= 0; --s, cell += 2) {
     const int worker = v_worker(s, workers);
-    auto& row = taken[static_cast<std::size_t>(worker)];
-    const auto at = [&row](int c) { return row[static_cast<std::size_t>(c % interval)]; };
+    auto& row = taken[index(worker)];
+    const auto at = [&row](int c) { return row[index(c % interval)]; };
     while (at(cell) || at(cell + 1)) ++cell;
     at(cell) = at(cell + 1) = true;
     block.passes.push_back({{s, 0, Pass::BW}, worker, cell});

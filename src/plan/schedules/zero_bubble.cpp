@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zero Bubble Pipeline Parallelism, arXiv 2401.10241: 1F1B with the backward pass split. F and B alternate
-// after a warm-up of some forward passes; W fills the gaps.
+// Zero Bubble Pipeline Parallelism, arXiv 2401.10241: 1F1B with the backward pass split. After some forward
+// passes, the warm-up, F and B alternate; W fills the gaps.
 #include <algorithm>
 
 #include "plan/schedules/read_request.hpp"
-#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
 #include "starpipe/plan/orders/grid.hpp"
 #include "starpipe/plan/orders/in_order.hpp"
@@ -14,16 +14,16 @@
 namespace starpipe::plan {
 namespace {
 
-using WarmUp = std::vector<int>;  // by stage: forward passes before the first backward pass
+using WarmUp = std::vector<int>;  // [stage], number of forward passes before the first B
 
-// F and B in the time slots of 1F1B with other warm-ups, which decrease along the pipeline.
+// F and B in the time slots of 1F1B, but with the given warm-ups, which must decrease along the pipeline.
 std::vector<Job> alternating(const WarmUp& warm_up, int microbatches) {
   const auto stages = static_cast<int>(warm_up.size());
   std::vector<std::pair<int, Job>> slots;
   for (int b = 0; b < microbatches; ++b) {
     for (int s = 0; s < stages; ++s) {
       const int backward = 2 * stages - 1 - s + 2 * b;
-      slots.push_back({backward + 1 - 2 * warm_up[static_cast<std::size_t>(s)], {s, b, Pass::F}});
+      slots.push_back({backward + 1 - 2 * warm_up[index(s)], {s, b, Pass::F}});
       slots.push_back({backward, {s, b, Pass::B}});
     }
   }
@@ -33,7 +33,7 @@ std::vector<Job> alternating(const WarmUp& warm_up, int microbatches) {
   return passes;
 }
 
-// F and B as they are, and W where it fits; stage s on worker s.
+// The schedule with F and B in the order of `passes`, and W where it fits; stage s on worker s.
 Schedule filled(const char* name, const ScheduleRequest& request, std::span<const Job> passes, int limit,
                 const Costs& costs) {
   const StageGraph graph = requested_chain(name, request, 1);
@@ -49,7 +49,7 @@ WarmUp warm_up_of(int stages, int per_stage, int extra) {
   return warm_up;
 }
 
-// The hand-made schedules are for passes of one length.
+// The paper's handcrafted schedules, for passes of one length.
 Schedule hand_made(const char* name, const ScheduleRequest& request, int per_stage, int extra) {
   const WarmUp warm_up = warm_up_of(request.workers, per_stage, extra);
   return filled(name, request, alternating(warm_up, request.microbatches), warm_up.front(), {});
@@ -65,8 +65,9 @@ const bool registered_h2 =
                        "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.2",
                        [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
 
-// As many forward passes as fit before the first backward pass arrives, or one more: `eager`. Fewer where
-// the stage before has no more to give.
+// The warm-up of each stage: as many forward passes as end before the gradient of the first B arrives.
+// `eager` adds a last one that only starts before. A stage has fewer if the stage before it has no more
+// results by then.
 WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, const Costs& costs, bool eager) {
   const int stages = graph.size();
   const int most = std::min(limit, microbatches);
@@ -80,20 +81,20 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
     time += costs.duration(s).F;
     first_forward_end.push_back(time);
   }
-  WarmUp warm_up(static_cast<std::size_t>(stages), 1);
-  double gradient = time;  // when the first one leaves the stage after
+  WarmUp warm_up(index(stages), 1);
+  double gradient = time;  // time at which the first gradient leaves the stage after
   for (int s = stages - 1; s >= 0; --s) {
-    int& count = warm_up[static_cast<std::size_t>(s)];
+    int& count = warm_up[index(s)];
     if (s + 1 < stages) {
       gradient += transfer(costs.size(s).gradient);
       const double forward = costs.duration(s).F;
       const double tolerance = 1e-9 * gradient;
-      for (double end = first_forward_end[static_cast<std::size_t>(s)];
+      for (double end = first_forward_end[index(s)];
            count < most && end < gradient - tolerance && (eager || end + forward <= gradient + tolerance);
            end += forward) {
         ++count;
       }
-      const double busy = first_forward_end[static_cast<std::size_t>(s)] + (count - 1) * forward;
+      const double busy = first_forward_end[index(s)] + (count - 1) * forward;
       gradient = std::max(gradient, busy);
     }
     gradient += costs.duration(s).B;
@@ -101,12 +102,12 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
   for (std::size_t s = 1; s < warm_up.size(); ++s) {
     if (warm_up[s] < microbatches) warm_up[s] = std::max(1, std::min(warm_up[s], warm_up[s - 1] - 1));
   }
-  // Past the last micro-batch the warm-up has no meaning, but the slots need one that decreases.
+  // A warm-up beyond the last micro-batch has no meaning, but the slots need warm-ups that decrease.
   for (std::size_t s = warm_up.size() - 1; s-- > 0;) warm_up[s] = std::max(warm_up[s], warm_up[s + 1] + 1);
   return warm_up;
 }
 
-// Chooses the shorter of the two warm-ups.
+// The shorter of the two schedules with and without `eager`.
 Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
   const StageGraph graph = requested_chain(name, request, 1);
   const auto build = [&](bool eager) {
@@ -131,8 +132,8 @@ const bool registered_2p = register_schedule(
      "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
      [](const ScheduleRequest& request) { return adaptive("zb-2p", request, 2 * request.workers); }});
 
-// B follows B as closely as F follows F, so that a stash lives for 2 P cells of 3 P. Two micro-batches a
-// block, or F and B would collide.
+// A block in which B follows B as closely as F follows F, so that a stash lives for at most 2 P of 3 P cells.
+// It has two micro-batches: with one, F and B would be in the same cells.
 BuildingBlock close_block(int workers) {
   BuildingBlock block{.workers = workers, .stages = workers, .microbatches = 2, .interval = 6, .passes = {}};
   for (int b = 0; b < 2; ++b) {
@@ -144,8 +145,9 @@ BuildingBlock close_block(int workers) {
   return block;
 }
 
-// The least memory that costs no time: 2 (W / 3) + 2 stashes in the close order. Where 1F1B holds no more
-// than that (W <= 4, W = 6 or few micro-batches), 1F1B's order loses less at the ends.
+// The least memory that costs no time. The order of `close_block` needs 2 (W / 3) + 2 stashes. If 1F1B holds
+// no more than that (W <= 4, W = 6 or few micro-batches), its order is better, because it loses less time at
+// the ends.
 Schedule low_memory(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("zb-low-memory", request, 1);
   Grid grid(close_block(request.workers), request.microbatches);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
 
@@ -30,7 +31,7 @@ struct Instance {
   [[nodiscard]] int microbatch_of(JobId job) const { return static_cast<int>(job) / 3 / stages; }
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const {
-    return time[job % 3][static_cast<std::size_t>(stage_of(job))];
+    return time[job % 3][index(stage_of(job))];
   }
 
   /// Whether stashes that take `memory` keep the limit.

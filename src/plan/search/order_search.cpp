@@ -9,7 +9,7 @@
 namespace starpipe::plan::detail {
 namespace {
 
-constexpr double tiny = 1e-9;  // relative to the makespan: times that differ by less are equal
+constexpr double tiny = 1e-9;  // part of the makespan: times that differ by less are equal
 
 }  // namespace
 
@@ -47,7 +47,7 @@ OrderSearch::OrderSearch(const Instance& instance, Orders orders)
   best_makespan_ = makespan_;
 }
 
-// Earliest starts, in a topological order; false when the orders have a cycle.
+// Sets the earliest starts, in a topological order. False if the orders have a cycle.
 bool OrderSearch::evaluate() {
   topological_.clear();
   ready_.clear();
@@ -92,7 +92,7 @@ void OrderSearch::evaluate_tails() {
   }
 }
 
-// Any one of them, from its last job back.
+// A random critical path, built from its last job back to its first.
 std::vector<JobId> OrderSearch::critical_path(Random& random) const {
   const double same = tiny * makespan_;
   std::vector<JobId> last;
@@ -118,7 +118,8 @@ std::vector<JobId> OrderSearch::critical_path(Random& random) const {
   return path;
 }
 
-// Within each run of critical jobs on one worker: each with its neighbour, to the front and to the end.
+// A block is a run of consecutive critical jobs on one worker. Each job of a block may swap with its
+// neighbour, or move to the front or to the end of the block.
 void OrderSearch::collect_moves(const std::vector<JobId>& path) {
   moves_.clear();
   for (std::size_t first = 0, last = 0; first < path.size(); first = last + 1) {
@@ -142,8 +143,10 @@ void OrderSearch::offer(int worker, std::size_t from, std::size_t to) {
   moves_.push_back(move);
 }
 
-// Sufficient: a job may move behind another if its data cannot reach that one (on a way there, more would be
-// left after the next job than from the target on), and before another if its data cannot come from there.
+// A sufficient condition, by the heads and tails before the move. A job may move behind the target if its
+// result cannot be needed by the target: every successor has less time left after it than the target has. It
+// may move before the target if it cannot depend on the target: its predecessor starts before the target
+// ends.
 bool OrderSearch::cannot_cycle(const Move& move) const {
   const auto& order = orders_[index(move.worker)];
   const JobId moved = order[move.from];
@@ -174,12 +177,8 @@ void OrderSearch::for_each_passed(const Move& move, Function&& f) {
 bool OrderSearch::keeps_limit(const Move& move) const {
   const auto& order = orders_[index(move.worker)];
   const double own = memory_[order[move.from]];
-  // What passes by a F that moves forward, or a W that moves back, then runs with more memory in use.
+  // Passed jobs run with more memory in use if an F moves to the front or a W to the end.
   const bool needs_more = move.from < move.to ? own < 0 : own > 0;
-  if (own == 0) {
-    // The memory of the others changes in place, by nothing.
-    return true;
-  }
   if (!needs_more) return true;
   double live = 0;
   for (std::size_t i = 0; i < std::min(move.from, move.to); ++i) live += memory_[order[i]];
@@ -188,7 +187,7 @@ bool OrderSearch::keeps_limit(const Move& move) const {
   return instance_.fits(peak);
 }
 
-// The longest way through the jobs that change places, by the heads and tails before the move.
+// The longest path through the jobs that change places, by the heads and tails before the move.
 double OrderSearch::estimate(const Move& move) {
   const auto& order = orders_[index(move.worker)];
   const std::size_t low = std::min(move.from, move.to);
@@ -249,7 +248,7 @@ void OrderSearch::apply(const Move& move) {
 
 void OrderSearch::make(const Move& move) {
   apply(move);
-  if (!evaluate()) {  // only where times are equal, such as durations of 0
+  if (!evaluate()) {  // a cycle is possible only between equal times, such as durations of 0
     apply({.worker = move.worker, .from = move.to, .to = move.from});
     evaluate();
   }
@@ -293,7 +292,7 @@ long OrderSearch::run(long most, double good_enough, Random& random, const std::
     if (now % often == 0 && stop(now)) break;
     const std::vector<JobId> path = critical_path(random);
     collect_moves(path);
-    if (moves_.empty()) break;  // data alone make the path: nothing is shorter
+    if (moves_.empty()) break;  // the path has data dependencies only: the makespan is optimal
     const Move move = select(now, random);
     forbid_reversal(move, now + 10 + static_cast<long>(random.below(20) + path.size() / 8));
     make(move);

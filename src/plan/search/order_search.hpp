@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Tabu search over the workers' orders; private to plan.
-
 #include <functional>
 #include <unordered_map>
 #include <vector>
@@ -12,23 +10,25 @@
 
 namespace starpipe::plan::detail {
 
-/// Job-shop local search: a job on a critical path moves to another place among the critical jobs around it
-/// on its worker, the best move by estimate is taken even if it makes things worse, and what it swapped may
-/// not be swapped back for a while (Nowicki and Smutnicki, A Fast Taboo Search Algorithm for the Job Shop
-/// Problem, 1996; moves by more than one place as in Balas and Vazacopoulos, 1998). Memory depends on the
-/// orders alone, not on times, so every order it visits keeps the limit.
+/// Tabu search over the workers' orders, as for job shops. A move puts a job of a critical path elsewhere
+/// among the critical jobs around it on its worker. Each step makes the move with the best estimate, even if
+/// the makespan grows, and forbids for some steps to swap the same jobs back (Nowicki and Smutnicki, A Fast
+/// Taboo Search Algorithm for the Job Shop Problem, 1996; moves by more than one place as in Balas and
+/// Vazacopoulos, 1998). Memory depends on the orders alone, not on times, so every visited order keeps the
+/// limit.
 class OrderSearch {
  public:
-  /// Takes orders that have no cycle with the data and keep the limit.
+  /// `orders` must have no cycle with the data dependencies and must keep the memory limit. Keeps a reference
+  /// to `instance`.
   OrderSearch(const Instance& instance, Orders orders);
 
-  /// Makespan of the best orders so far, every job as early as they allow.
+  /// Makespan of the best orders so far, with every job as early as they allow.
   [[nodiscard]] double makespan() const { return best_makespan_; }
   [[nodiscard]] const Orders& orders() const { return best_; }
-  /// Random moves, however long the orders then take; `run` goes on from there. O(jobs) each.
+  /// Makes random moves, even if the makespan grows; `run` continues from there. O(jobs) a move.
   void shake(int moves, Random& random);
-  /// Moves until the makespan is at most `good_enough`, many moves in a row have not improved it, `most` are
-  /// done or `stop`, told how many, says so. Returns how many. O(jobs) each.
+  /// Makes moves until the makespan is at most `good_enough`, many moves in a row have not improved it,
+  /// `most` moves are done, or `stop(moves)` is true. Returns the number of moves. O(jobs) a move.
   long run(long most, double good_enough, Random& random, const std::function<bool(long)>& stop);
 
  private:
@@ -54,7 +54,7 @@ class OrderSearch {
   [[nodiscard]] std::uint64_t pair(JobId before, JobId after) const {
     return static_cast<std::uint64_t>(before) * instance_.jobs() + after;
   }
-  // Calls f(index in the worker's order) for all that `move` passes by, its own place not among them.
+  // Calls f(index in the worker's order) for each job that the moved job passes.
   template <class Function>
   static void for_each_passed(const Move& move, Function&& f);
 
@@ -65,24 +65,24 @@ class OrderSearch {
   double best_makespan_ = 0;
 
   static constexpr JobId none = 0xffffffffU;
-  // By JobId:
+  // Vectors with one entry a job:
   std::vector<double> duration_;
   std::vector<JobId> pred_;  // the job whose result it needs, or none
-  std::vector<double> lag_;  // of that result
+  std::vector<double> lag_;  // transfer time of this result
   std::vector<std::array<JobId, 2>> succ_;
   std::vector<int> worker_;
-  std::vector<double> memory_;  // change
+  std::vector<double> memory_;  // change of the worker's memory
   std::vector<std::uint32_t> position_;
-  std::vector<double> head_;  // earliest start
-  std::vector<double> tail_;  // longest way from its start to the end
-  std::vector<std::uint8_t> waiting_;
+  std::vector<double> head_;           // earliest start
+  std::vector<double> tail_;           // longest path from its start to the end of the schedule
+  std::vector<std::uint8_t> waiting_;  // number of jobs that it still waits for
 
   std::vector<JobId> topological_;
   std::vector<JobId> ready_;
   std::vector<Move> moves_;
   std::vector<JobId> moved_;
   std::vector<double> moved_heads_;
-  std::unordered_map<std::uint64_t, long> tabu_;  // pair -> until
+  std::unordered_map<std::uint64_t, long> tabu_;  // pair of jobs -> step until which their order is forbidden
 };
 
 }  // namespace starpipe::plan::detail

@@ -49,7 +49,7 @@ bool PatternScheduler::make_lists() {
   return true;
 }
 
-const PatternRun& PatternScheduler::run(const Pattern& pattern, bool with_orders) {
+const PatternRun& PatternScheduler::run(const ShiftPattern& pattern, bool with_orders) {
   pattern_ = &pattern;
   result_.feasible = false;
   result_.orders.clear();
@@ -99,7 +99,7 @@ PatternScheduler::Choice PatternScheduler::choose(int w, double now, JobId& chos
   while (worker.next < worker.list.size() && started_[worker.list[worker.next]]) ++worker.next;
 
   int backlog = 0;
-  int weights_stage = -1;  // of the oldest W
+  int weights_stage = -1;  // stage of the oldest W
   for (const int s : instance_.stages_of[index(w)]) {
     const int waiting = count_[1][index(s)] - count_[2][index(s)];
     backlog += waiting;
@@ -134,7 +134,7 @@ PatternScheduler::Choice PatternScheduler::choose(int w, double now, JobId& chos
 
 bool PatternScheduler::early(int w, double now, double gap, JobId& chosen) {
   const Worker& worker = workers_[index(w)];
-  double releasable = 0;  // by the W that could run before
+  double releasable = 0;  // memory that the waiting W would free
   for (const int s : instance_.stages_of[index(w)]) {
     releasable += (count_[1][index(s)] - count_[2][index(s)]) * instance_.stash[index(s)];
   }

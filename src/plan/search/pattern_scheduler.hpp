@@ -9,30 +9,33 @@
 
 namespace starpipe::plan::detail {
 
-/// What list scheduling made of a pattern.
+/// The schedule that list scheduling makes of a pattern.
 struct PatternRun {
-  bool feasible = false;  ///< otherwise the rest says nothing
+  bool feasible = false;  ///< if false, the other members have no meaning
   double makespan = 0;
-  double mean_end = 0;  ///< of the workers' last jobs
-  Orders orders;        ///< when asked for
+  double mean_end = 0;  ///< mean over the workers of the end of the last job
+  Orders orders;        ///< empty unless asked for
 };
 
-/// List scheduling. Each worker has a list of its F and B by due time, which must keep the memory limit if
-/// every W follows its B at once. It runs them in turn, and W in the gaps or when a F in turn needs the
-/// memory. Where the next in turn has not arrived, others go before it if the gap allows, F only if then
-/// the rest of the list still keeps the limit. O(jobs (W + C)).
+/// List scheduling. Each worker has a list of its F and B, sorted by due time. The list must keep the memory
+/// limit if every W directly follows its B. The worker runs the list in order. It runs W in gaps, and when
+/// the next F needs the memory. A gap is the time until the inputs of the next job of the list arrive. In a
+/// gap, a later job of the list may run early; an F only if the rest of the list still keeps the limit.
+/// O(jobs (W + C)).
 class PatternScheduler {
  public:
+  /// Keeps a reference to `instance`.
   explicit PatternScheduler(const Instance& instance);
-  const PatternRun& run(const Pattern& pattern, bool with_orders = false);
+  /// The result is valid until the next call.
+  const PatternRun& run(const ShiftPattern& pattern, bool with_orders = false);
 
  private:
   struct Worker {
-    std::vector<JobId> list;  // F and B in turn
-    std::size_t next = 0;     // first in the list that has not started
-    double live = 0;          // memory
+    std::vector<JobId> list;  // F and B by due time
+    std::size_t next = 0;     // first job of the list that has not started
+    double live = 0;          // memory in use
     double free_at = 0;
-    double look_at = 0;  // when to choose the next job
+    double look_at = 0;  // time at which to choose the next job
   };
   enum class Choice : std::uint8_t { job, wait, stuck };
 
@@ -45,13 +48,13 @@ class PatternScheduler {
   [[nodiscard]] double due(int pass, int stage, int microbatch) const;
 
   const Instance& instance_;
-  const Pattern* pattern_ = nullptr;
+  const ShiftPattern* pattern_ = nullptr;
   PatternRun result_;
   std::vector<Worker> workers_;
-  std::vector<double> arrival_;                   // by JobId; infinite until known
-  std::vector<bool> started_;                     // by JobId
-  std::array<std::vector<int>, 3> count_;         // started, by pass and stage
-  std::vector<double> forward_at_, backward_at_;  // distance from micro-batch 0, by micro-batch
+  std::vector<double> arrival_;                   // [JobId], arrival of its inputs; infinite until known
+  std::vector<bool> started_;                     // [JobId]
+  std::array<std::vector<int>, 3> count_;         // [pass][stage], number of started jobs
+  std::vector<double> forward_at_, backward_at_;  // [micro-batch], due time relative to micro-batch 0
 };
 
 }  // namespace starpipe::plan::detail

@@ -6,11 +6,11 @@
 
 namespace starpipe::plan::detail {
 
-/// Orders without a pattern: again and again the job that can start first, give or take a random delay.
+/// Random orders: repeatedly takes the job that can start first, after a random delay for each job.
 ///
-/// They always finish within a limit that some schedule keeps: F of a stage leaves room for the later stages
-/// of its worker, and the micro-batches of a stage run in order. So the memory that the oldest unfinished
-/// micro-batch needs next is never held by younger ones. O(jobs S).
+/// Orders are always found if some schedule keeps the memory limit. F of a stage leaves room for one stash of
+/// each later stage of its worker, and a stage runs its micro-batches in order. So younger micro-batches
+/// never hold the memory that the oldest unfinished micro-batch needs next. O(jobs S).
 Orders random_orders(const Instance& instance, Random& random);
 
 }  // namespace starpipe::plan::detail

@@ -26,26 +26,26 @@ namespace {
 using detail::Instance;
 using detail::Orders;
 using detail::OrderSearch;
-using detail::Pattern;
 using detail::PatternRun;
 using detail::PatternScheduler;
+using detail::ShiftPattern;
 
-/// Searches that run at the same time, each with its own random numbers: always so many, whatever the
-/// machine has, so that the result does not depend on it.
+/// Number of chains: searches that run at the same time, each with its own random numbers. The number is
+/// fixed so that the result does not depend on the machine.
 constexpr int chains = 2;
-/// What a chain does per second of work, in jobs that list scheduling places; cores of 2020 do about twice
-/// that.
+/// Jobs that list scheduling places in a second of work of one chain. Cores of 2020 place about twice as
+/// many.
 constexpr double jobs_per_second = 7e6;
 constexpr int most_chunks = 4;  // considered when none are given
 
-/// Shared by the chains.
+/// The time limit, shared by the chains.
 class Clock {
  public:
   explicit Clock(double budget) : budget_(budget), start_(std::chrono::steady_clock::now()) {}
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
-  /// Whether the budget is spent; once true, it stays so.
+  /// Whether the budget is spent. Once true, it stays true.
   bool over() {
     if (!over_ && seconds() > budget_) over_ = true;
     return over_;
@@ -58,7 +58,7 @@ class Clock {
   std::atomic<bool> over_ = false;
 };
 
-/// The best so far and how far the work is, for the progress line.
+/// The best makespan so far and the share of the work that is done, for the progress line.
 class Board {
  public:
   void makespan(double value) {
@@ -80,12 +80,13 @@ class Board {
   double done_ = 0;
 };
 
+/// The best orders of a search.
 struct Found {
   double makespan = std::numeric_limits<double>::infinity();
   Orders orders;
 };
 
-/// One chain: patterns, then orders.
+/// One chain: first searches patterns, then orders.
 class ChainSearch {
  public:
   ChainSearch(const Instance& instance, double seconds, double bound, std::uint64_t seed, Clock& clock,
@@ -102,7 +103,7 @@ class ChainSearch {
     search_patterns();
     improve(scheduler_.run(best_pattern_, true).orders);
     for (const Orders& seed : seeds) improve(seed);
-    // Small problems leave work for more: around the best orders, and elsewhere.
+    // Small problems leave work: search around the best orders and from random orders in turn.
     for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
       if (k % 2 == 1) {
         improve(random_orders(instance_, random_));
@@ -117,11 +118,11 @@ class ChainSearch {
   void search_patterns() {
     const auto samples = static_cast<long>(rounds_ * 0.2);
     const auto changes = static_cast<long>(rounds_ * 0.3);
-    Pattern pattern = serial_pattern(instance_);
+    ShiftPattern pattern = serial_pattern(instance_);
     double best = std::numeric_limits<double>::infinity();
     for (long i = 0; i < samples + changes; ++i) {
       const PatternRun& run = scheduler_.run(pattern);
-      // Of equal makespans the one whose workers end earlier: a way down from a plateau.
+      // Of equal makespans, the pattern whose workers end earlier on average: a way off a plateau.
       const double value = run.makespan + 1e-4 * run.mean_end;
       if (run.feasible && value <= best) {
         best = value;
@@ -138,7 +139,7 @@ class ChainSearch {
         mutate(pattern, instance_, random_);
       }
     }
-    left_ = static_cast<long>(rounds_);  // a move costs about half of a list schedule
+    left_ = static_cast<long>(rounds_);  // a move costs about half as much as a list schedule
   }
 
   void improve(const Orders& orders, int shaken = 0) {
@@ -158,16 +159,16 @@ class ChainSearch {
   const Instance& instance_;
   PatternScheduler scheduler_;
   Random random_;
-  double rounds_;  // list schedules that the work allows
+  double rounds_;  // number of list schedules that the work allows
   double good_enough_;
   Clock& clock_;
   Board& board_;
-  Pattern best_pattern_;
+  ShiftPattern best_pattern_;
   Found best_;
-  long left_ = 0;  // moves
+  long left_ = 0;  // moves that the work still allows
 };
 
-/// Registered schedules that fit, the best ones first; those that the time allows.
+/// The orders of all registered schedules that fit, best first. Stops when the time is over.
 std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem, Clock& clock) {
   std::vector<Found> found;
   for (const ScheduleEntry& entry : schedule_entries()) {
@@ -184,7 +185,7 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
         found.push_back({OrderSearch(instance, *orders).makespan(), *orders});
         break;
       } catch (const InputError&) {
-        continue;  // it has no answer to this request
+        continue;  // the schedule does not support this request
       }
     }
   }
@@ -195,7 +196,7 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
   return orders;
 }
 
-/// One of the problems of a request.
+/// One of the problems that a request stands for.
 struct Variant {
   Layout layout;
   int chunks;
@@ -210,7 +211,7 @@ Found search_variant(const Variant& variant, double seconds, std::uint64_t seed,
   Board board;
   std::vector<std::future<Found>> running;
   for (int chain = 0; chain < chains; ++chain) {
-    // Chain c starts from its own patterns and the seed number c.
+    // Chain c starts from its own patterns and from the c-th best registered schedule.
     std::vector<Orders> own;
     if (index(chain) < seeds.size()) own.push_back(seeds[index(chain)]);
     running.push_back(std::async(std::launch::async, [&, chain, own = std::move(own)] {
@@ -231,7 +232,7 @@ Found search_variant(const Variant& variant, double seconds, std::uint64_t seed,
   return best;
 }
 
-/// A share of the model as `chunks` equal stages.
+/// The problem with each share of the model divided into `chunks` equal stages; it has no placement yet.
 SearchProblem divided(const SearchRequest& request, int chunks) {
   SearchProblem problem{
       .workers = request.workers, .microbatches = request.microbatches, .costs = request.costs};
@@ -240,7 +241,7 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
       part(values.front());
       return;
     }
-    if (values.size() != index(request.workers)) return;  // `Instance` says what is wrong
+    if (values.size() != index(request.workers)) return;  // `Instance` reports the error
     auto stages = values;
     stages.clear();
     for (const auto& value : values) {
@@ -264,7 +265,7 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
   for (int chunks = request.chunks.value_or(1); chunks <= request.chunks.value_or(most_chunks); ++chunks) {
     for (const Layout layout : {Layout::v, Layout::loop}) {
       if (request.layout && layout != *request.layout) continue;
-      // With one chunk, or one worker, both are the same.
+      // With one chunk or one worker, both layouts are the same.
       if (!request.layout && layout == Layout::loop && (chunks == 1 || request.workers == 1)) continue;
       SearchProblem problem = request.chunks ? divided(request, 1) : divided(request, chunks);
       problem.stage_workers = layout_workers(layout, request.workers, chunks);
@@ -299,7 +300,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   const Variant* chosen = nullptr;
   Found best;
   for (const Variant& variant : variants) {
-    // Nor can those that follow be better, or there is no time for them.
+    // The remaining problems have larger bounds, so they cannot be better either; or the time is over.
     if (chosen != nullptr && (variant.bound >= best.makespan * (1 - 1e-9) || clock.over())) break;
     const double share = options.work.value_or(options.budget) / static_cast<double>(variants.size());
     Found found = search_variant(variant, share, options.seed, clock, options);

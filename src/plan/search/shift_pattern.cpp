@@ -9,7 +9,7 @@
 namespace starpipe::plan::detail {
 namespace {
 
-/// Mean duration of the jobs of the busiest worker, and that worker's time for one micro-batch.
+/// The busiest worker's mean duration of a job, and its time for one micro-batch.
 struct Scale {
   double job = 1;
   double microbatch = 1;
@@ -26,12 +26,13 @@ Scale scale_of(const Instance& instance) {
   return scale.microbatch > 0 ? scale : Scale{};
 }
 
-/// First stage of the chunk after that of `s`: worker order turns or starts again there.
+/// Whether `s` is the last stage of its chunk: after it, the chain turns back or starts again at worker 0.
 bool ends_chunk(const Instance& instance, int s) { return (s + 1) % instance.workers == 0; }
 
-/// Due times along the chain: `step(pass, stage)` is the time from a pass of a stage to the next pass.
+/// Sets the due times along the chain; `step(pass, stage)` is the time from a pass of a stage to the next
+/// pass.
 template <class Step>
-void lay_chain(Pattern& pattern, const Instance& instance, Step&& step) {
+void lay_chain(ShiftPattern& pattern, const Instance& instance, Step&& step) {
   double time = 0;
   for (int s = 0; s < instance.stages; ++s) {
     pattern.forward.push_back(time);
@@ -44,9 +45,9 @@ void lay_chain(Pattern& pattern, const Instance& instance, Step&& step) {
   }
 }
 
-/// Real durations and transfers, and the same wait at each stage of a chunk.
-Pattern timed_pattern(const Instance& instance, Random& random, const Scale& scale) {
-  Pattern pattern;
+/// A pattern with the real durations and transfers, and the same wait at each stage of a chunk.
+ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale& scale) {
+  ShiftPattern pattern;
   pattern.period = scale.microbatch * random.uniform(0.9, 1.4);
   const double share = random.uniform(0, 1);
   const double most = share * share * 6 * scale.job;
@@ -71,10 +72,10 @@ Pattern timed_pattern(const Instance& instance, Random& random, const Scale& sca
   return pattern;
 }
 
-/// Passes of length one and whole distances, which may differ between the first workers and the others, as
-/// in source 004, appendix A. Mostly B mirrors F.
-Pattern grid_pattern(const Instance& instance, Random& random) {
-  Pattern pattern;
+/// A pattern with passes of length one and whole distances, as in source 004, appendix A. Distances may
+/// differ between the first workers and the others. In most patterns B mirrors F.
+ShiftPattern grid_pattern(const Instance& instance, Random& random) {
+  ShiftPattern pattern;
   const int chunks = (instance.stages + instance.workers - 1) / instance.workers;
   pattern.period = 3 * chunks;
   const int split = random.chance(0.5) ? instance.workers : random.between(1, instance.workers);
@@ -101,11 +102,53 @@ Pattern grid_pattern(const Instance& instance, Random& random) {
   return pattern;
 }
 
+/// Shifts F of `stage` and of all later stages; B of all stages as well, unless `forward_only`.
+void shift_from_forward(ShiftPattern& pattern, std::size_t stage, double shift, bool forward_only) {
+  for (std::size_t s = stage; s < pattern.forward.size(); ++s) pattern.forward[s] += shift;
+  if (forward_only) return;
+  for (double& due : pattern.backward) due += shift;
+}
+
+/// Shifts B of `stage` and of all stages whose B comes later.
+void shift_from_backward(ShiftPattern& pattern, std::size_t stage, double shift) {
+  for (std::size_t s = 0; s <= stage; ++s) pattern.backward[s] += shift;
+}
+
+/// Changes the period, or a distance within groups.
+void change_distances(ShiftPattern& pattern, Random& random) {
+  if (random.chance(0.5)) {
+    pattern.period *= random.uniform(0.97, 1.03);
+  } else {
+    (random.chance(0.5) ? pattern.forward_spacing : pattern.backward_spacing) *= random.uniform(0.8, 1.2);
+  }
+}
+
+/// Changes a rule for when workers leave the order of the due times.
+void change_rules(ShiftPattern& pattern, const Instance& instance, Random& random) {
+  switch (random.below(5)) {
+    case 0:
+      pattern.weight_gap = random.uniform(0, 1.2);
+      break;
+    case 1:
+      pattern.forward_gap = random.uniform(0, 2);
+      break;
+    case 2:
+      pattern.backward_gap = random.uniform(0, 2);
+      break;
+    case 3:
+      pattern.weight_backlog = random.chance(0.5) ? 1 << 30 : random.between(0, 2 * instance.stages);
+      break;
+    default:
+      pattern.weights_before_early = random.chance(0.5);
+      pattern.spare = random.chance(0.5) ? 0 : random.uniform(0, 1);
+  }
+}
+
 }  // namespace
 
-Pattern random_pattern(const Instance& instance, Random& random) {
+ShiftPattern random_pattern(const Instance& instance, Random& random) {
   const Scale scale = scale_of(instance);
-  Pattern pattern =
+  ShiftPattern pattern =
       random.chance(0.5) ? grid_pattern(instance, random) : timed_pattern(instance, random, scale);
   if (random.chance(0.5)) {
     const int passes = 3 * (instance.stages + instance.workers - 1) / instance.workers;
@@ -126,67 +169,41 @@ Pattern random_pattern(const Instance& instance, Random& random) {
   return pattern;
 }
 
-Pattern serial_pattern(const Instance& instance) {
-  Pattern pattern;
+ShiftPattern serial_pattern(const Instance& instance) {
+  ShiftPattern pattern;
   lay_chain(pattern, instance, [](int, int) { return 1; });
   pattern.period = 3 * instance.stages;
   return pattern;
 }
 
-void mutate(Pattern& pattern, const Instance& instance, Random& random) {
+void mutate(ShiftPattern& pattern, const Instance& instance, Random& random) {
   const int passes = 3 * (instance.stages + instance.workers - 1) / instance.workers;
-  const auto stages = index(instance.stages);
   for (int changes = random.between(1, 3); changes > 0; --changes) {
     const double size = 3 * pattern.period / passes * std::pow(10, random.uniform(-2, 0.7));
     const double shift = random.uniform(-size, size);
-    const auto stage = static_cast<std::ptrdiff_t>(random.below(stages));
+    const std::size_t stage = random.below(index(instance.stages));
     switch (random.below(10)) {
       case 0:
       case 1:
-        pattern.forward[index(static_cast<int>(stage))] += shift;
+        pattern.forward[stage] += shift;
         break;
       case 2:
       case 3:
-        pattern.backward[index(static_cast<int>(stage))] += shift;
+        pattern.backward[stage] += shift;
         break;
       case 4:
       case 5:
-        std::for_each(pattern.forward.begin() + stage, pattern.forward.end(),
-                      [&](double& due) { due += shift; });
-        if (random.chance(0.5)) break;
-        for (double& due : pattern.backward) due += shift;
+        shift_from_forward(pattern, stage, shift, random.chance(0.5));
         break;
       case 6:
       case 7:
-        std::for_each(pattern.backward.begin(), pattern.backward.begin() + stage + 1,
-                      [&](double& due) { due += shift; });
+        shift_from_backward(pattern, stage, shift);
         break;
       case 8:
-        if (random.chance(0.5)) {
-          pattern.period *= random.uniform(0.97, 1.03);
-        } else {
-          (random.chance(0.5) ? pattern.forward_spacing : pattern.backward_spacing) *=
-              random.uniform(0.8, 1.2);
-        }
+        change_distances(pattern, random);
         break;
       default:
-        switch (random.below(5)) {
-          case 0:
-            pattern.weight_gap = random.uniform(0, 1.2);
-            break;
-          case 1:
-            pattern.forward_gap = random.uniform(0, 2);
-            break;
-          case 2:
-            pattern.backward_gap = random.uniform(0, 2);
-            break;
-          case 3:
-            pattern.weight_backlog = random.chance(0.5) ? 1 << 30 : random.between(0, 2 * instance.stages);
-            break;
-          default:
-            pattern.weights_before_early = random.chance(0.5);
-            pattern.spare = random.chance(0.5) ? 0 : random.uniform(0, 1);
-        }
+        change_rules(pattern, instance, random);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/layout.hpp"
@@ -46,7 +47,7 @@ std::vector<int> owners(const Partition& partition, std::size_t units) {
   std::vector<int> owner;
   std::size_t stage = 0;
   for (std::size_t l = 0; l < units; ++l) {
-    if (stage < partition.cuts.size() && static_cast<std::size_t>(partition.cuts[stage]) == l) ++stage;
+    if (stage < partition.cuts.size() && index(partition.cuts[stage]) == l) ++stage;
     owner.push_back(partition.stage_workers[stage]);
   }
   return owner;
@@ -60,22 +61,22 @@ struct Value {
 /// The definition, written down once more: by units, with nothing added up before.
 Value by_definition(const PartitionRequest& request, const std::vector<int>& cuts,
                     const std::vector<int>& stage_workers) {
-  std::vector<double> load(static_cast<std::size_t>(request.workers), 0);
+  std::vector<double> load(index(request.workers), 0);
   std::vector<double> memory = load;
   const std::size_t stages = stage_workers.size();
   std::size_t stage = 0;
   for (std::size_t l = 0; l < request.units.size(); ++l) {
     const UnitCosts& unit = request.units[l];
-    if (stage < cuts.size() && static_cast<std::size_t>(cuts[stage]) == l) {
-      const auto from = static_cast<std::size_t>(stage_workers[stage++]);
-      const auto to = static_cast<std::size_t>(stage_workers[stage]);
+    if (stage < cuts.size() && index(cuts[stage]) == l) {
+      const auto from = index(stage_workers[stage++]);
+      const auto to = index(stage_workers[stage]);
       const StageSizes& sent = request.units[l - 1].sizes;
       if (from != to) {
         load[to] += request.alpha + request.beta * static_cast<double>(sent.activation);
         load[from] += request.alpha + request.beta * static_cast<double>(sent.gradient);
       }
     }
-    const auto w = static_cast<std::size_t>(stage_workers[stage]);
+    const auto w = index(stage_workers[stage]);
     const std::size_t following = std::min(stages - 1 - stage, request.stashes.size() - 1);
     const Durations& time = unit.on(request.kinds.empty() ? 0 : request.kinds[w]);
     load[w] += time.F + time.B + time.W;
@@ -124,7 +125,7 @@ Best brute_force(const PartitionRequest& request) {
                    [&](const std::vector<int>& cuts) { consider(cuts, workers); });
     }
   } else {
-    std::vector<int> owner(static_cast<std::size_t>(units), 0);
+    std::vector<int> owner(index(units), 0);
     for (bool more = true; more;) {
       std::vector<int> cuts;
       std::vector<int> workers = {owner[0]};
@@ -278,7 +279,7 @@ TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
 // Units that a CPU needs k times as long for as a GPU: the GPU gets k times as many.
 TEST(Partition, AFasterWorkerGetsAsMuchMore) {
   for (const int k : {2, 3, 7}) {
-    PartitionRequest request = chain(std::vector<double>(static_cast<std::size_t>(2 * (k + 1)), k), 2);
+    PartitionRequest request = chain(std::vector<double>(index(2 * (k + 1)), k), 2);
     for (UnitCosts& unit : request.units) unit.others = {{.F = 0.25, .B = 0.25, .W = 0.5}};
     for (const bool gpu_first : {true, false}) {
       request.kinds = gpu_first ? std::vector{1, 0} : std::vector{0, 1};
@@ -360,7 +361,7 @@ TEST(Partition, ContiguousMayTakeAlmostTwiceAsLong) {
       for (const double time : {k + 0.0, part, k - 1.0, part}) times.push_back(time);
     }
     times.push_back(k);
-    times.insert(times.end(), static_cast<std::size_t>((k - 2) * (2 * k + 1) + 1), part);
+    times.insert(times.end(), index((k - 2) * (2 * k + 1) + 1), part);
     times.push_back(1);
     const PartitionRequest request = chain(times, 2 * k + 1);
     const Partition best = partition(general(request));
@@ -387,7 +388,7 @@ TEST(Partition, SomeFitOnlyWhenNotContiguous) {
     ADD_FAILURE();
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("limit of 4 bytes is too small for every partition"));
-    EXPECT_THAT(error.what(), EndsWith("fits is 6"));
+    EXPECT_THAT(error.what(), EndsWith("works is 6"));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -399,7 +400,7 @@ TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
     const Timeline timeline = simulate(schedule, with);
     EXPECT_DOUBLE_EQ(timeline.makespan, (12 + W - 1) * (2 + 2 + 3 + 1));
     for (int w = 0; w < W; ++w) {
-      const auto worker = static_cast<std::size_t>(w);
+      const auto worker = index(w);
       EXPECT_EQ(timeline.peak_activations[worker], 1);
       // W - s inputs of 10 bytes, none for the data of stage 0, and one stash.
       const auto inputs = static_cast<std::uint64_t>(w == 0 ? 0 : 10 * (W - w));

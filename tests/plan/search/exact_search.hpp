@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/search/lower_bound.hpp"
 
 namespace starpipe::plan::exact {
@@ -23,7 +24,7 @@ class BranchAndBound {
       : problem_(problem),
         stages_(static_cast<int>(problem.stage_workers.size())),
         most_states_(most_states),
-        tail_(static_cast<std::size_t>(stages_) * 3) {
+        tail_(index(stages_) * 3) {
     for (int s = 0; s < stages_; ++s) {
       tail(2, s) = time(2, s);
       const double next = s > 0 ? lag(s - 1) + tail(1, s - 1) : 0;
@@ -38,11 +39,10 @@ class BranchAndBound {
   double run(double upper) {
     best_ = upper;
     State state;
-    state.done.assign(static_cast<std::size_t>(stages_) * 3, 0);
-    state.free_at.assign(static_cast<std::size_t>(problem_.workers), 0);
-    state.live.assign(static_cast<std::size_t>(problem_.workers), 0);
-    state.end.assign(static_cast<std::size_t>(stages_) * 3 * static_cast<std::size_t>(problem_.microbatches),
-                     0);
+    state.done.assign(index(stages_) * 3, 0);
+    state.free_at.assign(index(problem_.workers), 0);
+    state.live.assign(index(problem_.workers), 0);
+    state.end.assign(index(stages_) * 3 * index(problem_.microbatches), 0);
     visit(state);
     return best_;
   }
@@ -64,18 +64,18 @@ class BranchAndBound {
   [[nodiscard]] double lag(int s) const {  // from s to s + 1 and back
     return worker(s) == worker(s + 1) ? 0 : problem_.costs.alpha;
   }
-  [[nodiscard]] int worker(int s) const { return problem_.stage_workers[static_cast<std::size_t>(s)]; }
+  [[nodiscard]] int worker(int s) const { return problem_.stage_workers[index(s)]; }
   [[nodiscard]] double size(int s) const {
-    return problem_.stash.size() == 1 ? problem_.stash[0] : problem_.stash[static_cast<std::size_t>(s)];
+    return problem_.stash.size() == 1 ? problem_.stash[0] : problem_.stash[index(s)];
   }
-  double& tail(int pass, int s) { return tail_[static_cast<std::size_t>(s * 3 + pass)]; }
+  double& tail(int pass, int s) { return tail_[index(s * 3 + pass)]; }
   [[nodiscard]] std::size_t job(int pass, int s, int b) const {
-    return static_cast<std::size_t>((s * 3 + pass) * problem_.microbatches + b);
+    return index((s * 3 + pass) * problem_.microbatches + b);
   }
 
   /// When the data of the next job of a stage and pass are there; infinite if nobody has started on them.
   [[nodiscard]] double arrival(const State& state, int pass, int s) const {
-    const int b = state.done[static_cast<std::size_t>(s * 3 + pass)];
+    const int b = state.done[index(s * 3 + pass)];
     int from_pass = pass;
     int from = s;
     if (pass == 0) from = s - 1;
@@ -83,8 +83,7 @@ class BranchAndBound {
     if (pass == 1 && s + 1 < stages_) from = s + 1;
     if (pass == 2) from_pass = 1;
     if (from < 0) return 0;
-    if (state.done[static_cast<std::size_t>(from * 3 + from_pass)] <= b)
-      return std::numeric_limits<double>::infinity();
+    if (state.done[index(from * 3 + from_pass)] <= b) return std::numeric_limits<double>::infinity();
     return state.end[job(from_pass, from, b)] + (from == s ? 0 : lag(std::min(from, s)));
   }
 
@@ -96,10 +95,10 @@ class BranchAndBound {
       for (int s = 0; s < stages_; ++s) {
         if (worker(s) != w) continue;
         for (int pass = 0; pass < 3; ++pass) {
-          const int left = problem_.microbatches - state.done[static_cast<std::size_t>(s * 3 + pass)];
+          const int left = problem_.microbatches - state.done[index(s * 3 + pass)];
           if (left == 0) continue;
           rest += left * time(pass, s);
-          const double at = std::max(state.free_at[static_cast<std::size_t>(w)], arrival(state, pass, s));
+          const double at = std::max(state.free_at[index(w)], arrival(state, pass, s));
           if (std::isinf(at)) continue;
           // The last of them can start no earlier than after the others, and its chain follows.
           most = std::max(most, at + (left - 1) * time(pass, s) + tail(pass, s));
@@ -107,8 +106,7 @@ class BranchAndBound {
         }
       }
       // What waits for others arrives later than something of this worker or another one that has arrived.
-      if (rest > 0)
-        most = std::max(most, std::max(state.free_at[static_cast<std::size_t>(w)], state.now) + rest);
+      if (rest > 0) most = std::max(most, std::max(state.free_at[index(w)], state.now) + rest);
     }
     return most;
   }
@@ -119,13 +117,10 @@ class BranchAndBound {
     for (int s = 0; s < stages_; ++s) {
       for (int pass = 0; pass < 2; ++pass) {
         // Results that some job has yet to use: all since the slowest user.
-        const auto produced = state.done[static_cast<std::size_t>(s * 3 + pass)];
-        int used = state.done[static_cast<std::size_t>(s * 3 + 2)];
-        if (pass == 0)
-          used = s + 1 < stages_ ? state.done[static_cast<std::size_t>((s + 1) * 3)]
-                                 : state.done[static_cast<std::size_t>(s * 3 + 1)];
-        if (pass == 1 && s > 0)
-          used = std::min<int>(used, state.done[static_cast<std::size_t>((s - 1) * 3 + 1)]);
+        const auto produced = state.done[index(s * 3 + pass)];
+        int used = state.done[index(s * 3 + 2)];
+        if (pass == 0) used = s + 1 < stages_ ? state.done[index((s + 1) * 3)] : state.done[index(s * 3 + 1)];
+        if (pass == 1 && s > 0) used = std::min<int>(used, state.done[index((s - 1) * 3 + 1)]);
         for (int b = used; b < produced; ++b)
           times.push_back(std::max(state.now, state.end[job(pass, s, b)]));
       }
@@ -154,9 +149,9 @@ class BranchAndBound {
     std::vector<Next> next;
     bool finished = true;
     for (int s = 0; s < stages_; ++s) {
-      const auto w = static_cast<std::size_t>(worker(s));
+      const auto w = index(worker(s));
       for (int pass = 0; pass < 3; ++pass) {
-        if (state.done[static_cast<std::size_t>(s * 3 + pass)] == problem_.microbatches) continue;
+        if (state.done[index(s * 3 + pass)] == problem_.microbatches) continue;
         finished = false;
         const double start = std::max(state.free_at[w], arrival(state, pass, s));
         if (std::isinf(start) || start < state.now - 1e-12) continue;
@@ -171,8 +166,8 @@ class BranchAndBound {
     std::ranges::sort(next, {}, [](const Next& n) { return std::pair(n.start, -n.pass); });
     for (const Next& n : next) {
       State after = state;
-      const auto w = static_cast<std::size_t>(worker(n.stage));
-      auto& done = after.done[static_cast<std::size_t>(n.stage * 3 + n.pass)];
+      const auto w = index(worker(n.stage));
+      auto& done = after.done[index(n.stage * 3 + n.pass)];
       const double end = n.start + time(n.pass, n.stage);
       after.end[job(n.pass, n.stage, done)] = end;
       ++done;

@@ -10,56 +10,56 @@
 
 namespace starpipe::plan {
 
-/// Which workers may have which units.
+/// The assignments of units to workers that are allowed.
 enum class Allocation : std::uint8_t {
-  contiguous,  ///< at most one stage a worker, in their order: stage s on worker s, where all are alike
-  placed,      ///< exactly the stages of `stage_workers`, each of one unit at least
-  general,     ///< any worker any units; neighbours on one worker are a stage
+  contiguous,  ///< at most one stage a worker, in order; stage s on worker s if all workers are of one kind
+  placed,      ///< exactly the stages of `stage_workers`, with at least one unit each
+  general,     ///< any worker may have any units; neighbouring units on one worker are one stage
 };
 
-/// A chain of units to cut into stages, and the workers that shall run them.
+/// A chain of units to cut into stages, and the workers that the stages are for.
 ///
-/// The load of a worker is its time for one micro-batch: F + B + W of its units, and alpha + beta * bytes
-/// for each activation and gradient that it receives from another worker (what `simulate` gives as its busy
-/// time and waits for transfers that do not overlap compute). No schedule has a period below the largest
-/// load, the bottleneck (source 002, section 4).
+/// The load of a worker is its time for one micro-batch: F + B + W of its units, plus alpha + beta * bytes
+/// for each activation and gradient that it receives from another worker. `simulate` reports the same sum as
+/// busy time and transfer waits if transfers do not overlap compute. The bottleneck is the largest load; no
+/// schedule has a shorter period (source 002, section 4).
 ///
-/// The memory of a worker is that of its stages: (2 + optimizer_states) * weights for the weights, their
-/// gradient and the optimizer's state, and as many stashes as the schedule holds there at once.
+/// The memory of a worker is the sum over its stages: (2 + optimizer_states) * weights for the weights, their
+/// gradient and the optimizer's state, plus the stashes that the schedule holds there at once.
 struct PartitionRequest {
   std::vector<UnitCosts> units = {};
   int workers = 1;
-  /// By worker: the kind of its device, by which UnitCosts gives its times. Empty: all are of kind 0.
+  /// The kind of each worker's device, see UnitCosts::on. Empty: all are of kind 0.
   std::vector<int> kinds = {};
   Allocation allocation = Allocation::contiguous;
   /// Worker of each stage along the chain, for `placed`.
   std::vector<int> stage_workers = {};
-  /// Most stages of a `general` allocation.
+  /// Largest number of stages of a `general` allocation.
   std::optional<int> most_stages = {};
-  double alpha = 0;
-  double beta = 0;
+  double alpha = 0;  ///< time of a transfer
+  double beta = 0;   ///< additional time of a transfer per byte
   /// Bytes that a worker may hold.
   double memory_limit = std::numeric_limits<double>::infinity();
-  /// Sizes of the weights that the optimizer keeps: 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD.
+  /// Optimizer state, in multiples of the weights: 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD.
   double optimizer_states = 2;
-  /// Stashes that a stage holds, by the number of stages that follow it, the last entry for all further ones
-  /// (see `stashes_held`).
+  /// stashes[f]: number of stashes that a stage holds if f stages follow it; the last entry is valid for
+  /// larger f as well (see `stashes_held`).
   std::vector<int> stashes = {1};
-  /// Steps after which branch and bound gives up to prove its best to be optimal.
+  /// Steps after which branch and bound stops, even if its best partition is not proven optimal yet.
   std::int64_t steps = 4'000'000;
 };
 
-/// What a worker has to do for one micro-batch, and to hold.
+/// Time that a worker needs for one micro-batch, and memory that it holds.
 struct WorkerLoad {
   double time = 0;       ///< F + B + W of its units
-  double transfers = 0;  ///< of what it receives
+  double transfers = 0;  ///< time of the activations and gradients that it receives
   double memory = 0;     ///< bytes
   [[nodiscard]] double load() const { return time + transfers; }
 };
 
 /// Stages and their workers.
 struct Partition {
-  std::vector<int> cuts;           ///< first unit of each stage but the first
+  std::vector<int> cuts;           ///< first unit of stages 1, 2, ...
   std::vector<int> stage_workers;  ///< worker of each stage
   std::vector<WorkerLoad> loads;   ///< by worker
   double bottleneck = 0;           ///< the largest load
@@ -70,20 +70,20 @@ struct Partition {
 
 /// The partition with the smallest bottleneck within the memory limit.
 ///
-/// With one stage a worker: dynamic programming, always optimal, and among the optima the one with the
-/// smallest sum of squared loads; O(S n^2) for n units, and O(S^2 n^2) where workers are of several kinds
-/// and memory is limited: then any of them may be left out. Several stages a worker, or a general allocation,
-/// are NP-complete (source 002, section 4): local search from the contiguous optimum and a greedy one, then
-/// branch and bound, which proves the best to be optimal unless it runs out of `steps`.
+/// With one stage a worker, dynamic programming finds an optimum: the one with the smallest sum of squared
+/// loads. O(S n^2) for n units and S stages; O(S^2 n^2) if workers are of several kinds and memory is
+/// limited, because any worker may then be left out. With several stages a worker or a general allocation the
+/// problem is NP-complete (source 002, section 4). Local search improves the contiguous optimum and a greedy
+/// partition; branch and bound then proves the best partition optimal, unless it runs out of `steps`.
 /// docs/partition.md has the recurrences. Deterministic.
 ///
 /// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, a
-/// worker that does not exist, and a memory limit that no partition was found for, with the least that one
-/// needs.
+/// worker that does not exist, and a memory limit that no found partition keeps; the message then has the
+/// smallest limit that a found partition keeps.
 Partition partition(const PartitionRequest& request);
 
-/// What given stages cost; `lower_bound` is that of any cuts for the same workers: the mean load and the
-/// longest unit. Throws InputError as `partition` does, but for a limit that is passed.
+/// Loads and bottleneck of given stages. `lower_bound` holds for any cuts with the same `stage_workers`: the
+/// mean load and the longest unit. Throws InputError as `partition` does, except for memory above the limit.
 Partition evaluate_partition(const PartitionRequest& request, std::vector<int> cuts,
                              std::vector<int> stage_workers);
 

@@ -8,12 +8,13 @@
 
 namespace starpipe::plan {
 
-/// `PartitionRequest::stashes` of a schedule: the most stashes of each stage at once, in a run with unit
-/// costs. 1F1B has 1, 2, ... up to its number of micro-batches. Exact for ordered schedules, whatever the
-/// costs. Throws InputError when the schedule cannot finish. O(jobs log jobs).
+/// `PartitionRequest::stashes` of a schedule: the peak number of stashes of each stage, from the last stage
+/// to the first, in a run in which F, B and W all take 1. For 1F1B this is 1, 2, ... up to its number of
+/// micro-batches. With one stage a worker it is exact for ordered schedules under any costs. Throws
+/// InputError when the schedule cannot finish. O(jobs log jobs).
 std::vector<int> stashes_held(const Schedule& schedule);
 
-/// The worker that computes each stage, when it is one for all jobs of the stage.
+/// The worker that computes each stage; nothing if several workers compute some stage.
 std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule);
 
 }  // namespace starpipe::plan

@@ -11,35 +11,34 @@
 
 namespace starpipe::plan {
 
-/// What one micro-batch costs in a unit of a chain, or in units that are never separated.
+/// Costs of one micro-batch in one unit of a chain: layers that are never separated.
 struct UnitCosts {
   std::string name = {};
-  Durations time = {.F = 0, .B = 0, .W = 0};
+  Durations time = {.F = 0, .B = 0, .W = 0};  ///< on devices of kind 0
   StageSizes sizes = {};
-  /// On further kinds of devices, 1, 2, ...; `time` is that of kind 0.
-  std::vector<Durations> others = {};
+  std::vector<Durations> others = {};  ///< on devices of kinds 1, 2, ...
 
-  [[nodiscard]] const Durations& on(int kind) const {
-    return kind == 0 ? time : others[static_cast<std::size_t>(kind) - 1];
-  }
+  [[nodiscard]] const Durations& on(int kind) const { return kind == 0 ? time : others[index(kind - 1)]; }
 };
 
-/// Units, and whose times they have.
+/// The units of a chain, and the devices that their times were measured on.
 struct Profile {
-  /// Kinds of devices ("cpu", "cuda"): `UnitCosts::on(i)` is of devices[i]. Empty: of one that has no name.
+  /// Kinds of devices ("cpu", "cuda"): `UnitCosts::on(i)` is the time on devices[i]. Empty: one kind without
+  /// a name.
   std::vector<std::string> devices = {};
   std::vector<UnitCosts> units = {};
 
-  /// By worker, for PartitionRequest::kinds, `wanted` being the device of each, or of all. Times without a
-  /// name are anybody's, but not of two kinds. Throws InputError for a device that has no times.
+  /// The kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each worker,
+  /// or one device for all. If the profile's kind has no name, any device will do, but the same for all
+  /// workers. Throws InputError for a device that has no times.
   [[nodiscard]] std::vector<int> kinds_of(std::span<const std::string> wanted, int workers) const;
 };
 
-/// Cuts into `stages` stages of as equal a number of units as possible, the naive partition of source 001.
+/// Cuts into `stages` stages with numbers of units as equal as possible: the naive partition of source 001.
 std::vector<int> equal_cuts(int units, int stages);
 
-/// Costs of the stages, for `simulate`: sums over their units, and the output of the last one. `kinds`: of
-/// the device of each stage; empty: all 0.
+/// Costs of the stages, for `simulate`: times and sizes are summed over a stage's units, activation and
+/// gradient are those of its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
                   std::span<const int> kinds = {});
 

@@ -7,9 +7,10 @@
 
 namespace starpipe::plan {
 
-/// A pattern without idle time on the busiest worker for any allocation: stage s on worker `workers[s]`,
-/// contiguous or not. Memory is no concern (002, theorem 1: there always is such a choice of shifts). Throws
-/// InputError for a chain that takes no time, a time that is negative or not finite, or a worker below 0.
+/// A pattern in which the busiest worker never idles, for stage s on worker `workers[s]`, contiguous or not.
+/// Memory is not limited; such shifts always exist (002, theorem 1). Throws InputError for a chain that takes
+/// no time, a time that is negative or not finite, a number of workers that is not the number of stages, or a
+/// worker below 0.
 PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers);
 
 }  // namespace starpipe::plan

@@ -7,16 +7,16 @@
 
 namespace starpipe::plan {
 
-/// How a chain of W * C stages lies on W workers, C of them (its chunks) on each.
+/// Placement of a chain of W * C stages on W workers. Each worker has C stages, its chunks.
 enum class Layout : std::uint8_t {
   loop,  ///< stage s on worker s mod W
-  v,     ///< there and back: every second chunk runs from the last worker to the first
+  v,     ///< every second chunk of W stages runs from the last worker to the first
 };
 
 std::string_view to_string(Layout layout);
-/// The inverse. Throws InputError for a word that is no layout.
+/// The inverse of `to_string`. Throws InputError for an unknown word.
 Layout parse_layout(std::string_view word);
-/// Worker of each of `workers` * `chunks` stages.
+/// The worker of each of the `workers` * `chunks` stages.
 std::vector<int> layout_workers(Layout layout, int workers, int chunks);
 
 }  // namespace starpipe::plan

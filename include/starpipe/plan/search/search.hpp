@@ -14,32 +14,34 @@
 
 namespace starpipe::plan {
 
-/// What to search over: one problem when chunks and layout are given, else several.
+/// The problems to search over: a single problem if chunks and layout are given, else one for each
+/// combination.
 struct SearchRequest {
   int workers = 1;
   int microbatches = 1;
-  /// C. Absent: 1 to 4, and `costs` and `stash` are then those of a share of the model, 1/W of it each,
-  /// that C stages divide equally.
+  /// C. If absent, the search tries 1 to 4; `costs` and `stash` then belong to shares of the model, 1/W each,
+  /// and each share is divided into C equal stages.
   std::optional<int> chunks = {};
-  /// Absent: both.
+  /// If absent, the search tries both.
   std::optional<Layout> layout = {};
   Costs costs = {};
   std::vector<double> stash = {1};
   double memory_limit = std::numeric_limits<double>::infinity();
 };
 
+/// State of a running search.
 struct SearchProgress {
   double seconds = 0;      ///< since the start
   double done = 0;         ///< share of the work, 0 to 1
   double makespan = 0;     ///< of the best schedule so far
-  double lower_bound = 0;  ///< of what is being searched
+  double lower_bound = 0;  ///< of the problem that is being searched
 };
 
 struct SearchOptions {
-  /// Seconds after which the search ends, whatever it has.
+  /// Seconds after which the search ends with the best schedule so far.
   double budget = 10;
-  /// How much it does, in seconds of a slow core, so that the result does not depend on the clock; the budget
-  /// when absent. Two cores of 2020 do in a second what is counted as two.
+  /// Amount of work in seconds of a slow core, so that the result does not depend on the clock; if absent,
+  /// the budget. Two cores of 2020 do two seconds of work in one second.
   std::optional<double> work = {};
   std::uint64_t seed = 1;
   /// Called from time to time, from the thread that called `search`.
@@ -56,20 +58,20 @@ struct SearchResult {
   std::vector<double> peak_memory;  ///< by worker, in the same unit
   /// No schedule of any problem that was considered has a smaller makespan.
   double lower_bound;
-  bool complete;  ///< false when the budget ended the search: another run may find another schedule
+  bool complete;  ///< false if the budget ended the search: another run may then find another schedule
 };
 
-/// The schedule with the smallest makespan that it finds within the memory limit.
+/// Searches for the schedule with the smallest makespan within the memory limit.
 ///
-/// Every registered schedule that fits is a start, and so are patterns: a due time for each pass of each
-/// stage that is repeated for each micro-batch (source 004, section 2, in real durations), which list
-/// scheduling turns into an order that knows durations, transfers and memory; the patterns are improved by
-/// random changes, and the orders by tabu search on the critical path (Nowicki and Smutnicki, 1996).
-/// Deterministic for one amount of work and one seed if the result is `complete`.
+/// The search starts from every registered schedule that fits and from patterns. A pattern is a due time for
+/// each pass of each stage, repeated for each micro-batch (source 004, section 2, in real durations). List
+/// scheduling turns a pattern into an order that respects durations, transfers and memory. Random changes
+/// improve the patterns; tabu search on the critical path improves the orders (Nowicki and Smutnicki, 1996).
+/// A `complete` result depends on the amount of work and the seed alone.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
-/// transfers that do not overlap compute, and a memory limit that no schedule can keep, with the least
-/// that some can.
+/// transfers that do not overlap compute, and a memory limit that no schedule can keep; the message then has
+/// the smallest limit that works.
 SearchResult search(const SearchRequest& request, const SearchOptions& options = {});
 
 }  // namespace starpipe::plan

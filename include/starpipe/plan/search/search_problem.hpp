@@ -8,17 +8,17 @@
 
 namespace starpipe::plan {
 
-/// One placement to find an order for: a chain of stages, each on one worker, the backward pass split.
+/// A chain of stages, each placed on one worker, to find an order for. The backward pass is split.
 struct SearchProblem {
   int workers = 1;
   int microbatches = 1;
-  /// Worker of each stage. Every worker has one at least.
+  /// Worker of each stage. Every worker has at least one stage.
   std::vector<int> stage_workers = {0};
-  /// Durations of each stage, and what transfers cost. Transfers overlap compute.
+  /// Durations of each stage and costs of transfers. Transfers overlap compute.
   Costs costs = {};
-  /// What one stash of each stage takes, or a single entry for all, in the unit of the limit.
+  /// Memory of one stash of each stage, or one entry for all stages, in the unit of the limit.
   std::vector<double> stash = {1};
-  /// Most that the stashes on one worker may take together.
+  /// Largest memory of all stashes on one worker.
   double memory_limit = std::numeric_limits<double>::infinity();
 };
 
