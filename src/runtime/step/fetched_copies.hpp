@@ -14,18 +14,18 @@
 
 namespace starpipe::runtime {
 
-/// Copies of data that last over the steps, on GPUs of this rank: each datum belongs to another worker of the
-/// rank, with another memory node. (Copies of other ranks' data and of temporaries are invalidated after
-/// their last reader on the rank.) Thread-safe.
+/// Counts the readers of copies on the GPUs of this rank: copies of data that last over the steps and that a
+/// worker with another memory node of the same rank owns. (The engine itself drops copies of other ranks'
+/// data and of temporaries after their last reader on the rank.) Thread-safe.
 class FetchedCopies {
  public:
-  static constexpr int main_memory = 0;
+  static constexpr int main_memory = 0;  ///< StarPU's memory node of the host's memory
 
-  /// `nodes`: StarPU's memory node of each logical worker, -1 for those of other ranks. The graph must
-  /// outlive it.
+  /// `nodes`: StarPU's memory node of each logical worker, -1 for workers of other ranks. The graph must
+  /// outlive this object.
   FetchedCopies(const TaskGraph& graph, std::span<const int> nodes);
 
-  /// Before each step.
+  /// Call it before each step.
   void reset();
 
   /// Call it when `task` has ended on its worker. Returns the data whose copies on that worker's node no
@@ -33,16 +33,16 @@ class FetchedCopies {
   [[nodiscard]] std::vector<std::size_t> unread_after(const Task& task);
 
  private:
-  using Copy = std::pair<std::size_t, int>;  // of a datum, on a memory node
+  using Copy = std::pair<std::size_t, int>;  // datum, memory node
 
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
   [[nodiscard]] bool is_fetched(const DataAccess& access, int worker) const;
 
   const TaskGraph& graph_;
   std::vector<int> nodes_;
-  std::map<Copy, int> readers_;  // tasks of a step that read it
+  std::map<Copy, int> readers_;  // number of tasks of a step that read the copy
   std::mutex mutex_;
-  std::map<Copy, int> left_;  // of them, the tasks that have not ended
+  std::map<Copy, int> left_;  // number of these tasks that have not ended
 };
 
 }  // namespace starpipe::runtime

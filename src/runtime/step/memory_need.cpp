@@ -43,7 +43,7 @@ Part part_of(DataKind kind) {
 
 std::uint64_t bytes_of(const Datum& datum) { return std::uint64_t{datum.size} * sizeof(float); }
 
-/// The memory that one worker holds over time.
+/// The memory that one device holds over time.
 class Holdings {
  public:
   void add(Part part, std::uint64_t bytes, double from, double to) {
@@ -54,7 +54,7 @@ class Holdings {
         {to, from < to ? Turn::end : Turn::end_of_instant, part, -static_cast<std::int64_t>(bytes)});
   }
 
-  /// At the moment with the largest total.
+  /// The memory at the moment with the largest total.
   WorkerMemory peak() {
     std::ranges::sort(changes_, [](const Change& a, const Change& b) {
       return std::pair(a.time, a.turn) < std::pair(b.time, b.turn);
@@ -62,7 +62,7 @@ class Holdings {
     WorkerMemory now;
     WorkerMemory most;
     for (const Change& change : changes_) {
-      now.*change.part += static_cast<std::uint64_t>(change.bytes);  // modulo 2^64 for an end
+      now.*change.part += static_cast<std::uint64_t>(change.bytes);  // an end adds modulo 2^64
       if (change.turn == Turn::start && now.total() > most.total()) most = now;
     }
     return most;
@@ -79,7 +79,7 @@ class Holdings {
   std::vector<Change> changes_;
 };
 
-/// Gives the tasks of a step their times, in the graph's order, and each device the data that they use.
+/// Goes over the tasks of a step in the graph's order, and notes when each datum is on each device.
 class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
@@ -167,7 +167,7 @@ class Accountant {
   const TaskGraph& graph_;
   const std::vector<int>& devices_;
   std::vector<double> written_;  // by datum: when its value is ready
-  std::vector<Touch> touches_;   // of temporaries and copies
+  std::vector<Touch> touches_;   // uses of temporaries, and of copies of all other data
   std::vector<Holdings> holdings_;
 };
 

@@ -8,8 +8,8 @@
 namespace starpipe::runtime {
 namespace {
 
-// By datum, whether it is kept for backward passes. Stashes are; with recomputation, the activations that B
-// reads are too.
+// By datum, whether it is kept for backward passes: stashes, gradient stashes, and with recomputation the
+// activations that B reads.
 std::vector<bool> kept(const TaskGraph& graph) {
   std::vector<bool> result(graph.data().size());
   for (const Task& task : graph.tasks()) {
@@ -81,7 +81,6 @@ void Meter::reset() {
   }
 }
 
-// Jobs that read an activation keep it; the job that writes it does not.
 bool Meter::keeps(const DataAccess& access) const {
   return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
 }

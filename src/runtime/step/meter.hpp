@@ -23,12 +23,12 @@ struct JobRecord {
 /// The data that one worker received, and the most that it held for backward passes. Plain data.
 struct WorkerRecord {
   plan::Transfers received;
-  int peak_activations = 0;
-  std::uint64_t peak_activation_bytes = 0;
+  int peak_activations = 0;                 ///< number of stashes
+  std::uint64_t peak_activation_bytes = 0;  ///< as `plan::MemoryStep::bytes` counts them
 };
 
-/// Counts task by task as they run. Thread-safe, except `jobs` and `workers`: they are for the time between
-/// steps.
+/// Measures a step from the starts and ends of its tasks. Thread-safe, except `jobs` and `workers`, which are
+/// for the time between steps.
 class Meter {
  public:
   /// `local`: whether a logical worker belongs to this rank.
@@ -37,10 +37,10 @@ class Meter {
   /// Forgets the last step.
   void reset();
 
-  /// `task` starts on logical worker `worker`, and its data are there. Returns how many of the data the
-  /// worker had to receive.
+  /// Call it when `task` starts on logical worker `worker`, and its data are there. Returns how many of the
+  /// data the worker had to receive.
   int start(const Task& task, int worker);
-  /// The task has ended. Times in seconds of this rank's clock.
+  /// Call it when the task has ended. Times are in seconds of this rank's clock.
   void end(const Task& task, int worker, double start_time, double end_time);
 
   [[nodiscard]] const std::vector<JobRecord>& jobs() const { return jobs_; }
@@ -51,12 +51,15 @@ class Meter {
   // One worker's copy of a datum that is kept for backward passes.
   struct Copy {
     int worker;
-    int readers;       // tasks on the worker that read it
-    int readers_left;  // of them, the tasks that have not ended in this step
+    int readers;       // number of tasks on the worker that read it
+    int readers_left;  // number of these tasks that have not ended in this step
     bool held = false;
   };
 
+  // Whether a task with this access holds the worker's copy: all that access a stash, but only those that
+  // read an activation.
   [[nodiscard]] bool keeps(const DataAccess& access) const;
+  // Notes that the worker has the datum. Whether it had to receive it.
   bool receive(const DataAccess& access, int worker);
   void hold(std::size_t datum, Copy& copy);
   void release(std::size_t datum, Copy& copy);
@@ -71,7 +74,7 @@ class Meter {
   std::vector<int> live_;                  // stashes, by worker
   std::vector<std::uint64_t> live_bytes_;  // by worker
   std::vector<std::vector<int>> on_;       // by datum: workers that have it, the writer first
-  std::vector<std::vector<Copy>> copies_;  // by datum: on local workers, of data that are kept
+  std::vector<std::vector<Copy>> copies_;  // by datum, if kept for backward passes: copies on local workers
 };
 
 }  // namespace starpipe::runtime

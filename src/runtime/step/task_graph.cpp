@@ -50,7 +50,10 @@ class TaskGraph::Builder {
   }
 
  private:
-  using Key = std::tuple<DataKind, int, int, int>;  // kind, stage, micro-batch, worker or edge
+  // Identifies a datum: kind, stage, micro-batch, and where several data would be alike a fourth number. It
+  // is the owner of weights, accumulators and what the host fills, and the stage that writes a gradient; else
+  // 0.
+  using Key = std::tuple<DataKind, int, int, int>;
 
   std::size_t add(Key key, Datum datum) {
     graph_.data_.push_back(datum);
@@ -115,6 +118,7 @@ class TaskGraph::Builder {
     graph_.tasks_.push_back(std::move(task));
   }
 
+  // Data of size 0 are left out: write() does not add them, and read() does not find them.
   void write(Task& task, Key key, Datum datum) {
     if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
   }
@@ -123,7 +127,7 @@ class TaskGraph::Builder {
       task.data.push_back({at->second, Access::read});
   }
 
-  // A datum that the host fills before the step, one for each worker that reads it.
+  // Reads a datum that the host fills before the step. Each worker that reads it has its own.
   void read_from_host(Task& task, DataKind kind, int s, int b, std::size_t size) {
     const Key key = {kind, s, b, task.worker};
     const auto at = numbers_.find(key);
@@ -164,7 +168,7 @@ class TaskGraph::Builder {
     const model::Stage& st = stage(s);
     if (schedule_.recompute()) {
       read_inputs(j, task);
-      read(task, {DataKind::loss, s, b, 0});  // of the sink: makes its B wait for its F
+      read(task, {DataKind::loss, s, b, 0});  // the sink's B waits for its F
       write_stash(j, task);
     } else {
       read(task, {DataKind::stash, s, b, 0});
@@ -190,7 +194,8 @@ class TaskGraph::Builder {
   void update(int s) {
     if (stage(s).parameter_size() == 0) return;
     const auto gradient = [&](int worker) { return find({DataKind::weight_gradient, s, -1, worker}); };
-    // Accumulating tasks may share the datum; `close` does not, so that readers of the sum follow it.
+    // Accumulating tasks share the accumulator. `close` takes it for itself, so that tasks that read the sum
+    // wait for all of them.
     for (const int worker : plan::gradient_workers(schedule_, s)) {
       graph_.tasks_.push_back(
           {TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});

@@ -50,7 +50,17 @@ enum class Access : std::uint8_t {
   accumulate,  // add to it, in any order that the policy chooses, until a `close` task
 };
 
-enum class TaskKind : std::uint8_t { zero, F, B, W, BW, close, add, copy, optimize };
+enum class TaskKind : std::uint8_t {
+  zero,  // clears an accumulator
+  F,
+  B,
+  W,
+  BW,
+  close,     // takes an accumulator for itself, after all tasks that accumulate
+  add,       // a step of a reduction: adds another worker's sum to the worker's own
+  copy,      // takes over the finished sum, on a further holder
+  optimize,  // updates the weights of a holder
+};
 
 std::string_view to_string(TaskKind kind);
 /// F, B, W or BW.
@@ -70,10 +80,10 @@ struct Task {
   std::vector<DataAccess> data;
 };
 
-/// All data and tasks of a step of `schedule`. Tasks are in an order that is sequentially consistent and
-/// obeys every worker's order, as StarPU's implicit dependencies need it: accumulators are zeroed first;
-/// jobs follow in topological order; then accumulators are closed, gradients are reduced and the holders'
-/// optimizers run.
+/// All data and tasks of a step of `schedule`. The tasks would run correctly one after the other in their
+/// order, and the order keeps the order of each worker: StarPU derives implicit dependencies from it.
+/// Accumulators are zeroed first. Jobs follow in topological order. Then accumulators are closed, gradients
+/// are reduced and the holders' optimizers run.
 ///
 /// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
 class TaskGraph {

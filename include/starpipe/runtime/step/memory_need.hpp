@@ -18,9 +18,9 @@ struct WorkerMemory {
   std::uint64_t weights = 0;      ///< weights that it holds, in both precisions, and copies that it fetched
   std::uint64_t gradients = 0;    ///< weight gradients: its accumulators, and contributions that it received
   std::uint64_t optimizer = 0;    ///< the optimizer's state
-  std::uint64_t stashes = 0;      ///< stashes that F keeps for B and W, and B for W
+  std::uint64_t stashes = 0;      ///< stashes, and gradient stashes that B keeps for W
   std::uint64_t activations = 0;  ///< the step's data, and activations and gradients between stages
-  std::uint64_t workspace = 0;    ///< of the kernels of its stages
+  std::uint64_t workspace = 0;    ///< working memory of the kernels, for each of its stages
 
   [[nodiscard]] std::uint64_t total() const {
     return weights + gradients + optimizer + stashes + activations + workspace;
@@ -36,13 +36,14 @@ struct WorkerDevices {
   std::vector<bool> on_gpu = {};
 };
 
-/// The need of each device (of each worker without `workers.devices`) in one step. `timeline`: the times of
-/// its jobs, by `simulate` or measured; `costs`: the times of transfers.
+/// The need of each device in one step, by device number. Without `workers.devices`, a device is a worker.
+/// `timeline`: the times of the step's jobs, by `simulate` or measured; `costs`: the times of transfers.
 ///
 /// On its owner's device a datum takes memory from the start of the job that writes it to the end of the last
 /// job there that touches it, or until it has been sent. On another device it takes memory from its arrival
-/// to the end of the last job that reads it there. Weights leave at the start of the step; reductions take no
-/// time once their inputs are there. O(jobs log jobs). Throws std::logic_error when schedule and network have
+/// to the end of the last job that reads it there; without prefetch, a transfer takes place at the start of
+/// the job that reads it. Holders send weights at the start of the step. Tasks of reductions take no time and
+/// run when their inputs are there. O(jobs log jobs). Throws std::logic_error when schedule and network have
 /// different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
