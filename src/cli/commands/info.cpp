@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/report/info.hpp"
+
 #include <filesystem>
 #include <memory>
 
@@ -15,7 +17,6 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/runtime/commands/train.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"

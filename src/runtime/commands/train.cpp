@@ -13,6 +13,7 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
+#include "runtime/report/training_table.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
@@ -100,14 +101,14 @@ std::optional<GpuReport> report_gpus(const Assignment& job, const Engine& engine
                                      const Measurement& measurement) {
   if (!job.config.runtime.uses_gpus()) return std::nullopt;
   const std::vector<GpuMemory> measured = engine.gpu_memory();
-  GpuReport report{.gpus = {}, .copies = find_gpu_copies(job.mpi)};
+  GpuReport report{.memory = {}, .copies = find_gpu_copies(job.mpi)};
   if (job.mpi.rank() != 0) return report;
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.locations);
   const Experiment& e = job.experiment;
   const auto needs = memory_need(e.schedule, e.network, job.config.training.optimizer, measurement.costs(),
                                  measurement.predicted(),
                                  {gpu_of_worker, job.config.runtime.on_gpu_of(e.schedule.workers())});
-  report.gpus = gpu_use(measured, gpu_of_worker, needs);
+  report.memory = gpu_use(measured, gpu_of_worker, needs);
   return report;
 }
 
@@ -119,7 +120,7 @@ void write_outputs(const Assignment& job, const TrainOutputs& outputs, const Tra
   fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
              experiment.schedule.workers(), job.mpi.ranks(), record.policy, record.units_per_second,
              experiment.data->unit(), describe_partition(job.config),
-             comparison_table(experiment.schedule, predicted, measured, measurement, record));
+             training_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
                              plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};

@@ -2,7 +2,6 @@
 #include "runtime/report/report.hpp"
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 
 #include <fmt/chrono.h>
@@ -10,9 +9,6 @@
 
 #include "runtime/hardware/topology.hpp"
 #include "runtime/report/versions.hpp"
-#include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 
 namespace starpipe::runtime {
@@ -122,59 +118,6 @@ std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value Wor
   return values;
 }
 
-// "x" when prediction and measurement agree, "x / y" when they do not.
-std::string pair_text(const std::string& predicted, const std::string& measured) {
-  return predicted == measured ? predicted : predicted + " / " + measured;
-}
-
-// Both runs of a step as a whole. The last column's cells have a width of their own, so that signs and points
-// of the figures are below each other.
-std::string whole_run_table(const plan::Timeline& predicted, const plan::Timeline& measured,
-                            const TrainRecord& record) {
-  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 10},
-                                  TableColumn{Align::right, 10}, TableColumn{Align::left}};
-  const auto milliseconds = [](double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); };
-  const auto percent = [](double fraction) { return fmt::format("{:.1f} %", fraction * 100); };
-  std::vector<TableRow> rows = {
-      {"", "predicted", "measured", "difference"},
-      {"makespan", milliseconds(predicted.makespan), milliseconds(measured.makespan),
-       fmt::format("{:>+8.1f} %", (measured.makespan / predicted.makespan - 1) * 100)},
-      {"bubble fraction", percent(predicted.bubble_fraction), percent(measured.bubble_fraction),
-       fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)}};
-  if (record.rank_bytes_known) {
-    const bool equal = record.rank_bytes_predicted == record.rank_bytes_measured;
-    rows.push_back({"bytes between ranks", bytes_text(record.rank_bytes_predicted),
-                    bytes_text(record.rank_bytes_measured),
-                    fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
-  }
-  return table_text(rows, columns);
-}
-
-std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
-                         const std::vector<WorkerRecord>& measured) {
-  constexpr std::array columns = {TableColumn{Align::left, 8},   TableColumn{Align::right, 12},
-                                  TableColumn{Align::right, 20}, TableColumn{Align::right, 14},
-                                  TableColumn{Align::right, 14}, TableColumn{Align::right, 14}};
-  std::vector<TableRow> rows = {
-      {"", "peak", "peak", "activations", "gradients", "weights"},
-      {"worker", "stashes", "activation bytes", "received", "received", "received"}};
-  for (int w = 0; w < schedule.workers(); ++w) {
-    const WorkerRecord& worker = measured[index(w)];
-    const auto count = [&](plan::Received plan::Transfers::*kind) {
-      return pair_text(fmt::to_string((predicted.received[index(w)].*kind).count),
-                       fmt::to_string((worker.received.*kind).count));
-    };
-    rows.push_back({std::to_string(w),
-                    pair_text(fmt::to_string(predicted.peak_activations[index(w)]),
-                              fmt::to_string(worker.peak_activations)),
-                    pair_text(bytes_text(predicted.peak_activation_bytes[index(w)]),
-                              bytes_text(worker.peak_activation_bytes)),
-                    count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
-                    count(&plan::Transfers::weights)});
-  }
-  return table_text(rows, columns);
-}
-
 }  // namespace
 
 ordered_json report_head(const Config& config, const std::vector<RankLocation>& locations) {
@@ -243,25 +186,14 @@ ordered_json make_report(const Config& config, const Experiment& experiment,
   if (record.rank_bytes_known) {
     report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
   }
-  if (record.gpus) report["gpus"] = to_json(*record.gpus);
+  if (record.gpus)
+    report["gpus"] = {{"memory", to_json(record.gpus->memory)}, {"copies", to_json(record.gpus->copies)}};
   ordered_json durations = ordered_json::array();
   for (const plan::Durations& times : measurement.costs().durations)
     durations.push_back(plan::durations_json(times));
   report["durations"] = std::move(durations);
   report["transfer_delay"] = measurement.costs().alpha;
   return report;
-}
-
-std::string comparison_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
-                             const MeasuredRun& measured, const Measurement& measurement,
-                             const TrainRecord& record) {
-  std::string text =
-      whole_run_table(predicted, measured.timeline, record) + "\n" +
-      worker_table(schedule, predicted, measurement.workers()) +
-      "One figure where prediction and measurement are equal, \"predicted / measured\" where they "
-      "are not.\n";
-  if (record.gpus) text += to_text(*record.gpus);
-  return text;
 }
 
 }  // namespace starpipe::runtime

@@ -7,7 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/networks.hpp"
-#include "runtime/report/gpu_report.hpp"
+#include "runtime/report/gpu_copies.hpp"
+#include "runtime/report/gpu_memory_report.hpp"
 #include "runtime/step/fetched_copies.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
@@ -143,25 +144,27 @@ std::vector<RankLocation> two_ranks() {
   return locations;
 }
 
-GpuReport report_of_two_ranks() {
+std::vector<GpuUse> memory_of_two_ranks() {
   const std::vector<int> gpus = gpu_of_workers(measured, two_ranks());
   std::vector<WorkerMemory> needs(4);
   for (std::size_t g = 0; g < needs.size(); ++g) needs[g].weights = (g == 2 ? 200U : 100U) << 20;
-  return {.gpus = gpu_use(measured, gpus, needs),
-          .copies = {.pairs = 2, .peer_to_peer = 2, .between_ranks = "through the host: as a test says"}};
+  return gpu_use(measured, gpus, needs);
 }
 
-TEST(GpuReport, WorkersOfOneGpuAreTogether) {
+const GpuCopies copies_of_two_ranks = {
+    .pairs = 2, .peer_to_peer = 2, .between_ranks = "through the host: as a test says"};
+
+TEST(GpuMemoryReport, WorkersOfOneGpuAreTogether) {
   EXPECT_THAT(gpu_of_workers(measured, two_ranks()), ElementsAre(0, 3, 1, 2, 2));
-  const GpuReport report = report_of_two_ranks();
-  ASSERT_EQ(report.gpus.size(), 3U);
-  EXPECT_THAT(report.gpus[0].workers, ElementsAre(0));
-  EXPECT_THAT(report.gpus[2].workers, ElementsAre(3, 4));
-  EXPECT_EQ(report.gpus[2].predicted, 200U << 20);
+  const std::vector<GpuUse> gpus = memory_of_two_ranks();
+  ASSERT_EQ(gpus.size(), 3U);
+  EXPECT_THAT(gpus[0].workers, ElementsAre(0));
+  EXPECT_THAT(gpus[2].workers, ElementsAre(3, 4));
+  EXPECT_EQ(gpus[2].predicted, 200U << 20);
 }
 
-TEST(GpuReport, TellsPredictedBesideMeasured) {
-  const std::string text = to_text(report_of_two_ranks());
+TEST(GpuMemoryReport, TellsPredictedBesideMeasured) {
+  const std::string text = to_text(memory_of_two_ranks());
   EXPECT_THAT(
       text,
       HasSubstr(
@@ -170,27 +173,34 @@ TEST(GpuReport, TellsPredictedBesideMeasured) {
       text,
       HasSubstr(
           "rank 1 cuda0    3 4            200.0 MiB   200.0 MiB      +0.0 %     400.0 MiB     240.0 MiB\n"));
-  EXPECT_THAT(text, HasSubstr("GPU to GPU within ranks: peer to peer for 2 of 2 ordered pairs\n"));
-  EXPECT_THAT(text, HasSubstr("GPU to GPU between ranks: through the host: as a test says\n"));
-  EXPECT_EQ(to_text({}), "") << "cores share main memory";
+  EXPECT_EQ(to_text(std::span<const GpuUse>()), "") << "cores share main memory";
 }
 
-TEST(GpuReport, IsInTheReportFile) {
-  const auto json = to_json(report_of_two_ranks());
-  ASSERT_EQ(json["memory"].size(), 3U);
-  const auto& gpu = json["memory"][0];
+TEST(GpuMemoryReport, IsInTheReportFile) {
+  const auto json = to_json(memory_of_two_ranks());
+  ASSERT_EQ(json.size(), 3U);
+  const auto& gpu = json[0];
   EXPECT_EQ(gpu["device"], "cuda0");
   EXPECT_EQ(gpu["predicted"], 100U << 20);
   EXPECT_EQ(gpu["starpu_peak"], 105U << 20);
   EXPECT_EQ(gpu["driver"]["added_by_steps"], 120U << 20);
-  EXPECT_EQ(json["copies"]["within_ranks"]["peer_to_peer"], 2);
-  EXPECT_EQ(json["copies"]["between_ranks"], "through the host: as a test says");
-  GpuReport alone = report_of_two_ranks();
-  alone.copies = {};
-  EXPECT_FALSE(to_json(alone)["copies"].contains("between_ranks"));
 }
 
-TEST(GpuReport, SaysWhyMessagesGoThroughTheHost) {
+TEST(GpuCopies, AreNamedByPath) {
+  EXPECT_EQ(to_text(copies_of_two_ranks),
+            "GPU to GPU within ranks: peer to peer for 2 of 2 ordered pairs\n"
+            "GPU to GPU between ranks: through the host: as a test says\n");
+  EXPECT_EQ(to_text(GpuCopies()), "");
+}
+
+TEST(GpuCopies, AreInTheReportFile) {
+  const auto json = to_json(copies_of_two_ranks);
+  EXPECT_EQ(json["within_ranks"]["peer_to_peer"], 2);
+  EXPECT_EQ(json["between_ranks"], "through the host: as a test says");
+  EXPECT_FALSE(to_json(GpuCopies()).contains("between_ranks"));
+}
+
+TEST(GpuCopies, SayWhyMessagesGoThroughTheHost) {
   EXPECT_THAT(path_between_ranks(std::nullopt, true, false), HasSubstr("unknown"));
   EXPECT_THAT(path_between_ranks(true, true, false), HasSubstr("direct"));
   EXPECT_THAT(path_between_ranks(false, true, true), HasSubstr("STARPU_MPI_GPUDIRECT=0"));

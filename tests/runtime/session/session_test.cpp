@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/mpi_main.hpp"
-#include "runtime/report/gpu_report.hpp"
+#include "runtime/report/gpu_copies.hpp"
 #include "runtime/session/core_share.hpp"
 #include "runtime/session/gpu_share.hpp"
 #include "starpipe/base/index.hpp"

@@ -28,8 +28,4 @@ struct TrainOutputs {
 /// is lost ends the job by MPI_Abort.
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs);
 
-/// What `starpipe info` prints of the runtime: StarPU's version and build, its policies, MPI, hwloc's view
-/// of this machine, devices. Text, one fact a line; or JSON.
-std::string describe_runtime(bool json);
-
 }  // namespace starpipe::runtime
