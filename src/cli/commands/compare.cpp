@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cli/commands/commands.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/config_options.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 
 namespace starpipe::cli {

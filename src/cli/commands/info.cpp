@@ -11,7 +11,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "cli/commands/commands.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/config_options.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"

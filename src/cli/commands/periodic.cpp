@@ -9,7 +9,7 @@
 
 #include "cli/commands/commands.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/periodic/best_pattern.hpp"

@@ -10,7 +10,7 @@
 
 #include "cli/commands/commands.hpp"
 #include "cli/input/profile_file.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/config_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"

@@ -7,7 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/cost_options.hpp"
+#include "cli/options/plugin_option.hpp"
+#include "cli/options/result_options.hpp"
+#include "cli/options/size_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"

@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/config_options.hpp"
+#include "cli/options/cost_options.hpp"
+#include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.hpp"
-#include "cli/options/options.hpp"
+#include "cli/options/config_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 

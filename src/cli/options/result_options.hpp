@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Options that several subcommands share.
-
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -14,45 +11,8 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
-#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::cli {
-
-/// A configuration file, and what the command line changes in it: CONFIG.yaml, --set, --plugin.
-class ConfigOptions {
- public:
-  /// Returns the option that is the file, for others to depend on.
-  CLI::Option* add_to(CLI::App& command, bool required = true);
-  /// As `load_config` reads it.
-  [[nodiscard]] runtime::Config load() const;
-
- private:
-  std::string file_;
-  std::vector<std::string> overrides_;
-  std::vector<std::string> plugins_;
-};
-
-/// --plugin, as often as one likes.
-void add_plugin_option(CLI::App& command, std::vector<std::string>& files);
-/// Adds what they have to the registry. Throws InputError naming the file that is none.
-void load_plugins(const std::vector<std::string>& files);
-
-/// --workers and --microbatches, both required, and the most that there may be of each.
-void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
-                      int most_microbatches);
-
-/// What things cost: --durations, --comm, --no-prefetch.
-class CostOptions {
- public:
-  void add_to(CLI::App& command, const std::string& default_durations);
-  /// Replaces what was given. Throws InputError, naming the option or the file, for what cannot be.
-  void apply(plan::Costs& costs, int stages) const;
-
- private:
-  std::optional<std::string> durations_;
-  std::optional<double> comm_;
-  bool no_prefetch_ = false;
-};
 
 /// Where and how a run is shown: --format, --json, -o.
 class ResultOptions {

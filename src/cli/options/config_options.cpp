@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/config_options.hpp"
+
+#include <fmt/format.h>
+
+#include "cli/input/config.hpp"
+#include "cli/input/yaml.hpp"
+#include "cli/options/plugin_option.hpp"
+
+namespace starpipe::cli {
+
+CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
+  CLI::Option* const config =
+      command.add_option("config", file_, "The configuration")->required(required)->type_name("CONFIG.yaml");
+  command
+      .add_option("--set", overrides_,
+                  "Set a key of the configuration, such as training.steps=10; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->needs(config);
+  add_plugin_option(command, plugins_);
+  return config;
+}
+
+runtime::Config ConfigOptions::load() const {
+  if (plugins_.empty()) return load_config(file_, overrides_);
+  YAML::Emitter list;
+  list << YAML::Flow << plugins_;
+  std::vector<std::string> overrides = overrides_;
+  overrides.push_back(fmt::format("schedule.plugin={}", list.c_str()));
+  return load_config(file_, overrides);
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/cost_options.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/input/yaml.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+/// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1.
+plan::Durations read_durations(const YAML::Node& map, const std::string& place) {
+  if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B and W");
+  plan::Durations durations;
+  std::set<std::string> seen;
+  for (const auto& pair : map) {
+    const std::string pass = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    const auto* const known = std::ranges::find(plan::pass_times, pass, &plan::PassTime::name);
+    if (known == plan::pass_times.end()) {
+      throw InputError(fmt::format("{}: expected F, B or W, got {}", place, described(pair.first)));
+    }
+    if (!seen.insert(pass).second) throw InputError(fmt::format("{}: {} is given twice", place, pass));
+    durations.*known->time = YamlValue(pair.second, fmt::format("{}: {}", place, pass)).not_negative();
+  }
+  return durations;
+}
+
+/// F=1,B=2,W=1, the same for all stages.
+plan::Durations inline_durations(const std::string& argument) {
+  const std::string place = "--durations " + argument;
+  YAML::Node map(YAML::NodeType::Map);
+  std::istringstream items(argument);
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto equals = item.find('=');
+    if (equals == std::string::npos) {
+      throw InputError(fmt::format("{}: expected F=TIME,B=TIME,W=TIME, got '{}'", place, item));
+    }
+    map.force_insert(item.substr(0, equals), item.substr(equals + 1));
+  }
+  return read_durations(map, place);
+}
+
+std::vector<plan::Durations> file_durations(const std::filesystem::path& file, int stages) {
+  const YAML::Node root = load_yaml(file);
+  const std::string name = file.string();
+  if (root.IsMap()) return {read_durations(root, name)};
+  if (!root.IsSequence()) {
+    YamlValue(root, name).expected("a map of F, B and W, or a list of one such map a stage");
+  }
+  if (root.size() != static_cast<std::size_t>(stages)) {
+    throw InputError(fmt::format("{}: durations of {} stages, but there are {}", name, root.size(), stages));
+  }
+  std::vector<plan::Durations> durations;
+  for (const YAML::Node& stage : root) durations.push_back(read_durations(stage, place_of(name, stage)));
+  return durations;
+}
+
+}  // namespace
+
+void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {
+  command
+      .add_option("--durations", durations_,
+                  "Time of each pass, as F=1,B=1,W=1 or a YAML file with a map of F, B and W, or a list of "
+                  "such maps, one a stage; " +
+                      default_durations)
+      ->type_name("F=T,B=T,W=T|FILE.yaml");
+  command.add_option("--comm", comm_, "Time of a transfer between two workers (default 0)")->type_name("T");
+  command.add_flag("--no-prefetch", no_prefetch_,
+                   "A worker waits for the transfers of a job instead of computing meanwhile");
+}
+
+void CostOptions::apply(plan::Costs& costs, int stages) const {
+  if (durations_) {
+    if (durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_)) {
+      costs.durations = {inline_durations(*durations_)};
+    } else {
+      costs.durations = file_durations(*durations_, stages);
+    }
+  }
+  if (comm_) {
+    if (!(*comm_ >= 0 && *comm_ < std::numeric_limits<double>::infinity())) {
+      throw InputError(fmt::format("--comm: must be a finite number of at least 0, got {}", *comm_));
+    }
+    costs.alpha = *comm_;
+  }
+  if (no_prefetch_) costs.prefetch = false;
+}
+
+}  // namespace starpipe::cli

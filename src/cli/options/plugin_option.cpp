@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/plugin_option.hpp"
+
+#include "starpipe/plan/registry/plugin.hpp"
+
+namespace starpipe::cli {
+
+void add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
+  command
+      .add_option("--plugin", files,
+                  "A shared object whose schedules are then known by name (STARPIPE_PLUGIN); may be repeated")
+      ->type_name("FILE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void load_plugins(const std::vector<std::string>& files) {
+  for (const std::string& file : files) plan::load_plugin(file);
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/result_options.hpp"
+
+#include <array>
+#include <filesystem>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "starpipe/base/environment.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
+#include "starpipe/plan/formats/schedule_text.hpp"
+#include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/plan/formats/trace_json.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr std::array formats = {"text", "json", "csv", "svg", "trace"};
+
+/// Of the terminal; nothing when there is none.
+std::optional<int> terminal_columns() {
+  winsize size{};
+  if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  if (size.ws_col == 0) return std::nullopt;
+  return size.ws_col;
+}
+
+}  // namespace
+
+void ResultOptions::add_to(CLI::App& command) {
+  CLI::Option* const format =
+      command
+          .add_option("--format", format_,
+                      "text, json, csv (of torch.distributed.pipelining), svg or trace (of Chrome and "
+                      "Perfetto); the default follows from the name of the file, else text")
+          ->type_name("FORMAT")
+          ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())));
+  command.add_flag("--json", json_, "The same as --format json")->excludes(format);
+  command.add_option("-o,--output", file_, "Write to a file instead of standard output")->type_name("FILE");
+}
+
+std::string ResultOptions::format() const {
+  if (json_) return "json";
+  if (format_) return *format_;
+  if (file_) {
+    const std::string extension = std::filesystem::path(*file_).extension();
+    for (const char* format : {"json", "csv", "svg"}) {
+      if (extension == std::string(".") + format) return format;
+    }
+  }
+  return "text";
+}
+
+void ResultOptions::check() const {
+  if (file_) require_writable("-o", *file_);
+}
+
+void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
+                         const plan::Timeline& timeline, const std::function<std::string()>& text) const {
+  show(schedule, costs, timeline, text, nlohmann::ordered_json::object());
+}
+
+void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
+                         const plan::Timeline& timeline, const std::function<std::string()>& text,
+                         const nlohmann::ordered_json& more) const {
+  const std::string chosen = format();
+  std::string result;
+  if (chosen == "json") {
+    nlohmann::ordered_json json = plan::schedule_json(schedule, costs, timeline);
+    nlohmann::ordered_json ops = std::move(json["ops"]);  // long, so it stays last
+    json.erase("ops");
+    json.update(more);
+    json["ops"] = std::move(ops);
+    result = plan::json_text(json);
+  } else if (chosen == "csv") {
+    result = plan::schedule_csv(schedule, timeline);
+  } else if (chosen == "svg") {
+    result = predicted_svg(schedule, timeline);
+  } else if (chosen == "trace") {
+    result = predicted_trace(schedule, timeline);
+  } else {
+    result = text();
+  }
+  if (file_) {
+    write_file("-o", *file_, result);
+  } else {
+    print(result);
+  }
+}
+
+std::string predicted_svg(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+  const std::array runs = {
+      plan::SvgRun{.title = schedule.name(), .schedule = &schedule, .timeline = &timeline}};
+  return plan::timeline_svg(runs);
+}
+
+std::string predicted_trace(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+  const std::array runs = {
+      plan::TracedRun{.name = "predicted", .schedule = &schedule, .timeline = &timeline}};
+  return plan::trace_json(runs).dump() + "\n";
+}
+
+std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+  plan::TextOptions options;
+  if (const auto columns = terminal_columns()) {
+    options.columns = *columns;
+    options.colour = !environment("NO_COLOR");
+  } else {
+    options.columns = 200;  // a file, a pipe: nothing wraps
+  }
+  return plan::schedule_text(schedule, timeline, options);
+}
+
+}  // namespace starpipe::cli

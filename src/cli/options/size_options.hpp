@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace starpipe::cli {
+
+/// --workers and --microbatches, both required, and the most that there may be of each.
+void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
+                      int most_microbatches);
+
+}  // namespace starpipe::cli
