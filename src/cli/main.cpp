@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 #include "starpipe/version.hpp"
@@ -66,16 +66,7 @@ int run(int argc, char** argv) {
       "Each subcommand has --help. Exit status: 0 success, 2 wrong use or bad input, 1 failure.");
 
   starpipe::cli::Action action;
-  starpipe::cli::add_train(app, action);
-  starpipe::cli::add_compare(app, action);
-  starpipe::cli::add_simulate(app, action);
-  starpipe::cli::add_schedule(app, action);
-  starpipe::cli::add_plugin(app, action);
-  starpipe::cli::add_search(app, action);
-  starpipe::cli::add_partition(app, action);
-  starpipe::cli::add_profile(app, action);
-  starpipe::cli::add_periodic(app, action);
-  starpipe::cli::add_info(app, action);
+  starpipe::cli::add_subcommands(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

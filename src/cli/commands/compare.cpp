@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
 
@@ -20,8 +20,6 @@ int compare(const CompareOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::compare([&] { return options.config.load(); }, options.comparison);
 }
-
-}  // namespace
 
 void add_compare(CLI::App& app, Action& action) {
   CLI::App* const command =
@@ -55,4 +53,7 @@ void add_compare(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return compare(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 20, .add = add_compare});
+
+}  // namespace
 }  // namespace starpipe::cli

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/layer.hpp"
@@ -108,8 +108,6 @@ int info(bool json) {
   return 0;
 }
 
-}  // namespace
-
 void add_info(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "info", "What was compiled in and this machine; with a configuration, where its workers go");
@@ -137,4 +135,7 @@ void add_info(CLI::App& app, Action& action) {
   });
 }
 
+const bool registered = register_subcommand({.position = 100, .add = add_info});
+
+}  // namespace
 }  // namespace starpipe::cli

@@ -12,7 +12,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -358,8 +358,6 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
       ->check(CLI::Range(1, 1 << 20));
 }
 
-}  // namespace
-
 void add_partition(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("partition", "Cut a chain of units into stages and give them to workers");
@@ -388,4 +386,7 @@ void add_partition(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return partition(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 70, .add = add_partition});
+
+}  // namespace
 }  // namespace starpipe::cli

@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
@@ -190,8 +190,6 @@ int periodic(const PeriodicOptions& options) {
   return 0;
 }
 
-}  // namespace
-
 void add_periodic(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("periodic", "The shortest period of a chain of stages within a memory limit");
@@ -231,4 +229,7 @@ void add_periodic(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return periodic(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 90, .add = add_periodic});
+
+}  // namespace
 }  // namespace starpipe::cli

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/conformance/subprocess.hpp"
 #include "cli/conformance/two_ranks.hpp"
 #include "starpipe/base/error.hpp"
@@ -36,7 +36,7 @@ struct Result {
 
 /// What the plug-in does is done in other processes: it may crash or never return.
 std::vector<std::string> names_of(const std::string& file, std::chrono::seconds most) {
-  const Apart loaded = run_apart(
+  const SubprocessResult loaded = run_in_subprocess(
       [&] {
         try {
           return ordered_json{{"names", plan::load_plugin(file)}}.dump();
@@ -55,7 +55,7 @@ std::vector<std::string> names_of(const std::string& file, std::chrono::seconds 
 
 Finding run_stage(const std::string& file, const std::string& name, const plan::ConformanceStage& stage,
                   std::chrono::seconds most) {
-  const Apart run = run_apart(
+  const SubprocessResult run = run_in_subprocess(
       [&] {
         plan::load_plugin(file);
         const Finding finding = stage.run(name);
@@ -114,8 +114,6 @@ int check(const PluginOptions& options) {
   return failed ? 1 : 0;
 }
 
-}  // namespace
-
 void add_plugin(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("plugin", "Check schedules of one's own (see --plugin)");
   command->require_subcommand(1);
@@ -133,4 +131,7 @@ void add_plugin(CLI::App& app, Action& action) {
   checking->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 50, .add = add_plugin});
+
+}  // namespace
 }  // namespace starpipe::cli

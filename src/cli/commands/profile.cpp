@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/options/config_options.hpp"
 #include "starpipe/base/error.hpp"
@@ -76,8 +76,6 @@ int profile(const ProfileOptions& options) {
   return 0;
 }
 
-}  // namespace
-
 void add_profile(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("profile", "Measure what each layer of a model costs here, for `partition`");
@@ -98,4 +96,7 @@ void add_profile(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return profile(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 80, .add = add_profile});
+
+}  // namespace
 }  // namespace starpipe::cli

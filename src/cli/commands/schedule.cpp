@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/cost_options.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
@@ -184,8 +184,6 @@ void add_check(CLI::App& schedule, Action& action) {
   command->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
-}  // namespace
-
 void add_schedule(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("schedule", "List, draw, export and check schedules");
   command->require_subcommand(1);
@@ -194,4 +192,7 @@ void add_schedule(CLI::App& app, Action& action) {
   add_check(*command, action);
 }
 
+const bool registered = register_subcommand({.position = 40, .add = add_schedule});
+
+}  // namespace
 }  // namespace starpipe::cli

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/cost_options.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
@@ -147,8 +147,6 @@ void add_memory_options(CLI::App& command, SearchOptions& options) {
       ->transform(CLI::AsSizeValue(true));
 }
 
-}  // namespace
-
 void add_search(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "search", "Find a schedule for given costs and a memory limit, and bound all others");
@@ -187,4 +185,7 @@ void add_search(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return search(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 60, .add = add_search});
+
+}  // namespace
 }  // namespace starpipe::cli

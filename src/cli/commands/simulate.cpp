@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/cost_options.hpp"
 #include "cli/options/result_options.hpp"
@@ -132,8 +132,6 @@ int simulate(const SimulateOptions& options) {
   return 0;
 }
 
-}  // namespace
-
 void add_simulate(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("simulate", "Predict what `train` would do");
   const auto options = std::make_shared<SimulateOptions>();
@@ -152,4 +150,7 @@ void add_simulate(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return simulate(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 30, .add = add_simulate});
+
+}  // namespace
 }  // namespace starpipe::cli

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/commands/commands.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/session/lost_rank.hpp"
@@ -66,8 +66,6 @@ int train(const TrainOptions& options) {
       options.outputs);
 }
 
-}  // namespace
-
 void add_train(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("train", "Train, and put prediction and measurement side by side");
@@ -89,4 +87,7 @@ void add_train(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return train(*options); }; });
 }
 
+const bool registered = register_subcommand({.position = 10, .add = add_train});
+
+}  // namespace
 }  // namespace starpipe::cli

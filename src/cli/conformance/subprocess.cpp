@@ -90,7 +90,7 @@ std::string how_it_failed(int status) {
 }
 
 /// `child` gets the writing end, and does not return.
-Apart run(const std::function<void(int)>& child, std::chrono::seconds most) {
+SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds most) {
   Pipe pipe;
   std::fflush(nullptr);  // what is buffered would be printed twice
   const pid_t parent = getpid();
@@ -118,7 +118,7 @@ Apart run(const std::function<void(int)>& child, std::chrono::seconds most) {
 
 }  // namespace
 
-Apart run_apart(const std::function<std::string()>& work, std::chrono::seconds most) {
+SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds most) {
   return run(
       [&work](int output) {
         dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -133,7 +133,7 @@ Apart run_apart(const std::function<std::string()>& work, std::chrono::seconds m
       most);
 }
 
-Apart run_apart(const std::vector<std::string>& command, std::chrono::seconds most) {
+SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);

@@ -97,7 +97,7 @@ json prepare(const std::string& plugin, const std::string& name, const std::stri
 }
 
 /// What starpipe says is wrong, else the end of what the launcher says.
-std::string complaint(const Apart& run) {
+std::string complaint(const SubprocessResult& run) {
   std::istringstream lines(run.output);
   std::string last;
   for (std::string line; std::getline(lines, line);) {
@@ -115,7 +115,7 @@ std::optional<std::string> find_launcher(std::string& problem) {
   }
   problem = "there is no mpiexec on PATH";
   for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
-    const Apart run = run_apart(std::vector<std::string>{name, "-n", "2", "true"}, most_to_start);
+    const SubprocessResult run = run_program({name, "-n", "2", "true"}, most_to_start);
     if (run.failure.empty()) return name;
     if (!run.output.empty()) problem = fmt::format("{} does not start: {}", name, complaint(run));
   }
@@ -145,7 +145,8 @@ Finding train_on_two_ranks(const std::string& plugin, const std::string& name, s
   const TemporaryFolder folder;
   const std::string config = folder.file("config.yaml");
   const std::string report = folder.file("report.json");
-  const Apart prepared = run_apart([&] { return prepare(plugin, name, config).dump(); }, most);
+  const SubprocessResult prepared =
+      run_in_subprocess([&] { return prepare(plugin, name, config).dump(); }, most);
   if (!prepared.failure.empty()) return {Verdict::failed, prepared.failure};
   const json expected = json::parse(prepared.output);
   if (expected.contains("refusal")) {
@@ -155,9 +156,10 @@ Finding train_on_two_ranks(const std::string& plugin, const std::string& name, s
   std::string problem;
   const auto launcher = find_launcher(problem);
   if (!launcher) return {Verdict::does_not_apply, "not run: " + problem};
-  const Apart run = run_apart({*launcher, "-n", "2", std::filesystem::read_symlink("/proc/self/exe").string(),
-                               "train", config, "--report", report},
-                              most);
+  const SubprocessResult run =
+      run_program({*launcher, "-n", "2", std::filesystem::read_symlink("/proc/self/exe").string(), "train",
+                   config, "--report", report},
+                  most);
   if (!run.failure.empty()) {
     return {Verdict::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
   }

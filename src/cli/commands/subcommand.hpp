@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include <CLI/CLI.hpp>
+
+namespace starpipe::cli {
+
+/// The work of the chosen subcommand, called once the whole command line has been parsed. Returns the exit
+/// code. Throws InputError for bad input.
+using Action = std::function<int()>;
+
+/// A subcommand of `starpipe`. Each source file in this folder defines one and registers it.
+struct Subcommand {
+  int position;  ///< in `starpipe --help`, smallest first
+  /// Adds the subcommand to `app`. Parsing a command line that chooses it sets `action`.
+  void (*add)(CLI::App& app, Action& action);
+};
+
+/// Registers a subcommand before main() begins. Returns true, so that it can initialise a constant.
+bool register_subcommand(Subcommand subcommand);
+
+/// Adds all registered subcommands to `app`, in the order of their positions.
+void add_subcommands(CLI::App& app, Action& action);
+
+}  // namespace starpipe::cli
