@@ -15,7 +15,7 @@ namespace {
 constexpr int exit_failure = 1;
 constexpr int exit_bad_input = 2;
 
-/// One line on standard error, whatever the message holds.
+/// Prints one line on standard error: control characters in the message become spaces.
 int report(std::string message, int exit_code) {
   for (char& c : message) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
@@ -24,13 +24,14 @@ int report(std::string message, int exit_code) {
   return exit_code;
 }
 
-/// All ranks meet the same wrong use, before MPI is up: one of them says so.
+/// Every rank finds the same mistake before MPI is started: only rank 0 prints it.
 int bad_input(const std::string& message) {
   return starpipe::runtime::launcher_rank().value_or(0) == 0 ? report(message, exit_bad_input)
                                                              : exit_bad_input;
 }
 
-/// CLI11 reports a missing subcommand before the word that was meant to be one.
+/// The message for wrong use. CLI11 complains of a missing subcommand even if a word was given in its place:
+/// that word is named instead.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* at = &app;
   std::string path = "starpipe";
@@ -51,8 +52,9 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
 
 int run(int argc, char** argv) {
   CLI::App app{
-      "starpipe trains deep networks as task graphs on StarPU. Which worker runs a job, which holds its\n"
-      "weights and which job goes first are two functions: the schedule. Predict it, run it, compare."};
+      "starpipe trains deep networks as task graphs on StarPU. A schedule is two functions of a job: its\n"
+      "placement (the worker that computes it and the worker that holds its weights) and its priority.\n"
+      "Predict a schedule's run, run it, compare the two."};
   app.name("starpipe");
   app.set_version_flag("--version", "starpipe " + std::string(starpipe::version));
   app.require_subcommand(1);
@@ -63,7 +65,7 @@ int run(int argc, char** argv) {
       "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe\n"
       "  starpipe train experiments/quickstart.yaml --report report.json --timeline timeline.svg\n"
       "\n"
-      "Each subcommand has --help. Exit status: 0 success, 2 wrong use or bad input, 1 failure.");
+      "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input.");
 
   starpipe::cli::Action action;
   starpipe::cli::add_subcommands(app, action);

@@ -107,7 +107,7 @@ class Plugins(CommandTest):
         result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
         lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
         self.assertEqual((result.returncode, len(lines)), (2, 1), result.stderr)
-        self.assertIn("the ranks have built different ones", lines[0])
+        self.assertIn("the ranks have built different schedules", lines[0])
 
     def test_check(self):
         seconds = 5 if os.environ.get("STARPIPE_SANITIZE") else 2  # for what ends, to start and end

@@ -22,30 +22,33 @@ int compare(const CompareOptions& options) {
 }
 
 void add_compare(CLI::App& app, Action& action) {
-  CLI::App* const command =
-      app.add_subcommand("compare", "Run one task graph under several scheduling policies");
+  CLI::App* const command = app.add_subcommand(
+      "compare", "Run one task graph under several scheduling policies and compare their times");
   const auto options = std::make_shared<CompareOptions>();
   runtime::Comparison& comparison = options->comparison;
   options->config.add_to(*command);
   command
       ->add_option("--policies", comparison.policies,
-                   "starpipe; a policy of StarPU's or of the library in STARPU_SCHED_LIB; on-worker and "
-                   "worker-order, StarPU's static controls")
+                   "Policies to run: starpipe, any policy of StarPU or of the library in STARPU_SCHED_LIB, "
+                   "on-worker (StarPU with the schedule's placement), worker-order (StarPU with the "
+                   "schedule's placement and order)")
       ->type_name("NAME,NAME,...")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_option("--repetitions", comparison.repetitions, "Runs of each policy, in shuffled order")
+  command
+      ->add_option("--repetitions", comparison.repetitions,
+                   "Runs of each policy; the order of runs is shuffled")
       ->type_name("N")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--seed", comparison.seed, "Of the order of the runs")
+  command->add_option("--seed", comparison.seed, "Seed of the shuffle")
       ->type_name("N")
       ->capture_default_str();
-  command->add_flag("--json", comparison.json, "As JSON");
+  command->add_flag("--json", comparison.json, "Print JSON");
   command->add_option("-o,--output", comparison.output, "Also write JSON to a file")->type_name("FILE.json");
   command
-      ->add_option("--timeline", comparison.timeline, "Draw the prediction and a median run of each policy")
+      ->add_option("--timeline", comparison.timeline, "Draw the prediction and the median run of each policy")
       ->type_name("FILE.svg");
   command->footer(
       "Example:\n"

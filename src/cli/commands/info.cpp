@@ -36,10 +36,11 @@ constexpr const char* sanitizer() {
 #endif
 }
 
-/// yaml-cpp states its version nowhere but in the name of its library, libyaml-cpp.so.0.7.0.
+/// Read from the name of the library, such as libyaml-cpp.so.0.7.0: yaml-cpp has no other record of its
+/// version.
 std::string yaml_cpp_version() {
   Dl_info library{};
-  // The address of a function that cannot be inlined.
+  // Any function of the library that cannot be inlined.
   std::string (*const function)(const YAML::Node&) = &YAML::Dump;
   std::error_code error;
   if (::dladdr(reinterpret_cast<const void*>(function), &library) == 0) return "unknown";
@@ -67,21 +68,21 @@ ordered_json facts() {
                                           NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)}}}};
 }
 
-std::string words(const ordered_json& list) {
+std::string joined(const ordered_json& list) {
   return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), ", "));
 }
 
 struct InfoOptions {
   ConfigOptions config;
-  runtime::MappingRequest machines;
+  runtime::MappingRequest mapping;
   bool json = false;
 };
 
-/// Where the configuration's workers go.
+/// Prints the device of each worker of the configured schedule.
 int map(const InfoOptions& options) {
   runtime::Config config = options.config.load();
   if (config.schedule.partition) runtime::choose_partition(config);
-  const std::string text = runtime::describe_mapping(config, options.machines, options.json);
+  const std::string text = runtime::describe_mapping(config, options.mapping, options.json);
   print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
   return 0;
 }
@@ -93,7 +94,7 @@ int info(bool json) {
     print(plan::json_text(all));
     return 0;
   }
-  // The runtime's part names version, commit and compiler already.
+  // describe_runtime() names version, commit and compiler already.
   std::string text = runtime::describe_runtime(false);
   std::vector<std::string> libraries;
   for (const auto& [name, number] : all["libraries"].items()) {
@@ -102,7 +103,7 @@ int info(bool json) {
   text += fmt::format("{:<12}{}\n", "libraries", fmt::join(libraries, ", "));
   text += fmt::format("{:<12}{}\n", "sanitizer", all["sanitizer"].get<std::string>());
   for (const char* name : {"models", "schedules"}) {
-    text += fmt::format("{:<12}{}\n", name, words(all[name]));
+    text += fmt::format("{:<12}{}\n", name, joined(all[name]));
   }
   print(text);
   return 0;
@@ -110,17 +111,20 @@ int info(bool json) {
 
 void add_info(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
-      "info", "What was compiled in and this machine; with a configuration, where its workers go");
+      "info", "Show versions and hardware; with a configuration, the device of each worker");
   const auto options = std::make_shared<InfoOptions>();
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
-  command->add_flag("--json", options->json, "As JSON");
+  command->add_flag("--json", options->json, "Print JSON");
   command
-      ->add_option("--topology", options->machines.nodes,
-                   "Map to this node instead, as `lstopo FILE.xml` writes it; again for each node")
+      ->add_option("--topology", options->mapping.nodes,
+                   "Map workers to a node described by this file, which `lstopo FILE.xml` writes, instead of "
+                   "to this machine; repeat for more nodes")
       ->type_name("FILE.xml")
       ->allow_extra_args(false)
       ->needs(config);
-  command->add_option("--ranks", options->machines.ranks, "Spread over the nodes; one a node when not given")
+  command
+      ->add_option("--ranks", options->mapping.ranks,
+                   "Number of MPI ranks, spread over the nodes (default: one on each node)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(config);

@@ -46,7 +46,7 @@ struct PartitionOptions {
   std::optional<std::string> output;
 };
 
-/// What the schedule is once there are stages.
+/// The named schedule for `stages` stages.
 plan::Schedule make(const PartitionOptions& options, int stages, const std::vector<int>& stage_workers) {
   return plan::make_schedule(options.schedule, {.workers = options.request.workers,
                                                 .microbatches = *options.microbatches,
@@ -63,12 +63,12 @@ bool takes_placement(const PartitionOptions& options) {
   }
 }
 
-/// Stages on each worker: as asked, else as the schedule has them.
+/// Number of stages on each worker: --chunks, or else the schedule's own number.
 int chunks_of(const PartitionOptions& options) {
   return options.chunks.value_or(plan::find_schedule(options.schedule).stages_per_worker);
 }
 
-/// Sets the allocation and what the schedule holds.
+/// Sets which stages a worker may get, and how many stashes of each stage the schedule holds.
 void follow_schedule(PartitionOptions& options) {
   plan::PartitionRequest& request = options.request;
   const int units = static_cast<int>(request.units.size());
@@ -105,23 +105,24 @@ void follow_schedule(PartitionOptions& options) {
   request.allocation = options.general       ? plan::Allocation::general
                        : free && chunks == 1 ? plan::Allocation::contiguous
                                              : plan::Allocation::placed;
-  if (schedule.split_backward()) {  // B keeps its part until W
+  if (schedule.split_backward()) {  // B's part of the stash also lasts until W
     for (plan::UnitCosts& unit : request.units) unit.sizes.stash += unit.sizes.gradient_stash;
   }
   if (request.allocation != plan::Allocation::placed) return;
   const auto placed = plan::stage_workers_of(schedule);
   if (!placed) {
-    throw InputError(fmt::format(
-        "--schedule: {} computes a stage on several workers, there is nothing to place", options.schedule));
+    throw InputError(
+        fmt::format("--schedule: {} computes a stage on several workers, so its stages cannot be placed",
+                    options.schedule));
   }
   if (options.layout && *placed != plan::layout_workers(layout, request.workers, chunks)) {
-    throw InputError(fmt::format("--layout: {} has a layout of its own, which is not {}", options.schedule,
+    throw InputError(fmt::format("--layout: {} has a layout of its own, different from {}", options.schedule,
                                  *options.layout));
   }
   request.stage_workers = *placed;
 }
 
-/// A run with these stages, transfers overlapping compute.
+/// The predicted run with these stages. Transfers overlap with computation.
 plan::Timeline predict(const PartitionOptions& options, const plan::Partition& found, plan::Costs& costs) {
   std::vector<int> kinds;
   for (const int worker : found.stage_workers) kinds.push_back(options.request.kinds[index(worker)]);
@@ -145,12 +146,13 @@ std::string_view allocation_name(const plan::PartitionRequest& request) {
   return "placed";
 }
 
-struct UnitsOf {
+/// The first and the last unit of a stage.
+struct UnitRange {
   std::size_t first;
   std::size_t last;
 };
 
-UnitsOf units_of(const plan::Partition& found, std::size_t stage, std::size_t units) {
+UnitRange units_of(const plan::Partition& found, std::size_t stage, std::size_t units) {
   return {stage == 0 ? 0 : index(found.cuts[stage - 1]),
           (stage == found.cuts.size() ? units : index(found.cuts[stage])) - 1};
 }
@@ -219,7 +221,7 @@ std::string stage_table(const PartitionOptions& options, const plan::Partition& 
   return table_text(rows);
 }
 
-/// Loads as bars: compute and, lighter, transfers.
+/// One bar for each worker: # for its computation, then ~ for its transfers.
 std::string bars(const plan::Partition& found) {
   constexpr double columns = 50;
   std::string text;
@@ -272,7 +274,7 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
                             fmt::join(found.stage_workers, ", "));
 }
 
-/// Reads the units' costs, and which of a unit's times each worker takes.
+/// Reads the units, and sets the kind of device of each worker.
 void follow_devices(PartitionOptions& options) {
   plan::Profile profile = read_layers(options.file);
   std::vector<std::string> devices = options.devices;
@@ -281,7 +283,7 @@ void follow_devices(PartitionOptions& options) {
     throw InputError(fmt::format("--device: {} devices for --workers {}", devices.size(), workers));
   }
   if (devices.empty() && profile.devices.size() > 1) {
-    throw InputError(fmt::format("--device: {} has times on {}: say which the workers are", options.file,
+    throw InputError(fmt::format("--device: {} has times on {}: give the kind of each worker", options.file,
                                  fmt::join(profile.devices, " and ")));
   }
   if (devices.empty()) devices = profile.devices;
@@ -316,23 +318,25 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
   const auto amount = CLI::Range(0.0, 1e100);
   command
       .add_option("--comm", options.request.alpha,
-                  "Time of a transfer between two workers, in the same time unit as the profile (default 0)")
+                  "Fixed time of a transfer between two workers, in the time unit of the file (default 0)")
       ->type_name("T")
       ->check(amount);
   command
       .add_option("--comm-per-byte", options.request.beta,
-                  "What a byte of an activation or gradient adds to it (default 0)")
+                  "Time that each byte of a transfer adds (default 0)")
       ->type_name("T")
       ->check(amount);
   command
-      .add_option("--memory-limit", options.memory_limit,
-                  "Bytes, such as 12GiB, that a worker may hold: weights, gradients, optimizer, stashes")
+      .add_option(
+          "--memory-limit", options.memory_limit,
+          "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and stashes")
       ->type_name("BYTES")
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::PositiveNumber);
   command
-      .add_option("--optimizer-states", options.request.optimizer_states,
-                  "Sizes of the weights that the optimizer keeps: 2 AdamW (default), 1 momentum, 0 SGD")
+      .add_option(
+          "--optimizer-states", options.request.optimizer_states,
+          "Optimizer state as a multiple of the weights: 2 for AdamW (default), 1 for momentum, 0 for SGD")
       ->type_name("N")
       ->check(CLI::Range(0.0, 100.0));
 }
@@ -340,29 +344,33 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
 void add_schedule_options(CLI::App& command, PartitionOptions& options) {
   command
       .add_option("--chunks", options.chunks,
-                  "Stages on each worker (default: as the schedule has them, 1 for 1f1b)")
+                  "Stages on each worker (default: the schedule's own number, 1 for 1f1b)")
       ->type_name("C")
       ->check(CLI::Range(1, most_chunks));
   command
       .add_option("--layout", options.layout,
-                  "Where several chunks are: loop (stage s on worker s mod W, default) or v (there and back)")
+                  "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v "
+                  "(from worker 0 to W-1 and back)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"loop", "v"}));
-  command.add_flag("--general", options.general, "Any worker may have any units, neighbours or not");
+  command.add_flag("--general", options.general, "A worker may get any units, not only consecutive ones");
   command
-      .add_option("--schedule", options.schedule,
-                  "Whose stashes a worker holds, and whose run is predicted (default 1f1b)")
+      .add_option(
+          "--schedule", options.schedule,
+          "Schedule that decides how many stashes a worker holds, and is predicted at the end (default 1f1b)")
       ->type_name("NAME");
-  command.add_option("--microbatches", options.microbatches, "Micro-batches of a step (default 4 a worker)")
+  command
+      .add_option("--microbatches", options.microbatches,
+                  "Number of micro-batches in a step (default: 4 for each worker)")
       ->type_name("B")
       ->check(CLI::Range(1, 1 << 20));
 }
 
 void add_partition(CLI::App& app, Action& action) {
   CLI::App* const command =
-      app.add_subcommand("partition", "Cut a chain of units into stages and give them to workers");
+      app.add_subcommand("partition", "Cut a chain of units into stages and give each stage to a worker");
   const auto options = std::make_shared<PartitionOptions>();
-  command->add_option("file", options->file, "Layers with their times and sizes, such as `profile` writes")
+  command->add_option("file", options->file, "Times and sizes of the units, as `profile` writes them")
       ->required()
       ->type_name("FILE.yaml");
   command->add_option("--workers", options->request.workers, "Number of workers")
@@ -371,14 +379,17 @@ void add_partition(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, most_workers));
   command
       ->add_option("--device", options->devices,
-                   "Whose times the workers take, cpu or cuda: one of them, or by worker (cuda,cpu,cpu)")
+                   "Kind of device of the workers, which chooses their times: cpu or cuda for all, or one "
+                   "kind for each worker, such as cuda,cpu,cpu")
       ->type_name("KIND,...")
       ->delimiter(',')
       ->check(CLI::IsMember({"cpu", "cuda"}));
   add_schedule_options(*command, *options);
   add_cost_options(*command, *options);
-  command->add_flag("--json", options->json, "As JSON");
-  command->add_option("-o,--output", options->output, "Write to a file (JSON if it is named so)")
+  command->add_flag("--json", options->json, "Print JSON");
+  command
+      ->add_option("-o,--output", options->output,
+                   "Write to a file instead of standard output; JSON if its name ends in .json")
       ->type_name("FILE");
   command->footer(
       "Example:\n"

@@ -11,6 +11,7 @@
 #include "cli/input/yaml.hpp"
 #include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/periodic/best_pattern.hpp"
 #include "starpipe/plan/periodic/busiest_worker_pattern.hpp"
@@ -35,10 +36,10 @@ struct PeriodicOptions {
 
 struct ChainFile {
   std::vector<plan::ChainStage> stages;
-  std::vector<int> workers;  ///< of the stages; empty: one each
+  std::vector<int> workers;  ///< of each stage; empty when stage s is on worker s
 };
 
-/// A map of F, B, weights, activation and worker; what it leaves out stays as it is.
+/// Reads one stage, a map of F, B, weights, activation and worker. Keys left out keep their defaults.
 void read_stage(const YAML::Node& map, const std::string& place, ChainFile& chain) {
   if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B, weights, activation and worker");
   plan::ChainStage stage;
@@ -64,7 +65,7 @@ void read_stage(const YAML::Node& map, const std::string& place, ChainFile& chai
   }
   chain.stages.push_back(stage);
   if (!chain.workers.empty() && chain.workers.size() != chain.stages.size()) {
-    throw InputError(fmt::format("{}: worker is for all stages or for none", place));
+    throw InputError(fmt::format("{}: worker must be given for all stages or for none", place));
   }
 }
 
@@ -81,8 +82,9 @@ ChainFile read_chain(const std::string& file) {
 
 struct Result {
   plan::PeriodicPattern pattern;
-  double bound;  ///< no schedule of the placement within the memory takes less time for a micro-batch
-  /// No pattern of the placement within the memory, of so many micro-batches or fewer, has a shorter period.
+  /// Lower bound on the time a micro-batch, of all schedules with this placement and memory.
+  double bound;
+  /// The pattern is the shortest among patterns of up to so many micro-batches; 0 when that is not proved.
   int best_of = 0;
 };
 
@@ -133,7 +135,7 @@ nlohmann::ordered_json described(const Result& result, const ChainFile& chain) {
             {"operations", std::move(operations)}}}};
 }
 
-/// "0 +2, 4 +3": when the pass starts in the period, and its shift.
+/// The starts of a pass in the period, each with its shift, such as "0 +2, 4 +3".
 std::string starts(const plan::PeriodicPattern& pattern, int stage, plan::Pass pass) {
   std::vector<std::pair<double, int>> found;
   for (const plan::PeriodicOperation& op : pattern.operations) {
@@ -157,9 +159,9 @@ std::string summary(const Result& result, const ChainFile& chain) {
   const std::vector<int> live = plan::concurrent_activations(pattern, chain.stages);
   std::vector<TableRow> stages = {{"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
   for (int s = 0; s < static_cast<int>(chain.stages.size()); ++s) {
-    const int worker = chain.workers.empty() ? s : chain.workers[static_cast<std::size_t>(s)];
+    const int worker = chain.workers.empty() ? s : chain.workers[index(s)];
     stages.push_back({std::to_string(s), std::to_string(worker), starts(pattern, s, plan::Pass::F),
-                      starts(pattern, s, plan::Pass::BW), std::to_string(live[static_cast<std::size_t>(s)])});
+                      starts(pattern, s, plan::Pass::BW), std::to_string(live[index(s)])});
   }
   std::vector<TableRow> workers = {{"worker", "memory"}};
   for (const double memory : plan::pattern_memory(pattern, chain.stages)) {
@@ -191,39 +193,39 @@ int periodic(const PeriodicOptions& options) {
 }
 
 void add_periodic(CLI::App& app, Action& action) {
-  CLI::App* const command =
-      app.add_subcommand("periodic", "The shortest period of a chain of stages within a memory limit");
+  CLI::App* const command = app.add_subcommand(
+      "periodic", "Find the shortest periodic schedule of a chain of stages within a memory limit");
   const auto options = std::make_shared<PeriodicOptions>();
   command
       ->add_option(
           "file", options->file,
-          "A list of one map a stage: times F and B (1 each where not given), memory of its weights (0) and "
-          "of a stash, activation (1), and its worker (one each)")
+          "List with a map for each stage: times F and B (default 1), memory of its weights (default 0), "
+          "memory of one stash as activation (default 1), and worker (default: one worker for each stage)")
       ->required()
       ->type_name("CHAIN.yaml");
   command
       ->add_option("--microbatches", options->microbatches,
-                   "Micro-batches of the schedule to show (default 16)")
+                   "Number of micro-batches in the schedule that is shown (default 16)")
       ->type_name("B")
       ->default_val(16)
       ->check(CLI::Range(1, 1 << 20));
   command
       ->add_option("--memory", options->memory,
-                   "What a worker may hold, weights and stashes (default: no limit)")
+                   "Memory of each worker, for weights and stashes (default: no limit)")
       ->type_name("M")
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--repeat", options->repeat,
-                   "Look for patterns of up to K micro-batches (default 1: 1F1B* with the least period)")
+                   "Try patterns of up to K micro-batches (default 1: 1F1B* with the shortest period)")
       ->type_name("K")
       ->check(CLI::Range(1, most_repetitions));
-  command->add_option("--period", options->period, "1F1B* with this period instead")
+  command->add_option("--period", options->period, "Take 1F1B* with this period instead of searching")
       ->type_name("T")
       ->check(CLI::PositiveNumber)
       ->excludes("--repeat");
   options->result.add_to(*command);
   command->footer(
-      "The schedule is the pattern repeated, each pass as soon as its worker's order allows.\n"
+      "The schedule repeats the pattern and starts each pass as early as the order on its worker allows.\n"
       "Example:\n"
       "  starpipe periodic chain.yaml --memory 12 --repeat 3");
   command->callback([options, &action] { action = [options] { return periodic(*options); }; });

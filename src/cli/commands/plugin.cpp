@@ -24,7 +24,7 @@ using plan::Finding;
 
 struct PluginOptions {
   std::string file;
-  int timeout = 60;  // seconds a stage
+  int timeout = 60;  // seconds for each step
   bool json = false;
 };
 
@@ -34,7 +34,9 @@ struct Result {
   Finding finding;
 };
 
-/// What the plug-in does is done in other processes: it may crash or never return.
+// A plug-in may crash or never return: its code runs in other processes only.
+
+/// The names of the schedules in the plug-in.
 std::vector<std::string> names_of(const std::string& file, std::chrono::seconds most) {
   const SubprocessResult loaded = run_in_subprocess(
       [&] {
@@ -115,18 +117,19 @@ int check(const PluginOptions& options) {
 }
 
 void add_plugin(CLI::App& app, Action& action) {
-  CLI::App* const command = app.add_subcommand("plugin", "Check schedules of one's own (see --plugin)");
+  CLI::App* const command =
+      app.add_subcommand("plugin", "Check schedules in a plug-in, a shared object of your own");
   command->require_subcommand(1);
   CLI::App* const checking = command->add_subcommand(
-      "check", "Try every schedule of a plug-in in stages, up to training on two ranks, and say what failed");
+      "check", "Test every schedule of a plug-in, step by step up to training on two ranks");
   const auto options = std::make_shared<PluginOptions>();
-  checking->add_option("file", options->file, "The shared object")->required()->type_name("FILE");
-  checking->add_option("--timeout", options->timeout, "Seconds that a stage may take (default 60)")
+  checking->add_option("file", options->file, "Plug-in (shared object)")->required()->type_name("FILE");
+  checking->add_option("--timeout", options->timeout, "Seconds that a step of the test may take (default 60)")
       ->type_name("SECONDS")
       ->check(CLI::Range(1, 86400));
-  checking->add_flag("--json", options->json, "As JSON");
+  checking->add_flag("--json", options->json, "Print JSON");
   checking->footer(
-      "Stages: chain, graph (several encoder branches), split backward, memory limit, replicas, two ranks.\n"
+      "Steps: chain, graph (several branches), split backward, memory limit, replicas, two ranks.\n"
       "Exit status: 0 nothing failed, 1 something failed, 2 the file cannot be loaded.");
   checking->callback([options, &action] { action = [options] { return check(*options); }; });
 }

@@ -28,7 +28,7 @@ struct ProfileOptions {
   bool replace = false;
 };
 
-/// A profile takes time and others may rely on it: it is not lost to a second run.
+/// Measuring takes time: an existing profile is not overwritten by accident.
 void check_output(const ProfileOptions& options) {
   if (!options.file) return;
   require_writable("-o", *options.file);
@@ -77,18 +77,20 @@ int profile(const ProfileOptions& options) {
 }
 
 void add_profile(CLI::App& app, Action& action) {
-  CLI::App* const command =
-      app.add_subcommand("profile", "Measure what each layer of a model costs here, for `partition`");
+  CLI::App* const command = app.add_subcommand(
+      "profile", "Measure times and sizes of a model's units on this machine, for `partition`");
   const auto options = std::make_shared<ProfileOptions>();
   options->config.add_to(*command);
-  command->add_option("--repetitions", options->repetitions, "Micro-batches to measure, after one to warm up")
+  command
+      ->add_option("--repetitions", options->repetitions,
+                   "Number of micro-batches to measure, after one that warms up")
       ->type_name("N")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
   command->add_option("-o,--output", options->file, "Write to a file instead of standard output")
       ->type_name("FILE.yaml");
-  command->add_flag("--replace", options->replace, "Write to a file that exists");
-  command->add_flag("--json", options->json, "JSON, which is YAML too");
+  command->add_flag("--replace", options->replace, "Overwrite the file of -o if it exists");
+  command->add_flag("--json", options->json, "Write JSON, which `partition` reads as well");
   command->footer(
       "Example:\n"
       "  starpipe profile experiments/quickstart.yaml -o layers.yaml\n"

@@ -25,7 +25,7 @@ namespace {
 constexpr int most_workers = 1 << 16;
 constexpr int most_microbatches = 1 << 20;
 constexpr int most_stages = 1 << 16;
-/// Beyond this, memory runs out before anything can be said.
+/// Jobs. Larger schedules would run out of memory before anything is printed.
 constexpr std::int64_t most_cells = 20'000'000;
 
 struct ListOptions {
@@ -58,10 +58,10 @@ int list(const ListOptions& options) {
 }
 
 void add_list(CLI::App& schedule, Action& action) {
-  CLI::App* const command = schedule.add_subcommand("list", "The schedules that have a name");
+  CLI::App* const command = schedule.add_subcommand("list", "List the named schedules");
   const auto options = std::make_shared<ListOptions>();
   add_plugin_option(*command, options->plugins);
-  command->add_flag("--json", options->json, "As JSON");
+  command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &action] { action = [options] { return list(*options); }; });
 }
 
@@ -109,7 +109,7 @@ int show(const ShowOptions& options) {
 void add_show(CLI::App& schedule, Action& action) {
   CLI::App* const command = schedule.add_subcommand("show", "Build a named schedule and predict its run");
   const auto options = std::make_shared<ShowOptions>();
-  command->add_option("name", options->name, "One of `starpipe schedule list`")
+  command->add_option("name", options->name, "Name from `starpipe schedule list`")
       ->required()
       ->type_name("NAME");
   add_plugin_option(*command, options->plugins);
@@ -117,11 +117,12 @@ void add_show(CLI::App& schedule, Action& action) {
                    most_microbatches);
   command
       ->add_option("--stages", options->stages,
-                   "Stages of the model (default: what the schedule has a worker)")
+                   "Number of stages (default: W times the schedule's number of stages on a worker)")
       ->type_name("S")
       ->check(CLI::Range(1, most_stages));
   command
-      ->add_option("--groups", options->request.groups, "Independent pipelines of lpp and fslpp: W = G * R")
+      ->add_option("--groups", options->request.groups,
+                   "Number of independent pipelines of lpp and fslpp; W / G workers form one")
       ->type_name("G");
   command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
       ->type_name("W,W,...")
@@ -133,15 +134,14 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"greedy", "bounded", "ordered"}));
   command
-      ->add_option(
-          "--memory-limit", options->memory_limit,
-          "Most stashes that a worker may hold; means --discipline bounded unless one is given or the "
-          "schedule is made for a limit")
+      ->add_option("--memory-limit", options->memory_limit,
+                   "Largest number of stashes on a worker. Implies --discipline bounded, unless --discipline "
+                   "is given or the schedule is built for a limit")
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command->add_flag("--recompute", options->request.recompute,
-                    "F keeps only its stage's input; B computes F again and lasts that much longer");
-  options->costs.add_to(*command, "1 each where not given");
+                    "F keeps only the input of its stage; B runs F again first, so its time includes F's");
+  options->costs.add_to(*command, "1 for each pass");
   options->result.add_to(*command);
   command->footer(
       "Example:\n"
@@ -170,15 +170,15 @@ int check(const CheckOptions& options) {
 
 void add_check(CLI::App& schedule, Action& action) {
   CLI::App* const command =
-      schedule.add_subcommand("check", "Prove that a schedule from a file can run, and predict its run");
+      schedule.add_subcommand("check", "Prove that the schedule in a file finishes, and predict its run");
   const auto options = std::make_shared<CheckOptions>();
   command
-      ->add_option(
-          "file", options->file,
-          "JSON of `schedule show`, or a CSV of torch.distributed.pipelining, with or without communication")
+      ->add_option("file", options->file,
+                   "JSON that `schedule show` wrote, or CSV of torch.distributed.pipelining, with or without "
+                   "its communication actions")
       ->required()
       ->type_name("FILE.csv|FILE.json");
-  options->costs.add_to(*command, "those in the file where not given, else 1 each");
+  options->costs.add_to(*command, "the times in the file, or 1 for each pass");
   options->result.add_to(*command);
   command->footer("Example:\n  starpipe schedule check schedule.csv --durations F=1,B=1,W=1 --comm 0.1");
   command->callback([options, &action] { action = [options] { return check(*options); }; });

@@ -60,7 +60,7 @@ plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan
   return result;
 }
 
-/// A number, or a size such as 12GiB where stashes have sizes.
+/// The memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
 double read_limit(const SearchOptions& options) {
   std::string text = *options.memory_limit;
   try {
@@ -133,14 +133,13 @@ void add_memory_options(CLI::App& command, SearchOptions& options) {
   command
       .add_option(
           "--memory-limit", options.memory_limit,
-          "Most that the stashes on a worker may take: a number of stashes of one stage; without --chunks of "
-          "a share of the model, 1/W of it; with --stash in bytes (default: no limit)")
+          "Largest amount of stashes on a worker (default: no limit). A number counts stashes of one stage, "
+          "or without --chunks stashes of 1/W of the model; with --stash it is in bytes, such as 12GiB")
       ->type_name("K|BYTES");
   command
-      .add_option(
-          "--stash", options.stash,
-          "Bytes of one stash, such as 512MiB, of each stage or the same for all; without --chunks of each "
-          "share of the model")
+      .add_option("--stash", options.stash,
+                  "Size of one stash, such as 512MiB: one value for all stages or one for each; without "
+                  "--chunks the values are of 1/W of the model")
       ->type_name("BYTES,...")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -149,7 +148,7 @@ void add_memory_options(CLI::App& command, SearchOptions& options) {
 
 void add_search(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
-      "search", "Find a schedule for given costs and a memory limit, and bound all others");
+      "search", "Search for a short schedule within a memory limit, and bound how short any schedule can be");
   const auto options = std::make_shared<SearchOptions>();
   add_plugin_option(*command, options->plugins);
   add_size_options(*command, options->request.workers, most_workers, options->request.microbatches,
@@ -157,26 +156,26 @@ void add_search(CLI::App& app, Action& action) {
   command
       ->add_option(
           "--chunks", options->request.chunks,
-          "Stages on each worker; without it several are tried, and durations and sizes are those of a "
-          "share of the model, 1/W of it, that the chunks divide")
+          "Stages on each worker. Without this option the search tries several numbers; then durations and "
+          "sizes are those of 1/W of the model, and are divided by the number of stages on a worker")
       ->type_name("C")
       ->check(CLI::Range(1, most_chunks));
   command
-      ->add_option(
-          "--layout", options->layout,
-          "Where the stages are: loop (stage s on worker s mod W), v (there and back), any (default)")
+      ->add_option("--layout", options->layout,
+                   "Worker of each stage: loop (stage s on worker s mod W), v (from worker 0 to W-1 and "
+                   "back), any (default: tries both)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"v", "loop", "any"}));
-  options->costs.add_to(*command, "1 each where not given");
+  options->costs.add_to(*command, "1 for each pass");
   add_memory_options(*command, *options);
   command
       ->add_option("--budget", options->search.budget,
-                   "Seconds the search may take (default 10); also sets how much it does")
+                   "Seconds that the search may take (default 10); a larger budget tries more")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.01, 1e6));
-  command->add_option("--seed", options->search.seed, "Another one gives another search (default 1)")
+  command->add_option("--seed", options->search.seed, "Seed of the random choices (default 1)")
       ->type_name("N");
-  command->add_flag("--quiet", options->quiet, "No progress line");
+  command->add_flag("--quiet", options->quiet, "Show no progress line");
   options->result.add_to(*command);
   command->footer(
       "Example:\n"

@@ -83,7 +83,7 @@ std::string summary(const runtime::Config& config, const runtime::Experiment& ex
                     100 * timeline.device_bubble_fraction);
 }
 
-/// Bytes by worker, for JSON.
+/// The bytes of each worker.
 nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const auto& [weights, gradients, optimizer, stashes, activations, workspace] : memory) {
@@ -97,7 +97,7 @@ nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory)
   return json;
 }
 
-/// By the layers' times where cuts were chosen by them.
+/// The measured times if the cuts were chosen by them, else times in proportion to FLOPs.
 plan::Costs default_costs(const runtime::Config& config, const runtime::Experiment& experiment) {
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
   if (config.schedule.chosen && experiment.network.graph.is_chain()) {
@@ -133,12 +133,13 @@ int simulate(const SimulateOptions& options) {
 }
 
 void add_simulate(CLI::App& app, Action& action) {
-  CLI::App* const command = app.add_subcommand("simulate", "Predict what `train` would do");
+  CLI::App* const command =
+      app.add_subcommand("simulate", "Predict the run that `train` would do, without doing it");
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
   options->costs.add_to(*command,
-                        "by the FLOPs of each stage where not given, 1 for an average stage, or "
-                        "with schedule.partition by the layers' times");
+                        "in proportion to the FLOPs of each stage, 1 for an average stage; with "
+                        "schedule.partition the measured times");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
       ->type_name("FILE.svg");

@@ -26,15 +26,17 @@ struct Output {
   std::optional<std::filesystem::path> runtime::TrainOutputs::*file;
 };
 constexpr std::array output_options = {
-    Output{"--report", "FILE.json", "Write losses, times, and what was predicted and measured",
+    Output{"--report", "FILE.json", "Write losses, times, and predicted and measured values",
            &runtime::TrainOutputs::report},
-    Output{"--trace", "FILE.json", "Write both runs as a trace for ui.perfetto.dev",
+    Output{"--trace", "FILE.json", "Write the predicted and the measured step as a trace for ui.perfetto.dev",
            &runtime::TrainOutputs::trace},
-    Output{"--timeline", "FILE.svg", "Draw both runs as an SVG image", &runtime::TrainOutputs::timeline},
+    Output{"--timeline", "FILE.svg", "Draw the predicted and the measured step as an SVG image",
+           &runtime::TrainOutputs::timeline},
     Output{"--save-weights", "FILE.safetensors", "Save the trained weights",
            &runtime::TrainOutputs::save_weights}};
 
-/// The rest of what can be wrong with them is runtime::train's to find, on the rank that writes them.
+/// Throws InputError when an output file is also an input or another output. Other mistakes in the names are
+/// found by runtime::train, on the rank that writes the files.
 void require_distinct(const runtime::Config& config, const runtime::TrainOutputs& outputs) {
   std::error_code ignored;
   std::set<std::filesystem::path> seen;
@@ -50,8 +52,8 @@ void require_distinct(const runtime::Config& config, const runtime::TrainOutputs
     if (file->empty() ||
         seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(*file, error), error)).second)
       continue;
-    throw InputError(fmt::format("{}: {} is a file that the run reads, or another option's", output.option,
-                                 file->string()));
+    throw InputError(fmt::format("{}: {} is also an input of the run or the file of another option",
+                                 output.option, file->string()));
   }
 }
 
@@ -68,7 +70,7 @@ int train(const TrainOptions& options) {
 
 void add_train(CLI::App& app, Action& action) {
   CLI::App* const command =
-      app.add_subcommand("train", "Train, and put prediction and measurement side by side");
+      app.add_subcommand("train", "Train a network, and show predicted and measured times side by side");
   const auto options = std::make_shared<TrainOptions>();
   options->config.add_to(*command);
   for (const Output& output : output_options) {
@@ -83,7 +85,7 @@ void add_train(CLI::App& app, Action& action) {
       "Examples:\n"
       "  starpipe train experiments/quickstart.yaml --set training.steps=10 --report report.json\n"
       "  mpiexec -n 2 starpipe train experiments/quickstart.yaml\n"
-      "With several ranks, the workers of the schedule are spread over the ranks and their devices.");
+      "With several ranks, each rank runs a share of the schedule's workers on its devices.");
   command->callback([options, &action] { action = [options] { return train(*options); }; });
 }
 

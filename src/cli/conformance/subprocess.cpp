@@ -57,7 +57,7 @@ void write_all(int descriptor, std::string_view text) {
   }
 }
 
-/// Until the other end is closed; nothing when that took longer than `most`.
+/// Reads until the other end is closed; returns nothing if that takes longer than `most`.
 std::optional<std::string> read_all(int descriptor, std::chrono::seconds most) {
   const auto end = std::chrono::steady_clock::now() + most;
   std::string text;
@@ -89,10 +89,10 @@ std::string how_it_failed(int status) {
   }
 }
 
-/// `child` gets the writing end, and does not return.
+/// Calls `child` in a new process, with the writing end of a pipe. `child` must not return.
 SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds most) {
   Pipe pipe;
-  std::fflush(nullptr);  // what is buffered would be printed twice
+  std::fflush(nullptr);  // or both processes would print the buffered text
   const pid_t parent = getpid();
   const pid_t id = fork();
   if (id < 0) fail("fork");
@@ -100,11 +100,11 @@ SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(exit_exception);
-    // MPI's libraries print pages when a signal comes.
+    // MPI libraries install handlers that print pages of text.
     for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
     child(pipe.writing());
   }
-  setpgid(id, id);  // here too: whoever is first
+  setpgid(id, id);  // in both processes: either may come first
   pipe.close_writing();
   const std::optional<std::string> output = read_all(pipe.reading(), most);
   if (!output) kill(-id, SIGKILL);

@@ -8,19 +8,20 @@
 
 namespace starpipe::cli {
 
-/// How work ended that ran in a process of its own.
+/// The end of a process that this one started.
 struct SubprocessResult {
   std::string output;
-  /// Empty when it ended well; otherwise how it did not, such as "it was ended by signal 11 (...)".
+  /// Empty when the process succeeded; otherwise the reason, such as "it was ended by signal 11 (...)".
   std::string failure;
 };
 
-/// Runs `work` in a copy of this process, so that whatever it does there does no harm here: its result is the
-/// output. What it prints goes to standard error. It is killed after `most`. Throws std::system_error when
-/// no process can be made.
+/// Calls `work` in a copy of this process, where a crash or an endless loop does no harm. The output is the
+/// return value of `work`; the text that it prints goes to standard error. The process is killed after
+/// `most`. Throws std::system_error when no process can be started.
 SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds most);
 
-/// The same for a program, found on PATH; its output is both what it prints and its errors.
+/// Runs a program from PATH with its arguments. The output is its standard output and standard error. It is
+/// killed after `most`. Throws std::system_error when no process can be started.
 SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most);
 
 }  // namespace starpipe::cli

@@ -71,8 +71,8 @@ std::string configuration(const std::string& plugin, const std::string& name, in
   return emitter.c_str();
 }
 
-/// Leaves the first configuration in `file` that the schedule has an answer to; returns the losses that
-/// are expected of it and what it is, or why there is none.
+/// Tries several numbers of workers, stages and groups, and writes the first configuration that the schedule
+/// accepts to `file`. Returns its description and the losses of a sequential run, or the first refusal.
 json prepare(const std::string& plugin, const std::string& name, const std::string& file) {
   std::string refusal;
   for (const int workers : {2, 4, 3}) {
@@ -96,7 +96,7 @@ json prepare(const std::string& plugin, const std::string& name, const std::stri
   return {{"refusal", refusal}};
 }
 
-/// What starpipe says is wrong, else the end of what the launcher says.
+/// The error message of starpipe, or else the last line of the output.
 std::string complaint(const SubprocessResult& run) {
   std::istringstream lines(run.output);
   std::string last;
@@ -107,7 +107,7 @@ std::string complaint(const SubprocessResult& run) {
   return last.empty() ? run.failure : fmt::format("{}: {}", run.failure, last);
 }
 
-/// The launcher, or nothing and why in `problem`.
+/// The command that starts MPI ranks; if there is none, the reason is in `problem`.
 std::optional<std::string> find_launcher(std::string& problem) {
   if (runtime::launcher_rank()) {
     problem = "this command was itself started by an MPI launcher";
@@ -130,7 +130,7 @@ Finding compare(const json& expected, const json& report) {
   const auto wanted = expected.at("losses").get<std::vector<double>>();
   const auto found = report.at("losses").get<std::vector<double>>();
   for (std::size_t step = 0; step < wanted.size(); ++step) {
-    // Not "greater": a loss that is no number differs too.
+    // The negation of "close": a loss that is NaN fails too.
     if (std::abs(found.at(step) - wanted[step]) <= 1e-5 * std::abs(wanted[step])) continue;
     return {Verdict::failed, fmt::format("{}: the loss of step {} is {}, that of a sequential run {}", what,
                                          step, found[step], wanted[step])};

@@ -11,10 +11,10 @@ namespace starpipe::cli {
 
 CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
   CLI::Option* const config =
-      command.add_option("config", file_, "The configuration")->required(required)->type_name("CONFIG.yaml");
+      command.add_option("config", file_, "Configuration file")->required(required)->type_name("CONFIG.yaml");
   command
       .add_option("--set", overrides_,
-                  "Set a key of the configuration, such as training.steps=10; may be repeated")
+                  "Override a key of the configuration, such as training.steps=10; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->allow_extra_args(false)

@@ -10,12 +10,12 @@
 
 namespace starpipe::cli {
 
-/// A configuration file, and what the command line changes in it: CONFIG.yaml, --set, --plugin.
+/// A configuration file and its changes on the command line: CONFIG.yaml, --set, --plugin.
 class ConfigOptions {
  public:
-  /// Returns the option that is the file, for others to depend on.
+  /// Returns the option of the file, so that other options can depend on it.
   CLI::Option* add_to(CLI::App& command, bool required = true);
-  /// As `load_config` reads it.
+  /// The configuration with its changes. Throws InputError as `load_config` does.
   [[nodiscard]] runtime::Config load() const;
 
  private:

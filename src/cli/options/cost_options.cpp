@@ -33,7 +33,7 @@ plan::Durations read_durations(const YAML::Node& map, const std::string& place) 
   return durations;
 }
 
-/// F=1,B=2,W=1, the same for all stages.
+/// Reads F=1,B=2,W=1: durations of every stage.
 plan::Durations inline_durations(const std::string& argument) {
   const std::string place = "--durations " + argument;
   YAML::Node map(YAML::NodeType::Map);
@@ -56,7 +56,8 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
     YamlValue(root, name).expected("a map of F, B and W, or a list of one such map a stage");
   }
   if (root.size() != static_cast<std::size_t>(stages)) {
-    throw InputError(fmt::format("{}: durations of {} stages, but there are {}", name, root.size(), stages));
+    throw InputError(
+        fmt::format("{}: has durations of {} stages, but there are {} stages", name, root.size(), stages));
   }
   std::vector<plan::Durations> durations;
   for (const YAML::Node& stage : root) durations.push_back(read_durations(stage, place_of(name, stage)));
@@ -68,13 +69,13 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {
   command
       .add_option("--durations", durations_,
-                  "Time of each pass, as F=1,B=1,W=1 or a YAML file with a map of F, B and W, or a list of "
-                  "such maps, one a stage; " +
+                  "Time of each pass: F=1,B=1,W=1, or a YAML file with a map of F, B and W, or with a list "
+                  "of such maps, one for each stage. Default: " +
                       default_durations)
       ->type_name("F=T,B=T,W=T|FILE.yaml");
   command.add_option("--comm", comm_, "Time of a transfer between two workers (default 0)")->type_name("T");
   command.add_flag("--no-prefetch", no_prefetch_,
-                   "A worker waits for the transfers of a job instead of computing meanwhile");
+                   "A worker waits for a job's inputs to arrive instead of running another job meanwhile");
 }
 
 void CostOptions::apply(plan::Costs& costs, int stages) const {

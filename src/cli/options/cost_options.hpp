@@ -10,11 +10,12 @@
 
 namespace starpipe::cli {
 
-/// What things cost: --durations, --comm, --no-prefetch.
+/// Costs of passes and transfers: --durations, --comm, --no-prefetch.
 class CostOptions {
  public:
+  /// `default_durations`: the durations without --durations, for the help.
   void add_to(CLI::App& command, const std::string& default_durations);
-  /// Replaces what was given. Throws InputError, naming the option or the file, for what cannot be.
+  /// Replaces the costs that were given on the command line. Throws InputError naming the option or the file.
   void apply(plan::Costs& costs, int stages) const;
 
  private:

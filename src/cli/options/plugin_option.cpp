@@ -8,7 +8,7 @@ namespace starpipe::cli {
 void add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
   command
       .add_option("--plugin", files,
-                  "A shared object whose schedules are then known by name (STARPIPE_PLUGIN); may be repeated")
+                  "Plug-in (shared object) whose schedules become known by name; may be repeated")
       ->type_name("FILE")
       ->expected(1)
       ->allow_extra_args(false)

@@ -8,9 +8,10 @@
 
 namespace starpipe::cli {
 
-/// --plugin, as often as one likes.
+/// Adds --plugin, which may be repeated.
 void add_plugin_option(CLI::App& command, std::vector<std::string>& files);
-/// Adds what they have to the registry. Throws InputError naming the file that is none.
+/// Adds the schedules of these plug-ins to the registry. Throws InputError naming a file that is not a
+/// plug-in.
 void load_plugins(const std::vector<std::string>& files);
 
 }  // namespace starpipe::cli

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::array formats = {"text", "json", "csv", "svg", "trace"};
 
-/// Of the terminal; nothing when there is none.
+/// Width of the terminal; nothing if standard output is not a terminal.
 std::optional<int> terminal_columns() {
   winsize size{};
   if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
@@ -37,8 +37,8 @@ void ResultOptions::add_to(CLI::App& command) {
   CLI::Option* const format =
       command
           .add_option("--format", format_,
-                      "text, json, csv (of torch.distributed.pipelining), svg or trace (of Chrome and "
-                      "Perfetto); the default follows from the name of the file, else text")
+                      "text, json, csv (as torch.distributed.pipelining reads it), svg or trace (for Chrome "
+                      "and Perfetto). Default: by the extension of the output file, else text")
           ->type_name("FORMAT")
           ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())));
   command.add_flag("--json", json_, "The same as --format json")->excludes(format);
@@ -112,7 +112,7 @@ std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline
     options.columns = *columns;
     options.colour = !environment("NO_COLOR");
   } else {
-    options.columns = 200;  // a file, a pipe: nothing wraps
+    options.columns = 200;  // files and pipes do not wrap lines
   }
   return plan::schedule_text(schedule, timeline, options);
 }

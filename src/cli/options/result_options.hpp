@@ -14,16 +14,16 @@
 
 namespace starpipe::cli {
 
-/// Where and how a run is shown: --format, --json, -o.
+/// Form and destination of a result: --format, --json, -o.
 class ResultOptions {
  public:
   void add_to(CLI::App& command);
-  /// Before the work is done: throws InputError when the file could not be written.
+  /// Call before the work is done. Throws InputError if the file of -o cannot be written.
   void check() const;
-  /// `text`: what the text format shows.
+  /// Writes the result to standard output or to the file of -o. `text` makes the text format.
   void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
             const std::function<std::string()>& text) const;
-  /// `more`: what the JSON format has besides, an object.
+  /// `more`: an object whose members are added to the JSON format.
   void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
             const std::function<std::string()>& text, const nlohmann::ordered_json& more) const;
 
@@ -35,12 +35,13 @@ class ResultOptions {
   std::optional<std::string> file_;
 };
 
-/// The predicted run as an SVG image; `unit` is that of its times.
+/// The predicted run as an SVG image.
 std::string predicted_svg(const plan::Schedule& schedule, const plan::Timeline& timeline);
-/// The predicted run as a Chrome trace, in which a unit of time is shown as a second.
+/// The predicted run as a Chrome trace. A unit of time is shown as a second.
 std::string predicted_trace(const plan::Schedule& schedule, const plan::Timeline& timeline);
 
-/// Drawing and table, as wide and colourful as the terminal allows unless they go to a file.
+/// Drawing and table: as wide as the terminal and in colour, or 200 columns wide without colour if standard
+/// output is not a terminal.
 std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline);
 
 }  // namespace starpipe::cli

@@ -9,7 +9,7 @@ void add_size_options(CLI::App& command, int& workers, int most_workers, int& mi
       ->required()
       ->type_name("W")
       ->check(CLI::Range(1, most_workers));
-  command.add_option("--microbatches", microbatches, "Micro-batches of a step")
+  command.add_option("--microbatches", microbatches, "Number of micro-batches in a step")
       ->required()
       ->type_name("B")
       ->check(CLI::Range(1, most_microbatches));

@@ -5,7 +5,7 @@
 
 namespace starpipe::cli {
 
-/// --workers and --microbatches, both required, and the most that there may be of each.
+/// Adds --workers and --microbatches, both required and limited to the given numbers.
 void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
                       int most_microbatches);
 

@@ -24,15 +24,15 @@ namespace starpipe::runtime {
 namespace {
 
 struct Repetition {
-  double makespan;  // seconds, median step
-  MeasuredRun run;  // that step
+  double makespan;  // of the median step, seconds
+  MeasuredRun run;  // the median step
   plan::Costs costs;
-  double submission;  // seconds, median step
+  double submission;  // of the median step, seconds
 };
 
 struct Candidate {
   PolicyChoice choice;
-  std::string ran;  // StarPU's word
+  std::string ran;  // StarPU's name of the policy that ran
   std::vector<Repetition> repetitions;
 
   [[nodiscard]] std::vector<double> makespans() const {
@@ -85,7 +85,7 @@ void repeat(const Assignment& job, Candidate& candidate) {
       std::vector<double> submissions;
       for (int step = 0; step < job.config.training.steps; ++step) {
         const StepResult result = engine.run_step(step, *experiment.data);
-        if (step == 1) submissions.clear();  // the first one warmed up
+        if (step == 1) submissions.clear();  // step 0 warmed up
         submissions.push_back(result.submission);
         if (job.mpi.rank() == 0) measurement.add(result);
       }
@@ -136,13 +136,13 @@ std::string comparison_table(const plan::Timeline& predicted, const std::vector<
         candidate.median_run().timeline, ran_as(candidate));
   }
   return table_text(rows, columns) +
-         "Medians; stashes and their bytes: the most that one worker held; moved: received by all workers.\n";
+         "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
 }
 
 void write_outputs(const Assignment& job, const Comparison& comparison,
                    const std::vector<Candidate>& candidates) {
   const plan::Schedule& schedule = job.experiment.schedule;
-  // With the durations of the first policy's jobs, which is ours unless the user asks otherwise.
+  // The prediction uses the durations of the first policy, which is starpipe by default.
   const plan::Timeline predicted = plan::simulate(schedule, candidates.front().median_repetition().costs);
   nlohmann::ordered_json report = report_head(job.config, job.locations);
   report["repetitions"] = comparison.repetitions;

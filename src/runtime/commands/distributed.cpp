@@ -17,8 +17,9 @@
 namespace starpipe::runtime {
 namespace {
 
-// Collective. Ranks with different schedules would wait for each other without end; a plug-in whose w or n
-// depends on more than the request, or that is not the same file everywhere, gives them.
+// Collective. Throws InputError on every rank if their schedules differ: such ranks would wait for each other
+// for ever. It happens when the w or n of a plug-in depends on more than the request, or when hosts have
+// different files.
 void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
   std::uint64_t digest = 14695981039346656037U;  // FNV-1a, a word at a time
   const auto add = [&digest](std::uint64_t word) { digest = (digest ^ word) * 1099511628211U; };
@@ -30,11 +31,11 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
     add(static_cast<std::uint64_t>(schedule.placement(id).weights));
   }
   const std::array mine = {digest, ~digest};
-  std::array<std::uint64_t, 2> least{};  // the smallest digest, and the largest one's complement
+  std::array<std::uint64_t, 2> least{};  // the smallest digest, and the complement of the largest
   MPI_Allreduce(mine.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, mpi.comm());
   if (least[0] == ~least[1]) return;
   throw InputError(fmt::format(
-      "schedule {}: the ranks have built different ones, w and n must follow from the request alone",
+      "schedule {}: the ranks have built different schedules; w and n must depend on the request alone",
       schedule.name()));
 }
 
@@ -45,8 +46,8 @@ void share(const Mpi& mpi, std::vector<int>& values) {
   MPI_Bcast(values.data(), size, MPI_INT, 0, mpi.comm());
 }
 
-// Collective. Rank 0 measures and decides, the others sleep meanwhile: they would measure other times, and
-// disturb its.
+// Collective. Rank 0 measures and decides. The others sleep meanwhile: their times would differ, and their
+// work would disturb rank 0.
 void decide_partition(const Mpi& mpi, Config& config) {
   std::string problem;
   if (mpi.rank() == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command that runs on ranks does around its work.
+// The frame of every command that runs on ranks: agreement on the configuration, start and end of MPI.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,8 @@
 
 namespace starpipe::runtime {
 
-/// Collective. Runs `setup` on every rank; when any of them finds a mistake, all throw the same InputError.
+/// Collective. Runs `setup` on every rank. If it throws InputError on any rank, all ranks throw the same
+/// InputError.
 template <class Setup>
 auto agree(const Mpi& mpi, Setup setup) {
   std::string problem;
@@ -31,28 +32,28 @@ auto agree(const Mpi& mpi, Setup setup) {
   return std::move(*result);
 }
 
-/// Runs `function`; a failure ends the job, since the other ranks would wait for this one, and does so before
-/// anything is destroyed, since destructors wait for tasks and for other ranks.
+/// Runs `function`. If it throws, ends the whole job at once: other ranks would wait for this rank, and
+/// destructors would wait for tasks and for other ranks.
 void or_abort(const Mpi& mpi, const std::function<void()>& function);
 
-/// A configuration, and what all ranks have made of it.
+/// A configuration, and the run that all ranks have built from it.
 struct Assignment {
   const Mpi& mpi;
   Config config;
   Experiment experiment;
-  std::vector<std::vector<float>> parameters;  ///< start values, by stage
+  std::vector<std::vector<float>> parameters;  ///< [stage]: start values
   WorkerMap map;
   CoreShare share;
   GpuShare gpus;
-  std::vector<RankLocation> locations;  ///< by rank
+  std::vector<RankLocation> locations;  ///< [rank]
 };
 
-/// The engine for it. `job` and `session` must outlive it.
+/// The engine that runs `job`. `job` and `session` must outlive the engine.
 Engine make_engine(const Session& session, const Assignment& job);
 
 /// Collective. Starts MPI, agrees on the configuration, calls `work`, ends MPI. Returns the exit code: 0, or
-/// 2 after one line on standard error when `configure` or `work` throws InputError (every rank's or none's
-/// `work` does). Any other exception ends the whole job.
+/// 2 after one line on standard error if `configure` or `work` throws InputError; `work` must do so on every
+/// rank or on none. Any other exception ends the whole job.
 int run_on_ranks(const std::function<Config()>& configure,
                  const std::function<void(const Assignment&)>& work);
 

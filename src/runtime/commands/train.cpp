@@ -59,7 +59,7 @@ void check_outputs(const TrainOutputs& outputs) {
   if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
 }
 
-// The steps of a run; on rank 0 the record is complete.
+// Runs all steps. The record is complete on rank 0.
 TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine,
                       const Session& session, Measurement& measurement) {
   TrainRecord record;

@@ -13,7 +13,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// Nothing in StarPU's interface tells; the variable is there where the library exports its symbols.
+// StarPU's interface does not say. Its library has a variable that does, if its symbols are exported.
 std::optional<bool> starpu_uses_gpu_direct() {
   const auto* const uses = static_cast<const int*>(dlsym(RTLD_DEFAULT, "_starpu_mpi_has_cuda"));
   if (uses == nullptr) return std::nullopt;
@@ -31,7 +31,7 @@ bool mpi_takes_gpu_memory() {
 }  // namespace
 
 std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disabled) {
-  if (!uses) return "unknown: this StarPU-MPI does not tell whether it gives GPU memory to MPI";
+  if (!uses) return "unknown: this StarPU-MPI does not say whether it gives GPU memory to MPI";
   if (*uses) return "direct: StarPU-MPI gives GPU memory to MPI";
   if (disabled) return "through the host: STARPU_MPI_GPUDIRECT=0";
   if (!mpi_can) return "through the host: this MPI was not built for GPU memory";

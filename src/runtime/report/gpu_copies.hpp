@@ -13,21 +13,22 @@ namespace starpipe::runtime {
 
 /// How data moves between GPUs.
 struct GpuCopies {
-  int pairs = 0;                             ///< ordered pairs of GPUs of one rank, on all ranks
-  int peer_to_peer = 0;                      ///< of them, those that StarPU copies between directly
-  std::optional<std::string> between_ranks;  ///< nothing with one rank
+  int pairs = 0;         ///< ordered pairs of GPUs of the same rank, summed over ranks
+  int peer_to_peer = 0;  ///< those of these pairs between which StarPU copies directly
+  /// Path of messages between GPUs of different ranks, in words. Nothing with one rank.
+  std::optional<std::string> between_ranks;
 };
 
-/// The words for messages between GPUs of two ranks. `uses`: whether StarPU-MPI gives GPU memory to MPI
-/// (nothing when it does not tell); `mpi_can`: whether MPI says that it takes it; `disabled`: by
-/// STARPU_MPI_GPUDIRECT=0.
+/// Path of messages between GPUs of different ranks, in words. `uses`: whether StarPU-MPI gives GPU memory to
+/// MPI; nothing if unknown. `mpi_can`: whether MPI accepts GPU memory. `disabled`: whether
+/// STARPU_MPI_GPUDIRECT=0 is set.
 std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disabled);
 
-/// Collective, with StarPU running. Complete on rank 0.
+/// Counts the pairs and finds the path. Collective, with StarPU running; complete on rank 0.
 GpuCopies find_gpu_copies(const Mpi& mpi);
 
 nlohmann::ordered_json to_json(const GpuCopies& copies);
-/// One line for the copies within ranks and one for those between ranks, as far as there are any.
+/// A line for copies within ranks and a line for copies between ranks, if there are any.
 std::string to_text(const GpuCopies& copies);
 
 }  // namespace starpipe::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a run's GPUs, predicted beside measured.
+// The memory of GPUs during a run, predicted beside measured.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,24 @@
 
 namespace starpipe::runtime {
 
-/// One GPU of a rank.
+/// The memory of one GPU of one rank.
 struct GpuUse {
   GpuMemory measured;
-  std::vector<int> workers;     ///< logical, that run on it
-  std::uint64_t predicted = 0;  ///< bytes that they need, together (memory_need)
+  std::vector<int> workers;     ///< logical workers on this GPU
+  std::uint64_t predicted = 0;  ///< bytes that these workers need together, by memory_need()
 };
 
-/// Who is on which GPU. By logical worker: its index in `measured`; workers on cores follow, one number each.
+/// The GPU of each logical worker, as an index in `measured`. Workers on cores get the numbers after the last
+/// GPU, one each.
 std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured, std::span<const RankLocation> locations);
 
-/// `needs`: by the numbers of `gpu_of_workers`.
+/// Predicted and measured memory of each GPU. `gpu_of_worker`: from gpu_of_workers(). `needs`: the memory
+/// that each of these numbers needs.
 std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
                             std::span<const WorkerMemory> needs);
 
 nlohmann::ordered_json to_json(std::span<const GpuUse> gpus);
-/// A table and notes; empty without GPUs.
+/// A table with notes; empty without GPUs.
 std::string to_text(std::span<const GpuUse> gpus);
 
 }  // namespace starpipe::runtime

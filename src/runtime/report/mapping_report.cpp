@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a configuration's workers would go, for `starpipe info`.
 #include "starpipe/runtime/report/mapping_report.hpp"
 
 #include <algorithm>
@@ -28,7 +27,7 @@
 namespace starpipe::runtime {
 namespace {
 
-/// What a rank has for one of its workers.
+/// The device of a rank for one of its workers.
 struct Place {
   int node;
   Device device;
@@ -90,7 +89,8 @@ std::vector<Place> places_of(std::span<const Node> nodes, const MappingRequest& 
   const int count = static_cast<int>(nodes.size());
   const int ranks = request.ranks > 0 ? request.ranks : count;
   if (ranks < count)
-    throw InputError(fmt::format("--ranks: {} ranks for {} nodes, some would have none", ranks, count));
+    throw InputError(
+        fmt::format("--ranks: {} ranks for {} nodes, so some nodes would have no rank", ranks, count));
   if (ranks > workers) {
     throw InputError(
         fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none", ranks, workers));
@@ -116,13 +116,13 @@ std::vector<Device> devices_of(std::span<const Place> places, std::span<const in
   return devices;
 }
 
-/// All that is known when the workers are mapped.
+/// The workers of a configuration on their devices.
 struct Mapped {
   const Config& config;
   const plan::Schedule& schedule;
   std::vector<Node> nodes;
   std::vector<Place> places = {};
-  std::vector<int> mapping = {};  ///< place by worker
+  std::vector<int> mapping = {};  ///< of each worker: index in `places`
   std::vector<plan::Traffic> traffic = {};
   double seconds = 0;  ///< on links
   double linear_seconds = 0;
@@ -143,7 +143,7 @@ std::string device_text(const Place& place, int worker) {
   return text;
 }
 
-/// Node by node, NUMA node by NUMA node.
+/// The workers, grouped by node and by NUMA node.
 std::string drawing(const Mapped& mapped) {
   std::vector<int> workers(mapped.mapping.size());
   std::iota(workers.begin(), workers.end(), 0);
@@ -193,11 +193,11 @@ std::string text_of(const Mapped& mapped) {
   const std::string way = mapped.is_auto() ? "auto" : "linear";
   std::string text = fmt::format("{}: {} workers, mapping {}\n\n{}\n", mapped.schedule.name(),
                                  mapped.schedule.workers(), way, drawing(mapped));
-  if (mapped.traffic.empty()) return text + "No worker sends anything.\n";
+  if (mapped.traffic.empty()) return text + "No worker sends data to another.\n";
   text += traffic_text(mapped);
-  text +=
-      fmt::format("\n{:.3f} ms a step on links, one message after the other, at bandwidths typical of them",
-                  mapped.seconds * 1e3);
+  text += fmt::format(
+      "\n{:.3f} ms a step on links, if messages follow one another at the typical bandwidth of each link",
+      mapped.seconds * 1e3);
   if (mapped.is_auto()) return text + fmt::format("; linear {:.3f} ms\n", mapped.linear_seconds * 1e3);
   return text + "\n";
 }

@@ -5,13 +5,14 @@
 #include <numeric>
 #include <set>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-// The mean, not the median: a makespan is a sum, and on shared cores durations come in two sizes, with and
-// without another thread's time slice in them.
+// The mean, not the median, because a makespan is a sum. On shared cores durations have two typical values,
+// with and without a time slice of another thread; the median would be one of them.
 double mean(const std::vector<double>& values) {
   if (values.empty()) return 0;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -39,7 +40,7 @@ Measurement::Measurement(const plan::Schedule& schedule, std::vector<plan::Stage
     : schedule_(schedule),
       sizes_(std::move(sizes)),
       known_(std::move(known)),
-      durations_(static_cast<std::size_t>(schedule.stages()) * 4) {}
+      durations_(index(schedule.stages()) * 4) {}
 
 double Measurement::makespan(const std::vector<JobRecord>& jobs) {
   const auto first = std::ranges::min_element(jobs, {}, &JobRecord::start);
@@ -52,9 +53,9 @@ void Measurement::add_delays(const std::vector<JobRecord>& jobs) {
   for (const JobRecord& job : jobs) by_job[job.job] = &job;
   std::vector<JobRecord> order = jobs;
   std::ranges::sort(order, {}, &JobRecord::start);
-  std::vector<double> free_since(static_cast<std::size_t>(schedule_.workers()), 0);
+  std::vector<double> free_since(index(schedule_.workers()), 0);
   for (const JobRecord& job : order) {
-    double& free = free_since[static_cast<std::size_t>(job.worker)];
+    double& free = free_since[index(job.worker)];
     const JobRecord* last = nullptr;
     schedule_.for_each_pred(job.job, [&](plan::JobId id) {
       if (last == nullptr || by_job[id]->end > last->end) last = by_job[id];
@@ -66,7 +67,7 @@ void Measurement::add_delays(const std::vector<JobRecord>& jobs) {
 }
 
 void Measurement::add(const StepResult& step) {
-  // Until there is a better step, a warm-up step counts for both.
+  // A warm-up step counts for calibration and measurement until later steps replace it.
   const int number = steps_++;
   workers_ = step.workers;
   if (number <= 1) {
@@ -78,8 +79,8 @@ void Measurement::add(const StepResult& step) {
     add_delays(step.jobs);
     for (const JobRecord& record : step.jobs) {
       const plan::Job job = schedule_.job(record.job);
-      durations_[static_cast<std::size_t>(job.stage) * 4 + static_cast<std::size_t>(job.pass)].push_back(
-          record.end - record.start);
+      durations_[index(job.stage) * 4 + static_cast<std::size_t>(job.pass)].push_back(record.end -
+                                                                                      record.start);
     }
   }
   if (number == 1 || number == calibration + 1) {
@@ -99,7 +100,7 @@ plan::Costs Measurement::costs() const {
   costs.alpha = std::max(0.0, mean(delays_));
   for (int s = 0; s < schedule_.stages(); ++s) {
     const auto of = [&](plan::Pass pass) {
-      return mean(durations_[static_cast<std::size_t>(s) * 4 + static_cast<std::size_t>(pass)]);
+      return mean(durations_[index(s) * 4 + static_cast<std::size_t>(pass)]);
     };
     const double fused = of(plan::Pass::BW);
     costs.durations.push_back(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prediction beside measurement: from what the engine's steps recorded.
+// Measured times of a run, and the costs for its prediction, from the records of the engine's steps.
 #pragma once
 
 #include <deque>
@@ -14,12 +14,10 @@
 
 namespace starpipe::runtime {
 
-/// Bytes that must cross between ranks in one step: each datum once to each rank but its owner's that
-/// reads it.
+/// Bytes that must cross between ranks in one step: each datum is sent once to each other rank that reads it.
 std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
 
-/// A run of the schedule with its own w and n: the workers that really ran the jobs, in the order in which
-/// they did.
+/// A measured step as a schedule: its w is the worker that ran each job, its n the order of their starts.
 struct MeasuredRun {
   plan::Schedule schedule;
   plan::Timeline timeline;  ///< seconds, from the first job's start
@@ -27,28 +25,28 @@ struct MeasuredRun {
 
 /// Collects a training run's steps on rank 0.
 ///
-/// The first step warms up; the next `calibration_steps` give the costs that the prediction uses: the
-/// mean duration of each stage and pass, and the mean delay of a transfer (from the end of a job to the
-/// start of the job on another worker that was idle for want of it), unless they are known. The rest are
-/// measured. Short runs use what they have for both.
+/// The first step warms up. The next `calibration_steps` give the costs for the prediction, unless the costs
+/// are known: the mean duration of each pass of each stage, and the mean delay of a transfer. That delay is
+/// the time from the end of a job to the start of a job on another worker that waited idle for its result.
+/// The remaining steps are measured. Runs that are too short use the same steps for both.
 class Measurement {
  public:
   static constexpr int calibration_steps = 3;
 
-  /// `known`: the costs when they need no measuring (emulated jobs).
+  /// `known`: costs that need not be measured, those of emulated jobs.
   Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes,
               std::optional<plan::Costs> known = std::nullopt);
 
   void add(const StepResult& step);
 
-  /// The known costs, or the measured durations and transfer delay and the model's sizes.
+  /// The known costs; or else measured durations, measured transfer delay and the model's sizes.
   [[nodiscard]] plan::Costs costs() const;
   [[nodiscard]] plan::Timeline predicted() const;
-  /// The step with the median makespan among the measured ones (of the last `window`).
+  /// The step with the median makespan among the last `window` measured steps.
   [[nodiscard]] MeasuredRun measured() const;
   /// Makespans of all measured steps, seconds.
   [[nodiscard]] std::vector<double> makespans() const { return makespans_; }
-  /// What each worker received and held in the last step.
+  /// Transfers and peak memory of each worker in the last step.
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
 
  private:
@@ -61,7 +59,7 @@ class Measurement {
   std::vector<plan::StageSizes> sizes_;
   std::optional<plan::Costs> known_;
   int steps_ = 0;
-  std::vector<std::vector<double>> durations_;  // by stage * 4 + pass
+  std::vector<std::vector<double>> durations_;  // [stage * 4 + pass], seconds
   std::vector<double> delays_;
   std::vector<double> makespans_;
   std::deque<std::vector<JobRecord>> recent_;

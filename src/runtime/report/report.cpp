@@ -76,7 +76,7 @@ ordered_json to_json(const Config& config) {
   return json;
 }
 
-// Times of the layers that the choice was made by, and the load that it gives each worker.
+// The chosen cuts, the load of each worker, and the times of the units.
 ordered_json to_json(const plan::Partition& chosen, const plan::Profile& profile) {
   ordered_json json = {{"cuts", chosen.cuts},
                        {"stage_workers", chosen.stage_workers},
@@ -96,7 +96,7 @@ ordered_json both(ordered_json predicted, ordered_json measured) {
   return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
 }
 
-// One kind of transfer, by worker.
+// Number and bytes of one kind of transfer that each worker received.
 ordered_json transfers(const plan::Timeline& predicted, const std::vector<WorkerRecord>& measured,
                        plan::Received plan::Transfers::*kind) {
   ordered_json json;

@@ -13,12 +13,12 @@
 
 namespace starpipe::runtime {
 
-/// What every report starts with: configuration, versions, machine, where each rank ran, time.
+/// The beginning of every report: configuration, versions, machine, location of each rank, time.
 nlohmann::ordered_json report_head(const Config& config, const std::vector<RankLocation>& locations);
 
-/// The report: configuration, versions, machine, losses, times, text offsets of the first three steps, and
-/// for makespan, bubble fraction, peak activations and transfers the predicted beside the measured value.
-/// Times in seconds, arrays by worker.
+/// The report of a training run: configuration, versions, machine, losses, times, and the text offsets of the
+/// first three steps. Makespan, bubble fraction, peak activations and transfers have a predicted and a
+/// measured value. Times are in seconds; arrays have an element a worker.
 nlohmann::ordered_json make_report(const Config& config, const Experiment& experiment,
                                    const std::vector<RankLocation>& locations, const TrainRecord& record,
                                    const plan::Timeline& predicted, const MeasuredRun& measured,

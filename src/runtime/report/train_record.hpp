@@ -17,19 +17,18 @@ struct GpuReport {
   GpuCopies copies;
 };
 
-/// A training run, as rank 0 knows it at the end.
+/// The record of a training run, complete on rank 0.
 struct TrainRecord {
-  std::vector<double>
-      losses;  ///< by step: mean over micro-batches, before the step's update; none of emulated jobs
-  std::vector<double> step_seconds;  ///< by step
-  /// Throughput of the median step after the first.
-  double units_per_second = 0;
+  /// Of each step: mean loss over micro-batches, before the step's update. Empty with emulated jobs.
+  std::vector<double> losses;
+  std::vector<double> step_seconds;
+  double units_per_second = 0;  ///< throughput of the median step after the first
   std::string requested_policy;
-  std::string policy;                      ///< that ran
-  std::uint64_t rank_bytes_predicted = 0;  ///< crossing between ranks, whole run
-  std::uint64_t rank_bytes_measured = 0;   ///< by StarPU-MPI's statistics
-  bool rank_bytes_known = false;           ///< whether these were on
-  std::optional<GpuReport> gpus;           ///< nothing when no worker is on a GPU
+  std::string policy;                      ///< the policy that ran
+  std::uint64_t rank_bytes_predicted = 0;  ///< sent between ranks in the whole run
+  std::uint64_t rank_bytes_measured = 0;   ///< the same, counted by StarPU-MPI
+  bool rank_bytes_known = false;           ///< whether StarPU-MPI's counting was on
+  std::optional<GpuReport> gpus;           ///< nothing if all workers are on cores
 };
 
 }  // namespace starpipe::runtime

@@ -8,7 +8,8 @@
 
 namespace starpipe::runtime {
 
-/// Predicted versus measured, for people.
+/// The tables that `train` prints: predicted beside measured values, of the whole step, of each worker and of
+/// each GPU.
 std::string training_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
                            const MeasuredRun& measured, const Measurement& measurement,
                            const TrainRecord& record);

@@ -23,7 +23,7 @@ std::string starpu_version() {
   return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-// The first line of what the MPI library says of itself: it may print a page.
+// The first line of the MPI library's description, which may be a page long.
 std::string mpi_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

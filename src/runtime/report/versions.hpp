@@ -5,7 +5,7 @@
 
 namespace starpipe::runtime {
 
-/// What runs: starpipe, its commit and compiler, StarPU, MPI, OpenBLAS, hwloc; strings by name.
+/// Versions by name: of starpipe (with its commit, compiler and build type), StarPU, MPI, OpenBLAS and hwloc.
 nlohmann::ordered_json versions();
 
 }  // namespace starpipe::runtime
