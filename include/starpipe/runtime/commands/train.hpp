@@ -9,8 +9,8 @@
 
 namespace starpipe::runtime {
 
-/// Files that a training run writes, all to a temporary name first. Existing files are replaced only when
-/// the run succeeded.
+/// Files that a training run writes. Each is written under a temporary name first, so existing files are
+/// replaced only if the run succeeds.
 struct TrainOutputs {
   std::optional<std::filesystem::path> report;        ///< JSON
   std::optional<std::filesystem::path> trace;         ///< Chrome/Perfetto trace, predicted and measured
@@ -18,14 +18,14 @@ struct TrainOutputs {
   std::optional<std::filesystem::path> save_weights;  ///< safetensors
 };
 
-/// Trains as the configuration says, on the ranks of MPI_COMM_WORLD (one when not started by an MPI
-/// launcher). Collective: `configure` is called on every rank and gives the same configuration on each, or
-/// throws InputError, on any of them. Rank 0 prints progress to standard error
-/// and the predicted-versus-measured table to standard output.
+/// Trains as the configuration says, on the ranks of MPI_COMM_WORLD, or on one rank without an MPI launcher.
+/// Collective: `configure` is called on every rank, and must return the same configuration on each or throw
+/// InputError. Rank 0 prints progress to standard error, and a table of predicted and measured values to
+/// standard output.
 ///
-/// Initialises and finalises MPI and StarPU, so a process may call it once. Returns the exit code: 0, or 2
-/// after printing one line on bad input (whichever rank found it), or 1 when the run failed. A rank that
-/// is lost ends the job by MPI_Abort.
+/// Initialises and finalises MPI and StarPU, so a process may call it once. Returns the exit code: 0 for
+/// success; 1 if the run failed; 2 after bad input on any rank, for which one line is printed. A lost rank
+/// ends the job by MPI_Abort.
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs);
 
 }  // namespace starpipe::runtime

@@ -5,8 +5,8 @@
 
 namespace starpipe::runtime {
 
-/// What `starpipe info` prints of the runtime: StarPU's version and build, its policies, MPI, hwloc's view
-/// of this machine, devices. Text, one fact a line; or JSON.
+/// Facts about the runtime for `starpipe info`: versions, this machine as hwloc sees it, its GPUs, StarPU's
+/// build and policies, and the kinds of layers. Text with one fact a line, or JSON.
 std::string describe_runtime(bool json);
 
 }  // namespace starpipe::runtime

@@ -9,18 +9,19 @@
 
 namespace starpipe::runtime {
 
-/// The machines that a mapping is asked for.
+/// The nodes and ranks of a mapping.
 struct MappingRequest {
-  /// Topologies of the nodes, as `lstopo FILE.xml` writes them; this host when empty. A node may be there
-  /// several times: a cluster of equal ones.
+  /// A topology file for each node, as `lstopo FILE.xml` writes it; empty for this host. A file may be listed
+  /// several times, for a cluster of equal nodes.
   std::vector<std::filesystem::path> nodes;
-  int ranks = 0;  ///< spread over the nodes in blocks; one a node when 0
+  int ranks = 0;  ///< MPI ranks, spread over the nodes in blocks; 0: one on each node
 };
 
-/// Where the workers of the configured schedule go under `runtime.mapping`, drawn node by node, and who sends
-/// what to whom over which kind of link; or the same as JSON. What ranks do when they start: there, launchers
-/// may bind them, or let them see some of the GPUs only. Starts nothing. Throws InputError as
-/// `make_experiment` does but for data, and for nodes that are none, or have no GPU.
+/// The device of each worker of the configured schedule under `runtime.mapping`, node by node; and the
+/// traffic between workers with the kind of its link. As text or JSON. Ranks map workers in the same way when
+/// they start, but a launcher may bind them to some cores, or hide some GPUs. Starts nothing and reads no
+/// data. Throws InputError for a wrong configuration, a file that is not a topology, and a node without GPU
+/// when one is needed.
 std::string describe_mapping(const Config& config, const MappingRequest& request, bool json);
 
 }  // namespace starpipe::runtime
