@@ -12,7 +12,7 @@ EPS = 1e-9
 
 
 def check(data, expect=None):
-    """`expect`: values that some keys must have."""
+    """Returns the problems of the JSON, as lines. `expect`: required values of some keys."""
     problems = []
 
     def need(good, message):
@@ -31,7 +31,7 @@ def check(data, expect=None):
     succ = {s: [b for a, b in edges if a == s] for s in range(stages)}
     need(len(data["ops"]) == workers, "ops has not one row a worker")
 
-    # Every job once, at its length, and none over another.
+    # Each job runs once and for its duration, and jobs of a worker do not overlap.
     jobs = {}
     for worker, row in enumerate(data["ops"]):
         before = 0.0
@@ -46,7 +46,7 @@ def check(data, expect=None):
             need(0 <= op["weights_from"] < workers, f"{key}: weights from worker {op['weights_from']}")
             before = op["end"]
     expected = set()
-    backward = {}  # (stage, micro-batch) -> key of what gives the input's gradient
+    backward = {}  # (stage, micro-batch) -> key of the pass (B or BW) that computes the input's gradient
     for s in range(stages):
         for b in range(count):
             fused = (s, b, "BW") in jobs
@@ -66,7 +66,7 @@ def check(data, expect=None):
     def end(key):
         return jobs[key][1]["end"]
 
-    # Dependencies, and the transfers on the way.
+    # Each job starts after the jobs it depends on and the transfers between.
     prefetch = data.get("prefetch", True)
     for key, (worker, op) in jobs.items():
         s, b, d = key
@@ -95,8 +95,8 @@ def check(data, expect=None):
         need(abs(max(spans) - data["device_span"]) < EPS * (1 + makespan), f"device_span is {max(spans)}")
         need(abs(device - data["device_bubble_fraction"]) < 1e-9, f"device_bubble_fraction is {device}")
 
-    # Stashes: from the start of F, or where they are copied to from its end, to the end of the last reader
-    # there. What ends at an instant makes room for what starts then.
+    # A stash lasts from the start of F to the end of its last reader on that worker; a copy on another worker lasts
+    # from the end of F. At equal times ends come before starts.
     changes = [[] for _ in range(workers)]
     for s in range(stages):
         for b in range(count):
@@ -115,12 +115,12 @@ def check(data, expect=None):
             live += step
             peak = max(peak, live)
         peaks.append(peak)
-    if all(d[k] > 0 for d in durations for k in "FBW"):  # jobs without length: an instant has no inside
+    if all(d[k] > 0 for d in durations for k in "FBW"):  # with jobs of length zero, peaks at an instant are not defined
         need(peaks == data["peak_activations"], f"peak_activations are {peaks}")
     for worker, limit in enumerate(data.get("memory_limits", [])):
         need(peaks[worker] <= limit, f"worker {worker} holds {peaks[worker]} stashes, its limit is {limit}")
 
-    # What each worker receives.
+    # Transfers that each worker receives.
     sets = {kind: [set() for _ in range(workers)] for kind in ("activations", "gradients", "weights", "stashes")}
     for (s, b, d), (worker, op) in jobs.items():
         if d != "W" and op["weights_from"] != worker:
@@ -138,7 +138,7 @@ def check(data, expect=None):
     for kind, received in sets.items():
         counts = [len(r) for r in received]
         need(counts == data["received"][kind], f"received.{kind} are {counts}")
-    # Of the weights' gradients only the sum over workers does not depend on the shape of the reduction.
+    # For weight gradients only the sum over workers is checked: the rest depends on the shape of the reduction.
     moves = 0
     for s in range(stages):
         here = [(k, v) for k, v in jobs.items() if k[0] == s]

@@ -48,7 +48,7 @@ class Help(CommandTest):
             result = self.run_command("train", environment={name: "1"})
             self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", ""))
             self.refused(["train"], "config", environment={name: "0"})
-        # Of mpiexec within an allocation, the launcher that started us has the say.
+        # With mpiexec in a Slurm allocation, the variables of the launcher that started the process count.
         self.refused(["train"], environment={"PMI_RANK": "0", "SLURM_PROCID": "1"})
 
 
@@ -69,7 +69,7 @@ class Info(CommandTest):
 
 
 class Mapping(CommandTest):
-    """`info CONFIG.yaml`: on a node with eight GPUs in a cube mesh, made up."""
+    """`info CONFIG.yaml` on an invented node with eight GPUs in a cube mesh."""
 
     def setUp(self):
         super().setUp()
@@ -89,7 +89,7 @@ class Mapping(CommandTest):
         self.assertEqual(len({w["pci"] for w in best["workers"]}), 8)
         self.assertLess(best["link_seconds"], best["link_seconds_linear"])
         self.assertEqual(best["link_seconds_linear"], linear["link_seconds"])
-        # Threads that drive GPUs run on cores of their node, 16 on each.
+        # Threads that drive GPUs run on cores of the GPU's NUMA node; each has 16.
         self.assertEqual([w["pu"] // 16 for w in best["workers"]], [int(w["numa"]) for w in best["workers"]])
         self.assertEqual(len({w["pu"] for w in best["workers"]}), 8)
 
@@ -116,7 +116,7 @@ class Mapping(CommandTest):
         self.assertEqual(["cuda" if w["device"].startswith("cuda") else "cpu" for w in best["workers"]], kinds)
         self.assertEqual({w["device"] for w in best["workers"]}, {w["device"] for w in mixed})
         self.assertEqual(len({w["pu"] for w in best["workers"]}), 8)
-        # The four GPUs that are nearest to each other are on one node, and so are the cores.
+        # The four GPUs nearest to each other are on one NUMA node, as are the cores.
         self.assertEqual([w["pu"] // 16 for w in best["workers"]], [int(w["numa"]) for w in best["workers"]])
         self.assertEqual({f["link"] for f in best["flows"]}, {"PCIe host bridge"})
         nodes = self.map(nodes=2, device=device)
@@ -130,7 +130,7 @@ class Mapping(CommandTest):
                      "runtime.device", "2 devices for schedule.workers 8")
 
     def test_a_node_without_gpus(self):
-        # Of workers on cores only, in a run that has GPUs elsewhere.
+        # Workers on cores, in a run whose other workers are on GPUs.
         def of(kind, name, cpus, inside=""):
             sets = "".join(f' {key}="{cpus}"' for key in ("cpuset", "complete_cpuset"))
             sets += "".join(f' {key}="0x1"' for key in ("nodeset", "complete_nodeset"))
@@ -152,7 +152,7 @@ class Mapping(CommandTest):
         cores = self.map(device="cpu")["workers"]
         self.assertEqual([w["device"] for w in cores], [f"core {i}" for i in range(8)])
         self.assertEqual({w["numa"] for w in cores}, {"0"})
-        # Where GPUs are more than the workers' cores, some share.
+        # With more GPU workers than cores, some share a core.
         shared = self.map("--set", "schedule.workers=8", "--ranks", 2)["workers"]
         self.assertEqual(len({w["device"] for w in shared}), 8)
 
@@ -161,7 +161,7 @@ class Mapping(CommandTest):
         for words in ("1f1b: 8 workers, mapping auto", "node 0", "NUMA 0", "NUMA 1", "cuda7", "0000:23:00.0",
                       "NVLink, 50 GB/s", " 6 -> 7 ", "linear "):
             self.assertIn(words, text)
-        # On this host, whatever it is.
+        # On this host.
         text = self.ok("info", "mlp.yaml", "--set", "schedule.workers=2")
         self.assertIn("1f1b: 2 workers, mapping linear", text)
         self.assertIn(" 0 -> 1 ", text)
@@ -210,7 +210,7 @@ class Simulate(CommandTest):
         message = self.refused(["simulate", "gpt.yaml", *wide, *limit], "runtime.memory_limit: under gpipe, worker ",
                                " needs ", "stashes", "more than", "it fits with schedule.recompute: true")
         self.ok("simulate", "gpt.yaml", *wide, *limit, "--set", "schedule.recompute=true")
-        # What it says is the fastest that fits does.
+        # The schedule that the message names as the fastest within the limit does fit.
         fastest = re.search(r"the fastest that fits is ([^(]*) \(", message).group(1)
         self.ok("simulate", "gpt.yaml", *wide, *limit,
                 *(f for part in fastest.split(", ") for f in ("--set", ("" if part.startswith("schedule.") else "schedule.")

@@ -31,7 +31,7 @@ class Emulation(CommandTest):
         return json.loads(self.read("report.json"))
 
     def assert_not_faster(self, report):
-        """Waits never end early, so that an ordered run takes at least what is predicted."""
+        """Emulated jobs never end early, so an ordered run takes at least the predicted time."""
         self.assertGreaterEqual(min(report["makespan"]["all_measured"]), 0.999 * report["makespan"]["predicted"])
 
     def test_any_number_of_workers(self):
@@ -53,7 +53,7 @@ class Emulation(CommandTest):
         self.assert_not_faster(report)
 
     def test_transfers_hide_behind_compute_when_they_are_prefetched(self):
-        # Two stages, a link as slow as a job: sent ahead, an activation travels while the worker is busy.
+        # Two stages and a link as slow as a job: with prefetch, an activation travels while the worker is busy.
         text = emulated("F: 10ms, B: 10ms, W: 0ms, comm: 10ms, prefetch: WANTED", "name: gpipe, workers: 2", 16)
         for launcher in ([], LAUNCHER):
             hidden = self.report(text.replace("WANTED", "true"), launcher=launcher)
@@ -66,7 +66,7 @@ class Emulation(CommandTest):
             self.assertGreater(min(exposed["makespan"]["all_measured"]), between)
 
     def test_fetched_weights_are_prefetched_too(self):
-        # fsdp: worker 1 computes micro-batch 1 of every stage with weights that worker 0 holds in part.
+        # fsdp: worker 1 computes micro-batch 1 of every stage, and worker 0 holds a part of the weights.
         text = emulated("F: 5ms, B: 5ms, W: 0ms, comm: 20ms, prefetch: WANTED", "name: fsdp, workers: 2, stages: 8", 2)
         hidden, exposed = (self.report(text.replace("WANTED", value)) for value in ("true", "false"))
         for report in (hidden, exposed):

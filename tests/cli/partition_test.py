@@ -15,7 +15,7 @@ EXERCISE = "layers: [{F: 10, count: 4}, {F: 20, count: 4}]\n"  # of source 001
 
 class PartitionTest(CommandTest):
     def partition(self, text, *arguments):
-        """Its JSON; the loads follow from the stages that it lists."""
+        """Returns the JSON, after checking that the loads follow from the listed stages."""
         file = self.write("layers.yaml", text)
         result = json.loads(self.ok("partition", file, "--json", *arguments))
         times = [0] * result["workers"]
@@ -123,7 +123,7 @@ class PartitionTest(CommandTest):
         self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu,cuda")["cuts"], [2])
         self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu,cuda", "--general")["bottleneck"], 12)
         self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu")["bottleneck"], 24)
-        # One kind needs no name, and times without one are anybody's.
+        # With one kind of device --device may be left out; times without a kind serve any device.
         self.assertEqual(self.partition("layers: [{cpu: {F: 1}, count: 4}]", "--workers", 2)["bottleneck"], 2)
         self.assertEqual(self.partition("layers: [{F: 1, count: 4}]", "--workers", 2, "--device", "cuda")["bottleneck"], 2)
 
@@ -203,8 +203,8 @@ class AutoTest(CommandTest):
                      "one kind of device, not of cuda and cpu")
 
     def test_every_stage_of_a_worker_counts(self):
-        # Worker 0 has the first and the last stage of the V. Stages alone could all be at most 4 with cuts
-        # [1, 2, 3] as well, which leave 8 of the 12 to it.
+        # Worker 0 has the first and the last stage of the V. With cuts [1, 2, 3] no stage is longer than 4 either, but
+        # worker 0 would have 8 of the 12.
         self.write("layers.yaml", "layers: [{F: 4}, {F: 3}, {F: 1}, {F: 3}, {F: 1}]")
         text = self.ok("simulate", "c.yaml", "--set", "schedule.name=v-half")
         self.assertRegex(text, r"cuts \[1, [23], 4\] by layers.yaml: the busiest worker has 1.17 times")
@@ -233,7 +233,7 @@ class AutoTest(CommandTest):
             report = json.loads(self.read("r.json"))
             self.assertEqual(report["config"]["schedule"]["cuts"], [3])
             self.assertEqual(report["partition"]["loads"], [3, 10])
-            # The same as with those cuts: they, and nothing else, were decided.
+            # A run with these cuts in its configuration gives the same losses: only the cuts were decided.
             self.write("cuts.yaml", self.read("c.yaml").replace("partition: auto, profile: layers.yaml", "cuts: [3]"))
             self.run_command("train", "cuts.yaml", "--report", "same.json", launcher=command)
             self.assertEqual(json.loads(self.read("same.json"))["losses"], report["losses"])

@@ -14,7 +14,7 @@ CHAINS = pathlib.Path(__file__).resolve().parents[2] / "experiments/periodic"
 
 class Periodic(CommandTest):
     def pattern(self, chain, *options):
-        """The schedule and its pattern, through the independent checker."""
+        """Returns the schedule with its pattern, after the independent check."""
         data = json.loads(self.ok("periodic", chain, *options, "--json"))
         self.assertEqual(check(data), [])
         return data, data["pattern"]

@@ -24,7 +24,7 @@ class Precision(CommandTest):
         return json.loads(self.read("r.json"))
 
     def test_losses_are_within_a_percent_of_those_of_fp32(self):
-        """The configuration's model after 200 small steps; the mean of the last ones, as each sees other text."""
+        """Mean loss of the last of 200 small steps; a mean, because each step sees other text."""
         size = ("--set", "training.microbatches=2", "--set", "training.microbatch_size=2", "--set",
                 f"training.steps={STEPS}")
         fp32, bf16 = (self.report(precision, *size)["losses"] for precision in ("fp32", "bf16"))
@@ -35,7 +35,7 @@ class Precision(CommandTest):
         self.assertAlmostEqual(last[1] / last[0], 1, delta=0.01)
 
     def test_bytes_are_as_predicted(self):
-        """Alone and as two ranks: what is held, received and sent; about half of fp32's."""
+        """Bytes held, received and sent, on one and on two ranks, are about half of those in fp32."""
         size = ("--set", "training.steps=2", "--set", "schedule.name=fsdp", "--set", "runtime.workers_per_core=16")
         for launcher in ([], LAUNCHER):
             reports = [self.report(precision, *size, launcher=launcher) for precision in ("fp32", "bf16")]
@@ -51,7 +51,7 @@ class Precision(CommandTest):
                 self.assertAlmostEqual(less / more, 0.5, delta=0.02)
 
     def test_limits_of_memory(self):
-        """What is too little for fp32 is enough for bf16."""
+        """A memory limit that is too small for fp32 is enough for bf16."""
         limit = ("--set", "runtime.memory_limit=22MiB")
         self.refused(("simulate", CONFIGURATION, *limit), "runtime.memory_limit")
         self.run_ok("simulate", CONFIGURATION, *limit, "--set", "runtime.precision=bf16")
@@ -61,7 +61,7 @@ class Precision(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_saved_weights_are_fp32(self):
-        """The masters, not what passes read."""
+        """Saved weights are the fp32 masters, not the bf16 copies that passes read."""
         self.report("bf16", "--set", "training.steps=1", "--save-weights", "w.safetensors")
         with open(self.path("w.safetensors"), "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

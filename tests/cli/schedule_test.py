@@ -24,7 +24,7 @@ def defined(name, workers, microbatches):
     return True
 
 
-# Of the schedules, the ones with groups and those that place by micro-batch.
+# Schedules with groups, and schedules that place jobs by micro-batch.
 GROUPED = {"lpp", "fslpp"}
 ANY_STAGES = {"ddp", "fsdp", "lpp", "fslpp"}
 
@@ -48,7 +48,7 @@ class ScheduleShow(CommandTest):
             self.assertIn(name, text)
 
     def requests(self, name):
-        """Worker counts and options that the schedule has an answer to."""
+        """Worker counts and options that the schedule accepts."""
         for workers in (1, 2, 3, 4, 6):
             if name in GROUPED:
                 for groups in (g for g in range(1, workers + 1) if workers % g == 0):
@@ -65,7 +65,7 @@ class ScheduleShow(CommandTest):
         durations = ["F=1,B=1,W=1", "F=1,B=2,W=0.5", "F=0.25,B=3,W=1"]
         for name in self.names():
             requests = [(w, m, o) for w, o in self.requests(name) for m in (1, 3, 8, 12) if defined(name, w, m)]
-            # Each with one of the costs; that is every combination of one option with another somewhere.
+            # Each with one of the costs, in turn: every pair of an option and a cost occurs somewhere.
             for (workers, microbatches, options), cost, comm in zip(
                     rng.sample(requests, min(len(requests), 7)), itertools.cycle(durations),
                     itertools.cycle(["0", "0.5", "2", "0"])):
@@ -165,7 +165,7 @@ class ScheduleShow(CommandTest):
         self.ok(*show, "--format", "trace", "-o", "t.json")
         self.assertIn("traceEvents", json.loads(self.read("t.json")))
         self.assertEqual(sorted(os.listdir(self.folder)), ["a.csv", "a.json", "a.svg", "a.txt", "t.json"])
-        # A file that is there is replaced, and a link stays a link.
+        # An existing file is replaced; a link stays a link.
         os.symlink("a.txt", self.path("link"))
         self.ok(*show, "--format", "csv", "-o", "link")
         self.assertTrue(stat.S_ISLNK(os.lstat(self.path("link")).st_mode))

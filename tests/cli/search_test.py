@@ -10,7 +10,7 @@ from check_schedule import check
 from support import CommandTest
 
 # Makespans that the public generators of the zero-bubble papers reached (sail-sg/zero-bubble-pipeline-parallelism,
-# commit 39f2c186): p, n, chunks, layout, F, B, W, comm, stashes on the fullest worker, makespan.
+# commit 39f2c186): workers, micro-batches, chunks, layout, F, B, W, comm, stashes on the fullest worker, makespan.
 PUBLISHED = [
     (4, 8, 2, "v", 12.96, 13.22, 9.76, 0.5, 4, 784.18),  # V-auto
     (8, 8, 2, "v", 1, 1, 1, 0, 16, 55),  # V-ZB
@@ -28,7 +28,7 @@ needs_speed = unittest.skipIf(os.environ.get("STARPIPE_SANITIZE"), "what fits th
 
 
 def stash_peaks(data, sizes):
-    """The most that stashes of these sizes take on each worker, from the jobs' times."""
+    """Peak size of the stashes on each worker, computed from the times of the jobs."""
     peaks = []
     for row in data["ops"]:
         changes = []
@@ -82,7 +82,7 @@ class Search(CommandTest):
                                                          "--budget", 0.1))
 
     def test_uneven_stages(self):
-        # A head on the last stage: the result is for it and not for the mean.
+        # The last stage also has the head: the search uses its durations, not the mean of all stages.
         times = [(2, 2, 1), (2, 2, 1), (2, 2, 1), (4, 6, 3)]
         self.write("durations.yaml", "".join(f"- {{F: {f}, B: {b}, W: {w}}}\n" for f, b, w in times))
         data = self.search("--workers", 4, "--microbatches", 6, "--chunks", 1, "--durations", "durations.yaml",

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command share. Standard library only."""
+"""Shared parts of the tests of the command. Needs only the standard library."""
 
 import os
 import subprocess
 import tempfile
 import unittest
 
-# Set by the launcher when the tests themselves run under one.
+# Variables of an MPI launcher, under which the tests themselves may run.
 LAUNCHER_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -40,13 +40,13 @@ class CommandTest(unittest.TestCase):
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", check=False)
 
     def ok(self, *arguments, **options):
-        """Its standard output; nothing may be on standard error."""
+        """Returns the command's standard output. The command must succeed and leave standard error empty."""
         result = self.run_command(*arguments, **options)
         self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
         return result.stdout
 
     def refused(self, arguments, *culprits, **options):
-        """Exit 2, nothing on standard output and one line on standard error, with all the culprits in it."""
+        """The command must exit with 2, print nothing on standard output and one line with all culprits on standard error."""
         result = self.run_command(*arguments, **options)
         with self.subTest(arguments=arguments, stderr=result.stderr):
             self.assertEqual(result.returncode, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`starpipe train`: what it writes, and how it refuses bad input, alone and as two ranks.
+"""`starpipe train`: its files, and its refusals of bad input, on one and on two ranks.
 
 Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """
@@ -25,11 +25,11 @@ class Train(CommandTest):
         self.write("gpt.yaml", gpt_config("text"))
 
     def refused_by_all(self, arguments, *culprits, files=("gpt.yaml", "mlp.yaml", "text"), environment=None):
-        """Alone and as two ranks: one line, exit 2, and no file left behind."""
+        """On one and on two ranks: one line, exit code 2, and no file left behind."""
         for launcher in ([], LAUNCHER):
             result = self.run_command("train", *arguments, launcher=launcher, environment=environment)
-            # The launcher may tell on standard output that a rank has failed; on standard error there is our
-            # line and nothing else.
+            # The launcher may print on standard output that a rank has failed. Standard error has the line of starpipe
+            # and nothing else.
             lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
             with self.subTest(arguments=arguments, ranks=2 if launcher else 1, stderr=result.stderr):
                 self.assertEqual(result.returncode, 2)
@@ -50,13 +50,13 @@ class Train(CommandTest):
         ElementTree.fromstring(self.read("t.svg"))
         self.assertEqual(sorted(os.listdir(self.folder)),
                          ["gpt.yaml", "mlp.yaml", "r.json", "t.json", "t.svg", "text", "w.safetensors"])
-        # What was saved can be started from.
+        # A run can start from the saved weights.
         result = self.run_command("train", "gpt.yaml", "--set", "model.init=w.safetensors", "--report", "r.json")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertNotEqual(json.loads(self.read("r.json"))["losses"][0], report["losses"][0])
 
     def test_bounded_runs_hold_what_is_predicted(self):
-        """Whatever the timing, on 1, 2 and 4 ranks; and the same bits each time."""
+        """The losses are the same bits each time, on 1, 2 and 4 ranks, whatever the timing."""
         four = ["4" if word == "2" else word for word in LAUNCHER]
         for name, limit, peaks in (("gpipe", 3, [3, 3, 3, 3]), ("1f1b", 4, [4, 4, 4, 1])):
             losses = []
@@ -75,7 +75,7 @@ class Train(CommandTest):
             self.assertTrue(losses[0] == losses[1] == losses[2], losses)
 
     def test_schedules_of_files_train_as_the_named_ones(self):
-        """Compute-only CSV and JSON, alone and on two ranks: the same losses and weights, to the bit."""
+        """A schedule from compute-only CSV and from JSON, on one and on two ranks, gives the same losses and weights."""
         self.write("mlp.yaml", mlp_config().replace("layers: 2", "layers: 3").replace("batches: 4", "batches: 6"))
         for name, stages in (("1f1b", 2), ("v-zb", 4), ("interleaved-zb", 4), ("chimera", 2)):
             show = ["schedule", "show", name, "--workers", 2, "--microbatches", 6]
@@ -148,7 +148,7 @@ class Train(CommandTest):
         self.refused_by_all(["mlp.yaml", "--set", "schedule.file=missing.csv"], "missing.csv", files=files)
 
     def test_greedy_and_dynamic_runs(self):
-        """Greedy is decided once unless it is to be dynamic; then limits hold all the same."""
+        """A greedy order is fixed before the run, unless `dynamic` is set; memory limits hold in both cases."""
         size = ("--set", "schedule.workers=4", "--set", "model.layers=4", "--set", "training.microbatches=8")
         for launcher in ([], LAUNCHER):
             for dynamic in ("false", "true"):
@@ -166,7 +166,7 @@ class Train(CommandTest):
                             files=("gpt.yaml", "mlp.yaml", "text", "r.json"))
 
     def test_recomputation(self):
-        """Less to hold, as predicted to the byte, and the same losses, alone and as two ranks."""
+        """Recomputation holds fewer bytes, exactly as predicted, with the same losses, on one and on two ranks."""
         size = ("--set", "schedule.name=1f1b", "--set", "schedule.workers=4", "--set", "model.layers=4", "--set",
                 "training.microbatches=8", "--set", "runtime.workers_per_core=16")
         for launcher in ([], LAUNCHER):
@@ -185,7 +185,7 @@ class Train(CommandTest):
                 self.assertEqual(report["received"][kind], kept["received"][kind])
 
     def test_recomputation_of_a_file(self):
-        """Whether the file says so or the configuration."""
+        """The file or the configuration may ask for it."""
         config = mlp_config(schedule="file: s.json").replace("layers: 2", "layers: 4")
         self.write("mlp.yaml", config)
         reports = []
@@ -221,7 +221,7 @@ class Train(CommandTest):
         cores = sorted(os.sched_getaffinity(0))[:2]
         if len(cores) < 2:
             self.skipTest("one core")
-        # As Slurm does: a core for each rank. Each stays on its own.
+        # Each rank is bound to a core, as Slurm does it, and stays there.
         bind = f'exec taskset -c $((PMI_RANK == 0 ? {cores[0]} : {cores[1]})) "$0" "$@"'
         report = self.report_of(launcher=[*LAUNCHER, "sh", "-c", bind])
         self.assertEqual([(r["binding"], r["cores"], r["workers"]) for r in report["ranks"]],
@@ -242,13 +242,13 @@ class Train(CommandTest):
                 some = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores]))
                 rank, = self.report_of(*one, launcher=["taskset", "-c", some])["ranks"]
                 self.assertEqual((rank["cores"], rank["workers_bound"]), (cores, cores == 2))
-            # Two ranks on a host of eight cores, or what hwloc takes for one.
+            # Two ranks on a host of eight cores, which hwloc reads from a file.
             report = self.report_of(launcher=LAUNCHER, environment={"HWLOC_SYNTHETIC": "package:2 core:4 pu:1"})
             self.assertEqual([(r["binding"], r["cores"], r["workers_bound"]) for r in report["ranks"]],
                              [("0-3", 4, True), ("4-7", 4, True)])
 
     def test_mapping(self):
-        """Four workers in pairs far from each other, on two ranks: the same losses, and each on its device."""
+        """Four workers in two distant pairs, on two ranks: the losses are the same, and each worker is on its device."""
         self.write("towers.yaml", "model: {kind: mlp, layers: 3, hidden: 64, inputs: 4, outputs: 2, legs: 2}\n"
                    "training: {steps: 2, microbatches: 4, microbatch_size: 8}\n"
                    "schedule: {name: 1f1b, workers: 5, stages: 5}\nruntime: {workers_per_core: 8}\n")
@@ -265,7 +265,7 @@ class Train(CommandTest):
         self.assertEqual((linear["config"]["runtime"]["mapping"], auto["config"]["runtime"]["mapping"]), ("linear", "auto"))
         self.assertEqual([r["logical_workers"] for r in linear["ranks"]], [[0, 1], [2, 3, 4]])
         self.assertEqual(sorted(w for r in auto["ranks"] for w in r["logical_workers"]), list(range(5)))
-        # A leg, 0 and 1 or 2 and 3, is with the join in one package; the other leg is alone in the other.
+        # One branch (workers 0 and 1, or 2 and 3) shares a package with the join; the other branch has the other package.
         self.assertIn(sorted(auto["ranks"][0]["logical_workers"]), ([0, 1], [2, 3]))
         self.assertLessEqual(auto["bytes_between_ranks"]["measured"], linear["bytes_between_ranks"]["measured"])
         for report in reports:
@@ -300,7 +300,7 @@ class Train(CommandTest):
         self.refused_by_all(["mlp.yaml", "--set", "schedule.plugin=[missing.so]"], "missing.so", "No such file")
 
     def test_policies_of_a_library(self):
-        """StarPU itself only warns, and runs lws, when a name or a library is not there."""
+        """A missing policy or library is refused. (StarPU itself only warns, and runs lws.)"""
         library = os.path.join(os.path.dirname(self.binary), "..", "lib", "libstarpipe_sched.so")
         copy = shutil.copy(library, self.path("copy.so"))
         for name, culprits, environment in (
@@ -317,7 +317,7 @@ class Train(CommandTest):
                     self.assertEqual((result.returncode, len(lines)), (2, 1))
                     for culprit in culprits:
                         self.assertIn(culprit, lines[0])
-        # Ours is the one that knows the schedule, whichever copy of it the library is.
+        # The policy starpipe knows the schedule, even if STARPU_SCHED_LIB loads another copy of it.
         for file in (library, copy):
             result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER,
                                       environment={"STARPU_SCHED": "starpipe", "STARPU_SCHED_LIB": file})
@@ -344,7 +344,7 @@ class Train(CommandTest):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):
             self.refused_by_all(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")
             self.refused_by_all(["mlp.yaml", option, "."], option)
-        if os.geteuid() != 0:  # to root everything is writable
+        if os.geteuid() != 0:  # root may write anywhere
             os.mkdir(self.path("closed"), mode=0o500)
             self.refused_by_all(["mlp.yaml", "--report", "closed/f"], "--report", "closed/f",
                                 files=("closed", "gpt.yaml", "mlp.yaml", "text"))

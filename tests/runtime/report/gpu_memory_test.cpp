@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decides which copies leave a GPU, what of its memory is measured, and how that is told: all that needs
-// no GPU.
+// The memory of GPUs, as far as it can be tested without one: which copies are dropped, how use is measured and
+// reported.
 #include <tuple>
 
 #include <gmock/gmock.h>
@@ -23,8 +23,8 @@ using ::testing::Not;
 
 const model::OptimizerConfig sgd = {.kind = "sgd"};
 
-/// By task: what leaves the GPU that it ran on, against the definition: a copy of what lasts and is owned
-/// elsewhere on the rank, which no later task on that GPU reads.
+/// Compares the copies dropped after each task with the definition: a task drops from its GPU each copy of lasting data
+/// owned elsewhere on the rank that no later task on this GPU reads.
 void expect_drops(const Schedule& schedule, const model::Network& network, const std::vector<int>& nodes,
                   std::size_t least) {
   const TaskGraph graph(schedule, network, sgd);
@@ -67,8 +67,8 @@ TEST(FetchedCopies, LeaveAfterTheirLastReaderOnTheGpu) {
     plan::ScheduleRequest request{.workers = workers, .microbatches = 4, .graph = network.graph};
     if (groups > 0) request.groups = groups;
     const Schedule schedule = plan::make_schedule(name, request);
-    expect_drops(schedule, network, {1, 2, 3, 4}, fetches ? 1 : 0);  // a GPU each
-    expect_drops(schedule, network, {1, 1, 2, 2}, 0);                // two streams a GPU
+    expect_drops(schedule, network, {1, 2, 3, 4}, fetches ? 1 : 0);  // a GPU for each worker
+    expect_drops(schedule, network, {1, 1, 2, 2}, 0);                // two workers on each GPU
     expect_drops(schedule, network, {0, 1, 0, 1}, 0);                // with cores
     expect_drops(schedule, network, {-1, -1, 1, 2}, 0);              // some on another rank
     expect_drops(schedule, network, {0, 0, 0, 0}, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meter and the measurement, fed by hand with runs whose figures `plan` knows.
+// The meter and the measurement, given runs whose figures `plan` computes independently.
 #include "runtime/report/measurement.hpp"
 
 #include <map>
@@ -20,8 +20,8 @@ using plan::Schedule;
 
 const model::OptimizerConfig sgd = {.kind = "sgd"};
 
-/// The schedule run in a legal order, each job with a duration of its own: nothing happens at the same time
-/// by chance, so that events have one order.
+/// A run of the schedule in which every job has a different duration: no two events coincide, so their order is
+/// unique.
 plan::Timeline random_run(const Schedule& schedule, const model::Network& network, std::mt19937_64& random) {
   std::uniform_real_distribution<double> duration(0.5, 2);
   std::vector<plan::Span> spans(schedule.slots());
@@ -35,7 +35,7 @@ plan::Timeline random_run(const Schedule& schedule, const model::Network& networ
   return plan::evaluate(schedule, costs_of(network), std::move(spans));
 }
 
-/// Tells the meter of all tasks of `local` workers, in the order of the timeline.
+/// Reports all tasks of the workers in `local` to the meter, in the order of the timeline.
 void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
           const std::vector<bool>& local) {
   struct Event {
@@ -91,7 +91,7 @@ TEST(Meter, CountsWhatThePlanCounts) {
     const plan::Timeline timeline = random_run(schedule, network, random);
     const std::vector<bool> local(static_cast<std::size_t>(schedule.workers()), true);
     Meter meter(graph, schedule.workers(), local);
-    // The second time, to see that nothing of the first is left.
+    // A second time, to see that no state of the first is left.
     for (int time = 0; time < 2; ++time) {
       meter.reset();
       feed(meter, graph, timeline, local);
@@ -233,7 +233,7 @@ TEST_F(Measured, AStepIsWhatThePlanSays) {
   EXPECT_EQ(measured.received, timeline.received);
   EXPECT_EQ(measured.peak_activations, timeline.peak_activations);
   EXPECT_EQ(measured.peak_activation_bytes, timeline.peak_activation_bytes);
-  // The only step calibrates too: the prediction is then the measurement.
+  // The only step serves calibration and measurement: both give the same makespan.
   EXPECT_NEAR(measurement.predicted().makespan, timeline.makespan, 1e-9);
 }
 
@@ -270,7 +270,7 @@ TEST_F(Measured, ShortRunsUseWhatTheyHave) {
 
 TEST_F(Measured, JobsCountWhereTheyRan) {
   StepResult result = step(costs(1), 0);
-  // As a policy that knows no w may do: all of it on worker 2.
+  // Everything on worker 2, as a policy may do that ignores w.
   double clock = 0;
   for (JobRecord& job : result.jobs) {
     job.worker = 2;
