@@ -22,7 +22,8 @@ inline constexpr unsigned rows_at_once = 8;      ///< rows that a block reads at
 /// Floats of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
 constexpr std::size_t column_sums_scratch(std::size_t sums) { return most_shares * sums; }
 
-/// The elements of a matrix as terms: the sum of a column is that of its elements.
+/// Terms for add_column_sums(): a column's sum is the sum of a matrix's elements. Other classes of terms may
+/// have several sums a column, and load them from several matrices.
 template <class T>
 struct Elements {
   static constexpr int sums_per_column = 1;

@@ -123,6 +123,7 @@ struct Algorithm {
   bool adds_bias;  ///< otherwise a kernel of ours adds it
 };
 
+/// Prefers an algorithm that adds the bias. Ends the process when cuBLASLt has no algorithm at all.
 Algorithm choose(const Context& on, const Problem& problem, const void* bias) noexcept {
   if (bias != nullptr) {
     if (const auto found = ask(on, problem, bias)) return {*found, true};
@@ -142,6 +143,7 @@ const Algorithm& algorithm(const Context& on, const Problem& problem, const void
   return chosen.emplace(problem, choose(on, problem, bias)).first->second;
 }
 
+/// rows[i] += the bias of column i % columns, for for_each().
 template <class T>
 struct AddBias {
   const T* bias;
