@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention in fp32 by tiles (FlashAttention: Dao et al., arXiv 2205.14135). A block keeps a tile of
-// 32 rows of one head and goes over the tiles of the other side: a block of queries over tiles of keys and
-// values, a block of keys and values over tiles of queries. Each of its 8 warps has 4 of the block's rows;
-// lane l has row l of the other side's tile. So each score is computed by one lane, and each row is summed by
-// one warp, in a fixed order and without atomic operations. Memory grows linearly with the context.
+// Causal attention in fp32 by tiles (FlashAttention: Dao et al., arXiv 2205.14135). A thread block keeps a
+// tile of 32 rows of one head: queries, or in one of B's kernels keys and values. It goes over the rows of
+// the other side, keys and values or queries, a tile of 32 rows at a time. Each of its 8 warps has 4 of the
+// block's rows, and lane l has row l of the other side's tile. So one lane computes each score, and one warp
+// sums each row, in a fixed order and without atomic operations. Memory grows linearly with the context.
 //
 // Tiles are D columns wide: the smallest of 32, 64 and 128 that holds a head's columns. Columns beyond the
 // head and rows beyond the context are 0 in a tile. The causal mask removes every key later than its query,
 // and so all keys beyond the context too.
 //
-// Names: p probabilities, dp their gradient (dy v'), ds the gradient of the scaled scores: ds = p (dp -
-// delta), where delta of a query is the sum of p dp over its keys.
+// Names in B: p are the probabilities of a query's keys, dp = dy v' their gradients, and ds = p (dp - delta)
+// the gradients of the scaled scores. delta of a query is the sum of p dp over its keys.
 #pragma once
 
 #include "codelets/cuda/attention/shape.cuh"

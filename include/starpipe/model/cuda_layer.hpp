@@ -26,7 +26,7 @@ class CudaLayer {
  public:
   virtual ~CudaLayer() = default;
 
-  /// Floats of scratch (working memory): as many as the pass that needs most.
+  /// Floats of scratch (working memory), enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
   virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,

@@ -75,7 +75,7 @@ class Layer {
   [[nodiscard]] virtual bool keeps_input() const { return false; }
   /// Whether the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
-  /// Floats of scratch (working memory): as many as the pass that needs most.
+  /// Floats of scratch (working memory), enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
@@ -102,7 +102,7 @@ class Layer {
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
-  /// Words of scratch on a GPU or CPU, in the layer's precision: as many as the pass that needs most.
+  /// Words of scratch on a GPU or a CPU in the layer's precision, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
   /// The layer's CUDA implementation; null in a program without CUDA, and for a shape that the kernels cannot
   /// work with.
