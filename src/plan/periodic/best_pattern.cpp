@@ -189,7 +189,7 @@ class Branches {
     best_ = &best;
     bound_ = bound * (1 + tolerance) * k_;
     const int last = static_cast<int>(chain_.size()) - 1;
-    // The last stage gains nothing by another F before a BW that can run: no other stage waits for it.
+    // The last stage runs each BW directly after its F. Another F in between would help no other stage.
     const Counts ones(index(k_), 1);
     graph_.push(last, ones);
     if (const auto period = graph_.period(k_ * longest_stage(chain_), limit())) {

@@ -9,9 +9,9 @@
 namespace starpipe::plan {
 
 /// A lower bound on the time per micro-batch of all schedules that keep the limits, periodic or not: the
-/// largest U of a stage, and for each stage s its round trip over `limits[s]`. A stash of s lives at least
-/// for the round trip, the sum of U over s and the stages after it, and at most `limits[s]` stashes live at
-/// once.
+/// largest U of a stage, and for each stage s its round trip divided by `limits[s]`. A stash of s lives at
+/// least for the round trip, the sum of U over s and the stages after it, and at most `limits[s]` stashes
+/// live at once.
 double period_bound(std::span<const ChainStage> chain, std::span<const int> limits);
 
 /// The result of `best_pattern`.
