@@ -237,7 +237,7 @@ void Devices::expect_results_of_the_cpu(ModelConfig config, int microbatch_size,
 }
 
 // Stages of a GPT: embedding, blocks with residual connections, head with loss.
-TEST_P(Devices, StagesAreThoseOfTheCpu) {
+TEST_P(Devices, StagesMatchTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   ModelConfig config;
   config.layers = 2;

@@ -262,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(Bf16, LayerPasses,
                          name_of_passes);
 
 // The tests above would also pass if TF32 computed in fp32, so this one expects different results.
-TEST(Tf32, MultipliesOtherwise) {
+TEST(Tf32, ChangesProducts) {
 #ifndef STARPIPE_TEST_CUDA
   GTEST_SKIP() << "built without CUDA";
 #else

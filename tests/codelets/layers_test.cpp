@@ -96,7 +96,7 @@ class Layers : public ::testing::TestWithParam<Case> {
   Floats weights_;  // the scalar whose gradient is taken is the dot product of the output and these
 };
 
-TEST_P(Layers, InputGradientIsThatOfFiniteDifferences) {
+TEST_P(Layers, InputGradientMatchesFiniteDifferences) {
   Floats stash;
   forward(parameters_, input_, &stash);
   const Floats gradient = backward_input(stash);
@@ -108,7 +108,7 @@ TEST_P(Layers, InputGradientIsThatOfFiniteDifferences) {
   expect_gradient(f, input_, gradient, 0, gradient.size(), "input");
 }
 
-TEST_P(Layers, ParameterGradientsAreThoseOfFiniteDifferences) {
+TEST_P(Layers, ParameterGradientsMatchFiniteDifferences) {
   Floats stash;
   forward(parameters_, input_, &stash);
   const Floats gradient = backward_weights(stash, 0);
@@ -152,7 +152,7 @@ TEST(Registry, EveryKindIsTestedHere) {
   EXPECT_EQ(loss_kinds(), (std::vector<std::string>{"cross_entropy", "mse"}));
 }
 
-TEST(Registry, RefusesWhatALayerCannotBe) {
+TEST(Registry, RefusesInvalidLayersAndLosses) {
   EXPECT_THROW(make_layer({"conv", "c", 1, 1, {}}), std::invalid_argument);
   EXPECT_THROW(make_layer({"gelu", "g", 0, 1, {}}), std::invalid_argument);
   EXPECT_THROW(make_layer({"gelu", "g", 1, 1, {{"approximate", 1}}}), std::invalid_argument);
@@ -175,7 +175,7 @@ Floats run(const Layer& layer, const Floats& parameters, const Floats& input, Fl
   return output;
 }
 
-TEST(Exp, IsThatOfTheLibraryToThreeRoundings) {
+TEST(Exp, MatchesTheLibraryToThreeRoundings) {
   double worst = 0;
   for (float x = -86.9f; x < 87.9f; x += 0.00713f) {
     const double exact = std::exp(static_cast<double>(x));
@@ -199,7 +199,7 @@ TEST(Sums, DoNotDependOnTheLanes) {
   }
 }
 
-TEST(Linear, ConvOneDAndLinearAreTransposes) {
+TEST(Linear, Conv1DStoresTheTranspose) {
   const auto linear = make_layer({"linear", "l", 4, 3, {{"outputs", 2}}});
   const auto conv = make_layer({"linear", "l", 4, 3, {{"outputs", 2}, {"conv1d", 1}}});
   EXPECT_EQ(linear->parameters()[0].shape, (std::vector<std::size_t>{2, 3}));
@@ -215,7 +215,7 @@ TEST(Linear, ConvOneDAndLinearAreTransposes) {
   }
 }
 
-TEST(LayerNorm, IsThatOfTheFormula) {
+TEST(LayerNorm, MatchesTheFormula) {
   const std::size_t columns = 37;
   const auto layer = make_layer({"layernorm", "n", 2, columns, {}});
   const Floats parameters = random_floats(2 * columns, 1);
@@ -284,7 +284,7 @@ std::vector<double> plain_attention(const Floats& qkv, std::size_t rows, std::si
   return output;
 }
 
-TEST(Attention, IsThatOfTheDefinition) {
+TEST(Attention, MatchesTheDefinition) {
   const std::size_t context = 70;
   const auto layer = make_layer({"attention", "a", 2 * context, 36, {{"heads", 3}, {"context", context}}});
   const Floats x = random_floats(2 * context * 36, 1);
@@ -327,7 +327,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 
 class Losses : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Losses, GradientIsThatOfFiniteDifferences) {
+TEST_P(Losses, GradientMatchesFiniteDifferences) {
   const std::size_t rows = 3;
   const std::size_t columns = 11;
   const auto loss = make_loss(GetParam(), rows, columns);
@@ -353,7 +353,7 @@ TEST_P(Losses, GradientIsThatOfFiniteDifferences) {
 INSTANTIATE_TEST_SUITE_P(All, Losses, ::testing::Values("cross_entropy", "mse"),
                          [](const auto& test) { return test.param; });
 
-TEST(CrossEntropy, IsThatOfTheFormula) {
+TEST(CrossEntropy, MatchesTheFormula) {
   const std::size_t columns = 19;
   const auto loss = make_loss("cross_entropy", 2, columns);
   Floats stash(loss->stash_size());

@@ -142,7 +142,7 @@ TEST(Reference, ATreeOfStagesLearns) {
   }
 }
 
-TEST(Reference, LossesAreThoseOfGpt2InNumpy) {
+TEST(Reference, LossesMatchGpt2InNumpy) {
   if (!have_numpy()) GTEST_SKIP() << "no NumPy in " STARPIPE_PYTHON;
   const Folder folder;
   ModelConfig config = gpt();

@@ -49,7 +49,7 @@ TEST(Safetensors, RoundTripIsExact) {
   EXPECT_TRUE(std::signbit(read.at("a.bias").values[0]));
 }
 
-TEST(Safetensors, LayoutIsThatOfTheFormat) {
+TEST(Safetensors, LayoutMatchesTheFormat) {
   const Folder folder;
   const auto file = folder / "w.safetensors";
   write_safetensors(file, {{"b", {{1}, {2}}}, {"a", {{1}, {1}}}}, {});
@@ -150,7 +150,7 @@ TEST(Safetensors, MalformedFilesAreRefused) {
   refused(R"({"__metadata__": 4})", "", "metadata that is not an object");
 }
 
-TEST(Safetensors, FilesThatAreNoneAreNamed) {
+TEST(Safetensors, UnusableFilesAreNamed) {
   const Folder folder;
   expect_input_error([&] { read_safetensors(folder / "absent"); }, (folder / "absent").string());
   expect_input_error([&] { read_safetensors(folder.path()); }, folder.path().string());

@@ -301,7 +301,7 @@ class Comparison {
   Floats stash_;
 };
 
-TEST(StageFuzz, PassesGiveWhatTheirLayersGiveOneByOne) {
+TEST(StageFuzz, PassesMatchTheirLayersOneByOne) {
   openblas_set_num_threads(1);
   const std::uint64_t first = seed();
   for (std::uint64_t i = 0; i < case_count; ++i) {

@@ -219,9 +219,9 @@ class Stages : public ::testing::TestWithParam<Form> {
   std::vector<Floats> output_gradients_;
 };
 
-TEST_P(Stages, FusedBackwardIsThatOfFiniteDifferences) { expect_gradients(run(false)); }
+TEST_P(Stages, FusedBackwardMatchesFiniteDifferences) { expect_gradients(run(false)); }
 
-TEST_P(Stages, SplitBackwardIsThatOfFiniteDifferences) { expect_gradients(run(true)); }
+TEST_P(Stages, SplitBackwardMatchesFiniteDifferences) { expect_gradients(run(true)); }
 
 TEST_P(Stages, SplitAndFusedBackwardAreEqualToTheBit) {
   const Outcome fused = run(false);
@@ -231,7 +231,7 @@ TEST_P(Stages, SplitAndFusedBackwardAreEqualToTheBit) {
 }
 
 // Recomputation: the first F keeps no stash, the second writes only the stash.
-TEST_P(Stages, OutputAndStashComeAloneToTheBit) {
+TEST_P(Stages, OutputAndStashAloneAreEqualToTheBit) {
   Floats stash(stage_->stash_size(), not_a_number);
   const Floats output = forward(parameters_, inputs_, stash);
   const std::vector<ConstMemory> in(inputs_.begin(), inputs_.end());
@@ -300,7 +300,7 @@ class Spy final : public Layer {
   mutable int weight_passes = 0;
 };
 
-TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
+TEST(Stage, BAndWDoOnlyTheirOwnWork) {
   const auto first = std::make_shared<Spy>();
   const auto second = std::make_shared<Spy>();
   const Stage stage(
@@ -324,7 +324,8 @@ TEST(Stage, BAndWDoOnlyTheirOwnWorkAndASourceNoneBelowItsParameters) {
   EXPECT_EQ(first->input_passes + second->input_passes, 2);
   EXPECT_EQ(first->weight_passes, 1);
   EXPECT_EQ(second->weight_passes, 1);
-  stage.backward(parameters, stash, in, 1, {}, sums, scratch);  // as a source
+  // As a source: no gradients below the first layer with parameters.
+  stage.backward(parameters, stash, in, 1, {}, sums, scratch);
   EXPECT_EQ(first->input_passes, 1);
   EXPECT_EQ(second->input_passes, 2);
   EXPECT_EQ(first->weight_passes, 2);

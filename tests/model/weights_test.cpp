@@ -110,7 +110,7 @@ TEST_F(Weights, MasksOfOldCheckpointsAreIgnored) {
   EXPECT_EQ(load_weights(file, network_), parameters_);
 }
 
-TEST_F(Weights, WhatDoesNotFitIsNamed) {
+TEST_F(Weights, TensorsThatDoNotFitAreNamed) {
   expect_refused([](auto& t) { t.erase("transformer.h.1.ln_2.bias"); },
                  "tensor transformer.h.1.ln_2.bias: is missing");
   expect_refused([](auto& t) { t.erase("transformer.wte.weight"); },
@@ -136,7 +136,7 @@ TEST_F(Weights, WhatDoesNotFitIsNamed) {
   expect_input_error([&] { load_weights(folder_ / "absent", network_); }, (folder_ / "absent").string());
 }
 
-TEST_F(Weights, AnotherConfigurationIsRefusedThoughShapesFit) {
+TEST_F(Weights, RefusesAnotherConfigurationOfTheSameShapes) {
   ModelConfig config = gpt();
   config.heads = 4;
   expect_input_error([&] { load_weights(file_, build_network(config, 1, 2)); },
