@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this machine multiplies matrices: what the share of a peak in gpt2.py refers to. On the CPU with
-// one thread, as a worker has; on the first GPU, where the build has CUDA and the machine a GPU, in each
-// precision that training has. The argument is the size of square matrices.
+// The rate of this machine's matrix products; gpt2.py prints the share of it that training reaches. On the
+// CPU it uses one thread, like a worker. If the build has CUDA and the machine has a GPU, it uses the first
+// GPU, in each precision of training. The argument is the number of rows and columns of the matrices.
 //
 //   matrix_products_benchmark --benchmark_counters_tabular=true
 #include <benchmark/benchmark.h>
@@ -43,11 +43,11 @@ BENCHMARK(cpu_fp32)->Arg(2048)->UseRealTime();
 
 struct Products {
   cudaDataType_t type;
-  std::size_t bytes;  ///< of an element
+  std::size_t bytes;  ///< size of an element
   cublasComputeType_t compute;
 };
 
-/// Memory, events and handle of one benchmark; `good` says whether the GPU gave them.
+/// Memory, events and handle of one benchmark on the GPU; `good` says whether all could be created.
 class Gpu {
  public:
   Gpu(const Products& kind, std::size_t size) : kind_(kind), size_(size) {
@@ -57,7 +57,7 @@ class Gpu {
     good_ = good_ && cudaEventCreate(&start_) == cudaSuccess && cudaEventCreate(&end_) == cudaSuccess;
     for (void*& matrix : matrices_) {
       const std::size_t bytes = size * size * kind.bytes;
-      // 0x3c is a small number in each of the types; the clock of a GPU that multiplies zeros is another.
+      // 0x3c is a small number in each of the types. With zeros, a GPU would run at another clock rate.
       good_ = good_ && cudaMalloc(&matrix, bytes) == cudaSuccess &&
               cudaMemset(matrix, 0x3c, bytes) == cudaSuccess;
     }
@@ -100,7 +100,7 @@ class Gpu {
 
 void cuda(benchmark::State& state, const Products& kind) {
   Gpu gpu(kind, static_cast<std::size_t>(state.range(0)));
-  if (!gpu.good() || gpu.multiply() < 0) {  // the first one loads the kernel
+  if (!gpu.good() || gpu.multiply() < 0) {  // the first product loads the kernel
     state.SkipWithError("no CUDA device, or not enough of its memory");
     return;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long every named schedule takes at 64 workers and 1024 micro-batches: generated, checked and simulated
-// with unequal durations and transfers. The goal is less than a second each; items are jobs.
+// The time to generate, check and simulate each named schedule with 64 workers and 1024 micro-batches, with
+// unequal durations and transfers. The goal is less than a second each; items are jobs.
 //
 //   named_schedules_benchmark --benchmark_filter=v-
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long planning takes: generating a schedule, checking it, simulating it under each discipline. The
-// argument is the number of jobs; the goal is a million simulated in about a second, and linear growth.
+// The time to generate a schedule, to check it, and to simulate it under each discipline. The argument is the
+// number of jobs. The goal is to simulate a million jobs in about a second, with linear growth.
 //
 //   plan_benchmark --benchmark_filter=simulate --benchmark_counters_tabular=true
 #include <string>
@@ -19,7 +19,7 @@ using namespace starpipe::plan;
 
 constexpr int workers = 16;
 
-/// `jobs` passes, forward and backward, over 16 workers; lpp in 4 groups over 64 stages.
+/// A schedule of `jobs` forward and backward passes on 16 workers; lpp has 4 groups and 64 stages.
 ScheduleRequest request(const std::string& name, std::int64_t jobs) {
   ScheduleRequest result;
   result.workers = workers;
@@ -33,7 +33,7 @@ ScheduleRequest request(const std::string& name, std::int64_t jobs) {
   return result;
 }
 
-/// What a transfer costs makes simulate look at every input of every job.
+/// Costs with transfers: `simulate` then looks at every input of every job.
 Costs costs(bool transfers, bool prefetch = true) {
   Costs result;
   result.durations = {{1, 1, 1}};
@@ -123,7 +123,7 @@ bool register_all() {
   });
   sizes("simulate/1f1b_split/greedy",
         [](benchmark::State& state) { run_simulate(state, split(build(state, "1f1b")), costs(false)); });
-  // As many workers as micro-batches: the same jobs, spread thin.
+  // The same number of jobs on as many workers as micro-batches.
   for (const auto discipline : {Discipline::ordered, Discipline::greedy, Discipline::bounded}) {
     sizes("simulate/1f1b_wide/" + std::string(to_string(discipline)), [=](benchmark::State& state) {
       int wide = 1;

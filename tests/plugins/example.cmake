@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Does what a user does: install starpipe, build the example's project against it, use and check the plug-in.
+# The steps of a user: install starpipe, build the example's project against it, use and check the plug-in.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY WORKING_DIRECTORY "${WORK_DIR}")
 endfunction()
 
 file(REMOVE_RECURSE "${WORK_DIR}")
-file(COPY "${EXAMPLE_DIR}/" DESTINATION "${WORK_DIR}/example") # nothing of our tree around it
+file(COPY "${EXAMPLE_DIR}/" DESTINATION "${WORK_DIR}/example") # no file of starpipe's source tree beside it
 set(starpipe "${WORK_DIR}/prefix/bin/starpipe")
 set(plugin "${WORK_DIR}/build/libfolded.so")
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plug-ins must not do, one schedule each; and, as STARPIPE_ODD says, when handing them over.
+// A plug-in that misbehaves. Each schedule does one thing that a schedule must not do; STARPIPE_ODD names a
+// thing that the plug-in does when it hands the schedules over.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -24,14 +25,14 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Runs when the file is loaded, whatever is done with it then.
+// Runs whenever the file is loaded.
 const bool witness = [] {
   if (const std::string file = environment("STARPIPE_ODD_WITNESS"); !file.empty())
     std::ofstream(file) << "ran";
   return true;
 }();
 
-// A sound one: stages round the workers, forward passes first.
+// A valid schedule: stage s on worker s mod W, forward passes first.
 ScheduleSpec sound(const ScheduleRequest& request) {
   const int workers = request.workers;
   return {.name = "odd",

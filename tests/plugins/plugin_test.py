@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plug-ins that misbehave: refused or reported in one line, and never the end of starpipe.
+"""Plug-ins that misbehave: starpipe refuses or reports each in one line and never crashes.
 
-Usage: plugin_test.py BINARY ODD_PLUGIN LAUNCHER..., the launcher being what starts two ranks.
+Usage: plugin_test.py BINARY ODD_PLUGIN LAUNCHER..., where LAUNCHER starts two ranks.
 """
 
 import json
@@ -110,7 +110,7 @@ class Plugins(CommandTest):
         self.assertIn("the ranks have built different schedules", lines[0])
 
     def test_check(self):
-        seconds = 5 if os.environ.get("STARPIPE_SANITIZE") else 2  # for what ends, to start and end
+        seconds = 5 if os.environ.get("STARPIPE_SANITIZE") else 2  # enough to start and end a call that does end
         result = self.run_command("plugin", "check", PLUGIN, "--json", "--timeout", seconds, timeout=400)
         self.assertEqual((result.returncode, result.stderr), (1, ""))
         stages = {(s["schedule"], s["stage"]): s for s in json.loads(result.stdout)["stages"]}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A StarPU program that knows nothing of starpipe: the tiled Cholesky factorisation A = L L^T, with
-// priorities. Prints the policy that really runs and the seconds of each factorisation; fails when it is
-// another policy than expected (StarPU falls back in silence) or when L L^T is not A.
+// priorities. Prints the policy that really runs and the seconds of each factorisation. Fails when another
+// policy runs than expected (StarPU falls back without a message) or when L L^T is not A.
 //
 // Usage: cholesky POLICY TILES TILE_SIZE REPETITIONS
 #include <cmath>
@@ -69,7 +69,7 @@ class Matrix {
         at(i, j).resize(elements);
         for (double& x : at(i, j)) x = uniform(random);
       }
-      // Symmetric, and larger on the diagonal than all else in a row.
+      // Symmetric, and each diagonal element is larger than the sum of the rest of its row.
       for (int r = 0; r < tile_size; ++r) {
         for (int c = 0; c < r; ++c) element(i, i, c, r) = element(i, i, r, c);
         element(i, i, r, r) = 2.0 * tiles * tile_size;
@@ -88,7 +88,7 @@ class Matrix {
   std::vector<std::vector<double>> data_;  // the lower triangle of tiles
 };
 
-// Seconds from the first submission to the last task's end.
+// Seconds from the first submission to the end of the last task.
 double factorise(Matrix& matrix) {
   static starpu_codelet cl_potrf = codelet(potrf, 0);
   static starpu_codelet cl_trsm = codelet(trsm, 1);
@@ -109,7 +109,7 @@ double factorise(Matrix& matrix) {
   }
   const double start = starpu_timing_now();
   for (int k = 0; k < n; ++k) {
-    // What leads to the next diagonal tile first.
+    // Tasks on the way to the next diagonal tile have priority.
     starpu_task_insert(&cl_potrf, STARPU_RW, handle(k, k), STARPU_PRIORITY, 3 * (n - k), 0);
     for (int i = k + 1; i < n; ++i) {
       starpu_task_insert(&cl_trsm, STARPU_R, handle(k, k), STARPU_RW, handle(i, k), STARPU_PRIORITY,
@@ -137,7 +137,8 @@ double residual(Matrix& a, Matrix& l) {
   const int n = a.tiles();
   for (int k = 0; k < n; ++k) {
     for (int c = 1; c < tile_size; ++c) {
-      for (int r = 0; r < c; ++r) l.element(k, k, r, c) = 0;  // the kernels leave what is above the diagonal
+      for (int r = 0; r < c; ++r)
+        l.element(k, k, r, c) = 0;  // the kernels do not set elements above the diagonal
     }
   }
   double largest = 0;

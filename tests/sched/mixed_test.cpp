@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks of ours and of others in one StarPU context: jobs keep to their schedule, pinned tasks to their
-// worker, and free ones fill in.
+// Jobs of a schedule and other tasks in one StarPU context. Jobs keep their schedule's order, pinned tasks
+// run on their worker, and free tasks run on any.
 #include <array>
 #include <atomic>
 #include <numeric>
@@ -24,7 +24,7 @@ constexpr int workers = 3;
 struct Ran {
   std::atomic<int> times = 0;
   std::atomic<int> worker = -1;
-  std::atomic<int> order = -1;  // among all tasks of the process
+  std::atomic<int> order = -1;  // rank of the task's start among all tasks of the process
 };
 
 std::atomic<int> counter = 0;
@@ -56,7 +56,7 @@ starpu_task* task_for(Ran& ran) {
 
 class Mixed : public ::testing::TestWithParam<plan::Discipline> {
  protected:
-  // Jobs with the schedule's dependencies, by tags.
+  // Jobs; StarPU's tags have the schedule's dependencies.
   void submit(const plan::Schedule& schedule, std::vector<Ran>& ran, int step) {
     const auto tag = [&](plan::JobId id) {
       return static_cast<starpu_tag_t>(step) * schedule.slots() + id + 1;
@@ -75,7 +75,8 @@ class Mixed : public ::testing::TestWithParam<plan::Discipline> {
     }
   }
 
-  // Of somebody else: free, pinned by our word, and pinned by StarPU's own (which the policy never sees).
+  // Other tasks: free, pinned by `pack_sched_data`, and pinned by StarPU itself (which the policy never
+  // sees).
   static void submit_others(std::vector<Ran>& ran) {
     for (std::size_t i = 0; i < ran.size(); ++i) {
       starpu_task* const task = task_for(ran[i]);
@@ -131,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(All, Mixed,
                                            plan::Discipline::bounded),
                          [](const auto& test) { return std::string(plan::to_string(test.param)); });
 
-// One after the other, workers asleep in between: each must wake one.
+// Tasks run one after the other, and workers sleep in between: each task must wake a worker.
 TEST(FreeTasks, AChainThatSleepsBetweenItsLinks) {
   const StarPU starpu(workers);
   std::vector<Ran> ran(100);
@@ -153,7 +154,7 @@ TEST(FreeTasks, LargePrioritiesFirst) {
     result.cpu_funcs[0] = [](void**, void*) { open.wait(false); };
     return result;
   }();
-  // Ahead of all others, so that the worker is held until they are there.
+  // Runs before all others and occupies the worker until they are submitted.
   starpu_task* const first = starpu_task_create();
   first->cl = &hold;
   first->priority = STARPU_MAX_PRIO;

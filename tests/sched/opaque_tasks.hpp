@@ -8,7 +8,8 @@
 
 namespace starpipe::sched::testing {
 
-/// Tasks are opaque, so any addresses do. What is there: the workers that cannot run it, a bit each.
+/// Tasks for PolicyCore. A task is opaque, so any address will do. Here it is the address of a bit mask: bit
+/// w is set if worker w cannot run the task.
 class Tasks {
  public:
   explicit Tasks(std::size_t count) : cells_(count) {}

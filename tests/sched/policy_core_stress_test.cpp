@@ -23,10 +23,10 @@ using plan::JobId;
 using plan::Schedule;
 using testing::Tasks;
 
-/// Runs all jobs as StarPU would, several times over: each worker on a thread of its own, a job pushed by the
-/// thread that ended its last predecessor, roots by the submitting thread, pinned and free tasks by others
-/// meanwhile, some of the free ones not for every worker. Idle workers sleep until they are woken, so a
-/// wake-up that gets lost is seen.
+/// Runs all jobs as StarPU would, several times. Each worker is a thread. The thread that ends the last
+/// predecessor of a job pushes the job; the submitting thread pushes jobs without predecessors. Further
+/// threads push pinned and free tasks meanwhile; not every worker can run every free task. Idle workers sleep
+/// until they are woken, so a lost wake-up makes the test fail.
 class Stress {
  public:
   explicit Stress(const Schedule& schedule)
@@ -38,7 +38,8 @@ class Stress {
         workers_(index(schedule.workers())),
         unfinished_(runs * schedule.job_count() + others) {
     for (std::size_t i = others / 2; i < others; i += 3) {
-      const auto choosy = static_cast<unsigned>(i) % ((1U << schedule.workers()) - 1);  // never all of them
+      const auto choosy =
+          static_cast<unsigned>(i) % ((1U << schedule.workers()) - 1);  // at least one worker can run it
       tasks_.forbid(other(i), choosy);
     }
   }
@@ -52,7 +53,7 @@ class Stress {
       threads.emplace_back([this] { push_pinned(); });
       threads.emplace_back([this] { push_free(); });
       for (int i = 0; i < runs && !stuck_; ++i) {
-        // While workers pop what is no job.
+        // Meanwhile workers pop pinned and free tasks.
         core_.begin(schedule_, logical);
         submit();
         for (auto left = jobs_left_.load(); left != 0 && !stuck_; left = jobs_left_) jobs_left_.wait(left);
@@ -61,7 +62,7 @@ class Stress {
     check();
   }
 
-  /// How often a worker that had jobs got none.
+  /// How often `pop` gave nothing to a worker with ready jobs.
   [[nodiscard]] int refusals() const {
     return std::accumulate(workers_.begin(), workers_.end(), 0,
                            [](int sum, const Worker& worker) { return sum + worker.refusals; });
@@ -69,14 +70,14 @@ class Stress {
 
  private:
   static constexpr int runs = 3;
-  static constexpr std::size_t others = 1000;  // half of them pinned, half free
+  static constexpr std::size_t others = 1000;  // number of other tasks: half of them pinned, half free
   static constexpr std::chrono::seconds longest_sleep{60};
 
   struct Worker {
-    std::atomic<int> ready = 0;  // no more than its jobs that are pushed and not popped
-    // Its own thread's:
+    std::atomic<int> ready = 0;  // at most the number of its jobs that are pushed and not popped
+    // For the worker's thread only:
     std::vector<JobId> ran;
-    int live = 0;  // stashes
+    int live = 0;  // number of stashes
     int most_live = 0;
     int refusals = 0;
   };
@@ -89,7 +90,7 @@ class Stress {
   void submit() {
     jobs_left_ = schedule_.job_count();
     for (const JobId id : schedule_.order()) waiting_[id] = schedule_.pred_count(id);
-    // A snapshot: workers count down meanwhile, and push what they free themselves.
+    // A snapshot: meanwhile workers count down, and push the jobs that become ready.
     for (const JobId id : schedule_.order()) {
       if (schedule_.pred_count(id) == 0) push(id);
     }
@@ -106,7 +107,8 @@ class Stress {
   // In bursts, so that workers fall asleep in between.
   void push_free() {
     for (std::size_t i = others / 2; i < others; ++i) {
-      (void)core_.push_free(tasks_[other(i)], static_cast<int>(i % 7));  // it has notified the worker itself
+      (void)core_.push_free(tasks_[other(i)],
+                            static_cast<int>(i % 7));  // `push_free` has notified the worker
       if (i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -134,7 +136,7 @@ class Stress {
     }
   }
 
-  /// False when nobody woke it.
+  /// False when nobody woke the worker.
   bool sleep(int worker) {
     const auto before = std::chrono::steady_clock::now();
     core_.wait(worker, longest_sleep);
@@ -184,7 +186,7 @@ class Stress {
   std::vector<std::atomic<int>> waiting_;
   std::vector<std::atomic<int>> times_run_;
   std::vector<Worker> workers_;
-  std::atomic<std::size_t> unfinished_;  // tasks of all runs
+  std::atomic<std::size_t> unfinished_;  // number of tasks left in all runs
   std::atomic<std::size_t> jobs_left_ = 0;
   std::atomic<int> too_early_ = 0;
   std::atomic<int> misplaced_ = 0;

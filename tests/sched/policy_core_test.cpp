@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy without StarPU: what each discipline gives, and in what order.
+// The policy without StarPU: the tasks that each discipline gives to workers, and their order.
 #include "starpipe/sched/policy_core.hpp"
 
 #include <array>
@@ -45,7 +45,7 @@ TEST(PolicyCore, OrderedWaitsForTheNextJob) {
   const auto order = schedule.order(0);
   for (std::size_t i = order.size(); i-- > 1;) {
     core.push(0, tasks[order[i]], order[i]);
-    EXPECT_EQ(core.pop(0), nullptr) << "the first job is not there yet";
+    EXPECT_EQ(core.pop(0), nullptr) << "the first job is not ready";
   }
   core.push(0, tasks[order[0]], order[0]);
   for (const JobId id : order) {
@@ -156,7 +156,7 @@ TEST(PolicyCore, PinnedAndFreeTasksNeedNoSchedule) {
   PolicyCore core(1, always);
   EXPECT_EQ(core.pop(0), nullptr);
   core.push(0, tasks[0], std::nullopt);
-  EXPECT_EQ(core.push_free(tasks[1], 0), 0) << "it asked in vain";
+  EXPECT_EQ(core.push_free(tasks[1], 0), 0) << "worker 0 is idle";
   EXPECT_EQ(core.pop(0), tasks[0]);
   EXPECT_EQ(core.pop(0), tasks[1]);
 }
@@ -164,7 +164,7 @@ TEST(PolicyCore, PinnedAndFreeTasksNeedNoSchedule) {
 TEST(PolicyCore, APushAsksForAWakeUpUnlessTheWorkerWaits) {
   Tasks tasks(2);
   PolicyCore core(1, always);
-  EXPECT_TRUE(core.push(0, tasks[0], std::nullopt)) << "asleep or at work, for all the policy knows";
+  EXPECT_TRUE(core.push(0, tasks[0], std::nullopt)) << "the policy does not know whether the worker sleeps";
   EXPECT_EQ(core.pop(0), tasks[0]);
   EXPECT_EQ(core.pop(0), nullptr);
   std::atomic<bool> done = false;
@@ -211,12 +211,12 @@ TEST(PolicyCore, AFreeTaskWakesOneIdleWorker) {
   std::set<int> woken;
   for (std::size_t i = 0; i < 3; ++i) woken.insert(core.push_free(tasks[i], 0).value());
   EXPECT_EQ(woken, (std::set{0, 1, 2})) << "each once";
-  EXPECT_EQ(core.push_free(tasks[3], 0), std::nullopt) << "all are on their way";
+  EXPECT_EQ(core.push_free(tasks[3], 0), std::nullopt) << "all workers were woken";
   for (int w = 0; w < 3; ++w) {
     EXPECT_NE(core.pop(w), nullptr);
     EXPECT_EQ(core.start(w), std::nullopt) << "nobody is idle";
   }
-  EXPECT_NE(core.pop(0), nullptr) << "the fourth, found without being woken";
+  EXPECT_NE(core.pop(0), nullptr) << "the fourth task needs no wake-up";
 }
 
 TEST(PolicyCore, AWorkerThatStartsSomethingElseWakesAnotherInItsPlace) {
@@ -236,7 +236,7 @@ TEST(PolicyCore, AWorkerWithATaskFromElsewhereIsNotWoken) {
   Tasks tasks(1);
   PolicyCore core(2, always);
   for (const int w : {0, 1}) EXPECT_EQ(core.pop(w), nullptr);
-  EXPECT_EQ(core.start(1), std::nullopt) << "StarPU gave it one that we never saw";
+  EXPECT_EQ(core.start(1), std::nullopt) << "StarPU gave the worker a task that the policy did not see";
   EXPECT_EQ(core.push_free(tasks[0], 0), 0);
 }
 
@@ -290,7 +290,8 @@ TEST(PolicyCore, ARunEndsBeforeTheNextBegins) {
   EXPECT_EQ(core.pop(0), tasks[last]) << "the second schedule's discipline";
 }
 
-// Idle workers pop between runs, when the schedule of the last one may be gone. (Address sanitizer's to see.)
+// Idle workers pop between runs, when the schedule of the last run may be destroyed. (The address sanitizer
+// would tell.)
 TEST(PolicyCore, NeedsNoScheduleAfterTheLastJob) {
   PolicyCore core(2, always);
   for (const Discipline discipline : {Discipline::ordered, Discipline::greedy, Discipline::bounded}) {
@@ -317,8 +318,6 @@ TEST(PolicyCore, AWorkerThatDoesNotExist) {
   PolicyCore core(2, always);
   EXPECT_THROW(core.push(2, tasks[0], std::nullopt), std::out_of_range);
 }
-
-// ---- many threads ----
 
 }  // namespace
 }  // namespace starpipe::sched

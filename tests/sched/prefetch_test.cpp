@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a worker with a memory of its own, inputs of the next jobs in line are fetched ahead. There may be no
-// such worker here, so two functions of StarPU are replaced: one says that worker 1 has such a memory, the
-// other notes what is asked for.
+// For a worker with memory of its own, the policy fetches the inputs of the next jobs in line ahead. The test
+// replaces two functions of StarPU, because the machine may have no such worker: one says that worker 1 has
+// memory of its own, the other records the fetches.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -44,7 +44,7 @@ extern "C" int starpu_prefetch_task_input_for(starpu_task* task, unsigned worker
   const std::scoped_lock lock(mutex);
   fetches.push_back({task->cl_arg, worker});
   for (unsigned i = 0; i < static_cast<unsigned>(STARPU_TASK_GET_NBUFFERS(task)); ++i) {
-    if ((STARPU_TASK_GET_MODE(task, i) & (STARPU_SCRATCH | STARPU_REDUX)) == 0)  // as StarPU's own
+    if ((STARPU_TASK_GET_MODE(task, i) & (STARPU_SCRATCH | STARPU_REDUX)) == 0)  // as StarPU does
       fetched_data.insert(STARPU_TASK_GET_HANDLE(task, i));
   }
   return 0;
@@ -66,12 +66,12 @@ TEST(Prefetch, TheNextJobsInLine) {
   codelet.cpu_funcs[0] = wait_for_permission;
   const plan::Schedule schedule = plan::make_schedule("ddp", {.workers = 2, .microbatches = 8});
   active_policy_core()->begin(schedule, std::vector{0, 1});
-  std::vector<std::vector<Fetch>> jobs(2);  // by worker, in order
+  std::vector<std::vector<Fetch>> jobs(2);  // [worker], in order
   for (int worker = 0; worker < 2; ++worker) {
     for (const plan::JobId id : schedule.order(worker)) {
       starpu_task* const task = starpu_task_create();
       task->cl = &codelet;
-      task->cl_arg = reinterpret_cast<void*>(static_cast<std::uintptr_t>(id) + 1);  // a name, no more
+      task->cl_arg = reinterpret_cast<void*>(static_cast<std::uintptr_t>(id) + 1);  // only a name
       jobs[index(worker)].push_back({task->cl_arg, 1});
       task->sched_data = pack_sched_data(worker, id);
       ASSERT_EQ(starpu_task_submit(task), 0);
@@ -82,7 +82,7 @@ TEST(Prefetch, TheNextJobsInLine) {
   may_end = true;
   starpu_task_wait_for_all();
   EXPECT_GT(line.size(), 3U);
-  // The first is running or about to, and blocks; two more are in line behind it at most.
+  // The first job is running, or about to, and blocks; at most two more are in line behind it.
   EXPECT_THAT(early, ::testing::SizeIs(::testing::AllOf(::testing::Ge(2U), ::testing::Le(3U))));
   EXPECT_THAT(fetched(), ::testing::ElementsAreArray(line)) << "each once, in order, and none of worker 0";
 }
@@ -104,7 +104,7 @@ TEST(Prefetch, OnlyWhatIsRead) {
     starpu_codelet_init(&codelet);
     codelet.cpu_funcs[0] = add;
     codelet.nbuffers = variable ? STARPU_VARIABLE_NBUFFERS : static_cast<int>(modes.size());
-    codelet.specific_nodes = 1;  // where it runs in truth
+    codelet.specific_nodes = 1;  // the memory node of the CPU that really runs it
     std::fill_n(codelet.nodes, modes.size(), STARPU_SPECIFIC_NODE_CPU);
     std::array numbers = {1, 10, 100, 1000};
     std::array<starpu_data_handle_t, 4> data{};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 10,000 small random task graphs over data under our policy, on 1 to 8 workers: jobs of random schedules,
-// and tasks of others among them. Each runs to its end and leaves the values that the same tasks give when
-// they run one after the other.
+// 10,000 small random task graphs under the policy, on 1 to 8 workers: jobs of random schedules mixed with
+// other tasks. Each graph must finish and leave the same values as if its tasks ran one after the other.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -39,26 +38,26 @@ constexpr int most_workers = 8;
 
 enum class Kind {
   job,
-  pinned,            // to a worker, by our word
-  pinned_by_starpu,  // likewise; the policy never sees it
+  pinned,            // to a worker, by `pack_sched_data`
+  pinned_by_starpu,  // to a worker, by StarPU itself; the policy never sees it
   free,
   choosy,  // free, but some of the workers cannot run it
 };
 
-/// A task: what it does to the cells, and how it is given to StarPU.
+/// A task: the cells that it reads and writes, and how it is submitted to StarPU.
 struct Step {
   Kind kind = Kind::free;
   std::uint64_t seed = 0;
-  std::size_t cell = 0;  // that it writes
-  bool update = false;   // from the cell's own value too
+  std::size_t cell = 0;  // the cell that it writes
+  bool update = false;   // whether it reads this cell as well
   std::vector<std::size_t> reads = {};
   JobId job = 0;
-  int worker = 0;            // of jobs and pinned tasks: StarPU's number
-  std::uint32_t able = ~0U;  // workers that can run it, a bit each
+  int worker = 0;            // StarPU's number of the worker of a job or pinned task
+  std::uint32_t able = ~0U;  // bit w: whether worker w can run it
   int priority = 0;
 };
 
-// Neither commutative nor associative: the order of all that is folded shows.
+// Neither commutative nor associative, so the result depends on the order of all values.
 std::uint64_t fold(std::uint64_t value, std::uint64_t next) {
   return (std::rotl(value, 23) ^ next) * 0x9e3779b97f4a7c15U + 1;
 }
@@ -73,15 +72,15 @@ std::uint64_t value_of(const Step& step, CellValue cell_value) {
 
 // ---- random task graphs ----
 
-/// A random schedule's jobs, each with a cell of its own that it writes from those of its predecessors, and
-/// tasks of others that read these and update shared cells. In the order of submission, which StarPU turns
-/// into dependencies.
+/// The jobs of a random schedule and other tasks, in the order of submission, from which StarPU derives the
+/// dependencies. Each job writes its own cell from the cells of its predecessors. Other tasks read cells of
+/// jobs and update shared cells.
 class Dag {
  public:
   Dag(Random& random, int workers) : schedule_(draw_schedule(random, workers)), logical_(index(workers), -1) {
     const std::vector<int> starpu_worker = plan::testing::permutation(random, workers);
     for (int w = 0; w < schedule_.workers(); ++w) logical_[index(starpu_worker[index(w)])] = w;
-    std::size_t done = 0;  // jobs
+    std::size_t done = 0;  // number of jobs added
     for (const JobId id : plan::topological_order(schedule_)) {
       while (chance(random, 0.4)) add_other(random, done);
       add_job(random, id, starpu_worker[index(schedule_.compute(id))]);
@@ -95,7 +94,7 @@ class Dag {
   [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
   [[nodiscard]] std::size_t cells() const { return schedule_.slots() + shared; }
 
-  /// The cells after the steps, one by one.
+  /// The cells after all steps have run one after the other.
   [[nodiscard]] std::vector<std::uint64_t> expected() const {
     std::vector<std::uint64_t> values(cells(), 0);
     for (const Step& step : steps_) {
@@ -106,7 +105,7 @@ class Dag {
   }
 
  private:
-  static constexpr int shared = 3;  // cells, after those of the jobs
+  static constexpr int shared = 3;  // number of shared cells, which follow the cells of the jobs
   [[nodiscard]] std::size_t shared_cell(int i) const { return schedule_.slots() + index(i); }
 
   static Schedule draw_schedule(Random& random, int workers) {
@@ -128,8 +127,9 @@ class Dag {
   void add_job(Random& random, JobId id, int worker) {
     Step step{.kind = Kind::job, .seed = random(), .cell = id, .job = id, .worker = worker};
     schedule_.for_each_pred(id, [&](JobId before) { step.reads.push_back(before); });
-    // What the schedule does not know of, and a memory limit could be too small for: a job of the oldest
-    // micro-batch that waits for one of a younger, through a task in between.
+    // A dependency that the schedule does not know: through a shared cell, a job of the oldest micro-batch
+    // may wait for a job of a younger one. A memory limit could then deadlock, so bounded schedules have no
+    // such dependencies.
     if (schedule_.discipline() != Discipline::bounded && chance(random, 0.3))
       step.reads.push_back(shared_cell(between(random, 0, shared - 1)));
     steps_.push_back(std::move(step));
@@ -175,7 +175,7 @@ void run_step(void** buffers, void* argument) {
     return *reinterpret_cast<std::uint64_t*>(STARPU_VARIABLE_GET_PTR(buffers[i]));
   };
   const std::uint64_t value = value_of(*ran.step, cell);
-  // Some give way to others between what they read and what they write.
+  // Some tasks yield between reading and writing.
   for (std::uint64_t i = ran.step->seed % 8; i < 2; ++i) std::this_thread::yield();
   cell(0) = value;
   ran.worker = starpu_worker_get_id();
@@ -221,7 +221,7 @@ void submit(const std::vector<starpu_data_handle_t>& cells, Ran& ran) {
   ASSERT_EQ(starpu_task_submit(task), 0);
 }
 
-/// Runs it and compares all cells.
+/// Runs a graph and compares all cells.
 void expect_right_values(const Dag& dag) {
   std::vector<std::uint64_t> values(dag.cells(), 0);
   std::vector<starpu_data_handle_t> cells(values.size());
@@ -248,7 +248,8 @@ void expect_right_values(const Dag& dag) {
   }
 }
 
-/// Ends the process with a word on where it hangs, long before ctest would without one.
+/// If the test hangs, ends the process with a message that says where. ctest's own limit is longer and says
+/// nothing.
 class Watchdog {
  public:
   explicit Watchdog(int workers)
@@ -268,7 +269,7 @@ class Watchdog {
  private:
   std::atomic<int> now_ = 0;
   std::condition_variable_any wake_;
-  std::jthread thread_;  // last: it uses the rest
+  std::jthread thread_;  // last member: the thread uses the others
 };
 
 class RandomDags : public ::testing::TestWithParam<int> {};

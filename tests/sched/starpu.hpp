@@ -9,7 +9,7 @@
 
 namespace starpipe::sched::testing {
 
-/// StarPU with our policy on that many CPU workers.
+/// StarPU with the policy `starpipe` on `workers` CPU workers.
 class StarPU {
  public:
   explicit StarPU(int cpus) {

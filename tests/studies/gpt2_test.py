@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPT-2 benchmark at its smallest, on the CPU. Nothing here looks at the clock.
+"""The GPT-2 benchmark at its smallest, on the CPU. No check depends on time.
 
 Usage: gpt2_test.py BINARY MATRIX_PRODUCTS SCRIPT
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy studies at their smallest, and the pages and figures they write. Nothing here looks at the clock.
+"""The policy studies at their smallest, and the pages and figures that they write. No check depends on time.
 
 Usage: policies_test.py BINARY SCRIPT
 """
@@ -50,7 +50,7 @@ class Policies(unittest.TestCase):
         for name in pictures:
             ElementTree.fromstring((self.folder / "docs" / "images" / name).read_text())
 
-        # One study again: the others stay.
+        # Run one study again: the results of the others stay.
         run = self.studies("--studies", "heavy")
         self.assertEqual(run.returncode, 0, run.stderr)
         again = json.loads((self.folder / "out" / "results.json").read_text())
@@ -61,7 +61,7 @@ class Policies(unittest.TestCase):
     def check(self, result):
         rows = {r["policy"]: r for r in result["rows"]}
         ours = rows["starpipe"]
-        for name in ("starpipe", "worker-order"):  # what an order fixes, whatever the times
+        for name in ("starpipe", "worker-order"):  # figures that the order alone fixes
             for key in ("peak_stashes", "peak_stash_bytes", "bytes_moved"):
                 self.assertEqual(rows[name][key], ours[key])
         for name in {"starpipe, bounded", "starpipe, dynamic"} & rows.keys():

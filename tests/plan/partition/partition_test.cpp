@@ -58,7 +58,7 @@ struct Value {
   double memory = 0;
 };
 
-/// The definition, written down once more: by units, with nothing added up before.
+/// The loads by their definition: unit by unit, without prefix sums.
 Value by_definition(const PartitionRequest& request, const std::vector<int>& cuts,
                     const std::vector<int>& stage_workers) {
   std::vector<double> load(index(request.workers), 0);
@@ -99,10 +99,10 @@ void for_all_cuts(int units, int stages, std::vector<int> cuts, Function&& f) {
 
 struct Best {
   double bottleneck = infinity;  ///< within the memory limit
-  double memory = infinity;      ///< the least
+  double memory = infinity;      ///< the smallest possible
 };
 
-/// All that the request allows, one after the other.
+/// The best of all partitions that the request allows, by enumeration.
 Best brute_force(const PartitionRequest& request) {
   Best best;
   const auto consider = [&](const std::vector<int>& cuts, const std::vector<int>& workers) {
@@ -174,7 +174,7 @@ class RandomRequests {
     return request;
   }
 
-  /// With workers of up to three kinds.
+  /// A random request with workers of up to three kinds.
   PartitionRequest mixed(PartitionRequest request) {
     const int kinds = number(2, 3);
     for (int w = 0; w < request.workers; ++w) request.kinds.push_back(number(0, kinds - 1));
@@ -189,7 +189,7 @@ class RandomRequests {
   std::mt19937 random_{20};
 };
 
-/// `partition` against all there is, without a limit and at some between none and plenty.
+/// Compares `partition` with all partitions, without a memory limit and with several limits.
 void expect_optimal(PartitionRequest request, RandomRequests& random) {
   SCOPED_TRACE(testing::Message() << request.units.size() << " units, " << request.workers << " workers");
   const std::size_t units = request.units.size();
@@ -276,7 +276,7 @@ TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
   }
 }
 
-// Units that a CPU needs k times as long for as a GPU: the GPU gets k times as many.
+// If a CPU needs k times as long for a unit as a GPU, the GPU gets k times as many units.
 TEST(Partition, AFasterWorkerGetsAsMuchMore) {
   for (const int k : {2, 3, 7}) {
     PartitionRequest request = chain(std::vector<double>(index(2 * (k + 1)), k), 2);
@@ -334,17 +334,17 @@ TEST(Partition, ExerciseOfSource001) {
   EXPECT_THAT(naive.cuts, ElementsAre(2, 4, 6));
   EXPECT_EQ(naive.bottleneck, 40);
   EXPECT_EQ(naive.lower_bound, 30);
-  // Its "mixed" one.
+  // The exercise's "mixed" partition.
   const Partition mixed = partition(general(request));
   EXPECT_EQ(mixed.bottleneck, 30);
   EXPECT_TRUE(mixed.optimal());
   for (const WorkerLoad& load : mixed.loads) EXPECT_EQ(load.load(), 30);
   EXPECT_EQ(evaluate_partition(request, {1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 0, 1, 2, 3}).bottleneck, 30);
-  // Four units of 20 on four workers that have neighbours only: two of them meet, or one has 20 + 10 + ...
+  // Contiguous parts on four workers: two units of 20 are on one worker, or one is with units of 10.
   const Partition contiguous = partition(request);
   EXPECT_EQ(contiguous.bottleneck, 40);
   EXPECT_TRUE(contiguous.optimal());
-  // A loop of two chunks reaches what mixing does.
+  // A loop of two chunks is as good as the mixed partition.
   EXPECT_EQ(partition(placed(request, layout_workers(Layout::loop, 4, 2))).bottleneck, 30);
 }
 
@@ -401,7 +401,7 @@ TEST(Partition, MemoryFollowsTheSchedule) {
   EXPECT_THAT(even.cuts, ElementsAre(2));
   EXPECT_EQ(even.loads[0].memory, 2 * 40 + 2 * 2 * 100);
   EXPECT_EQ(even.loads[1].memory, 2 * 40 + 2 * 100);
-  request.memory_limit = 479;  // not for two units on the first worker, of which it holds two stashes
+  request.memory_limit = 479;  // less than two units with two stashes each need on the first worker
   const Partition tight = partition(request);
   EXPECT_THAT(tight.cuts, ElementsAre(1));
   EXPECT_EQ(tight.bottleneck, 3);
@@ -417,7 +417,8 @@ TEST(Partition, StashesOfNamedSchedules) {
   EXPECT_THAT(stashes_held(make_schedule("naive", four)), ElementsAre(1, 1, 1, 1));
 }
 
-// What the memory model says, `simulate` shows: equal with one stage a worker, no more with several.
+// Memory of a partition against the peak in `simulate`: equal with one stage a worker, an upper bound with
+// several.
 TEST(Partition, MemoryIsWhatSimulateShows) {
   RandomRequests random;
   for (const char* name : {"1f1b", "gpipe", "interleaved-1f1b", "v-half", "looped-bfs"}) {
@@ -445,7 +446,7 @@ TEST(Partition, MemoryIsWhatSimulateShows) {
   }
 }
 
-// A transfer costs as much as in a simulation in which it does not overlap compute.
+// A transfer costs as much as in a simulation where transfers do not overlap compute.
 TEST(Partition, LoadIsBusyTimeAndTransfers) {
   PartitionRequest request = chain({2, 4, 6, 2, 3}, 3);
   for (UnitCosts& unit : request.units) unit.sizes = {.activation = 3, .gradient = 3};

@@ -23,10 +23,11 @@ using ::testing::Le;
 using testing::random_chain;
 using testing::sum;
 
-/// The least longest load of `workers` contiguous parts whose weights fit, by dynamic programming.
+/// The smallest possible load of the busiest worker, for at most `workers` contiguous parts whose weights fit
+/// into memory. By dynamic programming.
 double contiguous_period(const Chain& chain, int workers, double memory) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  std::vector<double> best(chain.size() + 1, infinity);  // of the first layers
+  std::vector<double> best(chain.size() + 1, infinity);  // [number of first layers]
   best[0] = 0;
   for (int w = 0; w < workers; ++w) {
     std::vector<double> next = best;
@@ -45,7 +46,7 @@ double contiguous_period(const Chain& chain, int workers, double memory) {
   return best.back();
 }
 
-/// The least longest load of any allocation.
+/// The smallest possible load of the busiest worker in any allocation, by enumeration.
 double general_period(const Chain& chain, int workers) {
   double best = std::numeric_limits<double>::infinity();
   std::vector<double> load(index(workers), 0);
@@ -64,7 +65,7 @@ double general_period(const Chain& chain, int workers) {
   return best;
 }
 
-/// The allocation as a running schedule: its period, by simulate.
+/// The period of the allocation's pattern, by simulating its schedule.
 double measured_period(const Chain& chain, const std::vector<int>& workers) {
   const PeriodicPattern pattern = busiest_worker_pattern(chain, workers);
   EXPECT_EQ(pattern_problem(pattern, chain), "");
@@ -117,9 +118,9 @@ struct Theorem5 {
     const int unit = 2 * k + 1;
     std::vector<double> times;
     int large = 0;       // the next worker for a layer of cost k
-    int small = k + 1;   // for one of cost k - 1
-    int shared = k + 2;  // with epsilons on them
-    int fill = 0;        // epsilons on it
+    int small = k + 1;   // the next worker for a layer of cost k - 1
+    int shared = k + 2;  // the worker that gets layers of cost epsilon
+    int fill = 0;        // number of such layers on it
     const auto add = [&](int time, int worker) {
       times.push_back(time);
       workers.push_back(worker);
@@ -164,21 +165,21 @@ TEST(PeriodicAllocation, Lemma2SomeChainsFitInNoContiguousParts) {
   for (ChainStage& layer : chain) layer.activation = 0;
   for (const auto& [s, weights] : {std::pair{0, 1}, {1, 2}, {2, 1}}) chain[index(s)].weights = weights;
   EXPECT_EQ(contiguous_period(chain, 2, 2), std::numeric_limits<double>::infinity());
-  EXPECT_LT(contiguous_period(chain, 2, 3), 5) << "they need 3";
+  EXPECT_LT(contiguous_period(chain, 2, 3), 5) << "contiguous parts fit on 3 workers";
   const PeriodicPattern pattern = busiest_worker_pattern(chain, std::vector{0, 1, 0});
   EXPECT_THAT(pattern_memory(pattern, chain), Each(Le(2)));
   EXPECT_NEAR(growth(pattern, chain), 4, 1e-9);
 }
 
-// Its text says that a worker takes k + 1, and then that T* = k. The costs that it gives, 1 and k - 1, make
-// k.
+// The text of theorem 6 says that a worker takes k + 1, and then that T* = k. Its costs, 1 and k - 1, add up
+// to k.
 TEST(PeriodicAllocation, Theorem6TheGeneralPeriodIsK) {
   for (int k = 2; k <= 6; ++k) {
     std::vector<double> times(index(k), 1);
     times.push_back(k);
     times.insert(times.end(), index(k), k - 1);
     Chain chain = chain_of(times);
-    // The text asks for M >= k; with M = 2 the first two layers would fit on one worker.
+    // The text requires M >= k, but for M = 2 the first two layers would fit on one worker.
     const double M = std::max(k, 3);
     for (int l = 0; l <= 2 * k; ++l) {
       chain[index(l)].weights = l < k ? M - 1 : l == k ? M : 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the periodic theory share: chains, and patterns as simulate sees them.
+// Chains for the tests of the periodic theory, and the measured period of a pattern.
 #pragma once
 
 #include <numeric>
@@ -21,7 +21,7 @@ using Chain = std::vector<ChainStage>;
 
 inline Chain equal_stages(int stages) { return Chain(index(stages)); }
 
-/// U only; a third of it is F.
+/// Stages with the given U, of which F takes a third.
 inline Chain chain_of(const std::vector<double>& times) {
   Chain chain;
   for (const double time : times) chain.push_back({.forward = time / 3, .backward = time - time / 3});
@@ -62,7 +62,7 @@ inline Timeline run(const PeriodicPattern& pattern, const Chain& chain, int micr
   return simulate(schedule, costs_of(chain));
 }
 
-/// What simulate sees of T / k: how the makespan grows, with all that comes before its steady state.
+/// T / k by simulation: the growth of the makespan per micro-batch after the start.
 inline double growth(const PeriodicPattern& pattern, const Chain& chain) {
   const int before = 60 * pattern.microbatches;
   const int more = 12 * pattern.microbatches;

@@ -44,13 +44,13 @@ TEST(PeriodicSearch, Theorem4EachKGainsOverTheSmallerOnes) {
     EXPECT_EQ(pattern.period, 2 * (k + 1));
     EXPECT_THAT(pattern_memory(pattern, chain), Each(Le(memory)));
     EXPECT_NEAR(growth(pattern, chain), 2 * (1 + 1.0 / k), 1e-9);
-    // No schedule at all is faster, whatever its k: the paper proves it for j <= k.
+    // No schedule is faster, for any k. (The paper proves this for j <= k.)
     const std::vector<int> limits = stash_limits(chain, memory);
     EXPECT_NEAR(period_bound(chain, limits), 2 * (1 + 1.0 / k), 1e-9);
   }
 }
 
-// 2 (1 + 1/j) is the best of j < k, by all orders.
+// For j < k, 2 (1 + 1/j) is the best of all orders.
 TEST(PeriodicSearch, Theorem4SmallerKDoNotReachIt) {
   for (const int k : {2, 3, 4}) {
     const Chain chain = theorem4(k);
@@ -65,8 +65,8 @@ TEST(PeriodicSearch, Theorem4SmallerKDoNotReachIt) {
   }
 }
 
-/// Every order of k micro-batches on each stage, in which BW of micro-batch i starts with counts[i mod k]
-/// stashes in hand; as a schedule of B micro-batches.
+/// A schedule of B micro-batches with the given order on each stage: BW of micro-batch i starts when the
+/// stage holds counts[i mod k] stashes.
 Schedule by_counts(const std::vector<std::vector<int>>& counts, int microbatches) {
   std::vector<std::vector<Job>> rows;
   for (std::size_t s = 0; s < counts.size(); ++s) {
@@ -83,7 +83,7 @@ Schedule by_counts(const std::vector<std::vector<int>>& counts, int microbatches
   return in_order("counts", StageGraph::chain(static_cast<int>(counts.size())), microbatches, rows);
 }
 
-/// The shortest normalized period that simulate sees of all those within the limits.
+/// The shortest normalized period of all such schedules within the limits, by simulation.
 double simulated_best(const Chain& chain, const std::vector<int>& limits, int k) {
   double best = std::numeric_limits<double>::infinity();
   std::vector<std::vector<int>> counts(chain.size(), std::vector<int>(index(k), 1));
@@ -107,7 +107,7 @@ double simulated_best(const Chain& chain, const std::vector<int>& limits, int k)
 
 TEST(PeriodicSearch, BestPatternIsTheBestOfAllOrders) {
   std::mt19937 rng(19);
-  std::map<int, int> periodic;  // cases by k
+  std::map<int, int> periodic;  // k -> number of cases
   for (int i = 0; i < 24; ++i) {
     const int k = 2 + i % 2;
     const Chain chain = random_integer_chain(rng, 3, 3);
@@ -128,7 +128,7 @@ TEST(PeriodicSearch, BestPatternIsTheBestOfAllOrders) {
   EXPECT_GE(periodic[2] + periodic[3], 3);
 }
 
-// What neither 1F1B* nor a thinned pattern reaches.
+// A chain for which neither 1F1B* nor a thinned pattern is the best.
 TEST(PeriodicSearch, SearchFindsMoreThanTheConstructions) {
   std::mt19937 rng(23);
   int better = 0;

@@ -33,7 +33,7 @@ using testing::run;
 using testing::sum;
 using ::testing::ThrowsMessage;
 
-/// The repeated pattern, operation by operation, over many periods: what 002 calls valid.
+/// Whether the pattern is valid by 002's definition: repeats it over many periods and checks each operation.
 bool timetable_works(const PeriodicPattern& pattern, const Chain& chain) {
   constexpr int periods = 40;
   struct Run {
@@ -67,7 +67,7 @@ bool timetable_works(const PeriodicPattern& pattern, const Chain& chain) {
       if (at.start < run.end - 1e-6 && run.start < at.end - 1e-6) return false;
     }
   }
-  // In the middle each micro-batch has everything.
+  // Micro-batches in the middle have all their operations.
   for (int b = periods / 2 * pattern.microbatches; b < (periods / 2 + 3) * pattern.microbatches; ++b) {
     for (int s = 0; s <= last; ++s) {
       if (!runs.contains({s, b, Pass::F}) || !runs.contains({s, b, Pass::BW})) return false;
@@ -78,7 +78,7 @@ bool timetable_works(const PeriodicPattern& pattern, const Chain& chain) {
 
 // ---- Brute force: every timetable on whole units of time ----
 
-using Activations = std::vector<int>;  // NCA by stage
+using Activations = std::vector<int>;  // [stage], NCA
 
 /// Calls f(starts) for all integer starts in [0, T) of `count` operations, the first one at 0.
 void for_each_starts(int count, int T, const std::function<void(const std::vector<int>&)>& f) {
@@ -91,15 +91,16 @@ void for_each_starts(int count, int T, const std::function<void(const std::vecto
   }
 }
 
-/// What each stage holds when F of the stages start at starts[0 .. P) in the period, BW at starts[P .. 2P),
-/// and a micro-batch takes the first start of each after what it waits for. Empty when operations overlap.
+/// NCA of each stage for a timetable: F of the stages starts at starts[0 .. P) in the period, BW at starts[P
+/// .. 2P). A micro-batch takes the first start of each operation after its inputs are there. Empty when
+/// operations overlap.
 Activations held(const Chain& chain, int T, const std::vector<int>& starts) {
   const int P = static_cast<int>(chain.size());
   const auto length = [&](int s, bool forward) {
     return static_cast<int>(forward ? chain[index(s)].forward : chain[index(s)].backward);
   };
   for (int s = 0; s < P; ++s) {
-    const int gap = ((starts[index(P + s)] - starts[index(s)]) % T + T) % T;  // from F's start to BW's
+    const int gap = ((starts[index(P + s)] - starts[index(s)]) % T + T) % T;  // from F's start to BW's start
     if (gap < length(s, true) || T - gap < length(s, false)) return {};
   }
   std::vector<int> forward(index(P));
@@ -117,7 +118,7 @@ Activations held(const Chain& chain, int T, const std::vector<int>& starts) {
   return live;
 }
 
-/// By stage, the least that any 1-periodic timetable of period T holds.
+/// The smallest NCA of each stage over all 1-periodic timetables of period T.
 Activations least_activations(const Chain& chain, int T) {
   Activations least(chain.size(), std::numeric_limits<int>::max());
   for_each_starts(2 * static_cast<int>(chain.size()), T, [&](const std::vector<int>& starts) {
@@ -183,7 +184,7 @@ TEST(Periodic, ProblemsAreNamed) {
   EXPECT_THAT(problem([&](auto& p) { p.period = 0; }), HasSubstr("period of 0"));
 }
 
-// Random times and shifts, most of them wrong.
+// Patterns with random times and shifts; most of them are not valid.
 TEST(Periodic, ValidIsWhatATimetableSays) {
   std::mt19937 rng(3);
   std::map<bool, int> verdicts;
@@ -244,7 +245,7 @@ TEST(Periodic, MemoryIsWeightsAndStashes) {
 
 // ---- Section 5.1: 1F1B* ----
 
-// Theorem 3: no 1-periodic pattern of the same period holds less on any stage.
+// Theorem 3: no 1-periodic pattern of the same period has a smaller NCA on any stage.
 TEST(Periodic, Theorem3OneForwardOneBackwardStarHoldsTheLeast) {
   std::mt19937 rng(11);
   int compared = 0;
@@ -293,7 +294,7 @@ TEST(Periodic, LeastPeriodIsTheSmallestCandidate) {
   }
 }
 
-// The same against all timetables, memory and all.
+// The least period within a memory limit, against all timetables.
 TEST(Periodic, NoTimetableWithinTheMemoryHasAShorterPeriod) {
   std::mt19937 rng(17);
   for (int i = 0; i < 20; ++i) {
@@ -360,7 +361,7 @@ TEST(Periodic, TakesStagesWithoutTime) {
   const PeriodicPattern pattern = one_forward_one_backward_star(chain, 2);
   EXPECT_EQ(pattern_problem(pattern, chain), "");
   EXPECT_NEAR(growth(pattern, chain), 2, 1e-9);
-  // A stash that lives for no time is none to simulate.
+  // `simulate` does not count a stash that lives for no time.
   EXPECT_THAT(run(pattern, chain, 9).peak_activations, ElementsAre(2, 2, 1, 1, 0));
   EXPECT_TRUE(std::ranges::equal(concurrent_activations(pattern, chain), stage_groups(chain, 2),
                                  std::ranges::less_equal{}));

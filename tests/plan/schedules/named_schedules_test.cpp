@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must be so for every named schedule, and the figures of published generators and papers.
+// Properties of all named schedules, and comparisons with published generators and papers.
 #include <algorithm>
 #include <fstream>
 #include <functional>
@@ -43,12 +43,12 @@ Costs costs(Durations durations, double comm) {
 
 int peak(const Timeline& timeline) { return std::ranges::max(timeline.peak_activations); }
 
-// Those that only some numbers of workers or micro-batches make sense for, and which.
+// The schedules that need certain numbers of workers or micro-batches, and the condition for them.
 const std::map<std::string, std::function<bool(int W, int B)>> defined_for = {
     {"chimera", [](int W, int) { return W % 2 == 0; }},
     {"dualpipe", [](int W, int B) { return W % 2 == 0 && B % 2 == 0 && B >= 2 * W; }},
     {"dualpipe-v", [](int W, int B) { return B >= 2 * W; }},
-    {"lpp", [](int, int) { return false; }},  // need groups
+    {"lpp", [](int, int) { return false; }},  // needs groups
     {"fslpp", [](int, int) { return false; }},
 };
 
@@ -96,11 +96,12 @@ TEST(NamedSchedules, AreThePublishedOnes) {
   }
 }
 
-// Sizes, durations and transfer times that the file does not have.
+// Makespans and memory by formulas, for sizes, durations and transfer times that published.json does not
+// have.
 TEST(NamedSchedules, HaveTheMakespansOfTheirFormulas) {
   struct Formula {
     std::string name;
-    std::function<double(double W, double B)> makespan;  // of a chunk's F = B = W = 1
+    std::function<double(double W, double B)> makespan;  // if F = B = W = 1 for a chunk
     std::function<double(double W, double B)> memory;    // in stages
   };
   const auto one = [](double per_worker) {
@@ -117,7 +118,7 @@ TEST(NamedSchedules, HaveTheMakespansOfTheirFormulas) {
        [](double W, double) { return W + 2; }},
       {"interleaved-1f1b", [](double W, double B) { return 6 * B + 3 * (W - 1); },
        [](double W, double) { return 3 * W - 1; }},
-      // 004, appendices G and H: the same bubbles, with one interval in the same memory, or in less.
+      // 004, appendices G and H: the same bubbles; with one interval, in the same memory or less.
       {"interleaved-uniform", [](double W, double B) { return 6 * B + 3 * (W - 1); },
        [](double W, double) { return 3 * W - 1; }},
       {"interleaved-low-memory", [](double W, double B) { return 6 * B + 3 * (W - 1); },
@@ -160,7 +161,8 @@ TEST(NamedSchedules, NeedNoMoreMemoryThanTheirNamesPromise) {
   }
 }
 
-// Two thirds of 1F1B's memory cost time at the ends alone; where there is nothing to save, none.
+// With two thirds of 1F1B's memory, time is lost at the two ends only. If it holds as much as 1F1B, no time
+// is lost.
 TEST(NamedSchedules, LowMemoryZeroBubbleNeverLosesToOneForwardOneBackward) {
   for (int W = 2; W <= 16; ++W) {
     for (const int B : {1, W - 1, W, 2 * W, 4 * W, 4 * W + 1}) {
@@ -240,8 +242,8 @@ std::vector<std::string> actions(const Schedule& schedule, int worker) {
   return result;
 }
 
-// The actions of torch.distributed.pipelining's ScheduleInterleavedZeroBubble and ScheduleInterleaved1F1B,
-// one kind of pass at a time: rounds of micro-batches, warm-ups, and W `worker` passes after B.
+// The actions of torch.distributed.pipelining's ScheduleInterleavedZeroBubble and ScheduleInterleaved1F1B:
+// rounds of micro-batches, warm-ups, and W `worker` passes after B.
 std::vector<std::string> interleaved_actions(int workers, int chunks, int B, int worker, bool zero_bubble) {
   const int rounds = std::max(1, B / workers);
   const int round = B / rounds;
@@ -282,7 +284,7 @@ TEST(NamedSchedules, InterleavedOnesRunPyTorchsActions) {
   for (const int W : {1, 2, 3, 4, 7}) {
     for (const int chunks : {1, 2, 3}) {
       for (int B = 1; B <= 4 * W; ++B) {
-        if (B % std::max(1, B / W) != 0) continue;  // rounds of one size only, there
+        if (B % std::max(1, B / W) != 0) continue;  // PyTorch needs rounds of one size
         ScheduleRequest wanted = request(W, B);
         wanted.graph = StageGraph::chain(W * chunks);
         const Schedule zero_bubble = make_schedule("InterleavedZeroBubble", wanted);
@@ -297,7 +299,7 @@ TEST(NamedSchedules, InterleavedOnesRunPyTorchsActions) {
   }
 }
 
-// Two replicas follow from the placement alone: two holders of each stage, which exchange gradients.
+// The placement alone makes two replicas: two workers hold each stage and exchange gradients.
 TEST(NamedSchedules, BidirectionalOnesHoldEachStageTwice) {
   for (const std::string name : {"gems", "chimera", "dualpipe"}) {
     const Schedule schedule = make_schedule(name, request(4, 8));
@@ -340,7 +342,7 @@ TEST(NamedSchedules, MadeForAnyDurationsFinishWithinTheirMemory) {
   }
 }
 
-// Made for a limit, they keep it whatever the durations and transfers, and have it as theirs.
+// They keep the requested memory limit under any durations and transfers, and the schedule has this limit.
 TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
   std::mt19937 rng(9);
   std::uniform_real_distribution<double> time(0, 4);
@@ -372,7 +374,7 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
   }
 }
 
-// Transfers are part of the pattern: more is in flight where that hides them.
+// Transfers are part of the pattern: more micro-batches are in flight if that hides the transfers.
 TEST(NamedSchedules, PeriodicOnesAreMadeForTransfers) {
   const auto with = costs({1, 1, 0}, 0.5);
   for (const std::string name : {"1f1b-star", "k-periodic"}) {
@@ -386,7 +388,7 @@ TEST(NamedSchedules, PeriodicOnesAreMadeForTransfers) {
   }
 }
 
-// 1F1B-R: every backward pass repeats F, and only the stage being computed has a whole stash.
+// 1F1B-R: every backward pass repeats F, and only a running backward pass has a whole stash.
 TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
   Costs plain = costs({2, 3, 1}, 0);
   plain.sizes = {{.activation = 10, .gradient = 10, .stash = 100, .gradient_stash = 7, .weights = 0}};
@@ -407,7 +409,7 @@ TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
       EXPECT_EQ(timeline.peak_activation_bytes[worker], 100 + inputs);
     }
   }
-  // Apart, W keeps what B computed again.
+  // With a split backward pass, W needs the stash that B computed again.
   ScheduleRequest split = request(4, 12, with);
   split.recompute = true;
   const Timeline timeline = simulate(make_schedule("zb-h1", split), with);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest makespan of small problems, by branch and bound: none of the search's code.
+// The smallest makespan of small problems, by branch and bound that shares no code with the search.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,11 @@
 
 namespace starpipe::plan::exact {
 
-/// Jobs are appended in the order of their starts, each as early as its worker and its data allow. Of one
-/// stage and pass the micro-batches run in order: they are alike, so exchanging them changes neither times
-/// nor memory. A state is cut off when its bound is not below the best makespan, or when another one with the
-/// same jobs done was as early in everything that can matter later.
+/// Branch and bound over partial schedules. Jobs are appended in the order of their starts, each as early as
+/// its worker and its data allow. Each stage and pass runs the micro-batches in order: micro-batches are
+/// alike, so exchanging them changes neither times nor memory. A state is cut off if its bound is not below
+/// the best makespan, or if another state with the same finished jobs was as early in everything that matters
+/// later.
 class BranchAndBound {
  public:
   explicit BranchAndBound(const SearchProblem& problem, long most_states = 3'000'000)
@@ -49,10 +50,10 @@ class BranchAndBound {
 
  private:
   struct State {
-    std::vector<int> done;        // by stage and pass
-    std::vector<double> free_at;  // by worker
-    std::vector<double> live;     // by worker
-    std::vector<double> end;      // by stage, pass and micro-batch
+    std::vector<int> done;        // [stage, pass], number of finished jobs
+    std::vector<double> free_at;  // [worker]
+    std::vector<double> live;     // [worker], memory in use
+    std::vector<double> end;      // [stage, pass, micro-batch]
     double now = 0;
     double makespan = 0;
   };
@@ -73,7 +74,8 @@ class BranchAndBound {
     return index((s * 3 + pass) * problem_.microbatches + b);
   }
 
-  /// When the data of the next job of a stage and pass are there; infinite if nobody has started on them.
+  /// Arrival of the inputs of a stage's next job of a pass; infinite if the job that makes them has not
+  /// started.
   [[nodiscard]] double arrival(const State& state, int pass, int s) const {
     const int b = state.done[index(s * 3 + pass)];
     int from_pass = pass;
@@ -100,12 +102,12 @@ class BranchAndBound {
           rest += left * time(pass, s);
           const double at = std::max(state.free_at[index(w)], arrival(state, pass, s));
           if (std::isinf(at)) continue;
-          // The last of them can start no earlier than after the others, and its chain follows.
+          // The last of these jobs starts after all others, and is followed by its tail.
           most = std::max(most, at + (left - 1) * time(pass, s) + tail(pass, s));
           start = std::min(start, at);
         }
       }
-      // What waits for others arrives later than something of this worker or another one that has arrived.
+      // No remaining job of the worker starts before `now`, the start of the job that was appended last.
       if (rest > 0) most = std::max(most, std::max(state.free_at[index(w)], state.now) + rest);
     }
     return most;
@@ -116,7 +118,7 @@ class BranchAndBound {
     for (const double at : state.free_at) times.push_back(std::max(at, state.now));
     for (int s = 0; s < stages_; ++s) {
       for (int pass = 0; pass < 2; ++pass) {
-        // Results that some job has yet to use: all since the slowest user.
+        // Results that some job still needs: those that the slowest consumer has not used.
         const auto produced = state.done[index(s * 3 + pass)];
         int used = state.done[index(s * 3 + 2)];
         if (pass == 0) used = s + 1 < stages_ ? state.done[index((s + 1) * 3)] : state.done[index(s * 3 + 1)];

@@ -21,7 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// So much work whatever the clock says.
+/// Options for a fixed amount of work, independent of the clock.
 SearchOptions work(double seconds, std::uint64_t seed = 1) {
   return {.budget = 1e6, .work = seconds, .seed = seed};
 }
@@ -51,7 +51,8 @@ TEST(Layout, PlacesTheStages) {
   EXPECT_THROW(parse_layout("w"), InputError);
 }
 
-/// Up to these sizes; stages and stashes differ, no limit is felt. `pick(low, high)`: a random number.
+/// A random problem with uneven stages and stashes, up to the given sizes. The memory limit has no effect.
+/// `pick(low, high)` gives a random number.
 template <typename Pick>
 SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks, int most_microbatches) {
   const int workers = pick(1, most_workers);
@@ -68,7 +69,7 @@ SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks
   return r;
 }
 
-// What a result promises, on problems of all kinds.
+// The promises of a result, on problems of all kinds.
 TEST(Search, ResultsKeepTheLimitAndTheBound) {
   std::mt19937 random(7);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
@@ -116,7 +117,7 @@ const bool registered_counting = register_schedule({"counting", "has no answer a
                                                       throw InputError("counting: no answer");
                                                     }});
 
-// Large problems have named schedules that take long to build, and several placements to build them for.
+// For large problems, named schedules take long to build, and there are several placements to build them for.
 TEST(Search, SpendsNoTimeOnNamesWhenItsBudgetIsSpent) {
   const SearchRequest r{.workers = 4, .microbatches = 8};
   builds = 0;
@@ -126,7 +127,7 @@ TEST(Search, SpendsNoTimeOnNamesWhenItsBudgetIsSpent) {
   EXPECT_GT(builds, 0);
 }
 
-// Whatever has a name and fits is where the search starts.
+// The search starts from every named schedule that fits.
 TEST(Search, IsNeverWorseThanANamedSchedule) {
   constexpr int workers = 4;
   int compared = 0;
@@ -139,7 +140,7 @@ TEST(Search, IsNeverWorseThanANamedSchedule) {
       try {
         schedule = entry.build(named);
       } catch (const InputError&) {
-        continue;  // it has no answer to this request
+        continue;  // the schedule does not support this request
       }
       const bool loops = std::ranges::all_of(schedule->order(), [&](JobId id) {
         const int worker = schedule->job(id).stage % workers;
@@ -189,7 +190,7 @@ TEST(Search, RefusesWrongInput) {
   refuses([](SearchRequest& r) { r.costs.prefetch = false; }, "prefetch");
 }
 
-// Without chunks, a share of the model is what one stage a worker would be: more chunks halve its costs.
+// Without chunks, costs are those of a share of the model, 1/W of it. Two chunks halve the costs of a stage.
 TEST(Search, ChoosesChunksAndCountsSharesOfTheModel) {
   SearchRequest r{.workers = 4, .microbatches = 4};
   r.costs.durations = {{12, 12, 12}};
@@ -248,13 +249,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Small{3, 4, 2, Layout::v, uneven, 0.7, 4}, Small{4, 2, 2, Layout::v, profiled, 0.67, 3},
                     Small{4, 3, 2, Layout::v, uneven, 0.7, 3}));
 
-// The exact method finds what a search that stopped early misses; else the tests above could not fail.
+// The exact method finds better schedules than a search that stops early. Otherwise the tests above could not
+// fail.
 TEST(ExactSearch, FindsBetterSchedules) {
   const SearchProblem problem = problem_of(request(2, 4, 2, Layout::loop, uneven, 0.7, 4));
   EXPECT_LT(exact::BranchAndBound(problem).run(100), 60);
 }
 
-// Uneven stages and stashes, where no formula for equal ones may be used.
+// Uneven stages and stashes: formulas for equal stages do not hold here.
 TEST(LowerBound, IsBelowTheOptimum) {
   std::mt19937 random(11);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
@@ -281,15 +283,15 @@ TEST(LowerBound, CountsFillAndTransfers) {
   EXPECT_DOUBLE_EQ(lower_bound(problem), 2 * 1.5 + 4 * 3);
 }
 
-// Worker 0 of 4 has room for one micro-batch, so they follow each other: a round trip of 4 F, 4 B and a W
-// each.
+// Worker 0 of 4 has room for one micro-batch, so micro-batches follow each other. Each takes a round trip of
+// 4 F and 4 B, and a W.
 TEST(LowerBound, KnowsMemory) {
   SearchProblem problem{.workers = 4, .microbatches = 5, .stage_workers = {0, 1, 2, 3}};
   problem.memory_limit = 1;
   EXPECT_DOUBLE_EQ(lower_bound(problem), 5 * 9);
 }
 
-// Two micro-batches leave most of it empty, from the first F to the last B.
+// Two micro-batches leave most of the memory empty, from the first F to the last B.
 TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
   SearchProblem problem{.workers = 4, .microbatches = 2, .stage_workers = {0, 1, 2, 3}};
   const double bound = lower_bound(problem);
@@ -300,10 +302,11 @@ TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
   }
 }
 
-// Worker 1 of 2 has both stages at the turn of a V and room for one micro-batch. In one's way are W of the
-// upper stage and B of the lower one; and memory is free while a F between the two W, or without one the
-// second W, runs, and during the first of the two F. Stashes take 12 of a micro-batch alone and 3 more, but
-// of the first and the last two; filling and emptying leave 1 each, 2 times start and end on worker 0.
+// Worker 1 of 2 has both stages at the turn of a V and room for one micro-batch. W of the upper stage and B
+// of the lower stage delay each other. Memory is free during the first of the two F, and during an F between
+// the two W or, without this F, during the second W. The stashes of a micro-batch alone take an area of 12; 3
+// more are needed for all micro-batches except two. Filling and emptying leave an area of 1 each. Worker 0
+// adds 2 at the start and the end.
 TEST(LowerBound, KnowsTheTurnOfAV) {
   SearchProblem problem{.workers = 2, .microbatches = 4, .stage_workers = {0, 1, 1, 0}};
   problem.memory_limit = 2;
@@ -312,7 +315,7 @@ TEST(LowerBound, KnowsTheTurnOfAV) {
   EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
 }
 
-// The last stashes of the two stages at a turn may end with one B, so there is less to empty than elsewhere.
+// At a turn, one B may end the last stashes of both stages, so emptying takes less time than elsewhere.
 TEST(LowerBound, CountsTheEndOfATurnOnce) {
   SearchProblem problem{.workers = 3, .microbatches = 2, .stage_workers = {0, 1, 2, 2, 1, 0}};
   problem.costs.durations = {{9, 10, 5}};
@@ -320,7 +323,7 @@ TEST(LowerBound, CountsTheEndOfATurnOnce) {
   EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9));
 }
 
-// As above for all optima, where the area of memory decides: any placement, little memory.
+// The bound against all optima, for any placement and so little memory that the area decides.
 TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
   std::mt19937 random(5);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
@@ -335,8 +338,8 @@ TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
   }
 }
 
-// Source: docs/search.md. 6 units of memory on 16 workers, 64 micro-batches: more than a fifth is idle with
-// one to four chunks, in a V or a loop.
+// Source: docs/search.md. With 6 units of memory, 16 workers and 64 micro-batches, more than a fifth of the
+// time is idle: with one to four chunks, in a V or a loop.
 TEST(LowerBound, LeavesMoreThanAFifthIdleAtSixUnits) {
   constexpr double work = 64 * (12.96 + 13.22 + 9.76);
   for (const int chunks : {1, 2, 3, 4}) {
