@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-/// Where the bytes go: what a symbolic link points to, so that the link itself stays.
+/// The file to write: for a symbolic link its target, so that the link itself stays.
 fs::path target_of(const fs::path& file) {
   std::error_code error;
   const fs::path target = fs::canonical(file, error);

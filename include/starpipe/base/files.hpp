@@ -9,20 +9,22 @@
 
 namespace starpipe {
 
-/// Throws InputError naming the file when it cannot be read.
+/// The content of a file. Throws InputError with the file when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 
-/// Throws InputError naming `option` and the reason when `file` could not be written. Leaves no trace.
+/// Checks that `file` can be written, and leaves no trace of the check. Throws InputError with `option` and
+/// the reason when it cannot.
 void require_writable(std::string_view option, const std::filesystem::path& file);
 
-/// To a temporary name beside `file`, then renamed, so that nobody ever sees half a file. Throws InputError
-/// naming `option` when the file cannot be made, std::runtime_error when writing fails half-way.
+/// Writes `text` to a temporary name beside `file` and renames it, so that nobody ever sees half a file.
+/// Throws InputError with `option` when the file cannot be created, and std::runtime_error when writing fails
+/// half-way.
 void write_file(std::string_view option, const std::filesystem::path& file, std::string_view text);
-/// The same for what `write` puts into the stream, piece by piece.
+/// Like the function above; `write` puts the text into the stream, piece by piece.
 void write_file(std::string_view option, const std::filesystem::path& file,
                 const std::function<void(std::ostream&)>& write);
 
-/// To standard output; throws std::runtime_error when it takes no more.
+/// Prints to standard output. Throws std::runtime_error when it cannot be written, as with a full disk.
 void print(std::string_view text);
 
 }  // namespace starpipe

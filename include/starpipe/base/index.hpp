@@ -5,7 +5,8 @@
 
 namespace starpipe {
 
-/// The position in a container of stage, micro-batch, worker, ... `number`. Such numbers are ints, from 0.
+/// The index in a container of the stage, micro-batch, worker, ... with this number. Such numbers are ints >=
+/// 0.
 constexpr std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace starpipe
