@@ -127,8 +127,8 @@ class Stage {
     std::size_t stash = none;     ///< in the stash, when the layer that reads it keeps its input
     std::size_t residual = none;  ///< in Scratch::residuals, when a residual connection begins here
     std::size_t gradient = none;  ///< of its gradient in the gradient stash, when W of its writer needs it
-    std::size_t gradient_residual =
-        none;  ///< of its gradient in Scratch::residuals, when a residual connection ends here
+    /// Of its gradient in Scratch::residuals, when a residual connection ends here.
+    std::size_t gradient_residual = none;
   };
 
   [[nodiscard]] std::size_t matrix_size(Precision precision, std::size_t columns) const {
