@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A search problem as flat arrays; private to plan.
-
 #include <array>
 #include <optional>
 #include <vector>
@@ -13,14 +11,16 @@
 
 namespace starpipe::plan::detail {
 
-/// The jobs of each worker in the order it runs them.
+/// The jobs of each worker, in the order in which it runs them.
 using Orders = std::vector<std::vector<JobId>>;
 
-/// Jobs have the numbers of a Schedule whose backward passes are all split: 3 (micro-batch * stages + stage)
+/// A search problem as flat arrays. Jobs have the numbers of a Schedule whose backward passes are all split:
+/// 3 (micro-batch * stages + stage)
 /// + pass, where F is 0, B is 1 and W is 2. A job waits for at most one other job of its micro-batch: F for F
 /// of the stage before, B for B of the stage after, B of the last stage for its F, W for its B. So B also
 /// comes after F of its own stage.
 struct Instance {
+  /// Throws InputError for a problem that makes no sense.
   explicit Instance(const SearchProblem& problem);
 
   [[nodiscard]] JobId job(int pass, int stage, int microbatch) const {
@@ -30,14 +30,13 @@ struct Instance {
   [[nodiscard]] int stage_of(JobId job) const { return stage_of_job[job]; }
   [[nodiscard]] int microbatch_of(JobId job) const { return static_cast<int>(job) / 3 / stages; }
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
-  [[nodiscard]] double time_of(JobId job) const {
-    return time[job % 3][index(stage_of(job))];
-  }
+  [[nodiscard]] double time_of(JobId job) const { return time[job % 3][index(stage_of(job))]; }
 
   /// Whether stashes that take `memory` keep the limit.
   [[nodiscard]] bool fits(double memory) const { return memory <= limit_with_slack; }
   /// By worker, the most memory that its stashes take at once.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
+  /// Whether all peaks keep the limit.
   [[nodiscard]] bool fits(const Orders& orders) const;
 
   int workers;

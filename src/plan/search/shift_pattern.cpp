@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
@@ -51,7 +52,7 @@ ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale
   pattern.period = scale.microbatch * random.uniform(0.9, 1.4);
   const double share = random.uniform(0, 1);
   const double most = share * share * 6 * scale.job;
-  const int chunks = (instance.stages + instance.workers - 1) / instance.workers;
+  const int chunks = ceil_div(instance.stages, instance.workers);
   std::array<std::vector<double>, 2> wait;
   std::array<std::vector<double>, 2> turn;
   for (const std::size_t pass : {0U, 1U}) {
@@ -76,7 +77,7 @@ ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale
 /// differ between the first workers and the others. In most patterns B mirrors F.
 ShiftPattern grid_pattern(const Instance& instance, Random& random) {
   ShiftPattern pattern;
-  const int chunks = (instance.stages + instance.workers - 1) / instance.workers;
+  const int chunks = ceil_div(instance.stages, instance.workers);
   pattern.period = 3 * chunks;
   const int split = random.chance(0.5) ? instance.workers : random.between(1, instance.workers);
   const int most = random.chance(0.5) ? 2 : 4;
