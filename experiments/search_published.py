@@ -40,13 +40,14 @@ def main():
     parser.add_argument("binary")
     parser.add_argument("figures")
     parser.add_argument("--budget", type=float, default=10)
-    parser.add_argument("--only", default="", help="schedules whose name has this")
+    parser.add_argument("--only", default="", help="only schedules with this in their name")
     options = parser.parse_args()
     with open(options.figures, encoding="utf-8") as text:
         cases = [c for c in json.load(text)["cases"] if options.only in c["schedule"]]
 
-    sums = collections.defaultdict(lambda: [0, 0, 0, 0, 0.0])  # cases, equal, smaller, proven, sum of ratios
-    costly = []  # ratios where durations differ or transfers cost, at p/3 to p units of memory
+    # For each schedule, numbers of cases (all, equal, smaller, proven) and the sum of the ratios.
+    sums = collections.defaultdict(lambda: [0, 0, 0, 0, 0.0])
+    costly = []  # ratios of the cases with unequal durations or transfers, at p/3 to p units of memory
     larger = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:

@@ -45,7 +45,7 @@ def matrix_peak(arguments, name):
     """FLOP/s of matrix products."""
     run = subprocess.run([arguments.matrix, f"--benchmark_filter=^{name}/", "--benchmark_repetitions=3",
                           "--benchmark_format=json"], capture_output=True, text=True, check=False)
-    runs = json.loads(run.stdout)["benchmarks"] if run.stdout else []  # nothing where the build has no CUDA
+    runs = json.loads(run.stdout)["benchmarks"] if run.stdout else []  # no result if the build has no CUDA
     rates = [b["FLOP/s"] for b in runs if b["run_type"] == "iteration" and not b.get("error_occurred")]
     if not rates:
         reasons = {b["error_message"] for b in runs if b.get("error_occurred")} or {"not in this build"}
@@ -109,7 +109,7 @@ def main():
     for name, value in (("layers", 12), ("hidden", 768), ("heads", 12), ("context", 1024), ("microbatches", 8),
                         ("microbatch-size", 16), ("steps", 12)):
         parser.add_argument("--" + name, type=int, default=value)
-    parser.add_argument("--json", type=pathlib.Path, help="write all figures there as well")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all figures to this file")
     arguments = parser.parse_args()
     for program in (arguments.starpipe, arguments.matrix):
         if not pathlib.Path(program).exists():
@@ -125,7 +125,7 @@ def main():
     for run in runs:
         result = run()
         if "missing" not in result:
-            # The first steps load kernels, tune and compile.
+            # Without the first steps, which load kernels, tune and compile.
             seconds = statistics.median(result["step_seconds"][len(result["step_seconds"]) // 3:])
             tokens = arguments.microbatches * arguments.microbatch_size * arguments.context
             result["tokens_per_second"] = tokens / seconds

@@ -76,7 +76,7 @@ def main():
     torch.set_float32_matmul_precision("high" if arguments.precision == "tf32" else "highest")
     device = torch.device(arguments.device)
     if arguments.device == "cpu":
-        torch.set_num_threads(1)  # as many as starpipe's one stage has
+        torch.set_num_threads(1)  # the number of threads of starpipe with one stage
     with open(arguments.text, "rb") as file:
         text = torch.tensor(list(file.read()), device=device)
     model = Gpt(arguments.layers, arguments.hidden, arguments.heads, arguments.context).to(device)
@@ -96,7 +96,7 @@ def main():
             loss_sum += loss.detach()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss_sum.item()  # waits for the GPU
+        return loss_sum.item()  # reading the value waits for the GPU
 
     losses, seconds = [], []
     for _ in range(arguments.steps):

@@ -21,7 +21,7 @@ static Schedule folded(const ScheduleRequest& request) {
                          const int worker = std::min(there, 2 * workers - 1 - there);
                          return Placement{.weights = worker, .compute = worker};
                        },
-                   // Backward passes first, then old micro-batches.
+                   // Backward passes come first; of equal passes, the older micro-batch.
                    .priority =
                        [microbatches](const Job& job) {
                          return job.pass == Pass::F ? microbatches + job.microbatch : job.microbatch;

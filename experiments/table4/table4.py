@@ -21,7 +21,7 @@ MODELS = {  # workers, F, B, W, transfer (ms)
     "21B": (24, 9.30, 9.47, 7.19, 0.45),
     "38.5B": (32, 6.72, 6.89, 5.06, 0.29),
 }
-PAPER = {  # by model: W, 2 W, ... 16 W micro-batches
+PAPER = {  # for each model: figures for W, 2 W, ... 16 W micro-batches
     "v-zb": [[18.7, 8.88, 4.57, 2.32, 1.16], [18.9, 8.51, 4.39, 2.19, 1.09], [18.7, 8.61, 4.3, 2.24, 1.14]],
     "zb-1p": [[31.7, 20.1, 11.2, 5.92, 3.06], [31.5, 19.8, 11.0, 5.82, 3.0], [32.1, 20.1, 11.1, 5.89, 3.04]],
     "v-half": [[40.5, 24.2, 13.8, 7.41, 3.84], [41.3, 24.6, 14.0, 7.5, 3.89], [42.0, 24.9, 14.3, 7.6, 3.97]],
@@ -66,7 +66,7 @@ def cell(options, name, model, microbatches):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starpipe", default="build/bin/starpipe", help="the command")
-    parser.add_argument("--search", type=float, metavar="SECONDS", help="also search, this long per cell")
+    parser.add_argument("--search", type=float, metavar="SECONDS", help="also search, for this time in each cell")
     options = parser.parse_args()
     print("Bubble rate by device span, %: paper, ours" + (", searched" if options.search else ""))
     worst = 0.0

@@ -52,7 +52,7 @@ def legend(svg, x, y, entries):
 
 
 def dots(file, title, columns, rows, value):
-    """A panel for each (row, column): policies downwards, value() to the right.
+    """A panel for each (row, column). In a panel, each policy has a line, and value() is drawn to the right.
 
     columns: (heading, logarithmic, reference or None); rows: (heading, policies, [(series label, result)]);
     value(column index, result, policy) -> (middle, low, high).
@@ -112,7 +112,7 @@ class Scale:
 
 
 def lines(file, title, xlabel, xs, names, values):
-    """One line a name over xs; values[name] in the order of xs."""
+    """A line for each name over xs; values[name] has the order of xs."""
     width, height, left, top, right = 860, 420, 70, 50, 180
     svg = Svg(width)
     svg.text(12, 22, title, size=15, weight="bold")
@@ -133,7 +133,7 @@ def lines(file, title, xlabel, xs, names, values):
     for i, x in enumerate(xs):
         svg.text(at_x(i), bottom + 20, x, anchor="middle", colour=FAINT)
     svg.text((left + width - right) / 2, height - 10, xlabel, anchor="middle", colour=FAINT)
-    ends = []  # labels at the right must not touch
+    ends = []  # labels at the right must not overlap
     for number, name in sorted(enumerate(names), key=lambda entry: at_y(values[entry[1]][-1])):
         colour, v = COLOURS[number % len(COLOURS)], values[name]
         for i in range(len(xs) - 1):
@@ -196,7 +196,7 @@ def draw_all(results, policies, folder):
 
 
 def link_times(results, shown, folder):
-    """Makespans by the time of a transfer: the group "links" and what the scaling studies have of its schedule."""
+    """Makespans by the time of a transfer, from the group "links" and the scaling studies of the same schedule."""
     schedule = next(r["schedule"] for r in results if r["group"] == "links")
     found = {r["link_us"]: r for r in results if r["group"] in ("scaling", "links") and r["schedule"] == schedule}
     times = sorted(found)

@@ -66,7 +66,7 @@ def variants(study, predicted):
     limit = max(predicted["peak_activations"])
     bounded = {"schedule.discipline": "bounded", "schedule.memory_limit": limit}
     found = {"starpipe, bounded": bounded}
-    if study.group in ("slow worker", "heavy head", "gpt"):  # where durations differ
+    if study.group in ("slow worker", "heavy head", "gpt"):  # studies with unequal durations
         found["starpipe, dynamic"] = {**bounded, "schedule.dynamic": "true"}
     return found | {f"starpipe, {peer}": {"schedule.name": peer} for peer in study.peers}
 
@@ -85,7 +85,7 @@ def measure(options, study):
     timeline = options.output / f"policies-{study.group.replace(' ', '-')}-timeline.svg" if study.timeline else None
     report = compare(options, study, {}, POLICIES)
     rows = [row(p["policy"], p, report["predicted"]) for p in report["policies"]]
-    if timeline:  # few policies: every job is a rectangle
+    if timeline:  # only a few policies, because every job is a rectangle of the figure
         compare(options, study, {}, ["starpipe", "on-worker", "lws"], timeline)
     for name, settings in variants(study, report["predicted"]).items():
         other = compare(options, study, settings, ["starpipe"])
@@ -131,10 +131,10 @@ def main():
     parser.add_argument("--starpipe", default="build/bin/starpipe", help="the command")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--docs", type=pathlib.Path, metavar="PAGE.md", help="the page that receives the tables")
-    parser.add_argument("--studies", default="", metavar="TEXT", help="only those with this in their name; the others "
+    parser.add_argument("--studies", default="", metavar="TEXT", help="only studies with this in their name; the others "
                         "are taken from FOLDER's results.json when it is there")
     parser.add_argument("--small", action="store_true", help="few and short studies, to try it out")
-    parser.add_argument("--any-speed", action="store_true", help="exit 0 however fast ours was")
+    parser.add_argument("--any-speed", action="store_true", help="exit 0 even if ours was slower")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     file = options.output / "results.json"
@@ -147,7 +147,7 @@ def main():
             print(f"{study.name} ...", end=" ", flush=True)
             known[study.name] = result = measure(options, study)
             print(f"{result['over_control']:.3f} x {result['control']}", flush=True)
-            # After each, so that a run that was cut short can go on with --studies.
+            # After each study, so that an interrupted run can go on with --studies.
             results = [known[s.name] for s in studies if s.name in known]
             file.write_text(json.dumps(results, indent=1) + "\n")
     text = tables.all_tables(results)

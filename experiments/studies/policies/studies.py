@@ -6,17 +6,17 @@ import pathlib
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 QUICKSTART = FOLDER.parents[1] / "quickstart.yaml"
-CHUNKS = {"v-half": 2}  # stages a worker
+CHUNKS = {"v-half": 2}  # number of stages on each worker
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
     group: str
-    label: str  # within its group
+    label: str  # name within the group
     config: pathlib.Path
     settings: dict
     timeline: bool = False
-    peers: tuple = ("fsdp",)  # other placements that run under our policy
+    peers: tuple = ("fsdp",)  # other placements, run under starpipe's policy
 
     @property
     def name(self):
