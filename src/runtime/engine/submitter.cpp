@@ -22,11 +22,11 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
 
 // StarPU's mode for an access. `known_worker`: whether the worker of the task is known before it runs.
 //
-// Accumulating tasks all run on the worker that owns the datum, one after the other, so StarPU need not order
-// them, and must not. With an exclusive mode it would grant the datum to a job that the discipline refuses;
-// the job that the discipline waits for would never get the datum. So these tasks share the datum as readers
-// do, and `close`, which takes the datum for itself, orders the readers of the sum after them. The same holds
-// with STARPU_WORKER_ORDER. Policies that may use any worker of the rank refuse nothing, and StarPU
+// With known workers all tasks that add to an accumulator run on its owner, one after the other, so StarPU
+// need not order them. It must not do so either: with an exclusive mode it would grant the datum to a job
+// that the discipline refuses, and the job that the discipline waits for would never get the datum. So these
+// tasks share the datum, as readers do. `close` takes the datum for itself, and so the readers of the sum
+// follow all additions. Policies that choose among the workers of the rank refuse no job: there StarPU
 // serialises the additions.
 starpu_data_access_mode mode_of(Access access, bool known_worker) {
   switch (access) {

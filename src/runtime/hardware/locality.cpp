@@ -17,6 +17,7 @@ namespace {
 
 constexpr unsigned nvidia = 0x10de;
 constexpr unsigned display_class = 0x03;  // VGA and 3D controllers
+constexpr std::string_view cuda_prefix = "cuda";
 
 std::string list_of(hwloc_const_bitmap_t bits) {
   const PuSet copy;
@@ -30,11 +31,11 @@ std::string address(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
 
 /// The number in "cuda3".
 std::optional<int> cuda_number(hwloc_obj_t object) {
-  constexpr std::string_view prefix = "cuda";
   const std::string_view name = object->name == nullptr ? "" : object->name;
   int number = 0;
-  if (object->type != HWLOC_OBJ_OS_DEVICE || !name.starts_with(prefix)) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+  if (object->type != HWLOC_OBJ_OS_DEVICE || !name.starts_with(cuda_prefix)) return std::nullopt;
+  const auto [end, error] =
+      std::from_chars(name.data() + cuda_prefix.size(), name.data() + name.size(), number);
   if (error != std::errc{} || end != name.data() + name.size()) return std::nullopt;
   return number;
 }

@@ -17,7 +17,10 @@
 namespace starpipe::runtime {
 namespace {
 
-using Mapping = std::vector<int>;  // by worker
+using Mapping = std::vector<int>;  // by worker: its device
+
+constexpr int shuffled_starts = 20;
+constexpr std::int64_t most_tries = 200'000'000;  // about a second
 
 /// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
 /// seconds a byte between devices.
@@ -246,8 +249,7 @@ Mapping dealt(const Problem& problem, const std::vector<int>& order) {
 
 /// The best mapping that exchanges reach from several starts: linear, greedy, and shuffled ones.
 Mapping search(const Problem& problem) {
-  constexpr int shuffled_starts = 20;
-  std::int64_t tries = 200'000'000;  // about a second
+  std::int64_t tries = most_tries;
   Mapping linear(problem.size());
   std::iota(linear.begin(), linear.end(), 0);
   Mapping best = linear;

@@ -8,6 +8,13 @@
 #include <sys/prctl.h>
 
 namespace starpipe::runtime {
+namespace {
+
+constexpr double late = 200e-6;  // seconds; most sleeps on a virtual machine end no later
+constexpr int round_trips = 20;
+constexpr int tag = 1;  // of the messages of a round trip
+
+}  // namespace
 
 double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -16,7 +23,6 @@ double clock_seconds() {
 void wake_on_time() { prctl(PR_SET_TIMERSLACK, 1UL); }
 
 void wait_until(double time) {
-  constexpr double late = 200e-6;  // seconds; most sleeps on a virtual machine end no later
   const std::chrono::duration<double> since_epoch(time - late);
   std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(since_epoch)));
@@ -25,8 +31,6 @@ void wait_until(double time) {
 }
 
 double measure_clock_offset(MPI_Comm comm) {
-  constexpr int round_trips = 20;
-  constexpr int tag = 1;
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(comm, &rank);

@@ -22,6 +22,7 @@ namespace starpipe::runtime {
 namespace {
 
 constexpr int parent_died = SIGUSR1;
+constexpr int abort_pause_ms = 500;  // for the launcher to read the line that says why
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
@@ -36,8 +37,7 @@ void write_text(int descriptor, const char* text) {
 // that was just written: without the pause srun might end before it has read the line.
 void abort_job() {
   if (slurm_socket < 0) return;
-  constexpr int wait_ms = 500;
-  poll(nullptr, 0, wait_ms);  // a sleep that a signal handler may call
+  poll(nullptr, 0, abort_pause_ms);  // a sleep that a signal handler may call
   write_text(slurm_socket, "cmd=abort exitcode=1\n");
 }
 

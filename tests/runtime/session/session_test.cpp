@@ -10,9 +10,10 @@
 #include "runtime/mpi_main.hpp"
 #include "runtime/report/gpu_copies.hpp"
 #include "runtime/session/core_share.hpp"
+#include "runtime/session/gather.hpp"
 #include "runtime/session/gpu_share.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -99,6 +100,22 @@ TEST(Ranks, GatherWhatEachSays) {
   const auto said = mpi->gather(std::string(index(3 * mpi->rank()), 'x'));
   ASSERT_EQ(said.size(), index(mpi->ranks()));
   for (std::size_t rank = 0; rank < said.size(); ++rank) EXPECT_EQ(said[rank], std::string(3 * rank, 'x'));
+}
+
+struct Told {
+  int rank = 0;
+  std::vector<std::string> words;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Told, rank, words)
+
+TEST(Ranks, GatherNamedFields) {
+  const Told mine{.rank = mpi->rank(), .words = std::vector<std::string>(index(mpi->rank()), "\"x\" y")};
+  const std::vector<Told> told = gather_all(*mpi, mine);
+  ASSERT_EQ(told.size(), index(mpi->ranks()));
+  for (int rank = 0; rank < mpi->ranks(); ++rank) {
+    EXPECT_EQ(told[index(rank)].rank, rank);
+    EXPECT_EQ(told[index(rank)].words, std::vector<std::string>(index(rank), "\"x\" y"));
+  }
 }
 
 std::string check(int workers, int workers_per_core) {

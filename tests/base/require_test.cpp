@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/base/require.hpp"
+
+#include <stdexcept>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace starpipe {
+namespace {
+
+std::string message(int status, std::string_view reason = {}) {
+  try {
+    require(status, "StarPU", "inserting", "F(0,1)", reason);
+    return {};
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+TEST(Require, NamesLibraryActionObjectAndReason) {
+  EXPECT_EQ(message(0), "");
+  EXPECT_EQ(message(-19), "StarPU: inserting F(0,1) failed (error -19)");
+  EXPECT_EQ(message(2, "out of memory"), "StarPU: inserting F(0,1) failed (out of memory)");
+}
+
+}  // namespace
+}  // namespace starpipe
