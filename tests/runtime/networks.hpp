@@ -20,8 +20,8 @@
 
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/task_graph.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
@@ -242,8 +242,8 @@ inline double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
-/// Compares stage by stage: the norm of the difference relative to the norm, and the difference of each element
-/// relative to the largest element.
+/// Compares stage by stage: the norm of the difference relative to the norm, and the difference of each
+/// element relative to the largest element.
 inline void expect_close(const std::vector<Floats>& actual, const std::vector<Floats>& expected,
                          double tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -266,9 +266,9 @@ inline void expect_close(const std::vector<Floats>& actual, const std::vector<Fl
 
 // ---- the task graph, run task by task ----
 
-/// Runs a step's tasks one after the other in plain memory. Under the ordered discipline w and n fix the order
-/// of each sum, so the engine must give the same bits on any number of ranks. Temporaries and accumulators start
-/// as NaN, so that no task can rely on values of an earlier step.
+/// Runs a step's tasks one after the other in plain memory. Under the ordered discipline w and n fix the
+/// order of each sum, so the engine must give the same bits on any number of ranks. Temporaries and
+/// accumulators start as NaN, so that no task can rely on values of an earlier step.
 class SequentialRun {
  public:
   SequentialRun(const plan::Schedule& schedule, const model::Network& network,
@@ -296,8 +296,8 @@ class SequentialRun {
         std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
       }
       if (datum.kind == DataKind::input)
-        model::load_input(data, network_.stages[index(datum.stage)], step,
-                          datum.microbatch, network_.source_index(datum.stage), memory_[d]);
+        model::load_input(data, network_.stages[index(datum.stage)], step, datum.microbatch,
+                          network_.source_index(datum.stage), memory_[d]);
       if (datum.kind == DataKind::target) data.target(step, datum.microbatch, memory_[d]);
     }
     for (const Task& task : graph_.tasks()) {
@@ -342,8 +342,7 @@ class SequentialRun {
       const int holder = plan::weight_holders(schedule_, s).front();
       for (std::size_t d = 0; d < memory_.size(); ++d) {
         const Datum& datum = graph_.data()[d];
-        if (datum.kind == kind && datum.stage == s && datum.worker == holder)
-          all[index(s)] = memory_[d];
+        if (datum.kind == kind && datum.stage == s && datum.worker == holder) all[index(s)] = memory_[d];
       }
     }
     return all;

@@ -98,8 +98,8 @@ void expect_trained(const Outcome& run, const Schedule& schedule, const model::N
   expect_close(run.parameters, reference.parameters, tolerance, "parameters");
 }
 
-// The ordered discipline fixes the order of every sum. So the engine gives the same bits as the tasks one after
-// the other, on 1, 2 and 4 ranks.
+// The ordered discipline fixes the order of every sum. So the engine gives the same bits as the tasks one
+// after the other, on 1, 2 and 4 ranks.
 void expect_same_bits(const Outcome& run, const Schedule& schedule, const model::Network& network,
                       const model::OptimizerConfig& optimizer, const model::Dataset& data) {
   SequentialRun sequential(schedule, network, optimizer, start_values(network));
@@ -274,7 +274,8 @@ TEST(Engine, NamedSchedulesBounded) {
   for (const NamedCase& c : named_cases(workers(), 4)) {
     for (const Schedule& named : {c.schedule, split(c.schedule)}) {
       SCOPED_TRACE(named.name());
-      // With room for one stash, each worker runs its micro-batches one after the other: timing does not matter.
+      // With room for one stash, each worker runs its micro-batches one after the other: timing does not
+      // matter.
       const Schedule tight = named.with(Discipline::bounded, smallest_limits(named));
       const Outcome run = expect_sound(tight, c.network, 2);
       expect_below_limits(run, tight);
@@ -393,8 +394,9 @@ TEST(Engine, StagesWithoutParameters) {
   }
 }
 
-// The engine keeps accumulators on a GPU by their write-through mask: StarPU evicts no datum from a node in the
-// mask. Main memory is the only node here, but for data without a home its rules are those of a GPU's node.
+// The engine keeps accumulators on a GPU by their write-through mask: StarPU evicts no datum from a node in
+// the mask. Main memory is the only node here, but for data without a home its rules are those of a GPU's
+// node.
 TEST(Engine, WhatIsWrittenThroughToANodeIsNotEvictedFromIt) {
   starpu_data_handle_t registered = nullptr;
   starpu_vector_data_register(&registered, -1, 0, 1000, sizeof(float));
@@ -455,7 +457,8 @@ TEST(Engine, ThePolicyIsTheOneThatWasAskedFor) {
   EXPECT_EQ(our_policy(), session->policy() == "starpipe");
 }
 
-/// Rank 0 waits for rank 1, which never comes; the watchdog must end both. Returns only if the watchdog fails.
+/// Rank 0 waits for rank 1, which never comes; the watchdog must end both. Returns only if the watchdog
+/// fails.
 int stall() {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a run: under the bounded discipline a worker never holds more stashes than its limit, whatever
-// the schedule, and a run takes no more memory after 1,000 steps than after 100. Collective, like
+// The memory of a run: under the bounded discipline a worker never holds more stashes than its limit,
+// whatever the schedule, and a run takes no more memory after 1,000 steps than after 100. Collective, like
 // engine_test.cpp.
 #include <cstdint>
 #include <fstream>
@@ -137,8 +137,8 @@ TEST_P(BoundedMemory, NeverPassesTheLimit) {
   }
 }
 
-// train and compare decide the order by `simulate`, with the FLOPs or with emulated times. Some times are zero
-// here.
+// train and compare decide the order by `simulate`, with the FLOPs or with emulated times. Some times are
+// zero here.
 TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
   const int workers = GetParam();
   if (workers < mpi->ranks()) GTEST_SKIP() << "a worker a rank at least";

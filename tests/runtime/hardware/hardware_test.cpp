@@ -3,11 +3,15 @@
 #include "runtime/hardware/hardware.hpp"
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -116,6 +120,23 @@ TEST(Share, NoCoreIsTwoRanks) {
     EXPECT_TRUE(total == 0 || total == cores) << total << " of " << cores;
   }
   EXPECT_GT(divided, 100);
+}
+
+TEST(Topology, NamesAFileThatHasNone) {
+  const auto problem = [](const std::filesystem::path& file) -> std::string {
+    try {
+      static_cast<void>(Topology::from_file(file));
+      return "";
+    } catch (const InputError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_THAT(problem("/nonexistent.xml"), ::testing::HasSubstr("/nonexistent.xml"));
+  const auto file =
+      std::filesystem::temp_directory_path() / ("starpipe_" + std::to_string(getpid()) + "_none");
+  std::ofstream(file) << "layers: []\n";
+  EXPECT_THAT(problem(file), ::testing::HasSubstr(file.string()));
+  std::filesystem::remove(file);
 }
 
 TEST(Process, IsBoundAndSetFree) {

@@ -2,15 +2,19 @@
 // Machines with GPUs for the tests, as hwloc's XML: its synthetic descriptions have no GPUs.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <hwloc.h>
 #include <unistd.h>
+
+#include "runtime/hardware/locality.hpp"
 
 namespace starpipe::runtime::testing {
 
@@ -158,6 +162,33 @@ inline Machine cube_mesh() {
     machine.nvlinks.emplace_back(a, b, 25000 * links);
   }
   return machine;
+}
+
+/// The GPUs of a machine, by CUDA number, on a host of that name.
+inline std::vector<Device> gpus_of(const Machine& machine, const std::string& host = "") {
+  const MachineFile file(machine);
+  std::vector<Device> gpus = find_gpus(Topology::from_file(file.path()));
+  for (Device& gpu : gpus) gpu.host = host;
+  std::ranges::sort(gpus, {}, &Device::number);
+  return gpus;
+}
+
+/// By worker, for a rank that has the machine alone: its GPU, in the order of their numbers, or its core.
+inline std::vector<Device> mixed_of(const Machine& machine, const std::vector<bool>& on_gpu,
+                                    const std::string& host = "") {
+  const MachineFile file(machine);
+  const Topology topology = Topology::from_file(file.path());
+  std::vector<Device> numbered = gpus_of(machine);
+  std::vector<std::optional<Device>> gpus(on_gpu.size());
+  auto next = numbered.begin();
+  for (std::size_t slot = 0; slot < gpus.size(); ++slot) {
+    if (on_gpu[slot]) gpus[slot] = *next++;
+  }
+  const std::vector<RankOnHost> alone = {{topology.binding(), static_cast<int>(on_gpu.size())}};
+  const CoreShare share = near_gpus(topology, topology.share(alone, 0), gpus);
+  std::vector<Device> devices = slot_devices(topology, share, gpus, static_cast<int>(on_gpu.size()));
+  for (Device& device : devices) device.host = host;
+  return devices;
 }
 
 }  // namespace starpipe::runtime::testing

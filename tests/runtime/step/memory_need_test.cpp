@@ -9,8 +9,8 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"

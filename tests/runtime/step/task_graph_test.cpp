@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step as tasks and data: each datum has one writer, tasks are in a valid order, the data that cross between
-// workers are those that `plan` counts, and the tasks train the network.
+// The step as tasks and data: each datum has one writer, tasks are in a valid order, the data that cross
+// between workers are those that `plan` counts, and the tasks train the network.
 #include "runtime/step/task_graph.hpp"
 
 #include <functional>
@@ -194,8 +194,7 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
     }
     int expected = 0;
     for (int s = 0; s < c.schedule.stages(); ++s) {
-      if (c.network.stages[index(s)].parameter_size() > 0)
-        expected += c.schedule.microbatches();
+      if (c.network.stages[index(s)].parameter_size() > 0) expected += c.schedule.microbatches();
     }
     EXPECT_EQ(all, expected);
   });
