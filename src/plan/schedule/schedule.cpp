@@ -17,6 +17,29 @@ void check_memory_limits(const std::string& name, int workers, const std::vector
   throw InputError(fmt::format("{}: {} memory limits for {} workers", name, limits.size(), workers));
 }
 
+// By micro-batch and stage, whether B and W are two jobs.
+std::vector<bool> split_pairs(const ScheduleSpec& spec) {
+  const std::size_t stages = index(spec.graph.size());
+  std::vector<bool> split(stages * index(spec.microbatches), false);
+  for (std::size_t i = 0; spec.split_backward && i < split.size(); ++i) {
+    split[i] = spec.split_backward(static_cast<int>(i % stages), static_cast<int>(i / stages));
+  }
+  return split;
+}
+
+// Micro-batches in the order of their first forward passes.
+std::vector<int> by_first_forward(const Schedule& schedule) {
+  std::vector<int> microbatches;
+  std::vector<bool> seen(index(schedule.microbatches()), false);
+  for (const JobId id : schedule.order()) {
+    const Job& job = schedule.job(id);
+    if (job.pass != Pass::F || seen[index(job.microbatch)]) continue;
+    seen[index(job.microbatch)] = true;
+    microbatches.push_back(job.microbatch);
+  }
+  return microbatches;
+}
+
 }  // namespace
 
 std::string_view to_string(Discipline discipline) {
@@ -52,15 +75,9 @@ Schedule::Schedule(const ScheduleSpec& spec)
   if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
   check_memory_limits(name_, workers_, memory_limits_);
 
-  const auto pairs = static_cast<std::uint64_t>(stages()) * static_cast<std::uint64_t>(microbatches_);
-  std::vector<bool> split(pairs, false);
-  for (std::size_t i = 0; spec.split_backward && i < pairs; ++i) {
-    const auto stage = static_cast<int>(i % index(stages()));
-    const auto microbatch = static_cast<int>(i / index(stages()));
-    split[i] = spec.split_backward(stage, microbatch);
-    if (split[i]) stride_ = 3;
-  }
-  const auto slot_count = pairs * static_cast<std::uint64_t>(stride_);
+  const std::vector<bool> split = split_pairs(spec);
+  stride_ = std::ranges::find(split, true) == split.end() ? 2 : 3;
+  const auto slot_count = split.size() * static_cast<std::uint64_t>(stride_);
   if (slot_count >= no_rank) {
     throw InputError(
         fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
@@ -90,13 +107,7 @@ Schedule::Schedule(const ScheduleSpec& spec)
   std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
   for (std::uint32_t r = 0; r < order_.size(); ++r) rank_[order_[r]] = r;
 
-  std::vector<bool> seen(index(microbatches_), false);
-  for (const JobId id : order_) {
-    const Job j = job(id);
-    if (j.pass != Pass::F || seen[index(j.microbatch)]) continue;
-    seen[index(j.microbatch)] = true;
-    by_age_.push_back(j.microbatch);
-  }
+  by_age_ = by_first_forward(*this);
 
   const auto on_worker = [this](JobId id) { return compute(id) >= 0 && compute(id) < workers_; };
   worker_offsets_.assign(index(workers_) + 1, 0);
