@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "plan/formats/axis.hpp"
+#include "plan/formats/job_labels.hpp"
 #include "plan/formats/palette.hpp"
 #include "plan/formats/svg_text.hpp"
 #include "plan/simulate/run_order.hpp"
@@ -23,6 +24,7 @@ namespace {
 
 using detail::escape;
 using detail::hue_of;
+using detail::JobLabels;
 using detail::palette;
 using detail::px;
 using detail::text_width;
@@ -279,87 +281,26 @@ class Svg {
                    schedule.compute(id), number_text(span.start * shown_), number_text(span.end * shown_));
   }
 
-  static std::string upper(const Job& job) { return fmt::format("{}{}", to_string(job.pass), job.stage); }
-  static std::string lower(const Job& job) { return std::to_string(job.microbatch); }
-
-  [[nodiscard]] bool two_lines() const { return row_height_ >= 25; }
-
-  /// The label style of all cells of one pass. They share it, so that they read as one kind.
-  struct LabelStyle {
-    double size = 0;       ///< of the font, in pixels; 0 for no label
-    bool numbers = false;  ///< the label is the micro-batch alone, because there is no room for more
-  };
-
-  [[nodiscard]] static std::string widest(const Job& job, LabelStyle style) {
-    return style.numbers ? lower(job) : upper(job);
-  }
-
-  [[nodiscard]] bool fits(const Job& job, const Span& span, LabelStyle style) const {
-    return text_width(widest(job, style), style.size) <= (span.end - span.start) * scale_ - 2;
-  }
-
-  /// The richest and largest style that most cells of `pass` have room for.
-  [[nodiscard]] LabelStyle label_style(Pass pass, const Schedule& schedule, const Timeline& timeline) const {
-    std::vector<JobId> jobs;
-    for (const JobId id : schedule.order()) {
-      if (schedule.job(id).pass == pass) jobs.push_back(id);
-    }
-    for (const bool numbers : {false, true}) {
-      for (const double size : {12.0, 11.0, 10.0, 9.0, 8.0}) {
-        const LabelStyle style{size, numbers};
-        if (size > row_height_ - 3 || (numbers && size > 10)) continue;
-        const auto fit = std::count_if(jobs.begin(), jobs.end(), [&](JobId id) {
-          return fits(schedule.job(id), timeline.spans[id], style);
-        });
-        if (static_cast<std::size_t>(fit) * 10 >= jobs.size() * 8) return style;
-      }
-    }
-    return {};
-  }
-
   void draw_labels(const Schedule& schedule, const Timeline& timeline, double origin,
                    const std::vector<std::vector<JobId>>& rows, double y) {
-    std::array<LabelStyle, 4> styles;
-    for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
-      styles[static_cast<std::size_t>(pass)] = label_style(pass, schedule, timeline);
-    }
+    const JobLabels labels(schedule, timeline, scale_, row_height_);
     std::array<std::string, looks * palette.size()> groups;
     for (std::size_t w = 0; w < rows.size(); ++w) {
       for (const JobId id : rows[w]) {
         const Job job = schedule.job(id);
         const Span span = timeline.spans[id];
-        const LabelStyle style = styles[static_cast<std::size_t>(job.pass)];
-        if (style.size == 0 || !fits(job, span, style)) continue;
-        (style.numbers ? any_number_ : any_label_) = true;
-        label(groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)],
-              job, style, left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5,
-              row_top(y, w), (span.end - span.start) * scale_);
+        std::string& group =
+            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
+        const double x = left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5;
+        const JobLabels::Drawn drawn = labels.draw(id, x, row_top(y, w), group);
+        any_label_ = any_label_ || drawn == JobLabels::Drawn::stage_and_microbatch;
+        any_number_ = any_number_ || drawn == JobLabels::Drawn::microbatch;
       }
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (groups[g].empty()) continue;
       put("<g class=\"labels\" text-anchor=\"middle\" fill=\"{}\">\n{}</g>\n",
           text_fill(static_cast<Look>(g / palette.size()), g % palette.size()), groups[g]);
-    }
-  }
-
-  void label(std::string& group, const Job& job, LabelStyle style, double x, double y, double width) const {
-    const double size = style.size;
-    auto out = std::back_inserter(group);
-    const double middle = y + row_height_ / 2;
-    const auto line = [&](double baseline, double font, const std::string& text) {
-      fmt::format_to(out, "<text x=\"{}\" y=\"{}\" font-size=\"{}\">{}</text>\n", px(x), px(baseline),
-                     px(font), text);
-    };
-    if (style.numbers) {
-      line(middle + size * 0.36, size, lower(job));
-    } else if (two_lines()) {
-      line(middle - 2, size, upper(job));
-      line(middle + 10, std::min(size, 10.0), lower(job));
-    } else if (text_width(upper(job) + " " + lower(job), size) + 6 <= width) {
-      line(middle + size * 0.36, size, upper(job) + " · " + lower(job));
-    } else {
-      line(middle + size * 0.36, size, upper(job));
     }
   }
 
@@ -418,7 +359,8 @@ class Svg {
       put_text(at.x, at.y + 11.5, 12, ink, text);
       at.x += width + 16;
     };
-    key(any_label_, two_lines() ? "F2 above 5: stage 2, micro-batch 5" : "F2 · 5: stage 2, micro-batch 5");
+    key(any_label_, JobLabels::two_lines(row_height_) ? "F2 above 5: stage 2, micro-batch 5"
+                                                      : "F2 · 5: stage 2, micro-batch 5");
     key(any_chunk_, "line at the foot: the worker's second stage");
     key(any_number_, any_label_ ? "5 alone: micro-batch 5" : "5: micro-batch 5");
 
