@@ -19,6 +19,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -178,13 +179,9 @@ nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Part
       units.push_back(l);
       names.push_back(request.units[l].name);
     }
-    const plan::Durations& time = costs.durations[s];
-    json["stages"].push_back({{"worker", found.stage_workers[s]},
-                              {"layers", units},
-                              {"names", names},
-                              {"F", time.F},
-                              {"B", time.B},
-                              {"W", time.W}});
+    nlohmann::ordered_json stage = {{"worker", found.stage_workers[s]}, {"layers", units}, {"names", names}};
+    stage.update(plan::durations_json(costs.durations[s]));
+    json["stages"].push_back(std::move(stage));
   }
   for (const plan::WorkerLoad& load : found.loads) {
     json["loads"].push_back(
