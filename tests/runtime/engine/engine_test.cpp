@@ -397,7 +397,7 @@ TEST(Engine, StagesWithoutParameters) {
 // The engine keeps accumulators on a GPU by their write-through mask: StarPU evicts no datum from a node in
 // the mask. Main memory is the only node here, but for data without a home its rules are those of a GPU's
 // node.
-TEST(Engine, WhatIsWrittenThroughToANodeIsNotEvictedFromIt) {
+TEST(Engine, DataInTheWriteThroughMaskAreNotEvicted) {
   starpu_data_handle_t registered = nullptr;
   starpu_vector_data_register(&registered, -1, 0, 1000, sizeof(float));
   const Handle handle(registered, false);
@@ -452,7 +452,7 @@ TEST(Engine, TheSubmissionWindowChangesNothing) {
   }
 }
 
-TEST(Engine, ThePolicyIsTheOneThatWasAskedFor) {
+TEST(Engine, TheAskedPolicyRuns) {
   EXPECT_EQ(session->policy(), starpu_sched_get_sched_policy()->policy_name);
   EXPECT_EQ(our_policy(), session->policy() == "starpipe");
 }

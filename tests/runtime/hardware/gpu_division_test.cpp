@@ -36,13 +36,13 @@ TEST(DivideGpus, RanksDivideThemByNearness) {
   EXPECT_THAT(of({16}), ElementsAre(ElementsAre(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)));
 }
 
-TEST(DivideGpus, TheNearestOfThreeAndFour) {
+TEST(DivideGpus, FewWorkersGetNeighbours) {
   const auto gpus = gpus_of({.gpus = {{0, 1, 2}, {3, 4, 5, 6}}});
   EXPECT_THAT(numbers(divide_gpus(std::vector<RankWithGpus>{{gpus, 4}})),
               ElementsAre(ElementsAre(3, 4, 5, 6)));
 }
 
-TEST(DivideGpus, WhatALauncherGaveStays) {
+TEST(DivideGpus, RanksKeepTheGpusOfTheirLauncher) {
   auto gpus = gpus_of({.gpus = {{0, 1}, {2, 3}}});
   // Each rank's CUDA counts from 0.
   std::vector<RankWithGpus> ranks;

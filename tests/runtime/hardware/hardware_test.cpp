@@ -32,7 +32,7 @@ std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOn
   return all;
 }
 
-TEST(Cores, CountWhenOneOfTheirThreadsIsThere) {
+TEST(Cores, CountWithOneOfTheirThreads) {
   EXPECT_EQ(server().cores("0-15"), 8);
   EXPECT_EQ(server().cores("0,2,4"), 3) << "one thread of each";
   EXPECT_EQ(server().cores("0-2"), 2);
@@ -62,7 +62,7 @@ TEST(Share, AnUnboundHostIsDividedBetweenItsRanks) {
   EXPECT_EQ(uneven[1].binding, "6-15");
 }
 
-TEST(Share, WhatSlurmGaveIsRespected) {
+TEST(Share, KeepsTheBindingOfSlurm) {
   const auto bound = shares(server(), {{"0-1,6-7", 1}, {"8-11", 1}});
   EXPECT_EQ(bound[0].binding, "0-1,6-7");
   EXPECT_THAT(bound[0].worker_pus, ElementsAre(0));
@@ -85,7 +85,7 @@ TEST(Share, WithoutACoreForEachAllFloat) {
   }
 }
 
-TEST(Share, BindingsThatOverlapAreLeftAlone) {
+TEST(Share, KeepsBindingsThatOverlapInPart) {
   const auto shared = shares(server(), {{"0-7", 1}, {"4-15", 1}});
   EXPECT_EQ(shared[0].binding, "0-7");
   EXPECT_EQ(shared[1].binding, "4-15");

@@ -114,7 +114,7 @@ std::vector<plan::Traffic> random_traffic(std::mt19937_64& random, int workers) 
   return traffic;
 }
 
-TEST(Mapping, OfAFewIsTheBest) {
+TEST(Mapping, FewWorkersGetTheBest) {
   std::mt19937_64 random(5);
   int improved = 0;
   for (int run = 0; run < 60; ++run) {
@@ -128,7 +128,7 @@ TEST(Mapping, OfAFewIsTheBest) {
   EXPECT_GT(improved, 30);
 }
 
-TEST(Mapping, OfManyIsAPermutationAndNoWorse) {
+TEST(Mapping, ManyWorkersGetAPermutationThatIsNoWorse) {
   std::mt19937_64 random(6);
   for (const int count : {10, 17, 33, 64}) {
     const auto devices = random_devices(random, count);
@@ -194,7 +194,7 @@ TEST(Mapping, TwoNodesCrossTheNetworkOnce) {
   EXPECT_LE(pairs_over(LinkKind::host, best, traffic), 2);
 }
 
-TEST(Mapping, CoresOfPairsThatTalk) {
+TEST(Mapping, CoresOfWorkersThatTalkAreNear) {
   const Topology topology("package:2 [numa] core:5 pu:1");
   const CoreShare share = topology.share(std::vector<RankOnHost>{{"0-9", 8}}, 0);
   const auto cores = core_devices(topology, share, 8);
@@ -215,7 +215,7 @@ TEST(Mapping, WithoutBytesMessagesCount) {
 
 // ---- cores and GPUs together ----
 
-TEST(Mixed, OfAFewIsTheBestAndKeepsKinds) {
+TEST(Mixed, FewWorkersGetTheBestOfTheirKind) {
   std::mt19937_64 random(7);
   int improved = 0;
   for (int run = 0; run < 60; ++run) {

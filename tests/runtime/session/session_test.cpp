@@ -46,7 +46,7 @@ class Environment : public ::testing::Test {
 
 using Policies = Environment;
 
-TEST_F(Policies, ThatStarPUHas) {
+TEST_F(Policies, KnownOnesRun) {
   for (const char* name : {"starpipe", "lws", "eager", "starpipe"}) {
     EXPECT_EQ(start(name), std::string("runs ") + name);
   }
@@ -68,7 +68,7 @@ TEST_F(Policies, UnknownOnesAreNamed) {
 }
 
 // StarPU would warn and run `lws`.
-TEST_F(Policies, OfALibraryThatDoesNotHaveThemFail) {
+TEST_F(Policies, AreRefusedWhenTheLibraryDoesNotHaveThem) {
   for (const char* library : {"/nonexistent/libsched.so", "libm.so.6"}) {
     setenv("STARPU_SCHED_LIB", library, 1);
     const std::string message = start("nosuch");
@@ -79,13 +79,13 @@ TEST_F(Policies, OfALibraryThatDoesNotHaveThemFail) {
   EXPECT_EQ(start("starpipe"), "runs starpipe") << "after a refusal";
 }
 
-TEST_F(Policies, OfALibraryThatCannotBeLoadedFail) {
+TEST_F(Policies, AreRefusedWhenTheLibraryCannotBeLoaded) {
   setenv("STARPU_SCHED_LIB", "/nonexistent/libsched.so", 1);
   const std::string message = start("starpipe");
   EXPECT_NE(message.find("STARPU_SCHED_LIB: /nonexistent/libsched.so"), std::string::npos) << message;
 }
 
-TEST(Ranks, TheFirstProblemIsEverybodys) {
+TEST(Ranks, AgreeOnTheFirstProblem) {
   EXPECT_EQ(mpi->first_problem(""), "");
   EXPECT_EQ(mpi->first_problem("on rank " + std::to_string(mpi->rank())), "on rank 0");
   const int last = mpi->ranks() - 1;
@@ -96,7 +96,7 @@ TEST(Ranks, TheFirstProblemIsEverybodys) {
   EXPECT_GE(cut.size(), 1000U);
 }
 
-TEST(Ranks, GatherWhatEachSays) {
+TEST(Ranks, GatherTexts) {
   const auto said = mpi->gather(std::string(index(3 * mpi->rank()), 'x'));
   ASSERT_EQ(said.size(), index(mpi->ranks()));
   for (std::size_t rank = 0; rank < said.size(); ++rank) EXPECT_EQ(said[rank], std::string(3 * rank, 'x'));
@@ -129,7 +129,7 @@ std::string check(int workers, int workers_per_core) {
   }
 }
 
-TEST(Devices, CoresCarrySoManyWorkers) {
+TEST(Devices, CoresCarryALimitedNumberOfWorkers) {
   EXPECT_EQ(check(mpi->ranks(), 100), "");
   const std::string message = check(100000, 1);
   EXPECT_NE(message.find("schedule.workers: 100000 workers put"), std::string::npos) << message;
@@ -175,7 +175,7 @@ TEST(Devices, EveryRankHasAWorker) {
   EXPECT_NE(message.find("some ranks would have none"), std::string::npos) << message;
 }
 
-TEST(Devices, StarPUMayBeToldToUseFewer) {
+TEST(Devices, TheUserMayAllowFewerCores) {
   setenv("STARPU_NCPU", "1", 1);
   const std::string message = check(2 * mpi->ranks(), 100);
   unsetenv("STARPU_NCPU");
