@@ -120,7 +120,7 @@ class Plugins(CommandTest):
         self.assertTrue(stages["sound", "two ranks"]["applies"], stages["sound", "two ranks"])
         self.assertIn("losses", stages["sound", "two ranks"]["words"])
         self.assertTrue(stages["by-rank", "two ranks"]["failed"])
-        self.assertIn("different ones", stages["by-rank", "two ranks"]["words"])
+        self.assertIn("different schedules", stages["by-rank", "two ranks"]["words"])
         for name, words in {**self.FAULTS, "random": "two different schedules", "crash": "signal 11",
                             "endless": "did not end"}.items():
             with self.subTest(name=name):
