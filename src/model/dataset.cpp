@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/dataset.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
@@ -15,6 +16,7 @@
 #include "model/random.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -100,14 +102,21 @@ class TextDataset final : public Dataset {
   std::uint64_t seed_;
 };
 
+/// 1 for a network without the key.
+std::size_t branch_count(const ModelConfig& model) {
+  const std::vector<NetworkKey>& keys = find_network(model.kind).keys;
+  const bool has_branches = std::ranges::find(keys, "branches", &NetworkKey::name) != keys.end();
+  return has_branches ? index(option(model, "branches")) : 1;
+}
+
 /// A regression task. Features are standard normal; targets are the outputs of a fixed random network, the
 /// teacher, with one hidden layer of tanh.
 class SyntheticDataset final : public Dataset {
  public:
   SyntheticDataset(const ModelConfig& model, int samples, std::uint64_t seed)
-      : inputs_(static_cast<std::size_t>(model.inputs)),
-        outputs_(static_cast<std::size_t>(model.outputs)),
-        branches_(static_cast<std::size_t>(model.legs)),
+      : inputs_(index(option(model, "inputs"))),
+        outputs_(index(option(model, "outputs"))),
+        branches_(branch_count(model)),
         samples_(static_cast<std::size_t>(samples)),
         seed_(seed) {
     Normal normal(generator(seed, std::array{teacher_word}));
@@ -181,15 +190,15 @@ std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig&
   if (data.kind != "text" && data.kind != "synthetic") {
     throw InputError("data.kind: " + data.kind + " is not one of text, synthetic");
   }
-  const bool text = data.kind == "text";
-  if (text != (model.kind == "gpt")) {
+  const std::string& needed = find_network(model.kind).data;
+  if (data.kind != needed) {
     throw InputError("data.kind: " + data.kind + " does not fit model.kind " + model.kind + ", which needs " +
-                     (text ? "synthetic" : "text"));
+                     needed);
   }
+  const bool text = data.kind == "text";
   if (!text) return std::make_unique<SyntheticDataset>(model, microbatch_size, seed);
   if (data.path.empty()) throw InputError("data.path: is needed for data.kind text");
-  return std::make_unique<TextDataset>(data.path, static_cast<std::size_t>(model.context), microbatch_size,
-                                       seed);
+  return std::make_unique<TextDataset>(data.path, index(option(model, "context")), microbatch_size, seed);
 }
 
 void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,

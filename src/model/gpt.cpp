@@ -2,42 +2,40 @@
 #include <cmath>
 #include <string>
 
-#include "model/networks.hpp"
+#include <fmt/format.h>
+
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
 namespace {
 
-constexpr std::size_t kVocabulary = 256;  // bytes
-constexpr double kDeviation = 0.02;       // GPT-2's start values
+constexpr std::size_t vocabulary = 256;  // bytes
+constexpr double deviation = 0.02;       // of GPT-2's start values
 
-}  // namespace
-
-/// GPT-2 with an untied head, names and start values of Hugging Face's GPT2LMHeadModel.
+/// GPT-2 with an untied head; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
-  require_range("model.layers", config.layers, 1, 1 << 16);
-  require_range("model.hidden", config.hidden, 1, 1 << 18);
-  require_range("model.heads", config.heads, 1, 1 << 18);
-  require_range("model.context", config.context, 1, 1 << 20);
-  if (config.hidden % config.heads != 0) {
-    throw InputError("model.heads: " + std::to_string(config.heads) + " does not divide model.hidden, " +
-                     std::to_string(config.hidden));
+  const int blocks = option(config, "layers");
+  const int width = option(config, "hidden");
+  const int heads = option(config, "heads");
+  const int context = option(config, "context");
+  if (width % heads != 0) {
+    throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
   }
-  const auto context = static_cast<std::size_t>(config.context);
-  const auto hidden = static_cast<std::size_t>(config.hidden);
-  const std::size_t rows = microbatch_size * context;
+  const std::size_t hidden = index(width);
+  const std::size_t rows = microbatch_size * index(context);
   // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
-  const double projection = kDeviation / std::sqrt(2.0 * config.layers);
+  const double projection = deviation / std::sqrt(2.0 * blocks);
 
   const auto layer = [&](const LayerSpec& spec) { return layer_op(spec, config.precision); };
   const auto norm = [&](const std::string& name) { return layer({"layernorm", name, rows, hidden, {}}); };
-  const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs,
-                          double deviation) {
+  const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs, double spread) {
     return layer({"linear",
                   name,
                   rows,
                   inputs,
-                  {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", deviation}}});
+                  {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", spread}}});
   };
 
   std::vector<Unit> units;
@@ -46,23 +44,19 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
                            "transformer",
                            rows,
                            1,
-                           {{"vocabulary", kVocabulary},
-                            {"context", config.context},
-                            {"outputs", config.hidden},
-                            {"deviation", kDeviation}}})}});
-  for (int n = 0; n < config.layers; ++n) {
+                           {{"vocabulary", vocabulary},
+                            {"context", context},
+                            {"outputs", width},
+                            {"deviation", deviation}}})}});
+  for (int n = 0; n < blocks; ++n) {
     const std::string block = "transformer.h." + std::to_string(n);
     units.push_back(
         {"block " + std::to_string(n),
          {residual_begin(), norm(block + ".ln_1"),
-          linear(block + ".attn.c_attn", hidden, 3 * hidden, kDeviation),
-          layer({"attention",
-                 block + ".attn",
-                 rows,
-                 3 * hidden,
-                 {{"heads", config.heads}, {"context", config.context}}}),
+          linear(block + ".attn.c_attn", hidden, 3 * hidden, deviation),
+          layer({"attention", block + ".attn", rows, 3 * hidden, {{"heads", heads}, {"context", context}}}),
           linear(block + ".attn.c_proj", hidden, hidden, projection), residual_end(), residual_begin(),
-          norm(block + ".ln_2"), linear(block + ".mlp.c_fc", hidden, 4 * hidden, kDeviation),
+          norm(block + ".ln_2"), linear(block + ".mlp.c_fc", hidden, 4 * hidden, deviation),
           layer({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
           linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()}});
   }
@@ -72,14 +66,25 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
                            "lm_head",
                            rows,
                            hidden,
-                           {{"outputs", kVocabulary}, {"bias", 0}, {"deviation", kDeviation}}})}});
+                           {{"outputs", vocabulary}, {"bias", 0}, {"deviation", deviation}}})}});
 
   UnitGraph graph;
   graph.rows = rows;
-  graph.legs = {std::move(units)};
-  graph.leg_inputs = 1;
-  graph.loss = make_loss("cross_entropy", rows, kVocabulary, config.precision);
+  graph.branches = {std::move(units)};
+  graph.branch_inputs = 1;
+  graph.loss = make_loss("cross_entropy", rows, vocabulary, config.precision);
   return graph;
 }
 
+const bool registered =
+    register_network({.name = "gpt",
+                      .meaning = "GPT-2 on bytes, with an untied head.",
+                      .data = "text",
+                      .keys = {{"layers", 4, 1 << 16, "Transformer blocks."},
+                               {"hidden", 128, 1 << 18, "Columns of the hidden activations."},
+                               {"heads", 4, 1 << 18, "Attention heads of a block; they divide `hidden`."},
+                               {"context", 128, 1 << 20, "Tokens of a sequence."}},
+                      .units = gpt_units});
+
+}  // namespace
 }  // namespace starpipe::model

@@ -2,59 +2,76 @@
 #include <cmath>
 #include <string>
 
-#include "model/networks.hpp"
+#include <fmt/format.h>
+
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
+namespace {
 
-/// Hidden layers with GELU, a linear head, squared error. With legs, each encodes its share of the
-/// features and the head reads their outputs side by side.
-UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
-  constexpr int kMost = 1 << 20;
-  require_range("model.layers", config.layers, 1, 1 << 16);
-  require_range("model.hidden", config.hidden, 1, kMost);
-  require_range("model.inputs", config.inputs, 1, kMost);
-  require_range("model.outputs", config.outputs, 1, kMost);
-  require_range("model.legs", config.legs, 1, 1 << 10);
-  if (config.inputs % config.legs != 0) {
-    throw InputError("model.legs: " + std::to_string(config.legs) + " does not divide model.inputs, " +
-                     std::to_string(config.inputs));
+constexpr int most_columns = 1 << 20;
+
+/// Hidden layers with GELU, a linear head, squared error. Each of several branches encodes its share of the
+/// features, and the head reads their outputs side by side.
+UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
+  const int features = option(config, "inputs");
+  const int branch_count = option(config, "branches");
+  if (features % branch_count != 0) {
+    throw InputError(
+        fmt::format("model.branches: {} does not divide model.inputs, {}", branch_count, features));
   }
   const std::size_t rows = microbatch_size;
-  const auto hidden = static_cast<std::size_t>(config.hidden);
-  const auto legs = static_cast<std::size_t>(config.legs);
-  const auto linear = [&](const std::string& name, std::size_t inputs, int outputs) {
-    const double deviation = 1 / std::sqrt(3.0 * static_cast<double>(inputs));  // that of torch.nn.Linear
+  const int width = option(config, "hidden");
+  const std::size_t hidden = index(width);
+  const std::size_t branches = index(branch_count);
+  const int outputs = option(config, "outputs");
+  const auto linear = [&](const std::string& name, std::size_t inputs, int columns) {
+    const double deviation = 1 / std::sqrt(3.0 * static_cast<double>(inputs));  // as torch.nn.Linear starts
     return layer_op({"linear",
                      name,
                      rows,
                      inputs,
-                     {{"outputs", outputs}, {"deviation", deviation}, {"bias_deviation", deviation}}},
+                     {{"outputs", columns}, {"deviation", deviation}, {"bias_deviation", deviation}}},
                     config.precision);
   };
 
   UnitGraph graph;
   graph.rows = rows;
-  graph.leg_inputs = static_cast<std::size_t>(config.inputs) / legs;
-  for (std::size_t leg = 0; leg < legs; ++leg) {
-    const std::string prefix = legs > 1 ? "legs." + std::to_string(leg) + ".layers." : "layers.";
-    std::vector<Unit> units;
-    for (int n = 0; n < config.layers; ++n) {
+  graph.branch_inputs = index(features) / branches;
+  for (std::size_t branch = 0; branch < branches; ++branch) {
+    // Branches were called legs when the first weights files were saved; a parameter keeps its name.
+    const std::string prefix = branches > 1 ? fmt::format("legs.{}.layers.", branch) : "layers.";
+    std::vector<Unit> hidden_layers;
+    for (int n = 0; n < option(config, "layers"); ++n) {
       const std::string name = prefix + std::to_string(n);
-      units.push_back({"layer " + std::to_string(n),
-                       {linear(name, n == 0 ? graph.leg_inputs : hidden, config.hidden),
-                        layer_op({"gelu", name, rows, hidden, {}}, config.precision)}});
+      hidden_layers.push_back({"layer " + std::to_string(n),
+                               {linear(name, n == 0 ? graph.branch_inputs : hidden, width),
+                                layer_op({"gelu", name, rows, hidden, {}}, config.precision)}});
     }
-    graph.legs.push_back(std::move(units));
+    graph.branches.push_back(std::move(hidden_layers));
   }
-  Unit head = {"head", {linear("head", legs * hidden, config.outputs)}};
-  if (legs > 1) {
+  Unit head = {"head", {linear("head", branches * hidden, outputs)}};
+  if (branches > 1) {
     graph.join = std::move(head);
   } else {
-    graph.legs[0].push_back(std::move(head));
+    graph.branches[0].push_back(std::move(head));
   }
-  graph.loss = make_loss("mse", rows, static_cast<std::size_t>(config.outputs), config.precision);
+  graph.loss = make_loss("mse", rows, index(outputs), config.precision);
   return graph;
 }
 
+const bool registered = register_network(
+    {.name = "mlp",
+     .meaning = "A multilayer perceptron with GELU and squared error, of one or several branches.",
+     .data = "synthetic",
+     .keys = {{"layers", 4, 1 << 16, "Hidden layers, of each branch."},
+              {"hidden", 128, most_columns, "Columns of the hidden activations."},
+              {"inputs", 16, most_columns, "Features of a sample; each branch reads an equal share."},
+              {"outputs", 4, most_columns, "Columns of the regression target."},
+              {"branches", 1, 1 << 10, "Encoders side by side, which the last layer joins.", "legs"}},
+     .units = units});
+
+}  // namespace
 }  // namespace starpipe::model

@@ -2,36 +2,40 @@
 #include "starpipe/model/network.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
-#include "model/networks.hpp"
+#include <fmt/format.h>
+
 #include "model/random.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/network_registry.hpp"
 #include "starpipe/plan/partition/partition.hpp"
 
 namespace starpipe::model {
 namespace {
 
-struct NetworkKind {
-  std::string_view name;
-  UnitGraph (*units)(const ModelConfig& config, std::size_t microbatch_size);
-};
-
-constexpr std::array kKinds = {NetworkKind{"gpt", gpt_units}, NetworkKind{"mlp", mlp_units}};
+void require_range(std::string_view key, int value, int most) {
+  if (value >= 1 && value <= most) return;
+  throw InputError(fmt::format("{}: {} is not between 1 and {}", key, value, most));
+}
 
 UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
-  const auto kind =
-      std::find_if(kKinds.begin(), kKinds.end(), [&](const NetworkKind& k) { return k.name == config.kind; });
-  if (kind == kKinds.end()) {
-    std::string known;
-    for (const NetworkKind& k : kKinds) known += (known.empty() ? "" : ", ") + std::string(k.name);
-    throw InputError("model.kind: " + config.kind + " is not one of " + known);
+  const NetworkKind& kind = find_network(config.kind);
+  for (const auto& [name, value] : config.options) {
+    if (std::ranges::find(kind.keys, name, &NetworkKey::name) == kind.keys.end()) {
+      throw InputError(fmt::format("model.{}: does not apply to model.kind {}", name, config.kind));
+    }
   }
-  require_range("training.microbatch_size", microbatch_size, 1, 1 << 20);
-  return kind->units(config, static_cast<std::size_t>(microbatch_size));
+  constexpr int most_samples = 1 << 20;
+  require_range("training.microbatch_size", microbatch_size, most_samples);
+  for (const NetworkKey& key : kind.keys) {
+    require_range("model." + key.name, option(config, key.name), key.most);
+  }
+  return kind.units(config, index(microbatch_size));
 }
 
 double flops(const Unit& unit) {
@@ -45,7 +49,7 @@ double flops(const Unit& unit) {
 /// First unit of each stage, and the number of units at the end.
 using Bounds = std::vector<std::size_t>;
 
-/// Contiguous shares with the smallest largest number of FLOPs.
+/// Cuts into contiguous stages such that the largest number of FLOPs of a stage is the smallest possible.
 std::vector<int> balanced_cuts(const std::vector<Unit>& units, std::size_t parts) {
   plan::PartitionRequest request{.workers = static_cast<int>(parts), .allocation = plan::Allocation::placed};
   for (const Unit& unit : units) request.units.push_back({.time = {.F = flops(unit), .B = 0, .W = 0}});
@@ -61,12 +65,11 @@ Bounds make_bounds(const std::vector<Unit>& units, std::size_t parts, std::vecto
   }
   Bounds bounds = {0};
   for (const int cut : cuts) {
-    if (cut < 1 || static_cast<std::size_t>(cut) >= units.size() ||
-        static_cast<std::size_t>(cut) <= bounds.back()) {
+    if (cut < 1 || index(cut) >= units.size() || index(cut) <= bounds.back()) {
       throw InputError("schedule.cuts: " + std::to_string(cut) + " is not ascending within the units 1 to " +
                        std::to_string(units.size() - 1));
     }
-    bounds.push_back(static_cast<std::size_t>(cut));
+    bounds.push_back(index(cut));
   }
   bounds.push_back(units.size());
   return bounds;
@@ -81,27 +84,32 @@ std::size_t columns_after(const std::vector<StageOp>& ops, std::size_t columns) 
 
 }  // namespace
 
-void require_range(const char* key, int value, int low, int high) {
-  if (value >= low && value <= high) return;
-  throw InputError(std::string(key) + ": " + std::to_string(value) + " is not between " +
-                   std::to_string(low) + " and " + std::to_string(high));
-}
-
-StageOp layer_op(const LayerSpec& spec, Precision precision) {
-  return {StageOp::Kind::layer, make_layer(spec, precision)};
+int option(const ModelConfig& config, std::string_view key) {
+  if (const auto given = config.options.find(key); given != config.options.end()) return given->second;
+  const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
+  const auto known = std::ranges::find(keys, key, &NetworkKey::name);
+  if (known == keys.end()) throw std::logic_error(fmt::format("{} has no key {}", config.kind, key));
+  return known->default_value;
 }
 
 std::vector<std::string> network_kinds() {
   std::vector<std::string> names;
-  for (const NetworkKind& kind : kKinds) names.emplace_back(kind.name);
+  for (const NetworkKind& kind : registered_networks()) names.push_back(kind.name);
   return names;
 }
 
 std::vector<std::string> unit_names(const ModelConfig& config) {
   const UnitGraph graph = make_units(config, 1);
   std::vector<std::string> names;
-  for (const Unit& unit : graph.legs.front()) names.push_back(unit.name);
+  for (const Unit& unit : graph.branches.front()) names.push_back(unit.name);
   return names;
+}
+
+Network build_units(const ModelConfig& config, int microbatch_size) {
+  const UnitGraph graph = make_units(config, microbatch_size);
+  const auto branches = static_cast<int>(graph.branches.size());
+  const auto units = static_cast<int>(graph.branches.front().size());
+  return build_network(config, microbatch_size, branches > 1 ? branches * units + 1 : units);
 }
 
 std::vector<plan::StageSizes> Network::sizes() const {
@@ -136,38 +144,38 @@ int Network::source_index(int stage) const {
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts) {
   const UnitGraph units = make_units(config, microbatch_size);
-  // BLAS counts in int, and memory is what limits any real model long before.
+  // BLAS counts in int. Memory limits any real model long before.
   if (units.rows > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     throw InputError("training.microbatch_size: a micro-batch of " + std::to_string(units.rows) +
                      " rows is too large");
   }
 
-  const int legs = static_cast<int>(units.legs.size());
-  const int most = static_cast<int>(units.legs[0].size());
-  const bool tree = legs > 1;
+  const int branches = static_cast<int>(units.branches.size());
+  const int most = static_cast<int>(units.branches[0].size());
+  const bool tree = branches > 1;
   if (!tree && (stages < 1 || stages > most)) {
     throw InputError("schedule.stages: " + std::to_string(stages) + " is not between 1 and " +
                      std::to_string(most) + ", the units of the model");
   }
-  const int each = tree ? (stages - 1) / legs : stages;
-  if (tree && (each < 1 || each > most || each * legs + 1 != stages)) {
-    throw InputError("schedule.stages: with model.legs " + std::to_string(legs) + " must be " +
-                     std::to_string(legs) + " * n + 1 with n from 1 to " + std::to_string(most) + ", not " +
-                     std::to_string(stages));
+  const int each = tree ? (stages - 1) / branches : stages;
+  if (tree && (each < 1 || each > most || each * branches + 1 != stages)) {
+    throw InputError(fmt::format(
+        "schedule.stages: with model.branches {0} must be {0} * n + 1 with n from 1 to {1}, not {2}",
+        branches, most, stages));
   }
 
   Network network;
   network.config = config;
   network.microbatch_size = microbatch_size;
   std::vector<std::pair<int, int>> edges;
-  std::vector<std::size_t> leg_columns;
-  for (const std::vector<Unit>& leg : units.legs) {
-    const Bounds bounds = make_bounds(leg, static_cast<std::size_t>(each), cuts);
-    std::size_t columns = units.leg_inputs;
+  std::vector<std::size_t> branch_columns;
+  for (const std::vector<Unit>& branch : units.branches) {
+    const Bounds bounds = make_bounds(branch, index(each), cuts);
+    std::size_t columns = units.branch_inputs;
     for (std::size_t part = 0; part + 1 < bounds.size(); ++part) {
       std::vector<StageOp> ops;
       for (std::size_t u = bounds[part]; u < bounds[part + 1]; ++u) {
-        ops.insert(ops.end(), leg[u].ops.begin(), leg[u].ops.end());
+        ops.insert(ops.end(), branch[u].ops.begin(), branch[u].ops.end());
       }
       const std::size_t after = columns_after(ops, columns);
       const bool last = part + 2 == bounds.size();
@@ -178,10 +186,10 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
                                   last && !tree ? units.loss : nullptr, config.precision);
       columns = after;
     }
-    leg_columns.push_back(columns);
+    branch_columns.push_back(columns);
   }
   if (tree)
-    network.stages.emplace_back(units.join.ops, units.rows, leg_columns, units.loss, config.precision);
+    network.stages.emplace_back(units.join.ops, units.rows, branch_columns, units.loss, config.precision);
   network.graph = plan::StageGraph(stages, std::move(edges));
   return network;
 }

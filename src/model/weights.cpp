@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/model/network_registry.hpp"
 #include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
@@ -26,16 +27,9 @@ std::string shape_text(const std::vector<std::size_t>& shape) {
 
 /// The network's configuration as metadata of a file.
 std::map<std::string, std::string> describe(const ModelConfig& config) {
-  std::map<std::string, std::string> result = {{"model", config.kind},
-                                               {"layers", std::to_string(config.layers)},
-                                               {"hidden", std::to_string(config.hidden)}};
-  if (config.kind == "gpt") {
-    result["heads"] = std::to_string(config.heads);
-    result["context"] = std::to_string(config.context);
-  } else {
-    result["inputs"] = std::to_string(config.inputs);
-    result["outputs"] = std::to_string(config.outputs);
-    result["legs"] = std::to_string(config.legs);
+  std::map<std::string, std::string> result = {{"model", config.kind}};
+  for (const NetworkKey& key : find_network(config.kind).keys) {
+    result[key.name] = std::to_string(option(config, key.name));
   }
   return result;
 }

@@ -21,6 +21,14 @@ class Help(CommandTest):
                         ["schedule", "check"], ["plugin"], ["plugin", "check"], ["search"], ["periodic"], ["info"]):
             self.assertIn("Usage: starpipe " + " ".join(command), self.ok(*command, "--help"))
 
+    def test_the_help_has_every_key(self):
+        keys = [key["name"] for key in json.loads(self.ok("info", "--json"))["configuration"]]
+        for command in ("train", "simulate", "compare", "profile", "info"):
+            self.assertIn("--help-keys", self.ok(command, "--help"))
+            text = self.ok(command, "--help-keys")
+            for key in ("model.branches", "runtime.window", *keys):
+                self.assertIn(f"\n{key}: ", "\n" + text)
+
     def test_examples_of_the_help_run(self):
         for line in self.ok("--help").splitlines():
             if line.startswith("  starpipe schedule "):
@@ -274,7 +282,7 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("training.steps=0", "--set training.steps", "at least 1")
         refused_set("model.heads=2", "--set model.heads", "mlp")
         refused_set("model.legs=2", "--set model.legs", "gpt", config="gpt.yaml")
-        refused_set("model.legs=3", "model.legs", "3")
+        refused_set("model.legs=3", "model.branches", "3")
         refused_set("runtime.precision=fp16", "fp16", "fp32")
         refused_set("runtime.precision=tf32", "runtime.precision", "tf32", "runtime.device: cuda")
         refused_set("runtime.device=gpu", "runtime.device", "cuda")

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/input/config.hpp"
 
+#include <algorithm>
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <yaml-cpp/yaml.h>
+#include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -88,10 +91,10 @@ schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cut
 runtime: {policy: lws, device: cuda, precision: tf32, workers_per_core: 2, timeout: 1.5, mapping: auto,
           memory_limit: 2MiB}
 )");
-  EXPECT_EQ(config.model.layers, 6);
-  EXPECT_EQ(config.model.hidden, 96);
-  EXPECT_EQ(config.model.heads, 3);
-  EXPECT_EQ(config.model.context, 64);
+  EXPECT_EQ(model::option(config.model, "layers"), 6);
+  EXPECT_EQ(model::option(config.model, "hidden"), 96);
+  EXPECT_EQ(model::option(config.model, "heads"), 3);
+  EXPECT_EQ(model::option(config.model, "context"), 64);
   EXPECT_EQ(config.model.init, "w.safetensors");
   EXPECT_EQ(config.data.path, "some/file");
   EXPECT_EQ(config.training.microbatches, 5);
@@ -144,7 +147,7 @@ TEST_F(LoadConfig, AFileStandsForANamedSchedule) {
   const auto changed = load(minimal_mlp, {"schedule.file=y.json"});
   EXPECT_EQ(changed.schedule.file, "y.json");
   EXPECT_FALSE(changed.schedule.workers.has_value());
-  EXPECT_EQ(changed.text.find("gpipe"), std::string::npos);
+  EXPECT_FALSE(runtime::config_json(changed)["schedule"].contains("name"));
   EXPECT_FALSE(load(text, {"schedule.name=1f1b", "schedule.workers=2"}).schedule.file.has_value());
   EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 3}\nschedule: {file: x.csv, name: 1f1b}\n"),
             "c.yaml:3: schedule.name: does not apply with schedule.file");
@@ -165,7 +168,7 @@ TEST_F(LoadConfig, TheLastOverrideWins) {
   const auto config = load(
       minimal_mlp, {"training.steps=4", "schedule.placement=[1, 0]", "training.steps=5", "model.legs=2"});
   EXPECT_EQ(config.training.steps, 5);
-  EXPECT_EQ(config.model.legs, 2);
+  EXPECT_EQ(model::option(config.model, "branches"), 2) << "by its former name";
   EXPECT_THAT(config.schedule.placement, ElementsAre(1, 0));
 }
 
@@ -173,17 +176,61 @@ TEST_F(LoadConfig, IntegersAreDecimal) {
   EXPECT_EQ(load(minimal_mlp, {"training.steps=010"}).training.steps, 10);
 }
 
-TEST_F(LoadConfig, TextIsTheConfigurationWithOverrides) {
-  const auto config = load(minimal_mlp, {"training.steps=9", "model.init='a: b'", "schedule.placement=[1, 0]",
-                                         "training.optimizer.kind=sgd"});
-  const YAML::Node again = YAML::Load(config.text);
-  EXPECT_EQ(again["model"]["kind"].as<std::string>(), "mlp");
-  EXPECT_EQ(again["model"]["init"].as<std::string>(), "a: b");
-  EXPECT_EQ(again["training"]["optimizer"]["kind"].as<std::string>(), "sgd");
-  const auto reloaded = load(config.text);
-  EXPECT_EQ(reloaded.training.steps, 9);
-  EXPECT_EQ(reloaded.text, config.text);
-  EXPECT_THAT(reloaded.schedule.placement, ElementsAre(1, 0));
+/// A value of a key that is not its default, as YAML.
+std::string other_value(const runtime::ConfigKey& key) {
+  using Kind = runtime::ValueType::Kind;
+  switch (key.type.kind) {
+    case Kind::whole:
+      return key.type.count == runtime::ValueType::Count::list ? "[3, 5]" : "7";
+    case Kind::positive:
+    case Kind::not_negative:
+    case Kind::fraction:
+      return "0.3";
+    case Kind::boolean:
+      return key.default_text == "true" ? "false" : "true";
+    case Kind::bytes:
+      return "3MiB";
+    case Kind::time:
+      return "0.1us";
+    case Kind::word:
+      break;
+  }
+  if (key.name == "model.kind") return "gpt";
+  if (key.name == "data.kind") return "text";
+  return key.type.words.empty() ? "some: text" : key.type.words.back();
+}
+
+/// What must be set besides, for the key to apply.
+std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
+  std::vector<std::string> overrides;
+  if (!key.needs.empty()) overrides.push_back(key.needs + "=" + key.needed.front());
+  const bool gpt = key.needs == "model.kind" && key.needed.front() == "gpt";
+  if (gpt || key.name == "model.kind" || key.name == "data.kind") overrides.emplace_back("data.path=x");
+  if (key.name.starts_with("runtime.emulate.")) {
+    overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s}");
+  }
+  if (key.name == "schedule.profile") overrides.emplace_back("schedule.partition=auto");
+  return overrides;
+}
+
+TEST_F(LoadConfig, ReadsAgainWhatAReportHas) {
+  std::ofstream(folder_ / "profile.yaml") << "layers: [{F: 1}]";
+  for (const runtime::ConfigKey& key : runtime::config_keys()) {
+    SCOPED_TRACE(key.name);
+    EXPECT_FALSE(key.meaning.empty());
+    std::string pointer = "/" + key.name;
+    std::ranges::replace(pointer, '.', '/');
+    const nlohmann::ordered_json::json_pointer at(pointer);
+    std::vector<std::string> overrides = needed_by(key);
+    const bool is_profile = key.name == "schedule.profile";
+    const std::string value = is_profile ? (folder_ / "profile.yaml").string() : other_value(key);
+    overrides.push_back(key.name + "='" + value + "'");
+    if (value.starts_with('[')) overrides.back() = key.name + "=" + value;
+    const nlohmann::ordered_json written = runtime::config_json(load(minimal_mlp, overrides));
+    ASSERT_TRUE(written.contains(at)) << written;
+    EXPECT_NE(written[at], runtime::config_json(load(minimal_mlp)).value(at, nlohmann::ordered_json()));
+    EXPECT_EQ(runtime::config_json(load(written.dump(2))), written);
+  }
 }
 
 TEST_F(LoadConfig, EmptySectionsAreFine) {

@@ -220,10 +220,10 @@ class AutoTest(CommandTest):
         self.assertIn("cuts [3] by", text)
 
     def test_legs_are_cut_alike(self):
-        self.write("leg.yaml", "layers: [{F: 1}, {F: 1}, {F: 1}, {F: 9}]\n")
-        text = self.ok("simulate", "c.yaml", "--set", "model.legs=2", "--set", "schedule.stages=5", "--set",
-                       "schedule.workers=5", "--set", "schedule.profile=leg.yaml")
-        self.assertIn("cuts [3] by leg.yaml", text)
+        self.write("branch.yaml", "layers: [{F: 1}, {F: 1}, {F: 1}, {F: 9}]\n")
+        text = self.ok("simulate", "c.yaml", "--set", "model.branches=2", "--set", "schedule.stages=5", "--set",
+                       "schedule.workers=5", "--set", "schedule.profile=branch.yaml")
+        self.assertIn("cuts [3] by branch.yaml", text)
 
     def test_train_on_ranks(self):
         for command in ([], launcher):
@@ -237,6 +237,13 @@ class AutoTest(CommandTest):
             self.write("cuts.yaml", self.read("c.yaml").replace("partition: auto, profile: layers.yaml", "cuts: [3]"))
             self.run_command("train", "cuts.yaml", "--report", "same.json", launcher=command)
             self.assertEqual(json.loads(self.read("same.json"))["losses"], report["losses"])
+            # The report's configuration gives the same run.
+            self.write("again.yaml", json.dumps(report["config"]))
+            result = self.run_command("train", "again.yaml", "--report", "again.json", launcher=command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            again = json.loads(self.read("again.json"))
+            self.assertEqual(again["config"], report["config"])
+            self.assertEqual(again["losses"], report["losses"])
 
     def test_train_measures(self):
         self.write("c.yaml", self.read("c.yaml").replace(", profile: layers.yaml", ""))
@@ -260,8 +267,8 @@ class AutoTest(CommandTest):
                 ("schedule.partition=best", "schedule.partition", "'best'"),
                 ("schedule.cuts=[1]", "schedule.cuts", "schedule.partition auto"),
                 ("schedule.profile=none.yaml", "none.yaml"),
-                ("schedule.profile=short.yaml", "schedule.profile", "short.yaml has 1 layers, the model has 5"),
-                ("schedule.profile=other.yaml", "schedule.profile", "other.yaml", "activation of layer 0"),
+                ("schedule.profile=short.yaml", "schedule.profile", "short.yaml has 1 units, the model has 5"),
+                ("schedule.profile=other.yaml", "schedule.profile", "other.yaml", "activation of unit 0"),
                 ("schedule.stages=6", "schedule.stages", "6"),
                 ("runtime.emulate={F: 1ms, B: 1ms, W: 1ms}", "runtime.emulate.F", "schedule.partition auto")]:
             self.refused(["simulate", "c.yaml", "--set", key], *culprits)

@@ -240,10 +240,10 @@ void Devices::expect_results_of_the_cpu(ModelConfig config, int microbatch_size,
 TEST_P(Devices, StagesMatchTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   ModelConfig config;
-  config.layers = 2;
-  config.hidden = 24;
-  config.heads = 2;
-  config.context = 33;
+  config.options["layers"] = 2;
+  config.options["hidden"] = 24;
+  config.options["heads"] = 2;
+  config.options["context"] = 33;
   expect_results_of_the_cpu(config, 2, 3);
 }
 
@@ -252,9 +252,9 @@ TEST_P(Devices, LayersMayStartAnywhere) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   ModelConfig config;
   config.kind = "mlp";
-  config.inputs = 5;
-  config.hidden = 7;
-  config.outputs = 3;
+  config.options["inputs"] = 5;
+  config.options["hidden"] = 7;
+  config.options["outputs"] = 3;
   expect_results_of_the_cpu(config, 33, 1);
 }
 

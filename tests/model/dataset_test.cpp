@@ -17,16 +17,16 @@ using namespace testing;
 
 ModelConfig gpt(int context) {
   ModelConfig config;
-  config.context = context;
+  config.options["context"] = context;
   return config;
 }
 
 ModelConfig mlp(int branches = 1) {
   ModelConfig config;
   config.kind = "mlp";
-  config.inputs = 6;
-  config.outputs = 2;
-  config.legs = branches;
+  config.options["inputs"] = 6;
+  config.options["outputs"] = 2;
+  config.options["branches"] = branches;
   return config;
 }
 

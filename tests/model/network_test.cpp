@@ -18,21 +18,21 @@ using namespace testing;
 
 ModelConfig gpt() {
   ModelConfig config;
-  config.layers = 3;
-  config.hidden = 16;
-  config.heads = 2;
-  config.context = 8;
+  config.options["layers"] = 3;
+  config.options["hidden"] = 16;
+  config.options["heads"] = 2;
+  config.options["context"] = 8;
   return config;
 }
 
 ModelConfig mlp(int branches) {
   ModelConfig config;
   config.kind = "mlp";
-  config.layers = 3;
-  config.hidden = 12;
-  config.inputs = 10;
-  config.outputs = 3;
-  config.legs = branches;
+  config.options["layers"] = 3;
+  config.options["hidden"] = 12;
+  config.options["inputs"] = 10;
+  config.options["outputs"] = 3;
+  config.options["branches"] = branches;
   return config;
 }
 
@@ -63,7 +63,7 @@ std::map<std::string, Floats> values(const Network& network, std::uint64_t seed)
 
 TEST(Gpt, HasTheTensorsOfGpt2LmHeadModel) {
   ModelConfig config = gpt();
-  config.layers = 2;
+  config.options["layers"] = 2;
   std::map<std::string, std::vector<std::size_t>> expected = {
       {"transformer.wte.weight", {256, 16}}, {"transformer.wpe.weight", {8, 16}},
       {"transformer.ln_f.weight", {16}},     {"transformer.ln_f.bias", {16}},
@@ -147,7 +147,7 @@ TEST(Network, CutsFallWhereTheyAreAsked) {
 
 TEST(Network, AutomaticCutsHaveTheSmallestLargestShare) {
   ModelConfig config = gpt();
-  config.layers = 6;
+  config.options["layers"] = 6;
   for (int stages = 1; stages <= 8; ++stages) {
     const auto largest = [](const Network& network) {
       double most = 0;
@@ -170,10 +170,10 @@ TEST(Network, AutomaticCutsHaveTheSmallestLargestShare) {
     }
   }
   // Where the largest share leaves a choice, the others are even: the wide head is the bottleneck.
-  config.hidden = 4;
-  config.heads = 1;
-  config.layers = 2;  // both blocks together cost less than the head
-  config.context = 2;
+  config.options["hidden"] = 4;
+  config.options["heads"] = 1;
+  config.options["layers"] = 2;  // both blocks together cost less than the head
+  config.options["context"] = 2;
   const Network even = build_network(config, 1, 3);
   EXPECT_EQ(even.stages[2].parameters().size(), 3u);
   EXPECT_EQ(even.stages[0].parameters().size(), 2u + 12);
@@ -204,23 +204,24 @@ TEST(Network, BadConfigurationsAreNamed) {
                           const std::string& part) {
     expect_input_error([&] { build_network(config, microbatch_size, stages, cuts); }, part);
   };
-  const auto with = [](ModelConfig config, int ModelConfig::*field, int value) {
-    config.*field = value;
+  const auto with = [](ModelConfig config, const char* key, int value) {
+    config.options[key] = value;
     return config;
   };
   ModelConfig other = gpt();
   other.kind = "rnn";
   refused(other, 1, 1, {}, "model.kind: rnn is not one of gpt, mlp");
-  refused(with(gpt(), &ModelConfig::heads, 3), 1, 1, {}, "model.heads: 3 does not divide model.hidden");
-  refused(with(gpt(), &ModelConfig::heads, 0), 1, 1, {}, "model.heads: 0");
-  refused(with(gpt(), &ModelConfig::layers, 0), 1, 1, {}, "model.layers: 0");
-  refused(with(gpt(), &ModelConfig::hidden, -4), 1, 1, {}, "model.hidden: -4");
-  refused(with(gpt(), &ModelConfig::context, 0), 1, 1, {}, "model.context: 0");
-  refused(with(gpt(), &ModelConfig::context, 1 << 20), 1 << 20, 1, {}, "training.microbatch_size");
-  refused(with(mlp(1), &ModelConfig::inputs, 0), 1, 1, {}, "model.inputs: 0");
-  refused(with(mlp(1), &ModelConfig::outputs, 0), 1, 1, {}, "model.outputs: 0");
-  refused(mlp(0), 1, 1, {}, "model.legs: 0");
-  refused(mlp(3), 1, 4, {}, "model.legs: 3 does not divide model.inputs");
+  refused(with(gpt(), "heads", 3), 1, 1, {}, "model.heads: 3 does not divide model.hidden");
+  refused(with(gpt(), "heads", 0), 1, 1, {}, "model.heads: 0");
+  refused(with(gpt(), "layers", 0), 1, 1, {}, "model.layers: 0");
+  refused(with(gpt(), "hidden", -4), 1, 1, {}, "model.hidden: -4");
+  refused(with(gpt(), "context", 0), 1, 1, {}, "model.context: 0");
+  refused(with(gpt(), "context", 1 << 20), 1 << 20, 1, {}, "training.microbatch_size");
+  refused(with(mlp(1), "inputs", 0), 1, 1, {}, "model.inputs: 0");
+  refused(with(mlp(1), "outputs", 0), 1, 1, {}, "model.outputs: 0");
+  refused(mlp(0), 1, 1, {}, "model.branches: 0");
+  refused(mlp(3), 1, 4, {}, "model.branches: 3 does not divide model.inputs");
+  refused(with(gpt(), "inputs", 1), 1, 1, {}, "model.inputs: does not apply to model.kind gpt");
   refused(gpt(), 0, 1, {}, "training.microbatch_size: 0");
   refused(gpt(), 1, 0, {}, "schedule.stages: 0");
   refused(gpt(), 1, 6, {}, "schedule.stages: 6 is not between 1 and 5");
@@ -229,8 +230,8 @@ TEST(Network, BadConfigurationsAreNamed) {
   refused(gpt(), 1, 3, {2, 2}, "schedule.cuts: 2 is not ascending");
   refused(gpt(), 1, 2, {0}, "schedule.cuts: 0");
   refused(gpt(), 1, 2, {5}, "schedule.cuts: 5");
-  refused(mlp(2), 1, 4, {}, "schedule.stages: with model.legs 2 must be 2 * n + 1");
-  refused(mlp(2), 1, 1, {}, "schedule.stages: with model.legs 2");
+  refused(mlp(2), 1, 4, {}, "schedule.stages: with model.branches 2 must be 2 * n + 1");
+  refused(mlp(2), 1, 1, {}, "schedule.stages: with model.branches 2");
   refused(mlp(2), 1, 9, {}, "with n from 1 to 3, not 9");
 }
 
@@ -251,8 +252,8 @@ TEST(InitialParameters, DependOnSeedAndNameAlone) {
 
 TEST(InitialParameters, HaveTheDistributionsOfGpt2) {
   ModelConfig config = gpt();
-  config.hidden = 64;
-  config.layers = 8;
+  config.options["hidden"] = 64;
+  config.options["layers"] = 8;
   for (const auto& [name, x] : values(build_network(config, 1, 1), 1)) {
     double mean = 0;
     double square = 0;

@@ -23,21 +23,21 @@ const DataConfig synthetic_data = {"synthetic", ""};
 
 ModelConfig gpt() {
   ModelConfig config;
-  config.layers = 3;
-  config.hidden = 32;
-  config.heads = 4;
-  config.context = 24;
+  config.options["layers"] = 3;
+  config.options["hidden"] = 32;
+  config.options["heads"] = 4;
+  config.options["context"] = 24;
   return config;
 }
 
 ModelConfig mlp(int branches) {
   ModelConfig config;
   config.kind = "mlp";
-  config.layers = 2;
-  config.hidden = 32;
-  config.inputs = 8;
-  config.outputs = 2;
-  config.legs = branches;
+  config.options["layers"] = 2;
+  config.options["hidden"] = 32;
+  config.options["inputs"] = 8;
+  config.options["outputs"] = 2;
+  config.options["branches"] = branches;
   return config;
 }
 
@@ -146,7 +146,7 @@ TEST(Reference, LossesMatchGpt2InNumpy) {
   if (!have_numpy()) GTEST_SKIP() << "no NumPy in " STARPIPE_PYTHON;
   const Folder folder;
   ModelConfig config = gpt();
-  config.context = 80;  // more than one block of query rows
+  config.options["context"] = 80;  // more than one block of query rows
   const Network network = build_network(config, 2, 3);
   const auto data = make_dataset(text_data, config, 2, 1);
   // Large random weights, LayerNorms and biases too, so that every tensor matters.
@@ -156,7 +156,7 @@ TEST(Reference, LossesMatchGpt2InNumpy) {
     for (std::size_t i = 0; i < noise.size(); ++i) parameters[s][i] += noise[i];
   }
   save_weights(folder / "w.safetensors", network, parameters);
-  nlohmann::json job = {{"heads", config.heads}, {"context", config.context}};
+  nlohmann::json job = {{"heads", option(config, "heads")}, {"context", option(config, "context")}};
   std::vector<double> losses;
   OptimizerConfig still;
   still.learning_rate = 0;

@@ -14,10 +14,10 @@ using namespace testing;
 
 ModelConfig gpt() {
   ModelConfig config;
-  config.layers = 2;
-  config.hidden = 8;
-  config.heads = 2;
-  config.context = 4;
+  config.options["layers"] = 2;
+  config.options["hidden"] = 8;
+  config.options["heads"] = 2;
+  config.options["context"] = 4;
   return config;
 }
 
@@ -69,7 +69,7 @@ TEST_F(Weights, RoundTripThroughOtherCuts) {
 TEST_F(Weights, OfATree) {
   ModelConfig config;
   config.kind = "mlp";
-  config.legs = 2;
+  config.options["branches"] = 2;
   const Network tree = build_network(config, 1, 5);
   const auto parameters = start_parameters(tree, 3);
   save_weights(folder_ / "tree", tree, parameters);
@@ -138,7 +138,7 @@ TEST_F(Weights, TensorsThatDoNotFitAreNamed) {
 
 TEST_F(Weights, RefusesAnotherConfigurationOfTheSameShapes) {
   ModelConfig config = gpt();
-  config.heads = 4;
+  config.options["heads"] = 4;
   expect_input_error([&] { load_weights(file_, build_network(config, 1, 2)); },
                      file_.string() + ": was saved with heads 2, the configuration has 4");
 }

@@ -40,24 +40,24 @@ using Floats = std::vector<float>;
 inline model::Network tiny_gpt(int stages, model::Precision precision = model::Precision::fp32) {
   model::ModelConfig config;
   config.kind = "gpt";
-  config.layers = std::max(4, stages - 2);
-  config.hidden = 16;
-  config.heads = 2;
-  config.context = 16;
+  config.options["layers"] = std::max(4, stages - 2);
+  config.options["hidden"] = 16;
+  config.options["heads"] = 2;
+  config.options["context"] = 16;
   config.precision = precision;
   return model::build_network(config, 1, stages);
 }
 
-/// `legs` of stages and their join.
-inline model::Network tiny_mlp(int stages, int legs = 1,
+/// `branches` of stages and their join.
+inline model::Network tiny_mlp(int stages, int branches = 1,
                                model::Precision precision = model::Precision::fp32) {
   model::ModelConfig config;
   config.kind = "mlp";
-  config.layers = std::max(3, stages);
-  config.hidden = 12;
-  config.inputs = 4;
-  config.outputs = 3;
-  config.legs = legs;
+  config.options["layers"] = std::max(3, stages);
+  config.options["hidden"] = 12;
+  config.options["inputs"] = 4;
+  config.options["outputs"] = 3;
+  config.options["branches"] = branches;
   config.precision = precision;
   return model::build_network(config, 2, stages);
 }
@@ -113,8 +113,8 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
 /// Random features and targets for a `dag_network`.
 class Noise : public model::Dataset {
  public:
-  void input(int step, int microbatch, int leg, std::span<float> out) const override {
-    fill(step, microbatch, leg, out);
+  void input(int step, int microbatch, int branch, std::span<float> out) const override {
+    fill(step, microbatch, branch, out);
   }
   void target(int step, int microbatch, std::span<float> out) const override {
     fill(step, microbatch, -1, out);
@@ -126,8 +126,8 @@ class Noise : public model::Dataset {
   [[nodiscard]] std::size_t units_per_microbatch() const override { return 1; }
 
  private:
-  static void fill(int step, int microbatch, int leg, std::span<float> out) {
-    std::mt19937 bits(static_cast<unsigned>(step * 1000 + microbatch * 10 + leg + 1));
+  static void fill(int step, int microbatch, int branch, std::span<float> out) {
+    std::mt19937 bits(static_cast<unsigned>(step * 1000 + microbatch * 10 + branch + 1));
     for (float& value : out) value = static_cast<float>(bits() % 2000) / 1000.0F - 1.0F;
   }
 };

@@ -100,7 +100,7 @@ def measure(options, study):
         "label": study.label,
         "schedule": report["config"]["schedule"],
         "emulated": report["emulated"],
-        "link_us": round(1e6 * emulate.get("comm", 0), 3),
+        "link_us": round(1e6 * float(emulate.get("comm", "0s").removesuffix("s")), 3),
         "versions": report["versions"],
         "machine": report["machine"],
         "rows": rows,

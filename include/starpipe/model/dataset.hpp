@@ -15,7 +15,7 @@ namespace starpipe::model {
 
 /// `data:` of the configuration.
 struct DataConfig {
-  std::string kind = "text";   ///< "text" (gpt) or "synthetic" (mlp)
+  std::string kind = "text";   ///< "text" or "synthetic": the one that the network reads
   std::filesystem::path path;  ///< text: the file, its bytes are the tokens
 };
 

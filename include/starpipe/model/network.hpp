@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/model/precision.hpp"
@@ -16,20 +18,17 @@
 
 namespace starpipe::model {
 
-/// `model:` of the configuration. Fields that a kind does not have keep their default and are refused
-/// when set (the command line knows which were set).
+/// `model:` of the configuration, and the precision.
 struct ModelConfig {
-  std::string kind = "gpt";                   ///< "gpt" or "mlp"
-  int layers = 4;                             ///< gpt: blocks; mlp: hidden layers (of each leg)
-  int hidden = 128;                           ///< columns of the hidden activations
-  int heads = 4;                              ///< gpt
-  int context = 128;                          ///< gpt: tokens of a sequence
-  int inputs = 16;                            ///< mlp: features of a sample (each leg gets its equal share)
-  int outputs = 4;                            ///< mlp: columns of the regression target
-  int legs = 1;                               ///< mlp: encoder legs, joined before the last layer
-  std::optional<std::filesystem::path> init;  ///< safetensors file to start from
-  Precision precision = Precision::fp32;      ///< `runtime.precision`: the stages are made for it
+  std::string kind = "gpt";  ///< one of network_kinds()
+  /// Values of the kind's own keys (`layers`, `hidden`, ...); a key that is not here has its default.
+  std::map<std::string, int, std::less<>> options;
+  std::optional<std::filesystem::path> init;  ///< safetensors file with the parameters to start from
+  Precision precision = Precision::fp32;      ///< `runtime.precision`: stages are built for it
 };
+
+/// The value of a key of the kind. Throws std::logic_error when the kind has no such key.
+int option(const ModelConfig& config, std::string_view key);
 
 /// A model cut into stages.
 struct Network {
@@ -40,34 +39,39 @@ struct Network {
   /// Bytes of what each stage exchanges and keeps, for `plan`.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   [[nodiscard]] std::size_t parameter_count() const;
-  /// Which of the sources `stage` is, ascending: the `leg` of Dataset::input. -1 when it is none.
+  /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. -1
+  /// when the stage reads another stage's output.
   [[nodiscard]] int source_index(int stage) const;
 };
 
 /// Builds the model for micro-batches of `microbatch_size` sequences (gpt) or samples (mlp) and cuts it
-/// into `stages` stages at unit boundaries. Units of gpt: embedding, blocks, head (last LayerNorm, output
+/// into `stages` stages between units. Units of gpt: embedding, each block, head (last LayerNorm, output
 /// projection, loss); of mlp: each hidden layer with its GELU, then the last layer with the loss.
 ///
-/// `cuts`: the first unit of each stage but the first, ascending; when empty, stages get contiguous units
-/// with the smallest largest share of FLOPs. With legs > 1 the graph is a tree: legs * n stages (leg by
-/// leg, n stages each) and the join as the last stage, so `stages` = legs * n + 1; `cuts` are then those
-/// of one leg, n - 1 of them, and all legs are cut alike.
+/// `cuts`: the first unit of each stage but the first, ascending. Without cuts, stages get contiguous units
+/// such that the largest share of FLOPs is the smallest possible. A network with several branches becomes a
+/// tree: n stages for each branch, one branch after the other, then the join as last stage, so `stages` is
+/// branches * n + 1. `cuts` are then the n - 1 cuts of one branch, and all branches are cut alike.
 /// Throws InputError naming the key (`model.heads`, `schedule.cuts`, ...) for values that cannot work.
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts = {});
 
-/// The units that `cuts` counts, in order. With legs > 1 those of one leg.
+/// The network with each unit as a stage. Throws InputError as `build_network` does.
+Network build_units(const ModelConfig& config, int microbatch_size);
+
+/// Names of the units that `cuts` counts: those of the chain, or of the first branch, in order.
 /// Throws InputError as `build_network` does.
 std::vector<std::string> unit_names(const ModelConfig& config);
 
-/// Kinds that `build_network` knows.
+/// The values that `model.kind` may have, ascending.
 std::vector<std::string> network_kinds();
 
-/// Start values of a stage's parameters, in the order of `Stage::parameters()`. They depend on `seed` and
-/// each parameter's name alone.
+/// Start values of a stage's parameters, in the order of `Stage::parameters()`. They depend only on `seed`
+/// and each parameter's name.
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
 
-/// What the passes of a stage read as its parameters: the parameters in its precision, weights_size() words.
+/// The weights that the passes of a stage read: its parameters rounded to its precision, weights_size()
+/// words.
 std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters);
 
 }  // namespace starpipe::model

@@ -18,6 +18,7 @@
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"
+#include "starpipe/runtime/setup/config_keys.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
 
@@ -60,6 +61,7 @@ ordered_json facts() {
           {"sanitizer", sanitizer()},
           {"schedules", schedules},
           {"models", model::network_kinds()},
+          {"configuration", runtime::keys_json(runtime::config_keys())},
           {"libraries",
            {{"CLI11", CLI11_VERSION},
             {"yaml-cpp", yaml_cpp_version()},
@@ -81,7 +83,7 @@ struct InfoOptions {
 /// Prints the device of each worker of the configured schedule.
 int map(const InfoOptions& options) {
   runtime::Config config = options.config.load();
-  if (config.schedule.partition) runtime::choose_partition(config);
+  runtime::choose_partition(config);
   const std::string text = runtime::describe_mapping(config, options.mapping, options.json);
   print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
   return 0;

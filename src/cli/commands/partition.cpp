@@ -273,7 +273,7 @@ std::string to_text(const PartitionOptions& options, const plan::Partition& foun
 
 /// Reads the units, and sets the kind of device of each worker.
 void follow_devices(PartitionOptions& options) {
-  plan::Profile profile = read_layers(options.file);
+  plan::Profile profile = read_profile(options.file);
   std::vector<std::string> devices = options.devices;
   const int workers = options.request.workers;
   if (devices.size() > 1 && std::cmp_not_equal(devices.size(), workers)) {

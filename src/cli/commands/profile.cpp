@@ -37,18 +37,18 @@ void check_output(const ProfileOptions& options) {
   }
 }
 
-std::string summary(const runtime::MeasuredLayers& measured) {
-  std::vector<TableRow> rows = {{"layer", "device", "F", "B", "W", "weights", "activation", "stash", "name"}};
+std::string summary(const runtime::MeasuredUnits& measured) {
+  std::vector<TableRow> rows = {{"unit", "device", "F", "B", "W", "weights", "activation", "stash", "name"}};
   const auto time = [](double median, double spread) {
     return fmt::format("{:.3f} ms +- {:.3f}", median * 1e3, spread * 1e3);
   };
-  const auto& [devices, layers] = measured.profile;
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const auto& [name, first, sizes, others] = layers[l];
+  const auto& [devices, units] = measured.profile;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const auto& [name, first, sizes, others] = units[u];
     for (std::size_t kind = 0; kind < devices.size(); ++kind) {
-      const plan::Durations& median = layers[l].on(static_cast<int>(kind));
-      const plan::Durations& spread = measured.spread[kind][l];
-      rows.push_back({std::to_string(l), devices[kind], time(median.F, spread.F), time(median.B, spread.B),
+      const plan::Durations& median = units[u].on(static_cast<int>(kind));
+      const plan::Durations& spread = measured.spread[kind][u];
+      rows.push_back({std::to_string(u), devices[kind], time(median.F, spread.F), time(median.B, spread.B),
                       time(median.W, spread.W), bytes_text(sizes.weights), bytes_text(sizes.activation),
                       bytes_text(sizes.stash), name});
     }
@@ -63,16 +63,16 @@ int profile(const ProfileOptions& options) {
       std::filesystem::weakly_canonical(*options.file) == std::filesystem::weakly_canonical(config.source)) {
     throw InputError(fmt::format("-o: {} is the configuration", *options.file));
   }
-  const runtime::MeasuredLayers layers = runtime::measure_layers(config, options.repetitions);
+  const runtime::MeasuredUnits measured = runtime::measure_units(config, options.repetitions);
   const bool json =
       options.json || (options.file && std::filesystem::path(*options.file).extension() == ".json");
-  const std::string text = json ? plan::json_text(layers_json(layers)) : layers_yaml(layers);
+  const std::string text = json ? plan::json_text(profile_json(measured)) : profile_yaml(measured);
   if (!options.file) {
     print(text);
     return 0;
   }
   write_file("-o", *options.file, text);
-  print(summary(layers));
+  print(summary(measured));
   return 0;
 }
 

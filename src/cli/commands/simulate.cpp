@@ -34,15 +34,15 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-std::string summary(const runtime::Config& config, const runtime::Experiment& experiment,
-                    const plan::Costs& costs, const plan::Timeline& timeline,
-                    const std::vector<runtime::WorkerMemory>& memory) {
+std::string summary(const std::optional<runtime::PartitionChoice>& partition,
+                    const runtime::Experiment& experiment, const plan::Costs& costs,
+                    const plan::Timeline& timeline, const std::vector<runtime::WorkerMemory>& memory) {
   const plan::Schedule& schedule = experiment.schedule;
   std::string text =
       fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}\n", schedule.name(),
                   schedule.workers(), schedule.stages(), schedule.microbatches(),
                   plan::to_string(experiment.discipline), schedule.recompute() ? ", with recomputation" : "",
-                  experiment.network.parameter_count(), runtime::describe_partition(config));
+                  experiment.network.parameter_count(), runtime::describe_partition(partition));
 
   std::vector<TableRow> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
@@ -98,11 +98,12 @@ nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory)
 }
 
 /// The measured times if the cuts were chosen by them, else times in proportion to FLOPs.
-plan::Costs default_costs(const runtime::Config& config, const runtime::Experiment& experiment) {
+plan::Costs default_costs(const std::optional<runtime::PartitionChoice>& partition,
+                          const runtime::Experiment& experiment) {
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
-  if (config.schedule.chosen && experiment.network.graph.is_chain()) {
+  if (partition && experiment.network.graph.is_chain()) {
     costs.durations =
-        plan::stage_costs(config.schedule.profile.units, config.schedule.cuts, runtime::stage_kinds(config))
+        plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
             .durations;
   }
   return costs;
@@ -113,9 +114,9 @@ int simulate(const SimulateOptions& options) {
   if (options.timeline) require_writable("--timeline", *options.timeline);
   if (options.trace) require_writable("--trace", *options.trace);
   runtime::Config config = options.config.load();
-  if (config.schedule.partition) runtime::choose_partition(config);
+  const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  plan::Costs costs = default_costs(config, experiment);
+  plan::Costs costs = default_costs(partition, experiment);
   options.costs.apply(costs, experiment.schedule.stages());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
@@ -127,7 +128,7 @@ int simulate(const SimulateOptions& options) {
   }
   if (options.trace) write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
   options.result.show(experiment.schedule, costs, timeline,
-                      [&] { return summary(config, experiment, costs, timeline, memory); },
+                      [&] { return summary(partition, experiment, costs, timeline, memory); },
                       {{"memory", to_json(memory)}});
   return 0;
 }

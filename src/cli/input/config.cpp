@@ -2,7 +2,7 @@
 #include "cli/input/config.hpp"
 
 #include <algorithm>
-#include <array>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -10,150 +10,117 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/model/network_registry.hpp"
+#include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {
 
+using nlohmann::json;
 using runtime::Config;
-using Value = const YamlValue&;
+using runtime::ConfigKey;
+using runtime::ValueType;
 
-/// A key of the configuration: where its value goes, and which other key must have which value for it to
-/// mean anything.
-struct Key {
-  std::string_view name;
-  void (*read)(Value value, Config& config);
-  std::string_view needs = {};
-  std::string_view needed = {};
-};
-
-void read_precision(Value value, Config& config) {
-  using model::Precision;
-  const std::string word = value.one_of({"fp32", "tf32", "bf16"});
-  for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
-    if (word == model::to_string(precision)) config.model.precision = precision;
+/// A value of a key's type, one of a list's.
+json read_one(const YamlValue& value, const ValueType& type) {
+  using Kind = ValueType::Kind;
+  switch (type.kind) {
+    case Kind::whole:
+      return value.whole<std::uint64_t>(type.least, type.most);
+    case Kind::positive:
+      return value.positive();
+    case Kind::not_negative:
+      return value.not_negative();
+    case Kind::fraction:
+      return value.fraction();
+    case Kind::boolean:
+      return value.boolean();
+    case Kind::bytes:
+      return value.bytes();
+    case Kind::time:
+      return value.time();
+    case Kind::word:
+      break;
   }
+  return type.words.empty() ? value.word() : value.one_of(type.words);
 }
 
-void read_discipline(Value value, Config& config) {
-  config.schedule.discipline = plan::parse_discipline(value.one_of({"greedy", "bounded", "ordered"}));
+/// What a value that may be a list is expected to be.
+std::string expected_list(const ValueType& type) {
+  if (type.kind == ValueType::Kind::whole) return "a list of integers such as [0, 1]";
+  if (type.kind == ValueType::Kind::time) return "a time such as 2ms, or one a stage";
+  if (type.words.empty()) return "a word, or a list of words";
+  return fmt::format("one of {}, or a list of them", fmt::join(type.words, ", "));
 }
 
-// Two limits of memory: stashes that the bounded discipline counts, and bytes that must do for a worker. A
-// value that is meant for the other one is likely enough to be told so.
-void read_stash_limit(Value value, Config& config) {
+/// A value in the form that ConfigKey::set takes.
+json read(const YamlValue& value, const ValueType& type) {
+  if (type.count == ValueType::Count::one) return read_one(value, type);
+  if (!value.node().IsSequence()) {
+    if (type.count == ValueType::Count::list) value.expected(expected_list(type));
+    return json::array({read_one(value, type)});
+  }
+  const bool may_be_empty = type.count == ValueType::Count::list || type.words.empty();
+  if (value.node().size() == 0 && (!may_be_empty || type.kind == ValueType::Kind::time)) {
+    value.expected(expected_list(type));
+  }
+  json list = json::array();
+  for (const YAML::Node& item : value.node()) list.push_back(read_one(YamlValue(item, value.label()), type));
+  return list;
+}
+
+// There are two limits of memory: `schedule.memory_limit` counts stashes, `runtime.memory_limit` bytes. A
+// value that looks like the other limit's is told so.
+void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
   const YAML::Node& node = value.node();
-  if (node.IsScalar() && node.Scalar().find_first_of("bB") != std::string::npos) {
+  if (key.name == "schedule.memory_limit" && node.IsScalar() &&
+      node.Scalar().find_first_of("bB") != std::string::npos) {
     value.expected("a number of stashes (runtime.memory_limit is in bytes)");
   }
-  config.schedule.memory_limit = value.whole<int>(1);
-}
-
-void read_byte_limit(Value value, Config& config) {
-  constexpr std::uint64_t least = 1024;
-  config.runtime.memory_limit = value.bytes();
-  if (*config.runtime.memory_limit >= least) return;
+  if (key.type.kind != ValueType::Kind::bytes || value.bytes() >= key.type.least) return;
   value.fail(fmt::format("must be at least 1KiB, got {} bytes (schedule.memory_limit counts stashes)",
-                         *config.runtime.memory_limit));
+                         value.bytes()));
 }
 
-runtime::EmulationConfig& emulation(Config& config) {
-  auto& emulate = config.runtime.emulate;
-  return emulate ? *emulate : emulate.emplace();
+/// The section that holds a key or section: "" for "model", "training" for "training.optimizer".
+std::string section_of(std::string_view name) {
+  const auto dot = name.rfind('.');
+  return std::string(name.substr(0, dot == std::string_view::npos ? 0 : dot));
 }
 
-// In the order of the documentation, which is also that of Config::text.
-constexpr std::array keys = {
-    Key{"model.kind", [](Value v, Config& c) { c.model.kind = v.one_of(model::network_kinds()); }},
-    Key{"model.layers", [](Value v, Config& c) { c.model.layers = v.whole<int>(1); }},
-    Key{"model.hidden", [](Value v, Config& c) { c.model.hidden = v.whole<int>(1); }},
-    Key{"model.heads", [](Value v, Config& c) { c.model.heads = v.whole<int>(1); }, "model.kind", "gpt"},
-    Key{"model.context", [](Value v, Config& c) { c.model.context = v.whole<int>(1); }, "model.kind", "gpt"},
-    Key{"model.inputs", [](Value v, Config& c) { c.model.inputs = v.whole<int>(1); }, "model.kind", "mlp"},
-    Key{"model.outputs", [](Value v, Config& c) { c.model.outputs = v.whole<int>(1); }, "model.kind", "mlp"},
-    Key{"model.legs", [](Value v, Config& c) { c.model.legs = v.whole<int>(1); }, "model.kind", "mlp"},
-    Key{"model.init", [](Value v, Config& c) { c.model.init = v.word(); }},
+/// All keys of a configuration, and the sections that hold them.
+struct Schema {
+  std::vector<ConfigKey> keys = runtime::config_keys();
+  std::vector<std::string> sections;
 
-    Key{"data.kind",
-        [](Value v, Config& c) {
-          c.data.kind = v.one_of({"text", "synthetic"});
-        }},
-    Key{"data.path", [](Value v, Config& c) { c.data.path = v.word(); }, "data.kind", "text"},
+  Schema() {
+    for (const ConfigKey& key : keys) add_section(section_of(key.name));
+  }
 
-    Key{"training.microbatches", [](Value v, Config& c) { c.training.microbatches = v.whole<int>(1); }},
-    Key{"training.microbatch_size", [](Value v, Config& c) { c.training.microbatch_size = v.whole<int>(1); }},
-    Key{"training.steps", [](Value v, Config& c) { c.training.steps = v.whole<int>(1); }},
-    Key{"training.seed", [](Value v, Config& c) { c.training.seed = v.whole<std::uint64_t>(0); }},
-    Key{"training.optimizer.kind",
-        [](Value v, Config& c) {
-          c.training.optimizer.kind = v.one_of({"adamw", "sgd"});
-        }},
-    Key{"training.optimizer.learning_rate",
-        [](Value v, Config& c) { c.training.optimizer.learning_rate = v.positive(); }},
-    Key{"training.optimizer.weight_decay",
-        [](Value v, Config& c) { c.training.optimizer.weight_decay = v.not_negative(); }},
-    Key{"training.optimizer.momentum",
-        [](Value v, Config& c) { c.training.optimizer.momentum = v.not_negative(); },
-        "training.optimizer.kind", "sgd"},
-    Key{"training.optimizer.beta1", [](Value v, Config& c) { c.training.optimizer.beta1 = v.fraction(); },
-        "training.optimizer.kind", "adamw"},
-    Key{"training.optimizer.beta2", [](Value v, Config& c) { c.training.optimizer.beta2 = v.fraction(); },
-        "training.optimizer.kind", "adamw"},
-    Key{"training.optimizer.epsilon",
-        [](Value v, Config& c) { c.training.optimizer.epsilon = v.not_negative(); },
-        "training.optimizer.kind", "adamw"},
+  /// By the key's name or its former one; null when there is no such key.
+  [[nodiscard]] const ConfigKey* find(std::string_view name) const {
+    const auto found = std::ranges::find_if(keys, [name](const ConfigKey& key) {
+      return key.name == name || (!key.former_name.empty() && key.former_name == name);
+    });
+    return found == keys.end() ? nullptr : &*found;
+  }
+  [[nodiscard]] bool is_section(const std::string& name) const {
+    return std::ranges::find(sections, name) != sections.end();
+  }
 
-    Key{"schedule.plugin", [](Value v, Config& c) { c.schedule.plugins = v.words(); }},
-    Key{"schedule.name", [](Value v, Config& c) { c.schedule.name = v.word(); }},
-    Key{"schedule.file", [](Value v, Config& c) { c.schedule.file = v.word(); }},
-    Key{"schedule.workers", [](Value v, Config& c) { c.schedule.workers = v.whole<int>(1); }},
-    Key{"schedule.stages", [](Value v, Config& c) { c.schedule.stages = v.whole<int>(1); }},
-    Key{"schedule.groups", [](Value v, Config& c) { c.schedule.groups = v.whole<int>(1); }},
-    Key{"schedule.placement", [](Value v, Config& c) { c.schedule.placement = v.wholes(0); }},
-    Key{"schedule.cuts", [](Value v, Config& c) { c.schedule.cuts = v.wholes(1); }},
-    Key{"schedule.partition",
-        [](Value v, Config& c) { c.schedule.partition = v.one_of({"auto"}) == "auto"; }},
-    Key{"schedule.profile", [](Value v, Config& c) { c.schedule.profile_file = v.word(); }},
-    Key{"schedule.discipline", read_discipline},
-    Key{"schedule.memory_limit", read_stash_limit},
-    Key{"schedule.dynamic", [](Value v, Config& c) { c.schedule.dynamic = v.boolean(); }},
-    Key{"schedule.recompute", [](Value v, Config& c) { c.schedule.recompute = v.boolean(); }},
-
-    Key{"runtime.policy", [](Value v, Config& c) { c.runtime.policy = v.word(); }},
-    Key{"runtime.device", [](Value v, Config& c) { c.runtime.device = v.some_of({"cpu", "cuda"}); }},
-    Key{"runtime.precision", read_precision},
-    Key{"runtime.workers_per_core", [](Value v, Config& c) { c.runtime.workers_per_core = v.whole<int>(1); }},
-    Key{"runtime.window", [](Value v, Config& c) { c.runtime.window = v.whole<int>(1); }},
-    Key{"runtime.timeout", [](Value v, Config& c) { c.runtime.timeout = v.positive(); }},
-    Key{"runtime.mapping",
-        [](Value v, Config& c) {
-          const bool linear = v.one_of({"linear", "auto"}) == "linear";
-          c.runtime.mapping = linear ? runtime::MappingKind::linear : runtime::MappingKind::automatic;
-        }},
-    Key{"runtime.memory_limit", read_byte_limit},
-    Key{"runtime.emulate.F", [](Value v, Config& c) { emulation(c).F = v.times(); }},
-    Key{"runtime.emulate.B", [](Value v, Config& c) { emulation(c).B = v.times(); }},
-    Key{"runtime.emulate.W", [](Value v, Config& c) { emulation(c).W = v.times(); }},
-    Key{"runtime.emulate.comm", [](Value v, Config& c) { emulation(c).comm = v.time(); }},
-    Key{"runtime.emulate.prefetch", [](Value v, Config& c) { emulation(c).prefetch = v.boolean(); }},
+ private:
+  void add_section(const std::string& name) {
+    if (name.empty() || is_section(name)) return;
+    add_section(section_of(name));
+    sections.push_back(name);
+  }
 };
-
-constexpr std::array<std::string_view, 7> sections = {
-    "model", "data", "training", "training.optimizer", "schedule", "runtime", "runtime.emulate"};
-
-/// What a schedule from a file has no use for.
-constexpr std::array<std::string_view, 5> of_named_schedules = {
-    "schedule.name", "schedule.groups", "schedule.placement", "schedule.partition", "schedule.profile"};
-
-/// What decides whether other keys apply.
-std::string value_of(const Config& config, std::string_view key) {
-  if (key == "model.kind") return config.model.kind;
-  if (key == "data.kind") return config.data.kind;
-  return config.training.optimizer.kind;
-}
 
 std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -172,9 +139,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 /// " (did you mean 'model.heads'?)" when some key is close: misspelt, or in another section.
-std::string suggestion(std::string_view unknown) {
-  std::vector<std::string_view> known(sections.begin(), sections.end());
-  for (const Key& key : keys) known.push_back(key.name);
+std::string suggestion(const Schema& schema, std::string_view unknown) {
+  std::vector<std::string_view> known(schema.sections.begin(), schema.sections.end());
+  for (const ConfigKey& key : schema.keys) known.push_back(key.name);
   const std::string_view leaf = last_part(unknown);
   std::string_view best;
   std::size_t least = std::max<std::size_t>(2, leaf.size() / 3) + 1;
@@ -188,13 +155,16 @@ std::string suggestion(std::string_view unknown) {
   return best.empty() ? "" : fmt::format(" (did you mean '{}'?)", best);
 }
 
-/// All keys that were given, by dotted name.
+/// The keys that a user gave and their values, by name.
 class Given {
  public:
-  /// What stands in `file`.
-  void add_file(const YAML::Node& root, const std::string& file) { add(root, "", &file, {}); }
+  /// `source`: the name of the configuration's file.
+  Given(const Schema& schema, std::string source) : schema_(schema), source_(std::move(source)) {}
 
-  /// One argument of --set.
+  /// Adds the keys of the file.
+  void add_file(const YAML::Node& root) { add(root, "", &source_, {}); }
+
+  /// Adds the key of an argument of --set.
   void add_override(const std::string& argument) {
     const auto equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
@@ -215,37 +185,14 @@ class Given {
     const auto found = values_.find(name);
     return found == values_.end() ? nullptr : &found->second;
   }
-
-  /// As YAML again.
-  [[nodiscard]] std::string text() const {
-    YAML::Node root(YAML::NodeType::Map);
-    for (const Key& key : keys) {
-      const YamlValue* value = find(key.name);
-      if (value == nullptr) continue;
-      YAML::Node at = root;
-      std::string_view rest = key.name;
-      for (auto dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
-        at.reset(at[std::string(rest.substr(0, dot))]);
-        rest.remove_prefix(dot + 1);
-      }
-      at[std::string(rest)] = plain(value->node());
-    }
-    YAML::Emitter emitter;
-    emitter << root;
-    return std::string(emitter.c_str()) + "\n";
+  [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
+  /// Throws InputError when the key is missing.
+  void require(std::string_view name) const {
+    if (!has(name)) throw InputError(fmt::format("{}: missing key '{}'", source_, name));
   }
 
  private:
-  // A copy without anchors, tags and the writer's quotes, which mean nothing here.
-  static YAML::Node plain(const YAML::Node& node) {
-    if (node.IsScalar()) return YAML::Node(node.Scalar());
-    YAML::Node copy(YAML::NodeType::Sequence);
-    copy.SetStyle(YAML::EmitterStyle::Flow);
-    for (const YAML::Node& item : node) copy.push_back(plain(item));
-    return copy;
-  }
-
-  /// The keys of a map. `file` is null for an override, all of which has one `label`.
+  /// Adds the keys of a map. `file` is null for an override, whose keys all have one `label`.
   void add(const YAML::Node& map, const std::string& prefix, const std::string* file,
            const std::string& label) {
     for (const auto& pair : map) {
@@ -262,22 +209,23 @@ class Given {
   void add_one(const std::string& name, const YAML::Node& node, const std::string* file,
                const std::string& place, const std::string& label) {
     const bool override = file == nullptr;
-    if (std::ranges::find(sections, name) != sections.end()) {
+    if (schema_.is_section(name)) {
       if (node.IsNull()) return;
       if (!node.IsMap()) YamlValue(node, label).expected("a map");
       if (!override && !seen_sections_.emplace(name, true).second) fail_twice(place, name);
       add(node, name + ".", file, place);
       return;
     }
-    if (std::ranges::find(keys, name, &Key::name) == keys.end()) {
-      throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(name)));
+    const ConfigKey* const key = schema_.find(name);
+    if (key == nullptr) {
+      throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(schema_, name)));
     }
-    if (override) values_.erase(name);
-    if (override) replace_schedule(name);
-    if (!values_.try_emplace(name, node, label).second) fail_twice(place, name);
+    if (override) values_.erase(key->name);
+    if (override) replace_schedule(key->name);
+    if (!values_.try_emplace(key->name, node, label).second) fail_twice(place, name);
   }
 
-  /// An override that names another schedule: what the file says of its own one no longer means anything.
+  /// When an override names another schedule, the file's keys for its own schedule are dropped.
   void replace_schedule(const std::string& key) {
     overridden_.insert(key);
     const auto erase = [this](std::string_view name) {
@@ -286,7 +234,9 @@ class Given {
     };
     if (key == "schedule.name") erase("schedule.file");
     if (key != "schedule.file") return;
-    for (const std::string_view name : of_named_schedules) erase(name);
+    for (const ConfigKey& other : schema_.keys) {
+      if (other.not_with == key) erase(other.name);
+    }
     for (const char* name : {"schedule.workers", "schedule.stages"}) erase(name);
   }
 
@@ -294,18 +244,75 @@ class Given {
     throw InputError(fmt::format("{}: key '{}' is given twice", place, name));
   }
 
+  const Schema& schema_;
+  std::string source_;
   std::map<std::string, YamlValue, std::less<>> values_;
   std::map<std::string, bool> seen_sections_;
   std::set<std::string> overridden_;
 };
 
-/// What was not given besides `schedule.file` is the file's.
-void leave_to_file(const Given& given, Config& config) {
-  for (const std::string_view key : of_named_schedules) {
-    if (const YamlValue* value = given.find(key)) value->fail("does not apply with schedule.file");
+/// Refuses keys that do not apply with `schedule.file`, and leaves to the file what was not given.
+void leave_to_file(const Schema& schema, const Given& given, Config& config) {
+  for (const ConfigKey& key : schema.keys) {
+    if (key.not_with != "schedule.file") continue;
+    if (const YamlValue* value = given.find(key.name)) value->fail("does not apply with schedule.file");
   }
-  if (given.find("schedule.workers") == nullptr) config.schedule.workers.reset();
-  if (given.find("training.microbatches") == nullptr) config.training.microbatches.reset();
+  if (!given.has("schedule.workers")) config.schedule.workers.reset();
+  if (!given.has("training.microbatches")) config.training.microbatches.reset();
+}
+
+/// Sets defaults that follow from other keys.
+void set_defaults(const Given& given, Config& config) {
+  if (!given.has("data.kind")) config.data.kind = model::find_network(config.model.kind).data;
+  // The default of OptimizerConfig is AdamW's; this one is that of PyTorch's SGD.
+  if (config.training.optimizer.kind == "sgd" && !given.has("training.optimizer.weight_decay")) {
+    config.training.optimizer.weight_decay = 0;
+  }
+}
+
+/// Refuses keys that another key's value makes useless.
+void require_applicable(const Schema& schema, const Given& given, const Config& config) {
+  for (const ConfigKey& key : schema.keys) {
+    const YamlValue* const value = given.find(key.name);
+    if (value == nullptr || key.needs.empty()) continue;
+    const auto chosen = schema.find(key.needs)->get(config).get<std::string>();
+    if (std::ranges::find(key.needed, chosen) != key.needed.end()) continue;
+    value->fail(fmt::format("does not apply to {} {}", key.needs, chosen));
+  }
+}
+
+/// Refuses a configuration that lacks keys, or whose keys do not fit together.
+void require_consistent(const Schema& schema, const Given& given, Config& config) {
+  if (config.model.precision == model::Precision::tf32 &&
+      std::ranges::count(config.runtime.device, "cpu") > 0) {
+    given.find("runtime.precision")->fail("tf32 needs runtime.device: cuda, a CPU has no such unit");
+  }
+  if (config.data.kind == "text") given.require("data.path");
+  given.require("training.steps");
+  if (given.has("schedule.file")) {
+    leave_to_file(schema, given, config);
+  } else {
+    given.require("schedule.name");
+    given.require("schedule.workers");
+  }
+  if (const YamlValue* device = given.find("runtime.device");
+      device != nullptr && device->node().IsSequence() && config.schedule.workers &&
+      std::ssize(config.runtime.device) != *config.schedule.workers) {
+    device->fail(fmt::format("{} devices for schedule.workers {}", config.runtime.device.size(),
+                             *config.schedule.workers));
+  }
+  if (config.runtime.emulate) {
+    for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"})
+      given.require(pass);
+  }
+  if (config.schedule.partition) {
+    for (const char* other : {"schedule.cuts", "runtime.emulate.F"}) {
+      if (given.has(other)) given.find(other)->fail("does not apply to schedule.partition auto");
+    }
+    if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
+  } else if (given.has("schedule.profile")) {
+    given.find("schedule.profile")->fail("applies to schedule.partition auto only");
+  }
 }
 
 }  // namespace
@@ -318,61 +325,23 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     throw InputError(fmt::format("{}: expected a map with model, data, training and schedule, got {}", source,
                                  described(root)));
   }
-  Given given;
-  given.add_file(root, source);
+  const Schema schema;
+  Given given(schema, source);
+  given.add_file(root);
   for (const std::string& argument : overrides) given.add_override(argument);
 
   Config config;
   config.source = source;
-  for (const Key& key : keys) {
-    if (const YamlValue* value = given.find(key.name)) key.read(*value, config);
+  for (const ConfigKey& key : schema.keys) {
+    const YamlValue* const value = given.find(key.name);
+    if (value == nullptr) continue;
+    refuse_other_limit(key, *value);
+    key.set(config, read(*value, key.type));
   }
-  const auto has = [&](std::string_view key) { return given.find(key) != nullptr; };
-  const auto require = [&](std::string_view key) {
-    if (!has(key)) throw InputError(fmt::format("{}: missing key '{}'", source, key));
-  };
-  require("model.kind");
-  if (!has("data.kind")) config.data.kind = config.model.kind == "gpt" ? "text" : "synthetic";
-  // PyTorch's default; the other one is AdamW's.
-  if (config.training.optimizer.kind == "sgd" && !has("training.optimizer.weight_decay")) {
-    config.training.optimizer.weight_decay = 0;
-  }
-  for (const Key& key : keys) {
-    const YamlValue* value = given.find(key.name);
-    if (value == nullptr || key.needs.empty()) continue;
-    const std::string chosen = value_of(config, key.needs);
-    if (chosen != key.needed) value->fail(fmt::format("does not apply to {} {}", key.needs, chosen));
-  }
-  if (config.model.precision == model::Precision::tf32 &&
-      std::ranges::count(config.runtime.device, "cpu") > 0) {
-    given.find("runtime.precision")->fail("tf32 needs runtime.device: cuda, a CPU has no such unit");
-  }
-  if (config.data.kind == "text") require("data.path");
-  require("training.steps");
-  if (has("schedule.file")) {
-    leave_to_file(given, config);
-  } else {
-    require("schedule.name");
-    require("schedule.workers");
-  }
-  if (const YamlValue* device = given.find("runtime.device");
-      device != nullptr && device->node().IsSequence() && config.schedule.workers &&
-      std::ssize(config.runtime.device) != *config.schedule.workers) {
-    device->fail(fmt::format("{} devices for schedule.workers {}", config.runtime.device.size(),
-                             *config.schedule.workers));
-  }
-  if (config.runtime.emulate) {
-    for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"}) require(pass);
-  }
-  if (config.schedule.partition) {
-    for (const char* other : {"schedule.cuts", "runtime.emulate.F"}) {
-      if (has(other)) given.find(other)->fail("does not apply to schedule.partition auto");
-    }
-    if (has("schedule.profile")) config.schedule.profile = read_layers(config.schedule.profile_file);
-  } else if (has("schedule.profile")) {
-    given.find("schedule.profile")->fail("applies to schedule.partition auto only");
-  }
-  config.text = given.text();
+  given.require("model.kind");
+  set_defaults(given, config);
+  require_applicable(schema, given, config);
+  require_consistent(schema, given, config);
   return config;
 }
 

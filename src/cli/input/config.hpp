@@ -12,7 +12,7 @@ namespace starpipe::cli {
 /// Reads a configuration file and then the overrides, each "a.b=VALUE" with a YAML value, as given to
 /// --set. Strict: throws InputError, naming file and line or the override, for a key that is unknown,
 /// given twice, missing or of no use with the others, and for a value of the wrong type or out of range.
-/// What needs the model or the schedule to be built is left to runtime::make_experiment.
+/// runtime::make_experiment refuses what only shows when model and schedule are built.
 runtime::Config load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 
 }  // namespace starpipe::cli

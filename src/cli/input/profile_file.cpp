@@ -13,15 +13,16 @@
 
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {
 namespace {
 
-constexpr int most_layers = 4096;
+constexpr int most_units = 4096;
 
-struct Layer {
+struct Unit {
   plan::UnitCosts costs;
   int count = 1;
   std::vector<std::string> devices = {};
@@ -29,43 +30,43 @@ struct Layer {
 
 using Value = const YamlValue&;
 
-void read_spread(Value value, Layer& /*layer*/) {
+void read_spread(Value value, Unit& /*unit*/) {
   if (!value.node().IsMap()) value.expected("a map of F, B and W");
 }
 
-// Times on one kind of device; known ones come in this order.
+// Reads the times on one kind of device, an index of known_devices.
 template <std::size_t kind>
-void read_device(Value value, Layer& layer);
+void read_device(Value value, Unit& unit);
 
 struct Key {
   std::string_view name;
-  void (*read)(Value value, Layer& layer);
+  void (*read)(Value value, Unit& unit);
 };
 template <std::size_t pass>
-constexpr Key time_key = {plan::pass_times[pass].name, [](Value v, Layer& l) {
-                            l.costs.time.*plan::pass_times[pass].time = v.not_negative();
+constexpr Key time_key = {plan::pass_times[pass].name, [](Value v, Unit& u) {
+                            u.costs.time.*plan::pass_times[pass].time = v.not_negative();
                           }};
 constexpr std::array<std::string_view, 2> known_devices = {"cpu", "cuda"};
 constexpr std::array keys = {
     Key{"cpu", read_device<0>},
     Key{"cuda", read_device<1>},
-    Key{"name", [](Value v, Layer& l) { l.costs.name = v.word(); }},
-    Key{"count", [](Value v, Layer& l) { l.count = v.whole<int>(1, most_layers); }},
+    Key{"name", [](Value v, Unit& u) { u.costs.name = v.word(); }},
+    Key{"count", [](Value v, Unit& u) { u.count = v.whole<int>(1, most_units); }},
     time_key<0>,
     time_key<1>,
     time_key<2>,
-    Key{"weights", [](Value v, Layer& l) { l.costs.sizes.weights = v.bytes(); }},
-    Key{"master", [](Value v, Layer& l) { l.costs.sizes.master = v.bytes(); }},
-    Key{"activation", [](Value v, Layer& l) { l.costs.sizes.activation = v.bytes(); }},
-    Key{"gradient", [](Value v, Layer& l) { l.costs.sizes.gradient = v.bytes(); }},
-    Key{"stash", [](Value v, Layer& l) { l.costs.sizes.stash = v.bytes(); }},
-    Key{"gradient_stash", [](Value v, Layer& l) { l.costs.sizes.gradient_stash = v.bytes(); }},
+    Key{"weights", [](Value v, Unit& u) { u.costs.sizes.weights = v.bytes(); }},
+    Key{"master", [](Value v, Unit& u) { u.costs.sizes.master = v.bytes(); }},
+    Key{"activation", [](Value v, Unit& u) { u.costs.sizes.activation = v.bytes(); }},
+    Key{"gradient", [](Value v, Unit& u) { u.costs.sizes.gradient = v.bytes(); }},
+    Key{"stash", [](Value v, Unit& u) { u.costs.sizes.stash = v.bytes(); }},
+    Key{"gradient_stash", [](Value v, Unit& u) { u.costs.sizes.gradient_stash = v.bytes(); }},
     Key{"spread", read_spread},
 };
 
-/// Reads those of `keys` that a map has. Returns which.
+/// Reads the keys of a map, which must be known ones. Returns their names.
 std::set<std::string> read_keys(const YAML::Node& map, const std::string& place,
-                                std::span<const Key> known_keys, Layer& layer) {
+                                std::span<const Key> known_keys, Unit& unit) {
   if (!map.IsMap()) YamlValue(map, place).expected("a map with F, B and W");
   std::set<std::string> seen;
   for (const auto& pair : map) {
@@ -78,7 +79,7 @@ std::set<std::string> read_keys(const YAML::Node& map, const std::string& place,
                                    fmt::join(known, ", ")));
     }
     if (!seen.insert(name).second) throw InputError(fmt::format("{}: {} is given twice", place, name));
-    key->read(YamlValue(pair.second, fmt::format("{}.{}", place, name)), layer);
+    key->read(YamlValue(pair.second, fmt::format("{}.{}", place, name)), unit);
   }
   return seen;
 }
@@ -88,42 +89,42 @@ bool is_time(std::string_view name) {
 }
 
 template <std::size_t kind>
-void read_device(Value value, Layer& layer) {
+void read_device(Value value, Unit& unit) {
   static constexpr std::array of_device = {time_key<0>, time_key<1>, time_key<2>, Key{"spread", read_spread}};
-  Layer times;
+  Unit times;
   const auto seen = read_keys(value.node(), value.label(), of_device, times);
   if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
-  layer.devices.emplace_back(known_devices[kind]);
-  layer.costs.others.push_back(times.costs.time);
+  unit.devices.emplace_back(known_devices[kind]);
+  unit.costs.others.push_back(times.costs.time);
 }
 
-Layer read_layer(const YAML::Node& map, const std::string& file, std::size_t number) {
+Unit read_unit(const YAML::Node& map, const std::string& file, std::size_t number) {
   const std::string place = fmt::format("{}: layers[{}]", place_of(file, map), number);
-  Layer layer;
-  const std::set<std::string> seen = read_keys(map, place, keys, layer);
+  Unit unit;
+  const std::set<std::string> seen = read_keys(map, place, keys, unit);
   const bool has_times = std::ranges::any_of(seen, is_time);
-  if (!has_times && layer.devices.empty())
+  if (!has_times && unit.devices.empty())
     throw InputError(fmt::format("{}: a time is missing (F, B or W)", place));
-  if (has_times && !layer.devices.empty()) {
+  if (has_times && !unit.devices.empty()) {
     throw InputError(fmt::format("{}: times are either the layer's or those of {}", place,
-                                 fmt::join(layer.devices, " and ")));
+                                 fmt::join(unit.devices, " and ")));
   }
-  // In the order of known devices, the first in `time`.
-  if (layer.devices.size() == 2 && layer.devices.front() == known_devices.back()) {
-    std::ranges::reverse(layer.devices);
-    std::ranges::reverse(layer.costs.others);
+  // Devices go in the order of known_devices; the times of the first go to `time`.
+  if (unit.devices.size() == 2 && unit.devices.front() == known_devices.back()) {
+    std::ranges::reverse(unit.devices);
+    std::ranges::reverse(unit.costs.others);
   }
-  if (!layer.devices.empty()) {
-    layer.costs.time = layer.costs.others.front();
-    layer.costs.others.erase(layer.costs.others.begin());
+  if (!unit.devices.empty()) {
+    unit.costs.time = unit.costs.others.front();
+    unit.costs.others.erase(unit.costs.others.begin());
   }
-  if (!seen.contains("gradient")) layer.costs.sizes.gradient = layer.costs.sizes.activation;
-  return layer;
+  if (!seen.contains("gradient")) unit.costs.sizes.gradient = unit.costs.sizes.activation;
+  return unit;
 }
 
 }  // namespace
 
-plan::Profile read_layers(const std::filesystem::path& file) {
+plan::Profile read_profile(const std::filesystem::path& file) {
   const YAML::Node root = load_yaml(file);
   const std::string name = file.string();
   if (!root.IsMap()) YamlValue(root, name).expected("a map with layers");
@@ -140,17 +141,17 @@ plan::Profile read_layers(const std::filesystem::path& file) {
   }
   if (!list.IsSequence() || list.size() == 0) YamlValue(list, name + ": layers").expected("a list of layers");
   plan::Profile profile;
-  std::vector<plan::UnitCosts>& layers = profile.units;
+  std::vector<plan::UnitCosts>& units = profile.units;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const Layer layer = read_layer(list[i], name, i);
-    if (i == 0) profile.devices = layer.devices;
-    if (layer.devices != profile.devices) {
+    const Unit unit = read_unit(list[i], name, i);
+    if (i == 0) profile.devices = unit.devices;
+    if (unit.devices != profile.devices) {
       throw InputError(fmt::format("{}: layers[{}]: times of other devices than those of layers[0]",
                                    place_of(name, list[i]), i));
     }
-    layers.insert(layers.end(), static_cast<std::size_t>(layer.count), layer.costs);
-    if (layers.size() > most_layers) {
-      throw InputError(fmt::format("{}: more than {} layers", name, most_layers));
+    units.insert(units.end(), index(unit.count), unit.costs);
+    if (units.size() > most_units) {
+      throw InputError(fmt::format("{}: more than {} layers", name, most_units));
     }
   }
   return profile;
@@ -169,22 +170,22 @@ nlohmann::ordered_json times_json(plan::Durations times) {
 
 }  // namespace
 
-nlohmann::ordered_json layers_json(const runtime::MeasuredLayers& measured) {
+nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured) {
   nlohmann::ordered_json list;
   for (std::size_t l = 0; l < measured.profile.units.size(); ++l) {
     const plan::UnitCosts& costs = measured.profile.units[l];
     const plan::StageSizes& sizes = costs.sizes;
-    nlohmann::ordered_json layer = {{"name", costs.name}};
+    nlohmann::ordered_json unit = {{"name", costs.name}};
     for (std::size_t kind = 0; kind < measured.profile.devices.size(); ++kind) {
-      nlohmann::ordered_json& times = layer[measured.profile.devices[kind]];
+      nlohmann::ordered_json& times = unit[measured.profile.devices[kind]];
       times = times_json(costs.on(static_cast<int>(kind)));
       times["spread"] = times_json(measured.spread[kind][l]);
     }
-    layer["weights"] = sizes.weights;
-    if (sizes.master > 0) layer["master"] = sizes.master;
-    layer.update(
+    unit["weights"] = sizes.weights;
+    if (sizes.master > 0) unit["master"] = sizes.master;
+    unit.update(
         {{"activation", sizes.activation}, {"stash", sizes.stash}, {"gradient_stash", sizes.gradient_stash}});
-    list.push_back(std::move(layer));
+    list.push_back(std::move(unit));
   }
   return {{"layers", std::move(list)}};
 }
@@ -208,13 +209,13 @@ void emit(YAML::Emitter& out, const nlohmann::ordered_json& value) {
 
 }  // namespace
 
-std::string layers_yaml(const runtime::MeasuredLayers& measured) {
+std::string profile_yaml(const runtime::MeasuredUnits& measured) {
   YAML::Emitter out;
   out << YAML::Comment(
       "Medians and, as spread, interquartile ranges of one micro-batch: seconds; sizes: bytes.");
   out << YAML::BeginMap << YAML::Key << "layers" << YAML::Value << YAML::BeginSeq;
-  const nlohmann::ordered_json json = layers_json(measured);
-  for (const auto& layer : json.at("layers")) emit(out, layer);
+  const nlohmann::ordered_json json = profile_json(measured);
+  for (const auto& unit : json.at("layers")) emit(out, unit);
   out << YAML::EndSeq << YAML::EndMap;
   return std::string(out.c_str()) + "\n";
 }

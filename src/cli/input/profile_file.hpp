@@ -12,15 +12,16 @@
 
 namespace starpipe::cli {
 
-/// A profile: `layers:`, a list of maps with F, B, W (times, one unit for all; what is left out is 0), sizes
-/// in bytes (weights, activation, gradient, stash, gradient_stash; 0 where left out, gradient as activation),
-/// `name`, `count` (as many such layers in a row) and `spread`, which is for the reader. Instead of F, B, W
-/// and spread there may be a map of them for each of several devices, `cpu` and `cuda`, in all layers alike.
-/// Throws InputError naming file, line, key and value.
-plan::Profile read_layers(const std::filesystem::path& file);
+/// Reads a profile: the key `layers` holds a list of units, each a map with the times F, B and W, all in one
+/// time unit of the writer's choice, the sizes weights, activation, gradient, stash and gradient_stash in
+/// bytes, `name`, `count` (the number of such units in a row) and `spread`, which only people read. A time or
+/// size that is left out is 0, but gradient is as large as activation. Instead of F, B, W and spread, every
+/// unit may have a map of these keys for each of the devices `cpu` and `cuda`. Throws InputError naming file,
+/// line, key and value.
+plan::Profile read_profile(const std::filesystem::path& file);
 
-/// The same as `read_layers` reads it.
-nlohmann::ordered_json layers_json(const runtime::MeasuredLayers& measured);
-std::string layers_yaml(const runtime::MeasuredLayers& measured);
+/// A measured profile, which read_profile reads again.
+nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured);
+std::string profile_yaml(const runtime::MeasuredUnits& measured);
 
 }  // namespace starpipe::cli

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <map>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +18,7 @@
 namespace starpipe::cli {
 namespace {
 
-// Not yaml-cpp's own conversions: those read 010 as eight and take what is out of range for a wrong type.
+// Not yaml-cpp's own conversions: they read 010 as eight, and report a number out of range as a wrong type.
 template <class Number>
 std::optional<Number> parse(const std::string& text, std::errc& error) {
   Number value{};
@@ -44,7 +43,7 @@ template <class Integer>
 Integer YamlValue::whole(Integer least, Integer most) const {
   if (!node_.IsScalar()) expected("an integer");
   const std::string& text = node_.Scalar();
-  // Signed and wide first, so that a negative number is one that is too small, not a word.
+  // First as a signed and wide number, so that a negative number is reported as too small and not as a word.
   std::errc error{};
   const auto wide = parse<std::int64_t>(text, error);
   if (!wide) expected("an integer");
@@ -112,28 +111,19 @@ std::uint64_t YamlValue::bytes() const {
 
 double YamlValue::time() const {
   if (!node_.IsScalar()) expected("a time such as 2ms");
-  static const CLI::AsNumberWithUnit in_seconds(
-      std::map<std::string, double>{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}},
-      static_cast<CLI::AsNumberWithUnit::Options>(CLI::AsNumberWithUnit::CASE_SENSITIVE |
-                                                  CLI::AsNumberWithUnit::UNIT_REQUIRED));
-  std::string text = node_.Scalar();
-  try {
-    static_cast<void>(in_seconds(text));
-  } catch (const CLI::Error&) {
-    expected("a time such as 2ms (units: s, ms, us)");
+  std::string_view text = node_.Scalar();
+  for (const auto& [unit, per_second] : {std::pair{"us", 1e6}, {"ms", 1e3}, {"s", 1.0}}) {
+    if (!text.ends_with(unit)) continue;
+    text.remove_suffix(std::string_view(unit).size());
+    while (text.ends_with(' ')) text.remove_suffix(1);
+    std::errc error{};
+    const auto value = parse<double>(std::string(text), error);
+    if (!value) break;
+    // Divided, so that 500us is the number that 0.0005s is.
+    if (error != std::errc{} || !std::isfinite(*value) || *value < 0) expected("a time of at least 0");
+    return *value / per_second;
   }
-  std::errc error{};
-  const auto value = parse<double>(text, error);
-  if (!value || !std::isfinite(*value) || *value < 0) expected("a time of at least 0");
-  return *value;
-}
-
-std::vector<double> YamlValue::times() const {
-  if (!node_.IsSequence()) return {time()};
-  std::vector<double> values;
-  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).time());
-  if (values.empty()) expected("a time such as 2ms, or one a stage");
-  return values;
+  expected("a time such as 2ms (units: s, ms, us)");
 }
 
 std::string YamlValue::word() const {
@@ -145,28 +135,6 @@ std::string YamlValue::one_of(const std::vector<std::string>& words) const {
   std::string value = word();
   if (std::ranges::find(words, value) != words.end()) return value;
   fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
-}
-
-std::vector<std::string> YamlValue::some_of(const std::vector<std::string>& words) const {
-  if (!node_.IsSequence()) return {one_of(words)};
-  if (node_.size() == 0) expected(fmt::format("one of {}, or a list of them", fmt::join(words, ", ")));
-  std::vector<std::string> values;
-  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).one_of(words));
-  return values;
-}
-
-std::vector<std::string> YamlValue::words() const {
-  if (!node_.IsSequence()) return {word()};
-  std::vector<std::string> values;
-  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).word());
-  return values;
-}
-
-std::vector<int> YamlValue::wholes(int least) const {
-  if (!node_.IsSequence()) expected("a list of integers such as [0, 1]");
-  std::vector<int> values;
-  for (const YAML::Node& item : node_) values.push_back(YamlValue(item, label_).whole<int>(least));
-  return values;
 }
 
 std::string place_of(const std::string& file, const YAML::Node& node) {

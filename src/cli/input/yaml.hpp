@@ -11,8 +11,8 @@
 
 namespace starpipe::cli {
 
-/// A YAML value that a user wrote. Its readers throw InputError that starts with `label`, which says where
-/// the value stands and which key it belongs to, unless the value is what they are for.
+/// A YAML value that a user wrote. A reader throws InputError when the value is not of its type; the message
+/// starts with `label`, the place of the value and its key.
 class YamlValue {
  public:
   YamlValue(const YAML::Node& node, std::string label) : node_(node), label_(std::move(label)) {}
@@ -20,7 +20,7 @@ class YamlValue {
   [[nodiscard]] const YAML::Node& node() const { return node_; }
   [[nodiscard]] const std::string& label() const { return label_; }
   [[noreturn]] void fail(std::string_view message) const;
-  /// "expected WHAT, got ...".
+  /// Throws InputError "LABEL: expected WHAT, got VALUE".
   [[noreturn]] void expected(std::string_view what) const;
 
   /// An integer in [least, most].
@@ -37,17 +37,9 @@ class YamlValue {
   [[nodiscard]] std::uint64_t bytes() const;
   /// A time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
-  /// One such time, or a list of them.
-  [[nodiscard]] std::vector<double> times() const;
-  /// Any text but the empty one.
+  /// Text that is not empty.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;
-  /// One of them, or a list of such, not empty.
-  [[nodiscard]] std::vector<std::string> some_of(const std::vector<std::string>& words) const;
-  /// A word, or a list of words.
-  [[nodiscard]] std::vector<std::string> words() const;
-  /// A list of integers of at least `least`.
-  [[nodiscard]] std::vector<int> wholes(int least) const;
 
  private:
   YAML::Node node_;

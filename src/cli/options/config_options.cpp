@@ -6,6 +6,7 @@
 #include "cli/input/config.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/plugin_option.hpp"
+#include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
 
@@ -21,6 +22,9 @@ CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->needs(config);
   add_plugin_option(command, plugins_);
+  command.set_version_flag(
+      "--help-keys", [] { return runtime::describe_keys(runtime::config_keys()); },
+      "Print the keys of a configuration, with their values and defaults, and exit");
   return config;
 }
 

@@ -144,7 +144,7 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   const plan::Schedule& schedule = job.experiment.schedule;
   // The prediction uses the durations of the first policy, which is starpipe by default.
   const plan::Timeline predicted = plan::simulate(schedule, candidates.front().median_repetition().costs);
-  nlohmann::ordered_json report = report_head(job.config, job.locations);
+  nlohmann::ordered_json report = report_head(job.config, job.partition, job.locations);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
   report["emulated"] = job.experiment.emulated.has_value();
@@ -159,7 +159,7 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   } else {
     print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}", schedule.name(),
                       schedule.workers(), job.mpi.ranks(), comparison.repetitions, job.config.training.steps,
-                      describe_partition(job.config), comparison_table(predicted, candidates)));
+                      describe_partition(job.partition), comparison_table(predicted, candidates)));
   }
   if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;

@@ -48,11 +48,12 @@ void share(const Mpi& mpi, std::vector<int>& values) {
 
 // Collective. Rank 0 measures and decides. The others sleep meanwhile: their times would differ, and their
 // work would disturb rank 0.
-void decide_partition(const Mpi& mpi, Config& config) {
+std::optional<PartitionChoice> decide_partition(const Mpi& mpi, Config& config) {
+  std::optional<PartitionChoice> choice;
   std::string problem;
   if (mpi.rank() == 0) {
     try {
-      choose_partition(config);
+      choice = choose_partition(config);
     } catch (const InputError& error) {
       problem = error.what();
     }
@@ -62,6 +63,9 @@ void decide_partition(const Mpi& mpi, Config& config) {
   if (!problem.empty()) throw InputError(problem);
   share(mpi, config.schedule.cuts);
   share(mpi, config.schedule.placement);
+  config.schedule.partition = false;
+  config.schedule.profile_file.clear();
+  return choice;
 }
 
 std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
@@ -102,7 +106,8 @@ int run_on_ranks(const std::function<Config()>& configure,
         check_rank_device(wanted);
         return wanted;
       });
-      if (config.schedule.partition) decide_partition(mpi, config);
+      std::optional<PartitionChoice> partition;
+      if (config.schedule.partition) partition = decide_partition(mpi, config);
       Experiment experiment = agree(mpi, [&] {
         Experiment made = make_experiment(config);
         check_kernels(config, made.network);
@@ -121,8 +126,8 @@ int run_on_ranks(const std::function<Config()>& configure,
         map = map_to_ranks(mpi, devices, traffic_of(experiment));
       }
       auto locations = gather_locations(mpi, map, share, devices);
-      work({mpi, std::move(config), std::move(experiment), std::move(parameters), map, share, std::move(gpus),
-            std::move(locations)});
+      work({mpi, std::move(config), std::move(partition), std::move(experiment), std::move(parameters), map,
+            share, std::move(gpus), std::move(locations)});
     } catch (const InputError& error) {
       if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
       status = 2;

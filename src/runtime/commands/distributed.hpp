@@ -13,6 +13,7 @@
 #include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
 
@@ -39,7 +40,8 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function);
 /// A configuration, and the run that all ranks have built from it.
 struct Assignment {
   const Mpi& mpi;
-  Config config;
+  Config config;                             ///< with the cuts and the placement of `partition`
+  std::optional<PartitionChoice> partition;  ///< on rank 0, where it was chosen
   Experiment experiment;
   std::vector<std::vector<float>> parameters;  ///< [stage]: start values
   WorkerMap map;

@@ -119,7 +119,7 @@ void write_outputs(const Assignment& job, const TrainOutputs& outputs, const Tra
   const MeasuredRun measured = measurement.measured();
   fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
              experiment.schedule.workers(), job.mpi.ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(), describe_partition(job.config),
+             experiment.data->unit(), describe_partition(job.partition),
              training_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
@@ -132,8 +132,8 @@ void write_outputs(const Assignment& job, const TrainOutputs& outputs, const Tra
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.report) {
-    const auto report =
-        make_report(job.config, experiment, job.locations, record, predicted, measured, measurement);
+    const auto report = make_report(job.config, job.partition, experiment, job.locations, record, predicted,
+                                    measured, measurement);
     write_file("--report", *outputs.report, plan::json_text(report));
   }
 }

@@ -98,14 +98,14 @@ std::vector<Device> devices_of(std::span<const Slot> slots, std::span<const int>
 }  // namespace
 
 MappedWorkers map_configured_workers(const Config& config, const MappingRequest& request) {
-  const Plan plan = make_plan(config);
-  const int workers = plan.schedule.workers();
-  MappedWorkers mapped{.schedule = plan.schedule,
+  const PlannedRun run = plan_run(config);
+  const int workers = run.schedule.workers();
+  MappedWorkers mapped{.schedule = run.schedule,
                        .automatic = config.runtime.mapping == MappingKind::automatic,
                        .nodes = nodes_of(request, config.runtime.uses_gpus()),
                        .slots = {},
                        .mapping = std::vector<int>(index(workers)),
-                       .traffic = plan::count_traffic(plan.schedule, plan.costs)};
+                       .traffic = plan::count_traffic(run.schedule, run.costs)};
   mapped.slots = slots_of(mapped.nodes, request, config.runtime, workers);
   std::iota(mapped.mapping.begin(), mapped.mapping.end(), 0);
   const std::vector<Device> linear = devices_of(mapped.slots, mapped.mapping);

@@ -10,74 +10,16 @@
 #include "runtime/hardware/topology.hpp"
 #include "runtime/report/versions.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
+#include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json to_json(const Config& config) {
-  const auto& [model, data, training, schedule, runtime, source, text] = config;
-  ordered_json json;
-  json["model"] = {{"kind", model.kind}, {"layers", model.layers}, {"hidden", model.hidden}};
-  if (model.kind == "gpt") {
-    json["model"].update({{"heads", model.heads}, {"context", model.context}});
-  } else {
-    json["model"].update({{"inputs", model.inputs}, {"outputs", model.outputs}, {"legs", model.legs}});
-  }
-  if (model.init) json["model"]["init"] = model.init->string();
-  json["data"] = {{"kind", data.kind}};
-  if (!data.path.empty()) json["data"]["path"] = data.path.string();
-  const model::OptimizerConfig& o = training.optimizer;
-  ordered_json optimizer = {
-      {"kind", o.kind}, {"learning_rate", o.learning_rate}, {"weight_decay", o.weight_decay}};
-  if (o.kind == "adamw") {
-    optimizer.update({{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}});
-  } else {
-    optimizer["momentum"] = o.momentum;
-  }
-  json["training"] = {{"microbatch_size", training.microbatch_size},
-                      {"steps", training.steps},
-                      {"seed", training.seed},
-                      {"optimizer", std::move(optimizer)}};
-  if (training.microbatches) json["training"]["microbatches"] = *training.microbatches;
-  if (schedule.file) {
-    json["schedule"]["file"] = schedule.file->string();
-  } else {
-    json["schedule"]["name"] = schedule.name;
-  }
-  if (schedule.workers) json["schedule"]["workers"] = *schedule.workers;
-  if (!schedule.plugins.empty()) json["schedule"]["plugin"] = schedule.plugins;
-  if (schedule.stages) json["schedule"]["stages"] = *schedule.stages;
-  if (schedule.groups) json["schedule"]["groups"] = *schedule.groups;
-  if (!schedule.placement.empty()) json["schedule"]["placement"] = schedule.placement;
-  if (!schedule.cuts.empty()) json["schedule"]["cuts"] = schedule.cuts;
-  if (schedule.partition) json["schedule"]["partition"] = "auto";
-  if (!schedule.profile_file.empty()) json["schedule"]["profile"] = schedule.profile_file;
-  if (schedule.discipline) json["schedule"]["discipline"] = plan::to_string(*schedule.discipline);
-  if (schedule.memory_limit) json["schedule"]["memory_limit"] = *schedule.memory_limit;
-  if (schedule.dynamic) json["schedule"]["dynamic"] = true;
-  if (schedule.recompute) json["schedule"]["recompute"] = true;
-  json["runtime"] = {{"policy", runtime.policy},
-                     {"mapping", runtime.mapping == MappingKind::linear ? "linear" : "auto"},
-                     {"device", runtime.device.size() == 1 ? ordered_json(runtime.device.front())
-                                                           : ordered_json(runtime.device)},
-                     {"precision", model::to_string(config.model.precision)},
-                     {"workers_per_core", runtime.workers_per_core},
-                     {"timeout", runtime.timeout}};
-  if (runtime.memory_limit) json["runtime"]["memory_limit"] = *runtime.memory_limit;
-  if (runtime.emulate) {
-    json["runtime"]["emulate"] = {{"F", runtime.emulate->F},
-                                  {"B", runtime.emulate->B},
-                                  {"W", runtime.emulate->W},
-                                  {"comm", runtime.emulate->comm},
-                                  {"prefetch", runtime.emulate->prefetch}};
-  }
-  return json;
-}
-
 // The chosen cuts, the load of each worker, and the times of the units.
-ordered_json to_json(const plan::Partition& chosen, const plan::Profile& profile) {
+ordered_json to_json(const PartitionChoice& choice) {
+  const auto& [profile, profile_file, chosen, placement, stage_kinds] = choice;
   ordered_json json = {{"cuts", chosen.cuts},
                        {"stage_workers", chosen.stage_workers},
                        {"bottleneck", chosen.bottleneck},
@@ -120,9 +62,10 @@ std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value Wor
 
 }  // namespace
 
-ordered_json report_head(const Config& config, const std::vector<RankLocation>& locations) {
+ordered_json report_head(const Config& config, const std::optional<PartitionChoice>& partition,
+                         const std::vector<RankLocation>& locations) {
   ordered_json report;
-  report["config"] = to_json(config);
+  report["config"] = config_json(config);
   report["config_file"] = config.source;
   report["versions"] = versions();
   report["machine"] = {{"name", locations.front().machine},
@@ -139,16 +82,15 @@ ordered_json report_head(const Config& config, const std::vector<RankLocation>& 
                                {"devices", devices}});
   }
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  const ScheduleConfig& schedule = config.schedule;
-  if (schedule.chosen) report["partition"] = to_json(*schedule.chosen, schedule.profile);
+  if (partition) report["partition"] = to_json(*partition);
   return report;
 }
 
-ordered_json make_report(const Config& config, const Experiment& experiment,
-                         const std::vector<RankLocation>& locations, const TrainRecord& record,
-                         const plan::Timeline& predicted, const MeasuredRun& measured,
-                         const Measurement& measurement) {
-  ordered_json report = report_head(config, locations);
+ordered_json make_report(const Config& config, const std::optional<PartitionChoice>& partition,
+                         const Experiment& experiment, const std::vector<RankLocation>& locations,
+                         const TrainRecord& record, const plan::Timeline& predicted,
+                         const MeasuredRun& measured, const Measurement& measurement) {
+  ordered_json report = report_head(config, partition, locations);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
   report["workers"] = experiment.schedule.workers();

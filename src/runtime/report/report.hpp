@@ -2,6 +2,7 @@
 // The report file of a run.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -10,18 +11,21 @@
 #include "runtime/report/train_record.hpp"
 #include "runtime/session/rank_location.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
 
-/// The beginning of every report: configuration, versions, machine, location of each rank, time.
-nlohmann::ordered_json report_head(const Config& config, const std::vector<RankLocation>& locations);
+/// The beginning of every report: configuration, versions, machine, location of each rank,
+/// time, and the partition if one was chosen. The configuration can be read again as one.
+nlohmann::ordered_json report_head(const Config& config, const std::optional<PartitionChoice>& partition,
+                                   const std::vector<RankLocation>& locations);
 
 /// The report of a training run: configuration, versions, machine, losses, times, and the text offsets of the
 /// first three steps. Makespan, bubble fraction, peak activations and transfers have a predicted and a
 /// measured value. Times are in seconds; arrays have an element a worker.
-nlohmann::ordered_json make_report(const Config& config, const Experiment& experiment,
-                                   const std::vector<RankLocation>& locations, const TrainRecord& record,
-                                   const plan::Timeline& predicted, const MeasuredRun& measured,
-                                   const Measurement& measurement);
+nlohmann::ordered_json make_report(const Config& config, const std::optional<PartitionChoice>& partition,
+                                   const Experiment& experiment, const std::vector<RankLocation>& locations,
+                                   const TrainRecord& record, const plan::Timeline& predicted,
+                                   const MeasuredRun& measured, const Measurement& measurement);
 
 }  // namespace starpipe::runtime

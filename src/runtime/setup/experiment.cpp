@@ -19,13 +19,13 @@
 namespace starpipe::runtime {
 
 Experiment make_experiment(const Config& config) {
-  Plan plan = make_plan(config);
+  PlannedRun run = plan_run(config);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
-  require_memory(config, plan);
+  require_memory(config, run);
   std::optional<plan::Costs> emulated;
-  if (config.runtime.emulate) emulated = std::move(plan.costs);
-  return {std::move(plan.network), std::move(plan.schedule), plan.discipline, std::move(data),
+  if (config.runtime.emulate) emulated = std::move(run.costs);
+  return {std::move(run.network), std::move(run.schedule), run.discipline, std::move(data),
           std::move(emulated)};
 }
 

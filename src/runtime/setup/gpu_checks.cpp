@@ -40,7 +40,7 @@ std::string starpu_problem() {
   return "runtime.device: cuda: StarPU was built with blocking drivers, which wait for the GPU after each "
          "task; run STARPIPE_GPUS=1 scripts/setup and build again, or bring a StarPU without them";
 #else
-  // It would win over the choice of the session.
+  // StarPU would follow the variable instead of the session's choice of GPUs.
   if (environment("STARPU_WORKERS_CUDAID")) {
     return "STARPU_WORKERS_CUDAID: ranks share out the GPUs that they see; CUDA_VISIBLE_DEVICES says which";
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `runtime.device: cuda`: what is refused before anything runs.
+// Refuses `runtime.device: cuda` before anything runs where it cannot work.
 #pragma once
 
 #include <string>
@@ -10,15 +10,16 @@
 namespace starpipe::runtime {
 
 /// Throws InputError naming the key when this program or machine has no GPU for `runtime.device: cuda`, or
-/// the configuration asks for what GPUs do not do.
+/// when the configuration emulates jobs, which GPUs do not.
 void check_device(const Config& config);
 
-/// The same for a rank of a run: one of cores and GPUs may have cores only (`share_gpus` refuses those that
-/// carry a GPU's worker). Where there is a GPU, StarPU's build and settings must fit it.
+/// The same for a rank. A rank without a GPU is accepted in a run that mixes cores and GPUs; share_gpus
+/// refuses it later if it carries a GPU's worker. Where there is a GPU, StarPU's build and settings must suit
+/// it.
 void check_rank_device(const Config& config);
 
-/// Why StarPU, as it was built and is set by the environment, would not run a rank's GPU workers; empty when
-/// it would.
+/// Why StarPU, as it was built and as the environment sets it, cannot run a rank's GPU workers; empty when it
+/// can.
 std::string starpu_problem();
 
 /// Throws InputError when a layer of the network has no kernels for the configured device.

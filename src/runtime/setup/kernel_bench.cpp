@@ -17,7 +17,7 @@
 namespace starpipe::runtime {
 namespace {
 
-class Core final : public ProfileDevice {
+class CoreBench final : public KernelBench {
  public:
   [[nodiscard]] const model::Backend& backend() const override { return model::cpu_backend(); }
   [[nodiscard]] bool is_gpu() const override { return false; }
@@ -37,19 +37,19 @@ void require(cudaError_t status, std::string_view action, std::string_view objec
   starpipe::require(status, "CUDA", action, object, cudaGetErrorString(status));
 }
 
-class Stream final : public ProfileDevice {
+class StreamBench final : public KernelBench {
  public:
-  Stream() {
+  StreamBench() {
     require(cudaStreamCreate(&on_.stream), "creating", "a stream");
     starpipe::require(cublasLtCreate(&on_.cublas), "cuBLAS", "creating", "a handle");
     backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
   }
-  ~Stream() override {
+  ~StreamBench() override {
     cublasLtDestroy(on_.cublas);
     cudaStreamDestroy(on_.stream);
   }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+  StreamBench(const StreamBench&) = delete;
+  StreamBench& operator=(const StreamBench&) = delete;
 
   [[nodiscard]] const model::Backend& backend() const override { return *backend_; }
   [[nodiscard]] bool is_gpu() const override { return true; }
@@ -77,11 +77,11 @@ class Stream final : public ProfileDevice {
 
 }  // namespace
 
-std::unique_ptr<ProfileDevice> make_profile_device(const std::string& kind) {
+std::unique_ptr<KernelBench> make_kernel_bench(const std::string& kind) {
 #ifdef STARPIPE_WITH_CUDA
-  if (kind == "cuda") return std::make_unique<Stream>();
+  if (kind == "cuda") return std::make_unique<StreamBench>();
 #endif
-  if (kind == "cpu") return std::make_unique<Core>();
+  if (kind == "cpu") return std::make_unique<CoreBench>();
   throw std::logic_error("no such device: " + kind);
 }
 

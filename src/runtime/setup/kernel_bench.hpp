@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `profile` runs layers on, without StarPU.
+// Where `profile` times kernels: a core or a GPU's stream with memory of its own, without StarPU.
 #pragma once
 
-#include <functional>
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,31 +13,39 @@
 namespace starpipe::runtime {
 
 /// A core, or a stream of the current GPU.
-class ProfileDevice {
+class KernelBench {
  public:
-  virtual ~ProfileDevice() = default;
+  virtual ~KernelBench() = default;
   [[nodiscard]] virtual const model::Backend& backend() const = 0;
   [[nodiscard]] virtual bool is_gpu() const = 0;
-  /// Zeros in the device's memory, which the device must outlive. Throws std::runtime_error when there is too
-  /// little.
+  /// `size` zeros in the bench's memory. The bench must outlive them. Throws std::runtime_error when there is
+  /// too little memory.
   [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t size) const = 0;
-  /// From memory of the host; equal sizes.
+  /// Copies from the host's memory; both spans have the same size.
   virtual void fill(std::span<float> to, std::span<const float> from) const = 0;
-  /// Until all that the backend was asked for is done.
+  /// Returns when the backend has finished all work.
   virtual void wait() const = 0;
+
+  /// Seconds from the call of `function` until the backend has finished its work.
+  template <class Function>
+  [[nodiscard]] double seconds(Function&& function) const {
+    const auto start = std::chrono::steady_clock::now();
+    function();
+    wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
 };
 
-/// "cpu" or "cuda"; check_device has found one.
-std::unique_ptr<ProfileDevice> make_profile_device(const std::string& kind);
+/// For "cpu" or "cuda"; check_device has found such a device.
+std::unique_ptr<KernelBench> make_kernel_bench(const std::string& kind);
 
-/// Floats of a device.
-class DeviceVector {
+/// An array of floats in a bench's memory.
+class BenchVector {
  public:
-  DeviceVector() = default;
-  DeviceVector(const ProfileDevice& device, std::size_t size) : memory_(device.allocate(size)), size_(size) {}
-  DeviceVector(const ProfileDevice& device, std::span<const float> values)
-      : DeviceVector(device, values.size()) {
-    device.fill(*this, values);
+  BenchVector() = default;
+  BenchVector(const KernelBench& bench, std::size_t size) : memory_(bench.allocate(size)), size_(size) {}
+  BenchVector(const KernelBench& bench, std::span<const float> values) : BenchVector(bench, values.size()) {
+    bench.fill(*this, values);
   }
   operator std::span<float>() { return {memory_.get(), size_}; }
   operator std::span<const float>() const { return {memory_.get(), size_}; }

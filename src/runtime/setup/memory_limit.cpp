@@ -19,96 +19,96 @@
 namespace starpipe::runtime {
 namespace {
 
-/// Above, other schedules are not tried: it would take longer than a user waits for a refusal.
+/// With more jobs, other schedules are not tried: a user would wait too long for the refusal.
 constexpr std::size_t most_jobs_to_compare = 100'000;
 
 struct Need {
-  int worker = 0;  ///< that needs the most
+  int worker = 0;  ///< the worker that needs the most
   WorkerMemory memory;
 };
 
-/// How a schedule would do.
+/// What a schedule would need, and how long it would take.
 struct Outcome {
-  std::string name;  ///< as a user asks for it
+  std::string name;  ///< as a user writes it
   std::uint64_t bytes = 0;
   double makespan = 0;  ///< in a unit that does not depend on the number of stages
 };
 
-Need largest_need(const Config& config, const Plan& plan, const plan::Timeline& timeline) {
+Need largest_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
   const std::vector<WorkerMemory> needs =
-      memory_need(plan.schedule, plan.network, config.training.optimizer, plan.costs, timeline,
-                  {.devices = {}, .on_gpu = config.runtime.on_gpu_of(plan.schedule.workers())});
+      memory_need(run.schedule, run.network, config.training.optimizer, run.costs, timeline,
+                  {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())});
   const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
   return {static_cast<int>(most - needs.begin()), *most};
 }
 
-Outcome outcome_of(const Config& config, const Plan& plan, std::string name) {
-  const plan::Timeline timeline = plan::simulate(plan.schedule, plan.costs);
-  // By FLOPs, an average stage lasts 1, however many there are.
-  const double unit = config.runtime.emulate ? 1 : plan.schedule.stages();
-  return {std::move(name), largest_need(config, plan, timeline).memory.total(), timeline.makespan / unit};
+Outcome outcome_of(const Config& config, const PlannedRun& run, std::string name) {
+  const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
+  // With costs by FLOPs the average stage lasts 1, whatever the number of stages.
+  const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
+  return {std::move(name), largest_need(config, run, timeline).memory.total(), timeline.makespan / unit};
 }
 
-/// Nothing for what cannot be built: an option that is missing, a model that has too few layers.
-std::optional<Outcome> try_plan(const Config& config, const std::string& name) {
+/// Nothing when the run cannot be built: the schedule lacks an option, or the model has too few units.
+std::optional<Outcome> try_run(const Config& config, const std::string& name) {
   try {
-    return outcome_of(config, make_plan(config), name);
+    return outcome_of(config, plan_run(config), name);
   } catch (const InputError&) {
     return std::nullopt;
   }
 }
 
-/// The same work in other stages: as long in total.
+/// Scales all times, so that another number of stages takes as long in total.
 void scale(EmulationConfig& emulate, double factor) {
   for (std::vector<double>* times : {&emulate.F, &emulate.B, &emulate.W}) {
     for (double& time : *times) time *= factor;
   }
 }
 
-/// The configuration with another named schedule, at the same workers and micro-batches. What is said of the
-/// configured one's stages goes where they are not as many.
-Config with_schedule(const Config& config, const Plan& plan, const plan::ScheduleEntry& entry) {
+/// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
+/// value a stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
+Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry) {
   Config other = config;
   ScheduleConfig& schedule = other.schedule;
-  const int workers = plan.schedule.workers();
+  const int workers = run.schedule.workers();
   const int stages = entry.stages_per_worker * workers;
   schedule.file.reset();
   schedule.name = entry.name;
   schedule.workers = workers;
-  other.training.microbatches = plan.schedule.microbatches();
+  other.training.microbatches = run.schedule.microbatches();
   schedule.stages = stages;
   schedule.discipline.reset();
   schedule.memory_limit.reset();
   schedule.dynamic = false;
   schedule.placement.clear();
-  if (stages == plan.schedule.stages()) return other;
+  if (stages == run.schedule.stages()) return other;
   schedule.cuts.clear();
   if (other.runtime.emulate) {
-    scale(*other.runtime.emulate, static_cast<double>(plan.schedule.stages()) / stages);
+    scale(*other.runtime.emulate, static_cast<double>(run.schedule.stages()) / stages);
   }
   return other;
 }
 
 constexpr const char* recomputing = "schedule.recompute: true";
 
-/// All that can be had at the same workers and micro-batches; first the configured schedule with
-/// recomputation, where it has none.
-std::vector<Outcome> alternatives(const Config& config, const Plan& plan) {
+/// All runs with the same workers and micro-batches: first the configured schedule with recomputation, unless
+/// it recomputes already, then the named schedules without and with it.
+std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
   std::vector<Outcome> found;
   const auto add = [&found](const Config& other, const std::string& name) {
-    if (auto outcome = try_plan(other, name)) found.push_back(*std::move(outcome));
+    if (auto outcome = try_run(other, name)) found.push_back(*std::move(outcome));
   };
-  if (!plan.schedule.recompute()) {
+  if (!run.schedule.recompute()) {
     Config other = config;
     other.schedule.recompute = true;
     add(other, recomputing);
   }
-  if (plan.schedule.job_count() > most_jobs_to_compare) return found;
+  if (run.schedule.job_count() > most_jobs_to_compare) return found;
   for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
-    Config other = with_schedule(config, plan, entry);
-    const bool is_same = entry.name == plan.schedule.name();
+    Config other = with_schedule(config, run, entry);
+    const bool is_same = entry.name == run.schedule.name();
     std::string name = "schedule.name: " + entry.name;
-    if (*other.schedule.stages != plan.schedule.stages()) {
+    if (*other.schedule.stages != run.schedule.stages()) {
       name += fmt::format(", stages: {}", *other.schedule.stages);
     }
     for (const bool recompute : {false, true}) {
@@ -131,9 +131,9 @@ std::string parts_text(const WorkerMemory& memory) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// What would fit, in words.
-std::string advice(const Config& config, const Plan& plan, double makespan) {
-  const std::vector<Outcome> all = alternatives(config, plan);
+/// A sentence that tells which runs would fit.
+std::string advice(const Config& config, const PlannedRun& run, double makespan) {
+  const std::vector<Outcome> all = alternatives(config, run);
   const std::uint64_t limit = *config.runtime.memory_limit;
   const auto described = [makespan](const Outcome& o) {
     return fmt::format("{} ({}, {:.2f} times the makespan)", o.name, bytes_text(o.bytes),
@@ -151,8 +151,7 @@ std::string advice(const Config& config, const Plan& plan, double makespan) {
     return (own ? "it fits with " + described(fitting.front()) + "; " : "") + "the fastest that fits is " +
            described(*fastest);
   }
-  if (plan.schedule.job_count() > most_jobs_to_compare)
-    return "nor does it fit with schedule.recompute: true";
+  if (run.schedule.job_count() > most_jobs_to_compare) return "nor does it fit with schedule.recompute: true";
   std::string text =
       "no named schedule fits at as many workers and micro-batches, with or without recomputation";
   if (const auto least = std::ranges::min_element(all, {}, &Outcome::bytes); least != all.end()) {
@@ -163,22 +162,22 @@ std::string advice(const Config& config, const Plan& plan, double makespan) {
 
 }  // namespace
 
-void require_memory(const Config& config, const Plan& plan) {
+void require_memory(const Config& config, const PlannedRun& run) {
   if (!config.runtime.memory_limit) return;
-  const plan::Timeline timeline = plan::simulate(plan.schedule, plan.costs);
-  const auto [worker, memory] = largest_need(config, plan, timeline);
+  const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
+  const auto [worker, memory] = largest_need(config, run, timeline);
   const std::uint64_t limit = *config.runtime.memory_limit;
   if (memory.total() <= limit) return;
   std::string need = bytes_text(memory.total());
   std::string given = bytes_text(limit);
-  if (need == given) {  // but for what rounding hides
+  if (need == given) {  // rounding hides the difference
     need = fmt::format("{} bytes", memory.total());
     given = fmt::format("{} bytes", limit);
   }
-  const double unit = config.runtime.emulate ? 1 : plan.schedule.stages();
+  const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
   throw InputError(fmt::format("runtime.memory_limit: under {}, worker {} needs {} ({}), more than {}; {}",
-                               plan.schedule.name(), worker, need, parts_text(memory), given,
-                               advice(config, plan, timeline.makespan / unit)));
+                               run.schedule.name(), worker, need, parts_text(memory), given,
+                               advice(config, run, timeline.makespan / unit)));
 }
 
 }  // namespace starpipe::runtime

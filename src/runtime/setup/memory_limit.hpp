@@ -6,9 +6,8 @@
 
 namespace starpipe::runtime {
 
-/// `runtime.memory_limit`, if there is one. Throws InputError when a worker needs more: one line that names
-/// it, its need, and what would fit of recomputation and the other named schedules, the fastest of them by
-/// `simulate`.
-void require_memory(const Config& config, const Plan& plan);
+/// Throws InputError when a worker needs more than `runtime.memory_limit`: one line that names the worker,
+/// its need, and the recomputation or the fastest named schedule that would fit, by `simulate`.
+void require_memory(const Config& config, const PlannedRun& run);
 
 }  // namespace starpipe::runtime

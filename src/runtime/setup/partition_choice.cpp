@@ -12,6 +12,7 @@
 
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -20,20 +21,17 @@
 namespace starpipe::runtime {
 namespace {
 
-/// A profile from a file must be one of this model. Sizes are compared where the file has any.
-void require_profile_of(const Config& config) {
-  const std::vector<plan::UnitCosts>& profile = config.schedule.profile.units;
+/// Refuses a profile of another model. Sizes are compared where the file has any.
+void require_profile_of_model(const Config& config) {
+  const std::vector<plan::UnitCosts>& profile = config.profile.units;
   const std::string& file = config.schedule.profile_file;
   const std::vector<std::string> names = model::unit_names(config.model);
   if (profile.size() != names.size()) {
-    throw InputError(fmt::format("schedule.profile: {} has {} layers, the model has {} units", file,
-                                 profile.size(), names.size()));
+    throw InputError(fmt::format("schedule.profile: {} has {} units, the model has {}", file, profile.size(),
+                                 names.size()));
   }
-  const int legs = config.model.legs;
-  const auto units = static_cast<int>(names.size());
   const std::vector<plan::StageSizes> sizes =
-      model::build_network(config.model, config.training.microbatch_size, legs > 1 ? legs * units + 1 : units)
-          .sizes();
+      model::build_units(config.model, config.training.microbatch_size).sizes();
   for (std::size_t u = 0; u < names.size(); ++u) {
     const plan::StageSizes& of_file = profile[u].sizes;
     if (of_file.activation == 0 && of_file.stash == 0 && of_file.weights == 0) continue;
@@ -44,20 +42,19 @@ void require_profile_of(const Config& config) {
       if (given == actual) continue;
       throw InputError(
           fmt::format("schedule.profile: {} is of another model, runtime.precision or "
-                      "training.microbatch_size: {} of layer {} "
-                      "has {} bytes, "
-                      "here {} has {}",
+                      "training.microbatch_size: {} of unit {} has {} bytes, here {} has {}",
                       file, what, u, given, names[u], actual));
     }
   }
 }
 
-/// Cuts stages, those of most layers first, until there are as many as the schedule has.
-void split_until(plan::Partition& partition, int stages, int layers) {
+/// Cuts the stage with the most units in two, again and again, until there are as many stages as the schedule
+/// has.
+void split_until(plan::Partition& partition, int stages, int units) {
   std::vector<int>& cuts = partition.cuts;
   while (static_cast<int>(cuts.size()) + 1 < stages) {
     const auto begin = [&](std::size_t s) { return s == 0 ? 0 : cuts[s - 1]; };
-    const auto length = [&](std::size_t s) { return (s == cuts.size() ? layers : cuts[s]) - begin(s); };
+    const auto length = [&](std::size_t s) { return (s == cuts.size() ? units : cuts[s]) - begin(s); };
     std::size_t longest = 0;
     for (std::size_t s = 1; s <= cuts.size(); ++s) {
       if (length(s) > length(longest)) longest = s;
@@ -89,27 +86,28 @@ bool leaves_placement_open(const Config& config, const plan::StageGraph& graph) 
 }
 
 std::vector<int> one_worker_each(int stages) {
-  std::vector<int> workers(static_cast<std::size_t>(stages));
+  std::vector<int> workers(index(stages));
   std::iota(workers.begin(), workers.end(), 0);
   return workers;
 }
 
-struct Choice {
+struct Candidate {
   plan::PartitionRequest request;
-  bool apart = false;  ///< its workers are not the schedule's: each stage has one of its own
+  bool own_workers = false;  ///< whether each stage has a worker of its own, not one of the schedule's
 };
 
-/// What there is to choose from: cuts alone where the schedule says where its stages are, else placements
-/// too, since the smallest bottleneck need not be the shortest run.
-std::vector<Choice> choices(const Config& config, const plan::StageGraph& graph) {
+/// A single candidate where the schedule places its stages: only the cuts are open. Otherwise one candidate
+/// for each placement to try, since the smallest bottleneck need not give the shortest run.
+std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& graph) {
   const int workers = config.schedule.workers.value();
   const int stages = graph.size();
   const auto placed = [](std::vector<int> stage_workers, int of) {
     return plan::PartitionRequest{
         .workers = of, .allocation = plan::Allocation::placed, .stage_workers = std::move(stage_workers)};
   };
-  if (!graph.is_chain()) {  // legs, which are cut alike
-    const int each = (stages - 1) / config.model.legs;
+  if (!graph.is_chain()) {  // branches, which are cut alike, and the join
+    const auto branches = static_cast<int>(graph.pred(stages - 1).size());
+    const int each = (stages - 1) / branches;
     return {{placed(one_worker_each(each), each), true}};
   }
   if (!leaves_placement_open(config, graph)) {
@@ -117,7 +115,7 @@ std::vector<Choice> choices(const Config& config, const plan::StageGraph& graph)
     if (fixed) return {{placed(*fixed, workers)}};
     return {{placed(one_worker_each(stages), stages), true}};
   }
-  std::vector<Choice> requests;
+  std::vector<Candidate> requests;
   requests.push_back({{.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages}});
   if (stages > workers) requests.push_back({{.workers = workers}});
   if (stages % workers == 0) {
@@ -128,99 +126,113 @@ std::vector<Choice> choices(const Config& config, const plan::StageGraph& graph)
   return requests;
 }
 
-/// The schedule's makespan with these stages. `kinds`: by worker.
+/// The schedule's makespan with the stages of a partition. `kinds`: of each worker's device.
 double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
-                 const std::vector<plan::UnitCosts>& layers, const std::vector<int>& kinds) {
+                 const std::vector<plan::UnitCosts>& units, const std::vector<int>& kinds) {
   Config placed = config;
   placed.schedule.placement = partition.stage_workers;
   std::vector<int> of_stages;
-  for (const int worker : partition.stage_workers)
-    of_stages.push_back(kinds[static_cast<std::size_t>(worker)]);
+  for (const int worker : partition.stage_workers) of_stages.push_back(kinds[index(worker)]);
   return plan::simulate(build_schedule(placed, graph, std::nullopt),
-                        plan::stage_costs(layers, partition.cuts, of_stages))
+                        plan::stage_costs(units, partition.cuts, of_stages))
       .makespan;
 }
 
-/// By worker of the schedule.
-std::vector<int> kinds_of_workers(const Config& config) {
+/// The kind of each worker's device, an index of plan::Profile::devices.
+std::vector<int> kinds_of_workers(const Config& config, const plan::Profile& profile) {
   try {
-    return config.schedule.profile.kinds_of(config.runtime.device, config.schedule.workers.value());
+    return profile.kinds_of(config.runtime.device, config.schedule.workers.value());
   } catch (const InputError& error) {
     throw InputError(fmt::format("schedule.profile: {} has {} (runtime.device)", config.schedule.profile_file,
                                  error.what()));
   }
 }
 
-std::vector<int> kinds_of(const Choice& choice, const std::vector<int>& kinds) {
-  if (!choice.apart) return kinds;
+/// The kinds of the workers of a request.
+std::vector<int> kinds_of(const Candidate& candidate, const std::vector<int>& kinds) {
+  if (!candidate.own_workers) return kinds;
   if (std::ranges::adjacent_find(kinds, std::not_equal_to()) != kinds.end()) {
     throw InputError(
         "schedule.partition: auto: with several kinds of runtime.device each stage must be on one worker");
   }
-  return std::vector<int>(static_cast<std::size_t>(choice.request.workers), kinds.front());
+  return std::vector<int>(index(candidate.request.workers), kinds.front());
+}
+
+/// With recomputation B computes F again.
+std::vector<plan::UnitCosts> costs_of(const plan::Profile& profile, bool recompute) {
+  std::vector<plan::UnitCosts> units = profile.units;
+  if (!recompute) return units;
+  for (plan::UnitCosts& unit : units) {
+    unit.time.B += unit.time.F;
+    for (plan::Durations& other : unit.others) other.B += other.F;
+  }
+  return units;
+}
+
+std::vector<int> kinds_of_stages(const plan::Partition& partition, const std::vector<int>& kinds) {
+  std::vector<int> of_stages;
+  for (const int worker : partition.stage_workers) {
+    // A stage with a worker of its own: all devices are of one kind.
+    of_stages.push_back(index(worker) < kinds.size() ? kinds[index(worker)] : kinds.front());
+  }
+  return of_stages;
 }
 
 }  // namespace
 
-void choose_partition(Config& config) {
+std::optional<PartitionChoice> choose_partition(Config& config) {
   ScheduleConfig& wanted = config.schedule;
+  if (!wanted.partition) return std::nullopt;
   const int stages = stage_count(config);
   const plan::StageGraph graph =
       model::build_network(config.model, config.training.microbatch_size, stages).graph;
-  std::vector<Choice> requests = choices(config, graph);
+  std::vector<Candidate> requests = candidates(config, graph);
+  PartitionChoice choice;
+  choice.profile_file = wanted.profile_file;
+  choice.placement = wanted.placement;
   if (wanted.profile_file.empty()) {
-    wanted.profile = measure_layers(config).profile;
+    choice.profile = measure_units(config).profile;
   } else {
-    require_profile_of(config);
+    require_profile_of_model(config);
+    choice.profile = config.profile;
   }
-  const std::vector<int> kinds = kinds_of_workers(config);
-  std::vector<plan::UnitCosts> layers = wanted.profile.units;
-  for (plan::UnitCosts& layer : layers) {
-    if (!wanted.recompute) break;
-    layer.time.B += layer.time.F;
-    for (plan::Durations& other : layer.others) other.B += other.F;
-  }
+  const std::vector<int> kinds = kinds_of_workers(config, choice.profile);
+  const std::vector<plan::UnitCosts> units = costs_of(choice.profile, wanted.recompute);
   double shortest = std::numeric_limits<double>::infinity();
-  for (Choice& choice : requests) {
-    plan::PartitionRequest& request = choice.request;
-    request.units = layers;
-    request.kinds = kinds_of(choice, kinds);
-    plan::Partition found = plan::partition(request);
+  for (Candidate& candidate : requests) {
+    candidate.request.units = units;
+    candidate.request.kinds = kinds_of(candidate, kinds);
+    plan::Partition found = plan::partition(candidate.request);
     if (requests.size() > 1) {
-      split_until(found, stages, static_cast<int>(request.units.size()));
-      const double makespan = predicted(config, graph, found, layers, kinds);
+      split_until(found, stages, static_cast<int>(units.size()));
+      const double makespan = predicted(config, graph, found, units, kinds);
       if (makespan >= shortest) continue;
       shortest = makespan;
-      wanted.placement = found.stage_workers;
+      choice.placement = found.stage_workers;
     }
-    wanted.cuts = found.cuts;
-    wanted.chosen = std::move(found);
+    choice.partition = std::move(found);
   }
+  choice.stage_kinds = kinds_of_stages(choice.partition, kinds);
+  wanted.cuts = choice.partition.cuts;
+  wanted.placement = choice.placement;
+  wanted.partition = false;
+  wanted.profile_file.clear();
+  config.profile = {};
+  return choice;
 }
 
-std::vector<int> stage_kinds(const Config& config) {
-  const std::vector<int> of_workers = kinds_of_workers(config);
-  std::vector<int> kinds;
-  for (const int worker : config.schedule.chosen.value().stage_workers) {
-    const auto w = static_cast<std::size_t>(worker);
-    kinds.push_back(w < of_workers.size() ? of_workers[w] : of_workers.front());  // all alike
-  }
-  return kinds;
-}
-
-std::string describe_partition(const Config& config) {
-  const ScheduleConfig& schedule = config.schedule;
-  if (!schedule.chosen) return "";
-  const plan::Partition& chosen = *schedule.chosen;
+std::string describe_partition(const std::optional<PartitionChoice>& choice) {
+  if (!choice) return "";
+  const auto& [profile, profile_file, partition, placement, stage_kinds] = *choice;
   double mean = 0;
-  for (const plan::WorkerLoad& load : chosen.loads)
-    mean += load.load() / static_cast<double>(chosen.loads.size());
-  return fmt::format(
-      "cuts [{}]{} by {}: the busiest worker has {:.2f} times the mean work\n",
-      fmt::join(schedule.cuts, ", "),
-      schedule.placement.empty() ? "" : fmt::format(", placement [{}],", fmt::join(schedule.placement, ", ")),
-      schedule.profile_file.empty() ? "measured times" : schedule.profile_file,
-      mean > 0 ? chosen.bottleneck / mean : 1.0);
+  for (const plan::WorkerLoad& load : partition.loads) {
+    mean += load.load() / static_cast<double>(partition.loads.size());
+  }
+  return fmt::format("cuts [{}]{} by {}: the busiest worker has {:.2f} times the mean work\n",
+                     fmt::join(partition.cuts, ", "),
+                     placement.empty() ? "" : fmt::format(", placement [{}],", fmt::join(placement, ", ")),
+                     profile_file.empty() ? "measured times" : profile_file,
+                     mean > 0 ? partition.bottleneck / mean : 1.0);
 }
 
 }  // namespace starpipe::runtime

@@ -10,6 +10,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -32,7 +33,8 @@ model::Network network_of(const Config& config, int stages) {
   return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
 }
 
-// What the configuration says besides must be what the file has; the stage graph is the model's.
+// Reads `schedule.file`. Workers, stages and micro-batches that the configuration also gives must be those of
+// the file; the stage graph must be the model's.
 plan::Schedule read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   const std::string file = wanted.file->string();
@@ -65,12 +67,12 @@ void refuse_many_jobs(int stages, int microbatches) {
       "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
 }
 
-// As it was asked for besides, and proved to finish.
+// Applies the configured discipline and memory limit. Throws InputError unless the schedule finishes.
 plan::Schedule finished(plan::Schedule schedule, const ScheduleConfig& wanted) {
   if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
     if (wanted.memory_limit) {
-      limits.assign(static_cast<std::size_t>(schedule.workers()), *wanted.memory_limit);
+      limits.assign(index(schedule.workers()), *wanted.memory_limit);
     }
     schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
   }
@@ -115,7 +117,7 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   return finished(plan::make_schedule(config.schedule.name, request), config.schedule);
 }
 
-Plan make_plan(const Config& config) {
+PlannedRun plan_run(const Config& config) {
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
   const std::size_t devices = config.runtime.device.size();

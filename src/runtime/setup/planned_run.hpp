@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of `make_experiment`: what choosing a partition needs before there are stages, and what can be asked
-// of other schedules than the configured one.
+// Network, schedule and costs of a configuration: `make_experiment` adds data to them, choosing a partition
+// and the advice on memory limits plan runs of other configurations.
 #pragma once
 
 #include <optional>
@@ -12,22 +12,24 @@
 
 namespace starpipe::runtime {
 
-/// Loads the plug-ins; S, as configured or the schedule's own. Throws InputError for an unknown schedule.
+/// The number of stages S, as configured or as the named schedule has. Loads the plug-ins first. Throws
+/// InputError for an unknown schedule.
 int stage_count(const Config& config);
 
-/// The schedule, checked. Throws InputError for one that cannot finish.
+/// The named schedule. Throws InputError for a schedule that cannot finish. `costs`: for schedules that
+/// depend on durations.
 plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
                               const std::optional<plan::Costs>& costs);
 
-/// An experiment but for its data.
-struct Plan {
+/// An experiment without its data.
+struct PlannedRun {
   model::Network network;
   plan::Schedule schedule;      ///< as it runs
-  plan::Discipline discipline;  ///< that was asked for
-  plan::Costs costs;            ///< the emulated ones, or by FLOPs; with recomputation, F is in B
+  plan::Discipline discipline;  ///< of the schedule before it was decided
+  plan::Costs costs;            ///< emulated, or by FLOPs; with recomputation, B includes F
 };
 
 /// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
-Plan make_plan(const Config& config);
+PlannedRun plan_run(const Config& config);
 
 }  // namespace starpipe::runtime

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 
 #include <cblas.h>
@@ -17,74 +16,58 @@ namespace {
 
 using Floats = std::vector<float>;
 
-/// A network cut into its units: of a tree, the stages of the first leg are they.
-model::Network units_of(const Config& config, std::size_t units) {
-  const int legs = config.model.legs;
-  const auto count = static_cast<int>(units);
-  return model::build_network(config.model, config.training.microbatch_size,
-                              legs > 1 ? legs * count + 1 : count);
-}
-
 /// Times of the three passes of one unit, by repetition.
 using Samples = std::array<std::vector<double>, 3>;
 
-/// One unit with all its data.
+/// A unit and its data on the device.
 struct Unit {
-  Unit(const ProfileDevice& device, const model::Stage& s, std::uint64_t seed)
+  Unit(const KernelBench& bench, const model::Stage& s, std::uint64_t seed)
       : stage(&s),
-        weights(device, model::rounded_weights(s, model::initial_parameters(s, seed))),
-        output(device, s.is_sink() ? 1 : s.output_size()),
-        stash(device, s.stash_size()),
-        gradient_stash(device, s.gradient_stash_size()),
-        input_gradient(device, s.input_size(0)),
-        parameter_gradient(device, s.parameter_size()),
-        scratch(device, s.scratch_size(device.is_gpu())) {}
+        weights(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
+        output(bench, s.is_sink() ? 1 : s.output_size()),
+        stash(bench, s.stash_size()),
+        gradient_stash(bench, s.gradient_stash_size()),
+        input_gradient(bench, s.input_size(0)),
+        parameter_gradient(bench, s.parameter_size()),
+        scratch(bench, s.scratch_size(bench.is_gpu())) {}
 
   const model::Stage* stage;
-  DeviceVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
+  BenchVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
 };
 
-template <class Function>
-double seconds(const ProfileDevice& device, Function&& function) {
-  const auto start = std::chrono::steady_clock::now();
-  function();
-  device.wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// F through all units, then B and W back.
+/// A micro-batch: F through all units, then B and W back.
 class Run {
  public:
-  Run(const ProfileDevice& device, const Config& config, const model::Network& network, std::size_t units)
-      : device_(device),
+  Run(const KernelBench& bench, const Config& config, const model::Network& network, std::size_t units)
+      : bench_(bench),
         data_(model::make_dataset(config.data, config.model, config.training.microbatch_size,
                                   config.training.seed)),
         loss_scale_(1.0F / static_cast<float>(config.training.microbatches.value_or(1))) {
     for (std::size_t u = 0; u < units; ++u)
-      units_.emplace_back(device, network.stages[u], config.training.seed);
+      units_.emplace_back(bench, network.stages[u], config.training.seed);
     const model::Stage& first = *units_.front().stage;
     const model::Stage& last = *units_.back().stage;
     host_input_.resize(first.input_size(0));
     host_target_.resize(last.rows() * last.target_columns());
-    input_ = DeviceVector(device, host_input_.size());
-    target_ = DeviceVector(device, host_target_.size());
-    gradient_ = DeviceVector(device, Floats(last.output_size(), 1.0F));  // a number in any precision
+    input_ = BenchVector(bench, host_input_.size());
+    target_ = BenchVector(bench, host_target_.size());
+    gradient_ = BenchVector(bench, Floats(last.output_size(), 1.0F));  // a number in any precision
   }
 
   /// Returns the times by unit and pass.
   std::vector<std::array<double, 3>> repeat(int microbatch) {
     model::load_input(*data_, *units_.front().stage, 0, microbatch, 0, host_input_);
     if (!host_target_.empty()) data_->target(0, microbatch, host_target_);
-    device_.fill(input_, host_input_);
-    device_.fill(target_, host_target_);
+    bench_.fill(input_, host_input_);
+    bench_.fill(target_, host_target_);
     std::vector<std::array<double, 3>> times(units_.size());
     for (std::size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
       const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
       const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
-      times[u][0] = seconds(device_, [&] {
+      times[u][0] = bench_.seconds([&] {
         unit.stage->forward(unit.weights, input, target, unit.output, unit.stash, unit.scratch,
-                            device_.backend());
+                            bench_.backend());
       });
     }
     for (std::size_t u = units_.size(); u-- > 0;) backward(u, times[u]);
@@ -99,25 +82,25 @@ class Run {
     const std::span output_gradients(&after, unit.stage->is_sink() ? 0 : 1);
     const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
-    times[1] = seconds(device_, [&] {
+    times[1] = bench_.seconds([&] {
       unit.stage->backward_input(unit.weights, unit.stash, output_gradients, loss_scale_, input_gradients,
-                                 unit.gradient_stash, unit.scratch, device_.backend());
+                                 unit.gradient_stash, unit.scratch, bench_.backend());
     });
-    times[2] = seconds(device_, [&] {
+    times[2] = bench_.seconds([&] {
       unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.parameter_gradient, unit.scratch,
-                                   device_.backend());
+                                   bench_.backend());
     });
   }
 
-  const ProfileDevice& device_;
+  const KernelBench& bench_;
   std::unique_ptr<model::Dataset> data_;
   float loss_scale_;
   std::vector<Unit> units_;
   Floats host_input_, host_target_;
-  DeviceVector input_, target_, gradient_;
+  BenchVector input_, target_, gradient_;
 };
 
-/// The value that a share of the sorted ones is below.
+/// The value below which the given share of the sorted values lies.
 double quantile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
 }
@@ -126,10 +109,10 @@ plan::Durations at(const Samples& sorted, double share) {
   return {.F = quantile(sorted[0], share), .B = quantile(sorted[1], share), .W = quantile(sorted[2], share)};
 }
 
-/// Sorted times, by unit.
-std::vector<Samples> measure_on(const ProfileDevice& device, const Config& config,
-                                const model::Network& network, std::size_t units, int repetitions) {
-  Run run(device, config, network, units);
+/// Measures all units on one device. Returns the times of each unit, sorted.
+std::vector<Samples> measure_on(const KernelBench& bench, const Config& config, const model::Network& network,
+                                std::size_t units, int repetitions) {
+  Run run(bench, config, network, units);
   std::vector<Samples> samples(units);
   for (int r = 0; r <= repetitions; ++r) {
     const auto times = run.repeat(r % config.training.microbatches.value_or(1));
@@ -145,20 +128,20 @@ std::vector<Samples> measure_on(const ProfileDevice& device, const Config& confi
 
 }  // namespace
 
-MeasuredLayers measure_layers(const Config& config, int repetitions) {
-  openblas_set_num_threads(1);  // as a worker
+MeasuredUnits measure_units(const Config& config, int repetitions) {
+  openblas_set_num_threads(1);  // as in a worker
   check_device(config);
   const std::vector<std::string> names = model::unit_names(config.model);
-  const model::Network network = units_of(config, names.size());
+  const model::Network network = model::build_units(config.model, config.training.microbatch_size);
   check_kernels(config, network);
   const std::vector<plan::StageSizes> sizes = network.sizes();
-  MeasuredLayers measured;
+  MeasuredUnits measured;
   for (std::size_t u = 0; u < names.size(); ++u)
     measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
   for (const char* kind : {"cpu", "cuda"}) {
     if (std::ranges::find(config.runtime.device, kind) == config.runtime.device.end()) continue;
-    const std::unique_ptr<ProfileDevice> device = make_profile_device(kind);
-    const auto samples = measure_on(*device, config, network, names.size(), repetitions);
+    const std::unique_ptr<KernelBench> bench = make_kernel_bench(kind);
+    const auto samples = measure_on(*bench, config, network, names.size(), repetitions);
     std::vector<plan::Durations>& spread = measured.spread.emplace_back();
     for (std::size_t u = 0; u < names.size(); ++u) {
       plan::UnitCosts& costs = measured.profile.units[u];

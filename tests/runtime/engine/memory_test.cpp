@@ -149,8 +149,8 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         SCOPED_TRACE(::testing::Message() << name << ", limit " << limit << (emulated ? ", emulated" : ""));
         Config config;
         config.model.kind = "mlp";
-        config.model.layers = 2 * workers;
-        config.model.hidden = 4;
+        config.model.options["layers"] = 2 * workers;
+        config.model.options["hidden"] = 4;
         config.data.kind = "synthetic";
         config.training.microbatches = 7;
         config.schedule.name = name;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runtime.device: cuda refuses before anything runs.
+// runtime.device: cuda is refused before anything runs where it cannot work.
 #include "runtime/setup/gpu_checks.hpp"
 
 #include <cstdlib>
@@ -60,12 +60,12 @@ TEST(Device, NeedsAStarPUThatKeepsGpusBusy) {
 
 TEST(Device, NeedsKernelsForEachLayer) {
   model::ModelConfig gpt;
-  gpt.layers = 1;
-  gpt.heads = 1;
-  gpt.context = 4;
+  gpt.options["layers"] = 1;
+  gpt.options["heads"] = 1;
+  gpt.options["context"] = 4;
   Config config;
   for (const int hidden : {128, 129}) {
-    gpt.hidden = hidden;
+    gpt.options["hidden"] = hidden;
     const model::Network network = model::build_network(gpt, 1, 1);
     config.runtime.device = {"cpu"};
     EXPECT_NO_THROW(check_kernels(config, network));

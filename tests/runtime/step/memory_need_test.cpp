@@ -206,8 +206,8 @@ TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
 Config gpipe_config() {
   Config config;
   config.model.kind = "mlp";
-  config.model.layers = 8;
-  config.model.hidden = 64;
+  config.model.options["layers"] = 8;
+  config.model.options["hidden"] = 64;
   config.data.kind = "synthetic";
   config.training.microbatches = 16;
   config.training.microbatch_size = 32;

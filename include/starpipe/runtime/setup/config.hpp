@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
+// What a user asks for. config_keys.hpp describes each key; members have the keys' names unless they say
+// otherwise.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/partition/partition.hpp"
+#include "starpipe/plan/partition/unit_costs.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::runtime {
 
 /// `training:` of the configuration.
 struct TrainingConfig {
-  std::optional<int> microbatches = 8;  ///< B, per step; those of `schedule.file` when absent
+  std::optional<int> microbatches = 8;  ///< B, of a step; when absent, as `schedule.file` has
   int microbatch_size = 1;              ///< sequences (gpt) or samples (mlp)
   int steps = 10;
   std::uint64_t seed = 1;
@@ -29,66 +30,63 @@ struct TrainingConfig {
 
 /// `schedule:` of the configuration.
 struct ScheduleConfig {
-  std::vector<std::string> plugins;  ///< shared objects that add schedules (starpipe/plan/plugin.hpp)
+  std::vector<std::string> plugins;  ///< `plugin`: shared objects (starpipe/plan/registry/plugin.hpp)
   std::string name = "1f1b";
-  /// An order from a file, CSV or JSON (plan::schedule_from_text), instead of a named schedule.
+  /// A file with the order of the jobs, CSV or JSON (plan::schedule_from_text), instead of a named schedule.
   std::optional<std::filesystem::path> file;
-  std::optional<int> workers = 1;              ///< those of `file` when absent
-  std::optional<int> stages;                   ///< what the schedule has a worker, or the file, when absent
+  std::optional<int> workers = 1;              ///< when absent, as `file` has
+  std::optional<int> stages;                   ///< when absent, as the schedule or `file` has
   std::optional<int> groups;                   ///< of lpp and fslpp
   std::vector<int> placement;                  ///< worker of each stage
   std::vector<int> cuts;                       ///< first unit of each stage but the first
-  bool partition = false;                      ///< `auto`: cuts, and placement, by times (choose_partition)
-  std::string profile_file;                    ///< of `profile`; empty: `choose_partition` measures
-  plan::Profile profile;                       ///< of each unit
-  std::optional<plan::Partition> chosen;       ///< by `choose_partition`
-  std::optional<plan::Discipline> discipline;  ///< the schedule's own when absent
-  /// Stashes a worker may hold, a number that the bounded discipline keeps to as it runs; alone it means
-  /// bounded. Bytes are RuntimeConfig's.
+  bool partition = false;                      ///< `auto`: choose_partition replaces it by cuts and placement
+  std::string profile_file;                    ///< `profile`; when empty, choose_partition measures the units
+  std::optional<plan::Discipline> discipline;  ///< when absent, the schedule's own
+  /// Stashes that a worker may hold. The bounded discipline keeps to this limit as it runs; a limit alone
+  /// means bounded. RuntimeConfig::memory_limit counts bytes instead.
   std::optional<int> memory_limit;
-  /// Whether a greedy or bounded schedule picks at run time. Otherwise `simulate` picks once, and each run
-  /// follows.
+  /// Whether a greedy or bounded schedule picks jobs at run time. Otherwise `simulate` picks once, and each
+  /// run follows its order.
   bool dynamic = false;
-  /// F keeps the stage's inputs only, B computes it again (plan::Schedule::recompute).
+  /// Whether F keeps only the stage's inputs, and B computes F again (plan::Schedule::recompute).
   bool recompute = false;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
-/// workers runs on a small machine. Seconds; one value a stage, or one for all. BW lasts B + W; with
-/// recomputation both last F more.
+/// workers runs on a small machine. Times are in seconds. F, B and W have one value a stage, or one for all
+/// stages. BW lasts B + W; with recomputation B and BW last F more.
 struct EmulationConfig {
   std::vector<double> F;
   std::vector<double> B;
   std::vector<double> W;
-  double comm = 0;  ///< of each transfer between workers
-  /// Whether transfers overlap compute (see plan::Costs).
-  bool prefetch = true;
+  double comm = 0;       ///< of each transfer between workers
+  bool prefetch = true;  ///< whether transfers overlap compute (plan::Costs)
 };
 
-/// Which worker gets which place of the ranks: in order, or neighbours of the schedule on near devices.
+/// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
 enum class MappingKind : std::uint8_t { linear, automatic };
 
-/// `runtime:` of the configuration.
+/// `runtime:` of the configuration, but for `precision`, which is in model::ModelConfig.
 struct RuntimeConfig {
-  std::string policy = "starpipe";  ///< or a policy of StarPU's, or one that STARPU_SCHED_LIB has
-  /// What the workers are, "cpu" cores or "cuda" GPUs: one word for all of them, or one for each.
+  std::string policy = "starpipe";  ///< or a policy of StarPU, or of the library in STARPU_SCHED_LIB
+  /// What the workers are, "cpu" cores or "cuda" GPUs: one word for all workers, or one for each.
   std::vector<std::string> device = {"cpu"};
-  /// Most logical workers that share a CPU core. More than one emulates a pipeline on a small machine;
-  /// times are then not a pipeline's.
+  /// The most logical workers that share a CPU core. Several workers on a core emulate a pipeline on a small
+  /// machine; times are then not a pipeline's.
   int workers_per_core = 4;
-  /// Seconds without a finished job after which the run is ended: a rank is lost or stuck.
+  /// Seconds without a finished job after which the run is ended, since a rank is lost or stuck.
   double timeout = 300;
-  /// Most tasks of a rank that are submitted and not finished, where the order of jobs is fixed: what is
-  /// submitted later cannot come before then. Other runs submit the whole step, since what a policy chooses
-  /// from is the choice.
+  /// The most tasks that a rank has submitted and not finished, where the order of jobs is fixed: a later
+  /// task could not start earlier anyway. Other runs submit the whole step, so that the policy can choose
+  /// among all of its tasks.
   int window = 10'000;
   MappingKind mapping = MappingKind::linear;
-  /// Bytes that a worker may need (memory.hpp); one that would need more is refused before the run.
+  /// Bytes that a worker may need (memory_need.hpp). A run in which a worker needs more is refused.
   std::optional<std::uint64_t> memory_limit = std::nullopt;
   std::optional<EmulationConfig> emulate = std::nullopt;
 
   [[nodiscard]] const std::string& device_of(int worker) const {
-    return device[device.size() == 1 ? 0 : static_cast<std::size_t>(worker)];
+    return device[device.size() == 1 ? 0 : index(worker)];
   }
   [[nodiscard]] bool on_gpu(int worker) const { return device_of(worker) == "cuda"; }
   [[nodiscard]] std::vector<bool> on_gpu_of(int workers) const {
@@ -103,15 +101,15 @@ struct RuntimeConfig {
   }
 };
 
-/// A whole configuration file.
+/// A whole configuration.
 struct Config {
   model::ModelConfig model;
   model::DataConfig data;
   TrainingConfig training;
   ScheduleConfig schedule;
   RuntimeConfig runtime;
-  std::string source;  ///< the file, for messages
-  std::string text;    ///< as YAML, overrides applied, for the report
+  std::string source;     ///< the file that the configuration was read from, for messages
+  plan::Profile profile;  ///< the content of `schedule.profile`; empty without that key
 };
 
 }  // namespace starpipe::runtime

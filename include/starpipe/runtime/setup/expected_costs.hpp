@@ -7,8 +7,8 @@
 
 namespace starpipe::runtime {
 
-/// Costs before anything is measured: F, B and W of a stage each last its share of the model's FLOPs, those
-/// of an average stage 1; transfers take no time.
+/// Costs by FLOPs, before anything is measured: F, B and W of a stage each last as long as its share of the
+/// model's FLOPs, 1 for an average stage. Transfers take no time.
 plan::Costs costs_by_flops(const model::Network& network);
 
 /// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is

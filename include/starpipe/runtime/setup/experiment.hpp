@@ -12,21 +12,21 @@
 
 namespace starpipe::runtime {
 
-/// The parts that `plan` and the engine need, built and checked from a configuration.
+/// Network, schedule and data, built and checked from a configuration.
 struct Experiment {
   model::Network network;
-  /// As it runs. Unless it is to be dynamic, a greedy or bounded schedule is decided here, by `simulate` with
-  /// the emulated times or the FLOPs, and runs as an ordered one, so that times and what workers hold do not
+  /// As it runs. Without `schedule.dynamic`, `simulate` decides a greedy or bounded schedule here, with the
+  /// emulated times or the FLOPs, and it runs as an ordered schedule: so times and what workers hold do not
   /// depend on microseconds.
   plan::Schedule schedule;
-  plan::Discipline discipline;  ///< that was asked for
+  plan::Discipline discipline;  ///< of the schedule before it was decided
   std::unique_ptr<model::Dataset> data;
-  /// What emulated jobs (with recomputation, F is in B) and transfers take; nothing when kernels run.
+  /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
   std::optional<plan::Costs> emulated;
 };
 
-/// Builds model, data and schedule. Throws InputError naming the key for all that cannot work, a schedule
-/// that cannot finish, or not within `runtime.memory_limit`, included.
+/// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
+/// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.
 Experiment make_experiment(const Config& config);
 
 }  // namespace starpipe::runtime

@@ -1,27 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "starpipe/plan/partition/partition.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
 
-/// `schedule.partition: auto`: sets `schedule.cuts` for the stages that the schedule has, and
-/// `schedule.placement` where the schedule lets one choose and none is given, by the times of
-/// `schedule.profile`, which it measures where there are none. Notes its choice in `schedule.chosen`.
+/// The stages that `schedule.partition: auto` led to, and the times that they were chosen by.
+struct PartitionChoice {
+  plan::Profile profile;       ///< times of the units
+  std::string profile_file;    ///< where they are from; empty when they were measured
+  plan::Partition partition;   ///< of a tree: that of one branch
+  std::vector<int> placement;  ///< worker of each stage; empty where the schedule has its own
+  /// By stage of `partition`: the kind of its device, an index of plan::Profile::devices.
+  std::vector<int> stage_kinds;
+};
+
+/// Replaces `schedule.partition: auto` and `schedule.profile` in the configuration by `schedule.cuts`, and by
+/// `schedule.placement` where the schedule takes any and none is given. Returns the choice; nothing when the
+/// configuration has no `schedule.partition`.
 ///
-/// The load of each worker counts all of its stages; a stage that several workers compute is balanced as if
-/// it had a worker of its own. Of several placements (general, contiguous, loop, V) the one whose run is
-/// predicted to be the shortest is taken. Throws InputError for a profile that is not of this model, and as
-/// `make_experiment`.
-void choose_partition(Config& config);
+/// Units have the times of the profile, or are measured here without one. The load of each worker counts all
+/// of its stages; a stage that several workers compute is balanced as if it had a worker of its own. Among
+/// several placements (general, contiguous, loop, V) the one with the shortest predicted run is taken. Throws
+/// InputError for a profile of another model, and as `make_experiment` does.
+std::optional<PartitionChoice> choose_partition(Config& config);
 
-/// By stage: the kind of its device in `schedule.profile`, where `choose_partition` put it.
-std::vector<int> stage_kinds(const Config& config);
-
-/// What was chosen, one line for people, ending in a newline; empty when nothing was.
-std::string describe_partition(const Config& config);
+/// One line for people that ends in a newline; empty when nothing was chosen.
+std::string describe_partition(const std::optional<PartitionChoice>& choice);
 
 }  // namespace starpipe::runtime

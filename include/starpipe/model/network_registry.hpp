@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kinds of networks. A kind is one file, src/model/NAME.cpp, that calls register_network; its keys of
+// `model:` come with it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/model/network.hpp"
+
+namespace starpipe::model {
+
+/// Layers that are never separated: what `schedule.cuts` counts.
+struct Unit {
+  std::string name;
+  std::vector<StageOp> ops;
+};
+
+/// A network before it is cut: branches side by side, and the unit that joins their outputs. A chain is one
+/// branch and has no join.
+struct UnitGraph {
+  std::size_t rows = 0;                     ///< of a micro-batch
+  std::vector<std::vector<Unit>> branches;  ///< units of each; all branches have the same number of units
+  std::size_t branch_inputs = 0;            ///< columns of the data that each branch reads
+  Unit join;                                ///< empty with one branch
+  std::shared_ptr<const Loss> loss;
+};
+
+/// A key of `model:` that a kind of network has. Its value is a whole number from 1 to `most`.
+struct NetworkKey {
+  std::string name;
+  int default_value = 1;
+  int most = 1;
+  std::string meaning;           ///< one sentence
+  std::string former_name = {};  ///< read as well
+};
+
+struct NetworkKind {
+  std::string name;     ///< the value of `model.kind`
+  std::string meaning;  ///< one sentence
+  /// The value of `data.kind` that the network reads. "text" needs a key `context`, the tokens of a sequence;
+  /// "synthetic" needs `inputs` and `outputs`, the columns of both, and may have `branches`.
+  std::string data;
+  std::vector<NetworkKey> keys;
+  /// Builds the network for micro-batches of `microbatch_size` samples. Each key is in its range. Throws
+  /// InputError naming the keys whose values do not fit together.
+  std::function<UnitGraph(const ModelConfig& config, std::size_t microbatch_size)> units;
+};
+
+/// Adds a kind; returns true, so that a file can call it to initialize a variable. Throws std::logic_error
+/// for a name that is taken.
+bool register_network(NetworkKind kind);
+
+/// All kinds by name, ascending.
+std::vector<NetworkKind> registered_networks();
+
+/// Throws InputError for an unknown `model.kind`.
+const NetworkKind& find_network(std::string_view name);
+
+/// A unit's op for a layer.
+StageOp layer_op(const LayerSpec& spec, Precision precision);
+inline StageOp residual_begin() { return {StageOp::Kind::residual_begin, nullptr}; }
+inline StageOp residual_end() { return {StageOp::Kind::residual_end, nullptr}; }
+
+}  // namespace starpipe::model
