@@ -7,7 +7,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/runtime/session/lost_rank.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/version.hpp"
 
 namespace {

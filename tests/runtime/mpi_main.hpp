@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/session/mpi.hpp"
+#include "runtime/ranks/mpi.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -5,7 +5,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
-#include "starpipe/runtime/session/lost_rank.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {

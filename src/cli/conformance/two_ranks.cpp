@@ -18,7 +18,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/runtime/session/lost_rank.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::cli {

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "runtime/hardware/locality.hpp"
-#include "runtime/session/core_share.hpp"
-#include "runtime/session/gpu_share.hpp"
-#include "runtime/session/rank_mapping.hpp"
+#include "runtime/ranks/core_share.hpp"
+#include "runtime/ranks/gpu_share.hpp"
+#include "runtime/ranks/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"

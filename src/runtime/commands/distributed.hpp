@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/session/rank_location.hpp"
+#include "runtime/ranks/rank_location.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/base/error.hpp"

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "runtime/session/clock.hpp"
+#include "runtime/ranks/clock.hpp"
 #include "starpipe/base/require.hpp"
 
 namespace starpipe::runtime {

@@ -6,7 +6,7 @@
 #include <starpu.h>
 #include <starpu_profiling.h>
 
-#include "runtime/session/clock.hpp"
+#include "runtime/ranks/clock.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <starpu_mpi.h>
 
-#include "runtime/session/clock.hpp"
-#include "runtime/session/gather.hpp"
+#include "runtime/ranks/clock.hpp"
+#include "runtime/ranks/gather.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 

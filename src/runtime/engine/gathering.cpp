@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/session/clock.hpp"
-#include "runtime/session/gather.hpp"
+#include "runtime/ranks/clock.hpp"
+#include "runtime/ranks/gather.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "runtime/session/clock.hpp"
+#include "runtime/ranks/clock.hpp"
 #include "runtime/session/worker_backend.hpp"
 
 namespace starpipe::runtime {

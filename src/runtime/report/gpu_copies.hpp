@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/session/mpi.hpp"
+#include "runtime/ranks/mpi.hpp"
 
 namespace starpipe::runtime {
 

@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/ranks/rank_location.hpp"
 #include "runtime/session/gpu_memory.hpp"
-#include "runtime/session/rank_location.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::runtime {

@@ -12,7 +12,7 @@
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/locality.hpp"
 #include "runtime/hardware/mapping.hpp"
-#include "runtime/session/worker_map.hpp"
+#include "runtime/ranks/worker_map.hpp"
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 

@@ -7,9 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/ranks/rank_location.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/train_record.hpp"
-#include "runtime/session/rank_location.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 

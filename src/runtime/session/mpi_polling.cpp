@@ -10,7 +10,7 @@
 #include <mpi.h>
 #include <pthread.h>
 
-#include "runtime/session/clock.hpp"
+#include "runtime/ranks/clock.hpp"
 
 namespace starpipe::runtime {
 namespace {

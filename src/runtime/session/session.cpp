@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
-#include "runtime/session/core_share.hpp"
+#include "runtime/ranks/core_share.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"

@@ -7,12 +7,12 @@
 
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/topology.hpp"
+#include "runtime/ranks/gpu_share.hpp"
+#include "runtime/ranks/mpi.hpp"
+#include "runtime/ranks/worker_map.hpp"
 #include "runtime/session/gpu_memory.hpp"
-#include "runtime/session/gpu_share.hpp"
-#include "runtime/session/mpi.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/worker_backend.hpp"
-#include "runtime/session/worker_map.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
 

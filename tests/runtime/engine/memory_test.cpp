@@ -18,7 +18,7 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/session/core_share.hpp"
+#include "runtime/ranks/core_share.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"

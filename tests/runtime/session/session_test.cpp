@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "runtime/mpi_main.hpp"
+#include "runtime/ranks/core_share.hpp"
+#include "runtime/ranks/gather.hpp"
+#include "runtime/ranks/gpu_share.hpp"
 #include "runtime/report/gpu_copies.hpp"
-#include "runtime/session/core_share.hpp"
-#include "runtime/session/gather.hpp"
-#include "runtime/session/gpu_share.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/gpu_share.hpp"
+#include "runtime/ranks/gpu_share.hpp"
 
 #include <algorithm>
 #include <set>
@@ -11,7 +11,7 @@
 #include "runtime/hardware/cuda_devices.hpp"
 #include "runtime/hardware/gpu_division.hpp"
 #include "runtime/hardware/hardware.hpp"
-#include "runtime/session/rank_devices.hpp"
+#include "runtime/ranks/rank_devices.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -11,7 +11,7 @@
 #include <mpi.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/session/mpi.hpp"
+#include "runtime/ranks/mpi.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {

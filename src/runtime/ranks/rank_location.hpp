@@ -7,8 +7,8 @@
 
 #include "runtime/hardware/device.hpp"
 #include "runtime/hardware/topology.hpp"
-#include "runtime/session/mpi.hpp"
-#include "runtime/session/worker_map.hpp"
+#include "runtime/ranks/mpi.hpp"
+#include "runtime/ranks/worker_map.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/rank_location.hpp"
+#include "runtime/ranks/rank_location.hpp"
 
 #include "runtime/hardware/hardware.hpp"
-#include "runtime/session/gather.hpp"
+#include "runtime/ranks/gather.hpp"
 
 namespace starpipe::runtime {
 

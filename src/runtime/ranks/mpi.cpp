@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/mpi.hpp"
+#include "runtime/ranks/mpi.hpp"
 
 #include <array>
 #include <chrono>

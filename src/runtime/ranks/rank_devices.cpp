@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/rank_devices.hpp"
+#include "runtime/ranks/rank_devices.hpp"
 
 #include "runtime/hardware/hardware.hpp"
-#include "runtime/session/gather.hpp"
+#include "runtime/ranks/gather.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/clock.hpp"
+#include "runtime/ranks/clock.hpp"
 
 #include <chrono>
 #include <limits>

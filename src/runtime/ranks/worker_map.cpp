@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/worker_map.hpp"
+#include "runtime/ranks/worker_map.hpp"
 
 #include <numeric>
 #include <stdexcept>

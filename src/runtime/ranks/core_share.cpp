@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/core_share.hpp"
+#include "runtime/ranks/core_share.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include <starpu.h>
 
 #include "runtime/hardware/hardware.hpp"
-#include "runtime/session/gather.hpp"
+#include "runtime/ranks/gather.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

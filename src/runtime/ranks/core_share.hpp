@@ -2,8 +2,8 @@
 #pragma once
 
 #include "runtime/hardware/topology.hpp"
-#include "runtime/session/mpi.hpp"
-#include "runtime/session/worker_map.hpp"
+#include "runtime/ranks/mpi.hpp"
+#include "runtime/ranks/worker_map.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {

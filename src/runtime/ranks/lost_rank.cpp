@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/session/lost_rank.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 #include <array>
 #include <cerrno>

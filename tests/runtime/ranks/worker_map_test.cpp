@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of ranks and the workers in them.
-#include "runtime/session/worker_map.hpp"
+#include "runtime/ranks/worker_map.hpp"
 
 #include <stdexcept>
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "runtime/hardware/device.hpp"
-#include "runtime/session/mpi.hpp"
-#include "runtime/session/worker_map.hpp"
+#include "runtime/ranks/mpi.hpp"
+#include "runtime/ranks/worker_map.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/session/rank_mapping.hpp"
+#include "runtime/ranks/rank_mapping.hpp"
 
 #include "runtime/hardware/mapping.hpp"
-#include "runtime/session/gather.hpp"
-#include "runtime/session/rank_devices.hpp"
+#include "runtime/ranks/gather.hpp"
+#include "runtime/ranks/rank_devices.hpp"
 
 namespace starpipe::runtime {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/hardware/device.hpp"
-#include "runtime/session/mpi.hpp"
+#include "runtime/ranks/mpi.hpp"
 
 namespace starpipe::runtime {
 
