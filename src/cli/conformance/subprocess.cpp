@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::cli {
 namespace {
 
@@ -42,7 +44,7 @@ class Pipe {
 
  private:
   void close(int end) {
-    int& descriptor = ends_[static_cast<std::size_t>(end)];
+    int& descriptor = ends_[index(end)];
     if (descriptor >= 0) ::close(descriptor);
     descriptor = -1;
   }
