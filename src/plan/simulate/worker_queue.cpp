@@ -130,7 +130,10 @@ std::optional<JobId> WorkerQueue::pop_bounded() {
   if (best == nullptr) return std::nullopt;
   const JobId id = best->top();
   best->pop();
-  if (best == &forward) taken_[schedule_->position(id)] = true;
+  if (best == &forward) {
+    taken_[schedule_->position(id)] = true;
+    drop_taken(forward_);  // `ready_and_near` reads its top
+  }
   return id;
 }
 

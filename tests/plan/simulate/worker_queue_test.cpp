@@ -158,7 +158,8 @@ TEST(WorkerQueue, AWorkerWithoutJobsIsEmpty) {
 }
 
 /// One worker alone, jobs pushed in any order that keeps the dependencies and ended at any time: the
-/// limit holds at every moment, the counters are right, and every job runs.
+/// limit holds at every moment, the counters are right, jobs that are ready and near are ready, and every job
+/// runs.
 TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
   testing::Random random(7);
   for (int round = 0; round < 2000; ++round) {
@@ -175,11 +176,12 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     WorkerQueue queue(schedule, 0);
     std::vector<int> waits(schedule.slots());
     std::vector<JobId> pushable, running;
+    std::set<JobId> waiting;  // pushed and not popped
     for (const JobId job : schedule.order()) {
       waits[job] = schedule.pred_count(job);
       if (waits[job] == 0) pushable.push_back(job);
     }
-    std::size_t ready = 0, unfinished = schedule.job_count();
+    std::size_t unfinished = schedule.job_count();
     int live = 0;
     std::optional<std::uint32_t> last_rank;
     while (unfinished > 0) {
@@ -187,12 +189,12 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
         std::swap(pushable[index(testing::between(random, 0, static_cast<int>(pushable.size()) - 1))],
                   pushable.back());
         queue.push(pushable.back());
+        waiting.insert(pushable.back());
         pushable.pop_back();
-        ++ready;
       }
       if (running.empty() || testing::chance(random, 0.3)) {
         if (const auto job = queue.pop()) {
-          --ready;
+          waiting.erase(*job);
           running.push_back(*job);
           live += schedule.job(*job).pass == Pass::F ? 1 : 0;
           if (discipline == Discipline::ordered) {
@@ -214,7 +216,10 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
           if (--waits[next] == 0) pushable.push_back(next);
         });
       }
-      ASSERT_EQ(queue.ready(), ready);
+      ASSERT_EQ(queue.ready(), waiting.size());
+      for (const JobId job : queue.ready_and_near(2)) {
+        ASSERT_TRUE(waiting.contains(job)) << to_string(schedule.job(job)) << " was started before";
+      }
       ASSERT_EQ(queue.unfinished(), unfinished);
       ASSERT_EQ(queue.live(), live);
       if (discipline == Discipline::bounded) {
