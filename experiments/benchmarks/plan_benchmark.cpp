@@ -93,7 +93,7 @@ Schedule split(const Schedule& fused) {
   spec.priority = [&](const Job& j) {
     const auto id =
         j.pass == Pass::F ? fused.forward(j.stage, j.microbatch) : fused.backward(j.stage, j.microbatch);
-    return std::int64_t{2} * fused.rank(id) + (j.pass == Pass::W ? 1 : 0);
+    return std::int64_t{2} * fused.turn(id) + (j.pass == Pass::W ? 1 : 0);
   };
   spec.discipline = Discipline::greedy;
   return Schedule(spec);

@@ -134,7 +134,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
   if (chance(random, options.sound_priority)) {
     // A random order that respects the data dependencies, so it never deadlocks.
     const Schedule jobs(spec);
-    std::vector<int> waits(jobs.slots());
+    std::vector<int> waits(jobs.id_count());
     std::vector<JobId> free;
     for (const JobId id : jobs.order()) {
       waits[id] = jobs.pred_count(id);

@@ -114,13 +114,13 @@ struct SlowRun {
 inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
   constexpr double never = std::numeric_limits<double>::infinity();
   SlowRun run;
-  run.spans.assign(schedule.slots(), {never, never});
-  run.picked.assign(schedule.slots(), never);
+  run.spans.assign(schedule.id_count(), {never, never});
+  run.picked.assign(schedule.id_count(), never);
   run.ran.resize(index(schedule.workers()));
-  std::vector<bool> started(schedule.slots()), ended(schedule.slots());
+  std::vector<bool> started(schedule.id_count()), ended(schedule.id_count());
   std::vector<std::set<std::pair<int, std::tuple<int, int, int>>>> has(run.ran.size());
   std::vector<JobId> all;
-  for (JobId id = 0; id < schedule.slots(); ++id) {
+  for (JobId id = 0; id < schedule.id_count(); ++id) {
     if (schedule.exists(id)) all.push_back(id);
   }
 
@@ -140,7 +140,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       std::uint32_t age = std::numeric_limits<std::uint32_t>::max();
       for (int s = 0; s < schedule.stages(); ++s) {
         here += schedule.compute(schedule.forward(s, b)) == worker ? 1U : 0U;
-        age = std::min(age, schedule.rank(schedule.forward(s, b)));
+        age = std::min(age, schedule.turn(schedule.forward(s, b)));
       }
       most_stages = std::max(most_stages, here);
       for (const JobId other : all) {
@@ -170,12 +170,12 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
         if (schedule.compute(id) != worker) continue;
         busy = busy || (started[id] && !ended[id]);
         if (started[id]) continue;
-        if (!first_waiting || schedule.rank(id) < schedule.rank(*first_waiting)) first_waiting = id;
+        if (!first_waiting || schedule.turn(id) < schedule.turn(*first_waiting)) first_waiting = id;
         bool ready = true;
         schedule.for_each_pred(id, [&](JobId before) { ready = ready && ended[before]; });
         if (!ready || arrival(schedule, costs, run.spans, id) > now) continue;
         if (schedule.discipline() == Discipline::bounded && refused(id, worker)) continue;
-        if (!pick || schedule.rank(id) < schedule.rank(*pick)) pick = id;
+        if (!pick || schedule.turn(id) < schedule.turn(*pick)) pick = id;
       }
       if (schedule.discipline() == Discipline::ordered && pick != first_waiting) pick.reset();
       if (!busy && pick) picks.emplace_back(worker, *pick);

@@ -148,7 +148,7 @@ inline plan::Schedule split(const plan::Schedule& fused) {
   spec.split_backward = [](int, int) { return true; };
   spec.placement = [=](const plan::Job& job) { return fused.placement(whole(job)); };
   spec.priority = [=](const plan::Job& job) {
-    return std::int64_t{2} * fused.rank(whole(job)) + (job.pass == plan::Pass::W ? 1 : 0);
+    return std::int64_t{2} * fused.turn(whole(job)) + (job.pass == plan::Pass::W ? 1 : 0);
   };
   spec.discipline = fused.discipline();
   return plan::Schedule(spec);

@@ -59,7 +59,7 @@ class Mixed : public ::testing::TestWithParam<plan::Discipline> {
   // Jobs; StarPU's tags have the schedule's dependencies.
   void submit(const plan::Schedule& schedule, std::vector<Ran>& ran, int step) {
     const auto tag = [&](plan::JobId id) {
-      return static_cast<starpu_tag_t>(step) * schedule.slots() + id + 1;
+      return static_cast<starpu_tag_t>(step) * schedule.id_count() + id + 1;
     };
     for (const plan::JobId id : plan::topological_order(schedule)) {
       starpu_task* const task = task_for(ran[id]);
@@ -101,7 +101,7 @@ TEST_P(Mixed, JobsPinnedAndFreeTasks) {
   std::array<int, workers> logical{};
   std::iota(logical.begin(), logical.end(), 0);
   for (int step = 0; step < 5; ++step) {
-    std::vector<Ran> jobs(schedule.slots());
+    std::vector<Ran> jobs(schedule.id_count());
     std::vector<Ran> others(600);
     active_policy_core()->begin(schedule, logical);
     {

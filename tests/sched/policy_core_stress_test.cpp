@@ -31,10 +31,10 @@ class Stress {
  public:
   explicit Stress(const Schedule& schedule)
       : schedule_(schedule),
-        tasks_(schedule.slots() + others + index(schedule.workers())),
+        tasks_(schedule.id_count() + others + index(schedule.workers())),
         core_(schedule.workers(), Tasks::allowed),
-        waiting_(schedule.slots()),
-        times_run_(schedule.slots() + others),
+        waiting_(schedule.id_count()),
+        times_run_(schedule.id_count() + others),
         workers_(index(schedule.workers())),
         unfinished_(runs * schedule.job_count() + others) {
     for (std::size_t i = others / 2; i < others; i += 3) {
@@ -83,7 +83,7 @@ class Stress {
   };
   [[nodiscard]] Worker& at(int worker) { return workers_[index(worker)]; }
 
-  [[nodiscard]] std::size_t other(std::size_t i) const { return schedule_.slots() + i; }
+  [[nodiscard]] std::size_t other(std::size_t i) const { return schedule_.id_count() + i; }
   // A pinned task that ends its worker.
   [[nodiscard]] std::size_t last(int worker) const { return other(others) + index(worker); }
 
@@ -130,7 +130,7 @@ class Stress {
       if (number >= other(others)) return;
       if (!Tasks::allowed(task, worker)) ++misplaced_;
       ++times_run_[number];
-      if (number < schedule_.slots()) run_job(worker, static_cast<JobId>(number));
+      if (number < schedule_.id_count()) run_job(worker, static_cast<JobId>(number));
       if (--unfinished_ > 0) continue;
       for (int w = 0; w < schedule_.workers(); ++w) core_.push(w, tasks_[last(w)], std::nullopt);
     }

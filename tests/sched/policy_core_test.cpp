@@ -39,7 +39,7 @@ Schedule one_f_one_b(int workers, int microbatches) {
 
 TEST(PolicyCore, OrderedWaitsForTheNextJob) {
   const Schedule schedule = one_f_one_b(2, 4);
-  Tasks tasks(schedule.slots());
+  Tasks tasks(schedule.id_count());
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   const auto order = schedule.order(0);
@@ -58,7 +58,7 @@ TEST(PolicyCore, OrderedWaitsForTheNextJob) {
 
 TEST(PolicyCore, GreedyTakesTheSmallestThatIsReady) {
   const Schedule schedule = one_f_one_b(2, 4).with(Discipline::greedy);
-  Tasks tasks(schedule.slots());
+  Tasks tasks(schedule.id_count());
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   const auto order = schedule.order(0);
@@ -75,7 +75,7 @@ TEST(PolicyCore, GreedyTakesTheSmallestThatIsReady) {
 
 TEST(PolicyCore, BoundedRefusesUntilAStashIsGivenBack) {
   const Schedule schedule = one_f_one_b(2, 4).with(Discipline::bounded, {2, 2});
-  Tasks tasks(schedule.slots());
+  Tasks tasks(schedule.id_count());
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   const auto push = [&](JobId id) { core.push(0, tasks[id], id); };
@@ -97,7 +97,7 @@ TEST(PolicyCore, BoundedRefusesUntilAStashIsGivenBack) {
 TEST(PolicyCore, InputsOfTheNextJobsInLineAreFetchedOnce) {
   const Schedule schedule = one_f_one_b(1, 4);
   const auto order = schedule.order(0);
-  Tasks tasks(schedule.slots());
+  Tasks tasks(schedule.id_count());
   PolicyCore core(1, always);
   core.begin(schedule, std::array{0});
   EXPECT_TRUE(core.fetch_before_push(0, std::nullopt)) << "pinned tasks run next";
@@ -114,7 +114,7 @@ TEST(PolicyCore, InputsOfTheNextJobsInLineAreFetchedOnce) {
 TEST(PolicyCore, GreedyFetchesWhatItWouldPick) {
   const Schedule schedule = one_f_one_b(2, 4).with(Discipline::greedy);
   const auto order = schedule.order(0);
-  Tasks tasks(schedule.slots());
+  Tasks tasks(schedule.id_count());
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   for (const std::size_t i : {3, 1, 2, 0}) {
@@ -128,8 +128,8 @@ TEST(PolicyCore, GreedyFetchesWhatItWouldPick) {
 
 TEST(PolicyCore, PinnedThenJobsThenFree) {
   const Schedule schedule = one_f_one_b(2, 2);
-  Tasks tasks(schedule.slots() + 6);
-  const std::size_t others = schedule.slots();
+  Tasks tasks(schedule.id_count() + 6);
+  const std::size_t others = schedule.id_count();
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   const JobId first = schedule.order(0)[0];
@@ -183,13 +183,13 @@ TEST(PolicyCore, APushAsksForAWakeUpUnlessTheWorkerWaits) {
 
 TEST(PolicyCore, ARefusedJobDoesNotHoldBackFreeTasks) {
   const Schedule schedule = one_f_one_b(2, 2);
-  Tasks tasks(schedule.slots() + 1);
+  Tasks tasks(schedule.id_count() + 1);
   PolicyCore core(2, always);
   core.begin(schedule, two_workers);
   const JobId second = schedule.order(0)[1];
   core.push(0, tasks[second], second);
-  EXPECT_EQ(core.push_free(tasks[schedule.slots()], 0), std::nullopt);
-  EXPECT_EQ(core.pop(0), tasks[schedule.slots()]);
+  EXPECT_EQ(core.push_free(tasks[schedule.id_count()], 0), std::nullopt);
+  EXPECT_EQ(core.pop(0), tasks[schedule.id_count()]);
   EXPECT_EQ(core.pop(0), nullptr);
 }
 
@@ -254,7 +254,7 @@ TEST(PolicyCore, WaitEndsWhenAFreeTaskIsTheWorkersToTake) {
 
 TEST(PolicyCore, WorkersOfStarPUMayHaveOtherNumbers) {
   const Schedule schedule = one_f_one_b(3, 2);
-  Tasks tasks(schedule.slots());
+  Tasks tasks(schedule.id_count());
   PolicyCore core(4, always);
   // This rank has the schedule's workers 1 and 2, as workers 3 and 1.
   const std::array logical = {-1, 2, -1, 1};
@@ -273,7 +273,7 @@ TEST(PolicyCore, WorkersOfStarPUMayHaveOtherNumbers) {
 TEST(PolicyCore, ARunEndsBeforeTheNextBegins) {
   const Schedule schedule = one_f_one_b(1, 1);
   const Schedule other = one_f_one_b(1, 3).with(Discipline::greedy);
-  Tasks tasks(other.slots());
+  Tasks tasks(other.id_count());
   const std::array logical = {0};
   PolicyCore core(1, always);
   core.begin(schedule, logical);
@@ -300,7 +300,7 @@ TEST(PolicyCore, NeedsNoScheduleAfterTheLastJob) {
     const std::vector<int> limits =
         discipline == Discipline::bounded ? std::vector<int>{4, 4} : std::vector<int>{};
     auto schedule = std::make_unique<Schedule>(plan::make_schedule("1f1b", request).with(discipline, limits));
-    Tasks tasks(schedule->slots());
+    Tasks tasks(schedule->id_count());
     core.begin(*schedule, two_workers);
     for (const JobId id : plan::topological_order(*schedule)) {
       core.push(0, tasks[id], id);

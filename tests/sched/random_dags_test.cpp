@@ -92,7 +92,7 @@ class Dag {
   [[nodiscard]] const Schedule& schedule() const { return schedule_; }
   [[nodiscard]] const std::vector<int>& logical() const { return logical_; }
   [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
-  [[nodiscard]] std::size_t cells() const { return schedule_.slots() + shared; }
+  [[nodiscard]] std::size_t cells() const { return schedule_.id_count() + shared; }
 
   /// The cells after all steps have run one after the other.
   [[nodiscard]] std::vector<std::uint64_t> expected() const {
@@ -106,7 +106,7 @@ class Dag {
 
  private:
   static constexpr int shared = 3;  // number of shared cells, which follow the cells of the jobs
-  [[nodiscard]] std::size_t shared_cell(int i) const { return schedule_.slots() + index(i); }
+  [[nodiscard]] std::size_t shared_cell(int i) const { return schedule_.id_count() + index(i); }
 
   static Schedule draw_schedule(Random& random, int workers) {
     const auto discipline = static_cast<Discipline>(between(random, 0, 2));

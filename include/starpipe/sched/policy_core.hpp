@@ -23,8 +23,11 @@ namespace starpipe::sched {
 ///
 /// This comment is the contract between the two, and with anyone who writes another policy.
 ///
+/// Workers. A worker is StarPU's here, by StarPU's number. `begin` says which worker of the schedule each of
+/// them carries.
+///
 /// Tasks. A task is an opaque pointer. It is either a *job* of the schedule (pushed with its JobId, to the
-/// worker that w(s,b,d) names), or *pinned* (to a worker, but no job: gradient reductions, optimizer
+/// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer
 /// steps), or *free* (any worker that can run it: tasks of other libraries). A worker takes pinned tasks
 /// first, since jobs may wait for them, then the job that the discipline picks, then free tasks.
 ///

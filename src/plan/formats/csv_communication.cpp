@@ -21,9 +21,9 @@ class Communication {
       : schedule_(schedule),
         rows_(rows),
         source_name_(source_name),
-        computed_(schedule.slots(), false),
-        sent_(schedule.slots()),
-        received_(schedule.slots()) {}
+        computed_(schedule.id_count(), false),
+        sent_(schedule.id_count()),
+        received_(schedule.id_count()) {}
 
   void check() {
     if (!schedule_.graph().is_chain()) {

@@ -34,7 +34,7 @@ void for_each_previous(const Schedule& schedule, JobId id, Function&& f) {
 // job still waits for: zero everywhere when all jobs can run.
 template <class Queue, class Visit>
 std::vector<int> run_all(const Schedule& schedule, Queue free, Visit visit) {
-  std::vector<int> waiting(schedule.slots(), 0);
+  std::vector<int> waiting(schedule.id_count(), 0);
   for (const JobId id : schedule.order()) {
     for_each_previous(schedule, id, [&](JobId) { ++waiting[id]; });
     if (waiting[id] == 0) free.push(id);
@@ -129,7 +129,7 @@ std::vector<Job> find_cycle(const Schedule& schedule, const std::vector<int>& wa
   const auto stuck = [&](JobId id) { return waiting[id] > 0; };
   JobId at = *std::ranges::find_if(schedule.order(), stuck);
   std::vector<JobId> path;
-  std::vector<std::uint32_t> seen(schedule.slots(), 0);  // 1 + index in path
+  std::vector<std::uint32_t> seen(schedule.id_count(), 0);  // 1 + index in path
   while (seen[at] == 0) {
     path.push_back(at);
     seen[at] = static_cast<std::uint32_t>(path.size());
@@ -174,7 +174,7 @@ std::vector<JobId> topological_order(const Schedule& schedule) {
   if (const CheckResult result = check(schedule); !result.ok()) {
     throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
   }
-  const auto later = [&](JobId a, JobId b) { return schedule.rank(a) > schedule.rank(b); };
+  const auto later = [&](JobId a, JobId b) { return schedule.turn(a) > schedule.turn(b); };
   std::priority_queue<JobId, std::vector<JobId>, decltype(later)> free(later);
   std::vector<JobId> order;
   order.reserve(schedule.job_count());

@@ -77,17 +77,17 @@ Schedule::Schedule(const ScheduleSpec& spec)
 
   const std::vector<bool> split = split_pairs(spec);
   stride_ = std::ranges::find(split, true) == split.end() ? 2 : 3;
-  const auto slot_count = split.size() * static_cast<std::uint64_t>(stride_);
-  if (slot_count >= no_rank) {
+  const auto ids = split.size() * static_cast<std::uint64_t>(stride_);
+  if (ids >= no_turn) {
     throw InputError(
         fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
   }
 
-  rank_.assign(slot_count, no_rank);
-  position_.assign(slot_count, 0);
-  placement_.assign(slot_count, Placement{});
-  jobs_.assign(slot_count, Job{});
-  std::vector<std::int64_t> priority(slot_count);
+  turn_.assign(ids, no_turn);
+  position_.assign(ids, 0);
+  placement_.assign(ids, Placement{});
+  jobs_.assign(ids, Job{});
+  std::vector<std::int64_t> priority(ids);
   const auto add = [&](JobId id, const Job& job) {
     jobs_[id] = job;
     placement_[id] = spec.placement(job);
@@ -105,7 +105,7 @@ Schedule::Schedule(const ScheduleSpec& spec)
   }
   // Job numbers ascend by micro-batch, stage and pass, the documented order of jobs with equal n.
   std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
-  for (std::uint32_t r = 0; r < order_.size(); ++r) rank_[order_[r]] = r;
+  for (std::uint32_t t = 0; t < order_.size(); ++t) turn_[order_[t]] = t;
 
   by_age_ = by_first_forward(*this);
 

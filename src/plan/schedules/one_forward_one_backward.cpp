@@ -4,13 +4,12 @@
 namespace starpipe::plan {
 namespace {
 
-// n is the job's time slot in a pipeline of P stages with passes of equal length. In both variants B(s,b) has
-// slot 2P-1-s+2b. F(s,b) has the slot right after the B that makes room for it, the B of `warm_up(s)`
+// n is the job's time slot in a pipeline of S stages with passes of equal length. In both variants B(s,b) has
+// slot 2S-1-s+2b. F(s,b) has the slot right after the B that makes room for it, the B of `warm_up(s)`
 // micro-batches earlier.
-// - 1F1B: F(s,b) has slot s+2b, and P-s forward passes are in flight on stage s. (Source 001 warms up with s
-// or s+1
-//   forward passes; the last stage then starves.)
-// - eager 1F1B: F(s,b) has slot 3s+2b-2P+2, and 2(P-s)-1 forward passes are in flight.
+// - 1F1B: F(s,b) has slot s+2b, and S-s forward passes are in flight on stage s. (Source 001 warms up with
+//   s or s+1 forward passes; the last stage then starves.)
+// - eager 1F1B: F(s,b) has slot 3s+2b-2S+2, and 2(S-s)-1 forward passes are in flight.
 Schedule one_forward_one_backward(const ScheduleRequest& request, const char* name,
                                   std::int64_t (*warm_up)(std::int64_t stages, std::int64_t depth)) {
   const StageGraph graph = requested_graph(request);
@@ -28,7 +27,7 @@ Schedule one_forward_one_backward(const ScheduleRequest& request, const char* na
 }
 
 const bool registered_1f1b = register_schedule(
-    {"1f1b", "one forward, one backward: P - s micro-batches in flight on stage s",
+    {"1f1b", "one forward, one backward: S - s micro-batches in flight on stage s",
      "PipeDream-Flush, arXiv 2006.09503; DAPPLE, arXiv 2007.01045",
      [](const ScheduleRequest& request) {
        return one_forward_one_backward(
@@ -37,7 +36,7 @@ const bool registered_1f1b = register_schedule(
      1, "1F1B"});
 
 const bool registered_eager = register_schedule(
-    {"eager-1f1b", "1F1B with 2(P - s) - 1 micro-batches in flight, to hide communication",
+    {"eager-1f1b", "1F1B with 2(S - s) - 1 micro-batches in flight, to hide communication",
      "arXiv 2211.05322; Pipeline Parallelism with Controllable Memory, fig. 1b",
      [](const ScheduleRequest& request) {
        return one_forward_one_backward(request, "eager-1f1b", [](std::int64_t stages, std::int64_t depth) {

@@ -19,7 +19,7 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
   const bool instants = std::any_of(schedule.order().begin(), schedule.order().end(),
                                     [&](JobId id) { return spans[id].start == spans[id].end; });
   if (instants) {
-    position.resize(schedule.slots());
+    position.resize(schedule.id_count());
     std::uint32_t next = 0;
     for (const JobId id : topological_order(schedule)) position[id] = next++;
   }
@@ -29,7 +29,7 @@ std::vector<std::vector<JobId>> run_order(const Schedule& schedule, const Timeli
     auto& row = rows[index(worker)];
     row.assign(order.begin(), order.end());
     const auto key = [&](JobId id) {
-      return std::tuple(spans[id].start, spans[id].end, instants ? position[id] : schedule.rank(id));
+      return std::tuple(spans[id].start, spans[id].end, instants ? position[id] : schedule.turn(id));
     };
     std::sort(row.begin(), row.end(), [&](JobId a, JobId b) { return key(a) < key(b); });
   }

@@ -57,9 +57,9 @@ class Simulation {
   Simulation(const Schedule& schedule, const Costs& costs)
       : schedule_(schedule),
         costs_(costs),
-        spans_(schedule.slots()),
-        waiting_(schedule.slots(), 0),
-        ready_at_(schedule.slots(), 0),
+        spans_(schedule.id_count()),
+        waiting_(schedule.id_count(), 0),
+        ready_at_(schedule.id_count(), 0),
         running_(index(schedule.workers()), false) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
@@ -153,7 +153,7 @@ class Simulation {
       // Gradients from several successors have one producer each, so (kind, producer, worker) names a
       // copy. A holder may send the weights of several stages, so these need their stage too.
       const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
-      const auto job_count = static_cast<std::uint64_t>(schedule_.slots()) + running_.size();
+      const auto job_count = static_cast<std::uint64_t>(schedule_.id_count()) + running_.size();
       const auto copies = static_cast<std::uint64_t>(fetch.kind) * job_count + fetch.producer;
       const auto key =
           (copies * running_.size() + worker) * static_cast<std::uint64_t>(schedule_.stages()) + stage;
@@ -233,7 +233,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs) {
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   const Simulation run = simulated(schedule, costs);
-  std::vector<std::int64_t> position(schedule.slots(), 0);
+  std::vector<std::int64_t> position(schedule.id_count(), 0);
   for (std::size_t i = 0; i < run.started().size(); ++i)
     position[run.started()[i]] = static_cast<std::int64_t>(i);
   const auto id = [&](const Job& job) { return *schedule.find(job); };

@@ -12,8 +12,8 @@ WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
     : schedule_(&schedule),
       worker_(worker),
       unfinished_(schedule.order(worker).size()),
-      heap_(ByRank{&schedule}),
-      forward_(ByRank{&schedule}) {
+      heap_(ByTurn{&schedule}),
+      forward_(ByTurn{&schedule}) {
   if (schedule.discipline() == Discipline::ordered) is_ready_.assign(unfinished_, false);
   if (schedule.discipline() == Discipline::bounded) prepare_bounded();
 }
@@ -25,7 +25,7 @@ void WorkerQueue::prepare_bounded() {
                                             : schedule.memory_limits()[index(worker_)];
   unfinished_of_.assign(microbatches, 0);
   held_.assign(microbatches, 0);
-  forward_of_.assign(microbatches, Heap(ByRank{&schedule}));
+  forward_of_.assign(microbatches, Heap(ByTurn{&schedule}));
   taken_.assign(unfinished_, false);
   std::vector<int> stages_of(microbatches, 0);
   for (const JobId id : schedule.order(worker_)) {
@@ -125,7 +125,7 @@ std::optional<JobId> WorkerQueue::pop_bounded() {
 
   Heap* best = nullptr;
   for (Heap* heap : {&heap_, &forward}) {
-    if (!heap->empty() && (best == nullptr || ByRank{schedule_}(best->top(), heap->top()))) best = heap;
+    if (!heap->empty() && (best == nullptr || ByTurn{schedule_}(best->top(), heap->top()))) best = heap;
   }
   if (best == nullptr) return std::nullopt;
   const JobId id = best->top();

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/commands/distributed.hpp"
+#include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/files.hpp"
@@ -63,34 +63,34 @@ std::uint64_t bytes_moved(const plan::Timeline& timeline) {
 }
 
 std::string ran_as(const Candidate& candidate) {
-  switch (candidate.choice.binding) {
-    case Binding::none:
+  switch (candidate.choice.control) {
+    case StarpuControl::none:
       break;
-    case Binding::worker:
+    case StarpuControl::on_worker:
       return candidate.ran + ", bound to workers";
-    case Binding::order:
+    case StarpuControl::worker_order:
       return candidate.ran + ", bound and ordered";
   }
   return candidate.ran;
 }
 
-void repeat(const Assignment& job, Candidate& candidate) {
-  const Session session(job.mpi, job.map, job.share, candidate.choice, job.gpus);
+void repeat(const Assignment& run, Candidate& candidate) {
+  const Session session(run.mpi, run.map, run.share, candidate.choice, run.gpus);
   candidate.ran = session.policy();
-  or_abort(job.mpi, [&] {
-    Engine engine = make_engine(session, job);
-    or_abort(job.mpi, [&] {
-      const Experiment& experiment = job.experiment;
+  or_abort(run.mpi, [&] {
+    Engine engine = make_engine(session, run);
+    or_abort(run.mpi, [&] {
+      const Experiment& experiment = run.experiment;
       Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
       std::vector<double> submissions;
-      for (int step = 0; step < job.config.training.steps; ++step) {
+      for (int step = 0; step < run.config.training.steps; ++step) {
         const StepResult result = engine.run_step(step, *experiment.data);
         if (step == 1) submissions.clear();  // step 0 warmed up
         submissions.push_back(result.submission);
-        if (job.mpi.rank() == 0) measurement.add(result);
+        if (run.mpi.rank() == 0) measurement.add(result);
       }
       std::ranges::sort(submissions);
-      if (job.mpi.rank() != 0) return;
+      if (run.mpi.rank() != 0) return;
       MeasuredRun run = measurement.measured();
       const double makespan = run.timeline.makespan;
       candidate.repetitions.push_back(
@@ -139,15 +139,15 @@ std::string comparison_table(const plan::Timeline& predicted, const std::vector<
          "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
 }
 
-void write_outputs(const Assignment& job, const Comparison& comparison,
+void write_outputs(const Assignment& run, const Comparison& comparison,
                    const std::vector<Candidate>& candidates) {
-  const plan::Schedule& schedule = job.experiment.schedule;
+  const plan::Schedule& schedule = run.experiment.schedule;
   // The prediction uses the durations of the first policy, which is starpipe by default.
   const plan::Timeline predicted = plan::simulate(schedule, candidates.front().median_repetition().costs);
-  nlohmann::ordered_json report = report_head(job.config, job.partition, job.locations);
+  nlohmann::ordered_json report = report_head(run.config, run.partition, run.locations);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
-  report["emulated"] = job.experiment.emulated.has_value();
+  report["emulated"] = run.experiment.emulated.has_value();
   report["predicted"] = {{"makespan", predicted.makespan},
                          {"bubble_fraction", predicted.bubble_fraction},
                          {"peak_activations", predicted.peak_activations},
@@ -158,8 +158,8 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
     print(plan::json_text(report));
   } else {
     print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}", schedule.name(),
-                      schedule.workers(), job.mpi.ranks(), comparison.repetitions, job.config.training.steps,
-                      describe_partition(job.partition), comparison_table(predicted, candidates)));
+                      schedule.workers(), run.mpi.ranks(), comparison.repetitions, run.config.training.steps,
+                      describe_partition(run.partition), comparison_table(predicted, candidates)));
   }
   if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;
@@ -171,9 +171,9 @@ void write_outputs(const Assignment& job, const Comparison& comparison,
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
 
-std::vector<Candidate> find_candidates(const Assignment& job, const Comparison& comparison) {
-  return agree(job.mpi, [&] {
-    if (job.mpi.rank() == 0) {
+std::vector<Candidate> find_candidates(const Assignment& run, const Comparison& comparison) {
+  return agree(run.mpi, [&] {
+    if (run.mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
       if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
     }
@@ -191,9 +191,9 @@ std::vector<Candidate> find_candidates(const Assignment& job, const Comparison& 
 }  // namespace
 
 int compare(const std::function<Config()>& configure, const Comparison& comparison) {
-  return run_on_ranks(configure, [&](const Assignment& job) {
-    std::vector<Candidate> candidates = find_candidates(job, comparison);
-    const bool root = job.mpi.rank() == 0;
+  return run_on_ranks(configure, [&](const Assignment& run) {
+    std::vector<Candidate> candidates = find_candidates(run, comparison);
+    const bool root = run.mpi.rank() == 0;
     const ProgressLine progress;
     std::mt19937_64 random(comparison.seed);  // the same order on every rank
     std::vector<std::size_t> order(candidates.size());
@@ -205,12 +205,12 @@ int compare(const std::function<Config()>& configure, const Comparison& comparis
           progress.show(fmt::format("repetition {}/{}  {}", repetition + 1, comparison.repetitions,
                                     candidates[c].choice.name));
         }
-        repeat(job, candidates[c]);
+        repeat(run, candidates[c]);
       }
     }
     if (!root) return;
     progress.clear();
-    write_outputs(job, comparison, candidates);
+    write_outputs(run, comparison, candidates);
   });
 }
 

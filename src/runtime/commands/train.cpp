@@ -9,9 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "runtime/commands/distributed.hpp"
+#include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/report/measurement.hpp"
+#include "runtime/report/rank_bytes.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/report/training_table.hpp"
 #include "runtime/session/session.hpp"
@@ -97,29 +98,29 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
 }
 
 // Collective; complete on rank 0.
-std::optional<GpuReport> report_gpus(const Assignment& job, const Engine& engine,
+std::optional<GpuReport> report_gpus(const Assignment& run, const Engine& engine,
                                      const Measurement& measurement) {
-  if (!job.config.runtime.uses_gpus()) return std::nullopt;
+  if (!run.config.runtime.uses_gpus()) return std::nullopt;
   const std::vector<GpuMemory> measured = engine.gpu_memory();
-  GpuReport report{.memory = {}, .copies = find_gpu_copies(job.mpi)};
-  if (job.mpi.rank() != 0) return report;
-  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, job.locations);
-  const Experiment& e = job.experiment;
-  const auto needs = memory_need(e.schedule, e.network, job.config.training.optimizer, measurement.costs(),
+  GpuReport report{.memory = {}, .copies = find_gpu_copies(run.mpi)};
+  if (run.mpi.rank() != 0) return report;
+  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
+  const Experiment& e = run.experiment;
+  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, measurement.costs(),
                                  measurement.predicted(),
-                                 {gpu_of_worker, job.config.runtime.on_gpu_of(e.schedule.workers())});
+                                 {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())});
   report.memory = gpu_use(measured, gpu_of_worker, needs);
   return report;
 }
 
-void write_outputs(const Assignment& job, const TrainOutputs& outputs, const TrainRecord& record,
+void write_outputs(const Assignment& run, const TrainOutputs& outputs, const TrainRecord& record,
                    const Measurement& measurement) {
-  const Experiment& experiment = job.experiment;
+  const Experiment& experiment = run.experiment;
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
   fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
-             experiment.schedule.workers(), job.mpi.ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(), describe_partition(job.partition),
+             experiment.schedule.workers(), run.mpi.ranks(), record.policy, record.units_per_second,
+             experiment.data->unit(), describe_partition(run.partition),
              training_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
@@ -132,39 +133,39 @@ void write_outputs(const Assignment& job, const TrainOutputs& outputs, const Tra
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.report) {
-    const auto report = make_report(job.config, job.partition, experiment, job.locations, record, predicted,
+    const auto report = make_report(run.config, run.partition, experiment, run.locations, record, predicted,
                                     measured, measurement);
     write_file("--report", *outputs.report, plan::json_text(report));
   }
 }
 
-void run_and_report(const Assignment& job, const TrainOutputs& outputs, const Session& session,
+void run_and_report(const Assignment& run, const TrainOutputs& outputs, const Session& session,
                     Engine& engine) {
-  const Experiment& experiment = job.experiment;
+  const Experiment& experiment = run.experiment;
   Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
-  TrainRecord record = run_steps(job.config, experiment, engine, session, measurement);
+  TrainRecord record = run_steps(run.config, experiment, engine, session, measurement);
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
-  count_rank_bytes(job.config, engine, session, engine.graph(), record);
-  record.gpus = report_gpus(job, engine, measurement);
+  count_rank_bytes(run.config, engine, session, engine.graph(), record);
+  record.gpus = report_gpus(run, engine, measurement);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
   if (session.mpi().rank() != 0) return;
   if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
-  write_outputs(job, outputs, record, measurement);
+  write_outputs(run, outputs, record, measurement);
 }
 
 }  // namespace
 
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
-  return run_on_ranks(configure, [&](const Assignment& job) {
-    const auto policy = agree(job.mpi, [&] {
-      if (job.mpi.rank() == 0) check_outputs(outputs);
-      return configured_policy(job.config.runtime);
+  return run_on_ranks(configure, [&](const Assignment& run) {
+    const auto policy = agree(run.mpi, [&] {
+      if (run.mpi.rank() == 0) check_outputs(outputs);
+      return configured_policy(run.config.runtime);
     });
-    const Session session(job.mpi, job.map, job.share, policy, job.gpus);
-    or_abort(job.mpi, [&] {
-      Engine engine = make_engine(session, job);
-      or_abort(job.mpi, [&] { run_and_report(job, outputs, session, engine); });
+    const Session session(run.mpi, run.map, run.share, policy, run.gpus);
+    or_abort(run.mpi, [&] {
+      Engine engine = make_engine(session, run);
+      or_abort(run.mpi, [&] { run_and_report(run, outputs, session, engine); });
     });
   });
 }

@@ -24,8 +24,9 @@
 namespace starpipe::runtime {
 
 /// Owns the data of a step on this rank: StarPU's handles, the host memory behind those that last over the
-/// steps, the scratch memory of the stages, and the decision when a copy is dropped. The thread that submits
-/// the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
+/// steps, and the scratch memory of the stages. Fills inputs and targets, and drops copies; RankTasks and
+/// FetchedCopies know when. The thread that submits the step calls all of it, except `drop_fetched`, which
+/// the workers on GPUs call.
 class StepData {
  public:
   /// Registers the data that tasks of this rank touch. `parameters`: start values of each stage. The

@@ -55,7 +55,8 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       runner_(runner),
       emulation_(emulation),
       next_order_(starpu_worker_get_count(), 1) {
-  const bool keeps_order = session.core() != nullptr || session.choice().binding == Binding::order;
+  const bool keeps_order =
+      session.core() != nullptr || session.choice().control == StarpuControl::worker_order;
   if (keeps_order && schedule.discipline() == plan::Discipline::ordered)
     window_ = static_cast<unsigned>(window);
   for (const Task& task : graph.tasks()) names_.push_back(name_of(task, schedule));
@@ -71,9 +72,9 @@ void Submitter::submit_step() {
   }
 }
 
-// Waiting here cannot deadlock. All ranks insert tasks in the same order, which is a valid sequential order
-// of the step, and each worker runs its tasks in that order. So the oldest unfinished task waits only for
-// tasks that are inserted already.
+// Waiting here cannot deadlock. All ranks insert tasks in one order, a valid sequential order of the step
+// that each worker keeps. Take the first unfinished task of all ranks. The tasks that it waits for have
+// finished. Its own rank has inserted it: there too all earlier tasks have finished, so the rank had room.
 void Submitter::wait_for_room() const {
   if (window_ == 0 || static_cast<unsigned>(starpu_task_nsubmitted()) < window_) return;
   require(starpu_task_wait_for_n_submitted(window_ / 2), "StarPU", "waiting for", "the submission window");
@@ -82,7 +83,7 @@ void Submitter::wait_for_room() const {
 void Submitter::insert(std::size_t task_number) {
   const Task& task = graph_.tasks()[task_number];
   const bool is_local = session_.is_local(task.worker);
-  const Binding binding = session_.choice().binding;
+  const StarpuControl control = session_.choice().control;
   std::vector<starpu_data_descr> data;
   data.reserve(task.data.size() + 1);
   for (const DataAccess& access : task.data)
@@ -92,15 +93,15 @@ void Submitter::insert(std::size_t task_number) {
   // Jobs of small n first. Jobs, or the end of the step, wait for every task that is not a job: these tasks
   // have the highest priority.
   int priority = std::numeric_limits<int>::max();
-  if (task.job) priority = -static_cast<int>(schedule_.rank(*task.job));
+  if (task.job) priority = -static_cast<int>(schedule_.turn(*task.job));
   void* sched_data = nullptr;
   if (session_.core() != nullptr && is_local)
     sched_data = sched::pack_sched_data(session_.starpu_worker(task.worker), task.job);
   int worker = -1;
   unsigned order = 0;
-  if (binding != Binding::none && is_local) {
+  if (control != StarpuControl::none && is_local) {
     worker = session_.starpu_worker(task.worker);
-    if (task.job && binding == Binding::order) order = next_order_[index(worker)]++;
+    if (task.job && control == StarpuControl::worker_order) order = next_order_[index(worker)]++;
   }
   void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
   std::vector<starpu_task*> awaited;

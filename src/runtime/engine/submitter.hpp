@@ -19,9 +19,11 @@ namespace starpipe::runtime {
 /// datum after its last use on this rank. Only the thread that runs the steps calls it.
 class Submitter {
  public:
-  /// `window`: the most tasks that are submitted and not finished, where the order of jobs is fixed. Where a
-  /// policy chooses among ready jobs the whole step is submitted: its choice would depend on the window.
-  /// `emulation`: nullptr when kernels run. The references must outlive this.
+  /// `window`: the most tasks that are submitted and not finished. When it is full, submission waits until
+  /// half of them are left. It holds where our policy or `worker-order` runs an ordered schedule: there it
+  /// changes no result and no order, but few tasks leave workers idle. Elsewhere the policy chooses among
+  /// ready jobs, and its choice would depend on the window: there the whole step is submitted. `emulation`:
+  /// nullptr when kernels run. The references must outlive this.
   Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
             const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation, int window);
 

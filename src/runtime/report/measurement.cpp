@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -20,21 +19,6 @@ double mean(const std::vector<double>& values) {
 
 }  // namespace
 
-std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map) {
-  std::set<std::pair<std::size_t, int>> moves;
-  for (const Task& task : graph.tasks()) {
-    const int reader = map.rank_of(task.worker);
-    for (const DataAccess& access : task.data) {
-      if (access.access == Access::read && map.rank_of(graph.data()[access.datum].worker) != reader) {
-        moves.emplace(access.datum, reader);
-      }
-    }
-  }
-  std::uint64_t bytes = 0;
-  for (const auto& [datum, rank] : moves) bytes += graph.data()[datum].size * sizeof(float);
-  return bytes;
-}
-
 Measurement::Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes,
                          std::optional<plan::Costs> known)
     : schedule_(schedule),
@@ -49,7 +33,7 @@ double Measurement::makespan(const std::vector<JobRecord>& jobs) {
 }
 
 void Measurement::add_delays(const std::vector<JobRecord>& jobs) {
-  std::vector<const JobRecord*> by_job(schedule_.slots(), nullptr);
+  std::vector<const JobRecord*> by_job(schedule_.id_count(), nullptr);
   for (const JobRecord& job : jobs) by_job[job.job] = &job;
   std::vector<JobRecord> order = jobs;
   std::ranges::sort(order, {}, &JobRecord::start);
@@ -89,7 +73,7 @@ void Measurement::add(const StepResult& step) {
   }
   makespans_.push_back(makespan(step.jobs));
   recent_.push_back(step.jobs);
-  if (recent_.size() > window) recent_.pop_front();
+  if (recent_.size() > kept_steps) recent_.pop_front();
 }
 
 plan::Costs Measurement::costs() const {
@@ -119,9 +103,9 @@ MeasuredRun Measurement::measured() const {
   const std::vector<JobRecord>& jobs = **middle;
 
   const double first = std::ranges::min_element(jobs, {}, &JobRecord::start)->start;
-  std::vector<plan::Span> spans(schedule_.slots());
-  std::vector<int> worker(schedule_.slots(), 0);
-  std::vector<std::int64_t> order(schedule_.slots(), 0);
+  std::vector<plan::Span> spans(schedule_.id_count());
+  std::vector<int> worker(schedule_.id_count(), 0);
+  std::vector<std::int64_t> order(schedule_.id_count(), 0);
   for (const JobRecord& job : jobs) {
     spans[job.job] = {job.start - first, job.end - first};
     worker[job.job] = job.worker;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measured times of a run, and the costs for its prediction, from the records of the engine's steps.
+// The two sides of a report, from the records of the engine's steps: the first steps give the costs of the
+// prediction, the steps after them are measured.
 #pragma once
 
 #include <deque>
@@ -7,15 +8,11 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/step/task_graph.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::runtime {
-
-/// Bytes that must cross between ranks in one step: each datum is sent once to each other rank that reads it.
-std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
 
 /// A measured step as a schedule: its w is the worker that ran each job, its n the order of their starts.
 struct MeasuredRun {
@@ -42,7 +39,7 @@ class Measurement {
   /// The known costs; or else measured durations, measured transfer delay and the model's sizes.
   [[nodiscard]] plan::Costs costs() const;
   [[nodiscard]] plan::Timeline predicted() const;
-  /// The step with the median makespan among the last `window` measured steps.
+  /// The step with the median makespan among the last `kept_steps` measured steps.
   [[nodiscard]] MeasuredRun measured() const;
   /// Makespans of all measured steps, seconds.
   [[nodiscard]] std::vector<double> makespans() const { return makespans_; }
@@ -50,7 +47,7 @@ class Measurement {
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
 
  private:
-  static constexpr std::size_t window = 64;
+  static constexpr std::size_t kept_steps = 64;
 
   void add_delays(const std::vector<JobRecord>& jobs);
   [[nodiscard]] static double makespan(const std::vector<JobRecord>& jobs);

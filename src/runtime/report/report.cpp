@@ -25,11 +25,12 @@ ordered_json to_json(const PartitionChoice& choice) {
                        {"bottleneck", chosen.bottleneck},
                        {"lower_bound", chosen.lower_bound}};
   for (const plan::WorkerLoad& load : chosen.loads) json["loads"].push_back(load.load());
-  for (const plan::UnitCosts& layer : profile.units) {
-    ordered_json& one = json["layers"].emplace_back(ordered_json{{"name", layer.name}});
-    if (profile.devices.empty()) one.update(plan::durations_json(layer.time));
+  for (const plan::UnitCosts& unit :
+       profile.units) {  // "layers" is the key's old name; its elements are units
+    ordered_json& one = json["layers"].emplace_back(ordered_json{{"name", unit.name}});
+    if (profile.devices.empty()) one.update(plan::durations_json(unit.time));
     for (std::size_t kind = 0; kind < profile.devices.size(); ++kind)
-      one[profile.devices[kind]] = plan::durations_json(layer.on(static_cast<int>(kind)));
+      one[profile.devices[kind]] = plan::durations_json(unit.on(static_cast<int>(kind)));
   }
   return json;
 }

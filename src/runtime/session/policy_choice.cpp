@@ -16,8 +16,8 @@
 namespace starpipe::runtime {
 namespace {
 
-constexpr std::array controls = {std::pair{"on-worker", Binding::worker},
-                                 std::pair{"worker-order", Binding::order}};
+constexpr std::array controls = {std::pair{"on-worker", StarpuControl::on_worker},
+                                 std::pair{"worker-order", StarpuControl::worker_order}};
 
 bool library_has_policy(const std::string& library, const std::string& name) {
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -41,8 +41,8 @@ std::vector<std::string> policy_names() {
 }
 
 PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
-  for (const auto& [control, binding] : controls) {
-    if (name == control) return {.name = name, .starpu = "prio", .binding = binding};
+  for (const auto& [word, control] : controls) {
+    if (name == word) return {.name = name, .starpu = "prio", .control = control};
   }
   const std::string library = environment("STARPU_SCHED_LIB").value_or("");
   PolicyChoice choice{.name = name, .starpu = name};

@@ -10,17 +10,17 @@
 
 namespace starpipe::runtime {
 
-/// How much of a job's w and n StarPU itself is told, beside its priority.
-enum class Binding : std::uint8_t {
-  none,    ///< nothing: the policy chooses among the workers of the rank, or is ours
-  worker,  ///< the worker (STARPU_EXECUTE_ON_WORKER)
-  order,   ///< the worker, and the position in the worker's order (STARPU_WORKER_ORDER)
+/// StarPU's static controls: how much of a job's w and n StarPU itself is told, beside its priority.
+enum class StarpuControl : std::uint8_t {
+  none,          ///< nothing: the policy chooses among the workers of the rank, or is ours
+  on_worker,     ///< the worker (STARPU_EXECUTE_ON_WORKER)
+  worker_order,  ///< the worker, and the position in the worker's order (STARPU_WORKER_ORDER)
 };
 
 struct PolicyChoice {
   std::string name;    ///< the user's name for it
   std::string starpu;  ///< StarPU's name of the policy that runs
-  Binding binding = Binding::none;
+  StarpuControl control = StarpuControl::none;
   bool from_library = false;  ///< whether the library of STARPU_SCHED_LIB has it
 };
 

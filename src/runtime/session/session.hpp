@@ -61,7 +61,9 @@ class Session {
   [[nodiscard]] sched::PolicyCore* core() const { return core_; }
   /// Whether the worker of each job is known before the job runs: our policy and StarPU's static controls
   /// follow the schedule, other policies choose among the workers of the rank.
-  [[nodiscard]] bool knows_workers() const { return core_ != nullptr || choice_.binding != Binding::none; }
+  [[nodiscard]] bool knows_workers() const {
+    return core_ != nullptr || choice_.control != StarpuControl::none;
+  }
 
  private:
   void start(const CoreShare& share, const GpuShare& gpus);

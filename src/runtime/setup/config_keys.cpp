@@ -252,7 +252,8 @@ void add_schedule_keys(Keys& keys) {
   add(key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers),
           "required, or as `schedule.file` has"));
   add(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
-          at(&Config::schedule, &ScheduleConfig::stages), "as many as the schedule has on each worker"));
+          at(&Config::schedule, &ScheduleConfig::stages),
+          "W times as many as the schedule has on each worker"));
   add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
                      at(&Config::schedule, &ScheduleConfig::groups))));
   add(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
@@ -321,7 +322,9 @@ void add_runtime_keys(Keys& keys) {
           "The most workers that share a core. Times of workers that share one are not a pipeline's.",
           at(&Config::runtime, &RuntimeConfig::workers_per_core)));
   add(key("runtime.window", whole(),
-          "The most tasks that a rank has submitted and not finished, where the order of the jobs is fixed.",
+          "The most tasks that a rank has submitted and not finished. A few leave workers idle. No effect "
+          "where a "
+          "policy chooses among jobs at run time: the whole step is submitted then.",
           at(&Config::runtime, &RuntimeConfig::window)));
   add(key("runtime.timeout", number(Kind::positive), "Seconds without a finished task that end a run.",
           at(&Config::runtime, &RuntimeConfig::timeout)));

@@ -3,18 +3,8 @@
 
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "runtime/setup/memory_limit.hpp"
 #include "runtime/setup/planned_run.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
-#include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 /// Passes tokens until nothing moves: a worker takes the next job of its own list once every job that it
 /// reads from is done. Without an order any job may go.
 bool token_passing_finishes(const Schedule& schedule) {
-  std::vector<bool> done(schedule.slots());
+  std::vector<bool> done(schedule.id_count());
   std::vector<std::vector<JobId>> lists(index(schedule.workers()));
   for (const JobId id : schedule.order()) lists[index(schedule.compute(id))].push_back(id);
   std::size_t left = schedule.job_count();
@@ -56,7 +56,7 @@ bool waits_for(const Schedule& schedule, const Job& after, const Job& before) {
   bool found = false;
   schedule.for_each_pred(id, [&](JobId p) { found = found || p == other; });
   return found ||
-         (schedule.compute(id) == schedule.compute(other) && schedule.rank(other) < schedule.rank(id));
+         (schedule.compute(id) == schedule.compute(other) && schedule.turn(other) < schedule.turn(id));
 }
 
 ScheduleSpec one_worker_a_stage(int stages, int microbatches) {
@@ -116,7 +116,7 @@ TEST(Check, TopologicalOrderIsOneAndPrefersSmallN) {
     ASSERT_EQ(order.size(), schedule.job_count());
 
     // At each step the smallest n comes first among all jobs that wait for nothing.
-    std::vector<bool> done(schedule.slots());
+    std::vector<bool> done(schedule.id_count());
     for (const JobId id : order) {
       std::optional<JobId> best;
       for (const JobId other : schedule.order()) {
@@ -125,7 +125,7 @@ TEST(Check, TopologicalOrderIsOneAndPrefersSmallN) {
         schedule.for_each_pred(other, [&](JobId before) { free = free && done[before]; });
         if (schedule.discipline() == Discipline::ordered) {
           for (const JobId mine : schedule.order(schedule.compute(other))) {
-            if (schedule.rank(mine) < schedule.rank(other)) free = free && done[mine];
+            if (schedule.turn(mine) < schedule.turn(other)) free = free && done[mine];
           }
         }
         if (free) {

@@ -72,7 +72,7 @@ TEST(Schedule, FusedByDefault) {
 
   EXPECT_FALSE(schedule.split_backward());
   EXPECT_EQ(schedule.job_count(), 8U);
-  EXPECT_EQ(schedule.slots(), 8U);
+  EXPECT_EQ(schedule.id_count(), 8U);
   EXPECT_EQ(schedule.job(schedule.forward(1, 0)), (Job{1, 0, Pass::F}));
   EXPECT_EQ(schedule.job(schedule.backward(1, 1)), (Job{1, 1, Pass::BW}));
   EXPECT_EQ(schedule.weight_gradient(0, 1), schedule.backward(0, 1));
@@ -227,14 +227,14 @@ TEST(Schedule, RandomSchedulesAreConsistent) {
     }
     EXPECT_EQ(jobs.size(), schedule.job_count());
     std::size_t existing = 0;
-    for (JobId id = 0; id < schedule.slots(); ++id) existing += schedule.exists(id) ? 1 : 0;
+    for (JobId id = 0; id < schedule.id_count(); ++id) existing += schedule.exists(id) ? 1 : 0;
     EXPECT_EQ(existing, schedule.job_count());
 
     // order(): sorted by (n, micro-batch, stage, pass); rank is its inverse.
     const auto order = schedule.order();
     EXPECT_EQ(std::set<JobId>(order.begin(), order.end()), jobs);
     for (std::uint32_t r = 0; r < order.size(); ++r) {
-      EXPECT_EQ(schedule.rank(order[r]), r);
+      EXPECT_EQ(schedule.turn(order[r]), r);
       if (r == 0) continue;
       const auto key = [&](JobId id) {
         const Job j = schedule.job(id);
@@ -246,7 +246,7 @@ TEST(Schedule, RandomSchedulesAreConsistent) {
     for (int w = 0; w < spec.workers; ++w) {
       const auto mine = schedule.order(w);
       on_workers += mine.size();
-      EXPECT_TRUE(std::ranges::is_sorted(mine, {}, [&](JobId id) { return schedule.rank(id); }));
+      EXPECT_TRUE(std::ranges::is_sorted(mine, {}, [&](JobId id) { return schedule.turn(id); }));
       for (const JobId id : mine) EXPECT_EQ(schedule.compute(id), w);
     }
     EXPECT_EQ(on_workers, schedule.job_count());

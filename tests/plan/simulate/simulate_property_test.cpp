@@ -148,7 +148,7 @@ TEST_P(Simulate, NeverIdlesNorPassesOverAReadyJob) {
           busy_meanwhile += std::max(
               0.0, std::min(spans[other].end, spans[mine[i]].start) - std::max(spans[other].start, ready));
           if (spans[other].start >= ready && spans[other].start < spans[mine[i]].start) {
-            ASSERT_LT(c.schedule.rank(other), c.schedule.rank(mine[i])) << describe(c, spans);
+            ASSERT_LT(c.schedule.turn(other), c.schedule.turn(mine[i])) << describe(c, spans);
           }
         }
         ASSERT_EQ(busy_meanwhile, spans[mine[i]].start - ready) << describe(c, spans);
@@ -248,7 +248,7 @@ TEST_P(Simulate, MetricsEqualBruteForce) {
 /// Spans as a measurement gives them: feasible, but later than they need to be and not from 0.
 TEST_P(Simulate, MetricsOfMeasuredSpansEqualBruteForce) {
   each(28, 600, [](const Case& c, testing::Random& random) {
-    std::vector<Span> spans(c.schedule.slots());
+    std::vector<Span> spans(c.schedule.id_count());
     std::vector<double> free(index(c.schedule.workers()), testing::between(random, 0, 20) / 4.0);
     for (const JobId id : topological_order(c.schedule)) {
       double& mine = free[index(c.schedule.compute(id))];

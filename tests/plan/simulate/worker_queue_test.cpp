@@ -174,7 +174,7 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     if (!check(schedule).ok()) continue;
 
     WorkerQueue queue(schedule, 0);
-    std::vector<int> waits(schedule.slots());
+    std::vector<int> waits(schedule.id_count());
     std::vector<JobId> pushable, running;
     std::set<JobId> waiting;  // pushed and not popped
     for (const JobId job : schedule.order()) {
@@ -183,7 +183,7 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     }
     std::size_t unfinished = schedule.job_count();
     int live = 0;
-    std::optional<std::uint32_t> last_rank;
+    std::optional<std::uint32_t> last_turn;
     while (unfinished > 0) {
       while (!pushable.empty() && (running.empty() || testing::chance(random, 0.6))) {
         std::swap(pushable[index(testing::between(random, 0, static_cast<int>(pushable.size()) - 1))],
@@ -198,8 +198,8 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
           running.push_back(*job);
           live += schedule.job(*job).pass == Pass::F ? 1 : 0;
           if (discipline == Discipline::ordered) {
-            EXPECT_EQ(schedule.rank(*job), last_rank ? *last_rank + 1 : 0);
-            last_rank = schedule.rank(*job);
+            EXPECT_EQ(schedule.turn(*job), last_turn ? *last_turn + 1 : 0);
+            last_turn = schedule.turn(*job);
           }
         } else {
           ASSERT_FALSE(running.empty()) << "nothing runs, everything free was pushed, and nothing may start";

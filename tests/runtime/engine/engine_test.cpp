@@ -21,6 +21,7 @@
 #include "runtime/ranks/core_share.hpp"
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/report/measurement.hpp"
+#include "runtime/report/rank_bytes.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -113,9 +114,9 @@ void expect_same_bits(const Outcome& run, const Schedule& schedule, const model:
 
 void expect_all_jobs(const Outcome& run, const Schedule& schedule) {
   if (!is_root()) return;
-  std::vector<int> times(schedule.slots(), 0);
+  std::vector<int> times(schedule.id_count(), 0);
   for (const JobRecord& job : run.jobs) {
-    ASSERT_LT(job.job, schedule.slots());
+    ASSERT_LT(job.job, schedule.id_count());
     ++times[job.job];
     EXPECT_LE(job.start, job.end);
     if (our_policy()) {
@@ -124,7 +125,7 @@ void expect_all_jobs(const Outcome& run, const Schedule& schedule) {
       EXPECT_EQ(session->map().rank_of(job.worker), session->map().rank_of(schedule.compute(job.job)));
     }
   }
-  for (plan::JobId id = 0; id < schedule.slots(); ++id) EXPECT_EQ(times[id], schedule.exists(id) ? 1 : 0);
+  for (plan::JobId id = 0; id < schedule.id_count(); ++id) EXPECT_EQ(times[id], schedule.exists(id) ? 1 : 0);
 }
 
 void expect_transfers(const Outcome& run, const Schedule& schedule, const model::Network& network) {

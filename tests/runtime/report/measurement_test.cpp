@@ -8,6 +8,7 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/report/rank_bytes.hpp"
 #include "runtime/step/meter.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
@@ -20,11 +21,11 @@ using plan::Schedule;
 
 const model::OptimizerConfig sgd = {.kind = "sgd"};
 
-/// A run of the schedule in which every job has a different duration: no two events coincide, so their order is
-/// unique.
+/// A run of the schedule in which every job has a different duration: no two events coincide, so their order
+/// is unique.
 plan::Timeline random_run(const Schedule& schedule, const model::Network& network, std::mt19937_64& random) {
   std::uniform_real_distribution<double> duration(0.5, 2);
-  std::vector<plan::Span> spans(schedule.slots());
+  std::vector<plan::Span> spans(schedule.id_count());
   std::vector<double> free_at(static_cast<std::size_t>(schedule.workers()), 0);
   for (const plan::JobId id : plan::topological_order(schedule)) {
     double& start = free_at[static_cast<std::size_t>(schedule.compute(id))];

@@ -82,7 +82,7 @@ bool writes(Access access) { return access != Access::read; }
 TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
-    std::vector<bool> done(c.schedule.slots(), false);
+    std::vector<bool> done(c.schedule.id_count(), false);
     std::vector<std::vector<plan::JobId>> ran(index(c.schedule.workers()));
     for (const Task& task : graph.tasks()) {
       if (!task.job) continue;
@@ -313,7 +313,7 @@ TEST(TaskGraph, RecomputationChangesNoBit) {
         .split_backward = [&](int s, int b) { return c.schedule.split_backward(s, b); },
         .placement = [&](const plan::Job& job) { return c.schedule.placement(*c.schedule.find(job)); },
         .priority =
-            [&](const plan::Job& job) { return std::int64_t{c.schedule.rank(*c.schedule.find(job))}; },
+            [&](const plan::Job& job) { return std::int64_t{c.schedule.turn(*c.schedule.find(job))}; },
         .discipline = c.schedule.discipline()});
     std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
     if (c.network.config.kind != "dag") data = data_for(c.network);

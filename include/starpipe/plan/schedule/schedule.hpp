@@ -25,7 +25,7 @@ std::string_view to_string(Discipline discipline);
 /// Throws InputError for a word that is no discipline.
 Discipline parse_discipline(std::string_view word);
 
-/// Dense number of a job within its schedule, in [0, Schedule::slots()).
+/// Dense number of a job within its schedule, in [0, Schedule::id_count()).
 using JobId = std::uint32_t;
 
 /// The two functions w and n, and everything else that makes a schedule.
@@ -75,9 +75,9 @@ class Schedule {
   /// The same jobs, w and n under another discipline or other limits.
   [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
 
-  /// Job numbers run over [0, slots()); with split backward passes some numbers may have no job.
-  [[nodiscard]] JobId slots() const { return static_cast<JobId>(rank_.size()); }
-  [[nodiscard]] bool exists(JobId id) const { return rank_[id] != no_rank; }
+  /// Job numbers run over [0, id_count()); with split backward passes some numbers may have no job.
+  [[nodiscard]] JobId id_count() const { return static_cast<JobId>(turn_.size()); }
+  [[nodiscard]] bool exists(JobId id) const { return turn_[id] != no_turn; }
   [[nodiscard]] std::size_t job_count() const { return order_.size(); }
   [[nodiscard]] const Job& job(JobId id) const { return jobs_[id]; }
   [[nodiscard]] JobId forward(int stage, int microbatch) const {
@@ -95,8 +95,8 @@ class Schedule {
 
   [[nodiscard]] Placement placement(JobId id) const { return placement_[id]; }
   [[nodiscard]] int compute(JobId id) const { return placement_[id].compute; }
-  /// Position in the total order n: 0 runs first. Unique.
-  [[nodiscard]] std::uint32_t rank(JobId id) const { return rank_[id]; }
+  /// The job's place in the total order n of all jobs: 0 is first. Unique.
+  [[nodiscard]] std::uint32_t turn(JobId id) const { return turn_[id]; }
   /// Index of the job in `order(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return position_[id]; }
   /// Every job, smallest n first.
@@ -119,7 +119,7 @@ class Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 
  private:
-  static constexpr std::uint32_t no_rank = 0xffffffffU;
+  static constexpr std::uint32_t no_turn = 0xffffffffU;
 
   std::string name_;
   StageGraph graph_;
@@ -131,7 +131,7 @@ class Schedule {
   bool recompute_;
   std::vector<Job> jobs_;
   std::vector<Placement> placement_;
-  std::vector<std::uint32_t> rank_;
+  std::vector<std::uint32_t> turn_;
   std::vector<std::uint32_t> position_;
   std::vector<JobId> order_;
   std::vector<JobId> worker_order_;

@@ -56,11 +56,11 @@ class WorkerQueue {
 
  private:
   // Of two jobs, the one with the smaller n is nearer to the top of a heap.
-  struct ByRank {
+  struct ByTurn {
     const Schedule* schedule;
-    bool operator()(JobId a, JobId b) const { return schedule->rank(a) > schedule->rank(b); }
+    bool operator()(JobId a, JobId b) const { return schedule->turn(a) > schedule->turn(b); }
   };
-  using Heap = std::priority_queue<JobId, std::vector<JobId>, ByRank>;
+  using Heap = std::priority_queue<JobId, std::vector<JobId>, ByTurn>;
 
   [[nodiscard]] std::optional<JobId> pop_ordered();
   [[nodiscard]] std::optional<JobId> pop_bounded();

@@ -19,7 +19,8 @@
 
 namespace starpipe::runtime {
 
-/// `training:` of the configuration.
+/// `training:` of the configuration. The values here of required keys serve programs that fill a Config
+/// themselves.
 struct TrainingConfig {
   std::optional<int> microbatches = 8;  ///< B, of a step; when absent, as `schedule.file` has
   int microbatch_size = 1;              ///< sequences (gpt) or samples (mlp)
@@ -28,7 +29,7 @@ struct TrainingConfig {
   model::OptimizerConfig optimizer;
 };
 
-/// `schedule:` of the configuration.
+/// `schedule:` of the configuration, with values of required keys as TrainingConfig has them.
 struct ScheduleConfig {
   std::vector<std::string> plugins;  ///< `plugin`: shared objects (starpipe/plan/registry/plugin.hpp)
   std::string name = "1f1b";
@@ -76,9 +77,8 @@ struct RuntimeConfig {
   int workers_per_core = 4;
   /// Seconds without a finished job after which the run is ended, since a rank is lost or stuck.
   double timeout = 300;
-  /// The most tasks that a rank has submitted and not finished, where the order of jobs is fixed: a later
-  /// task could not start earlier anyway. Other runs submit the whole step, so that the policy can choose
-  /// among all of its tasks.
+  /// The most tasks that a rank has submitted and not finished, so that StarPU's memory for tasks is bounded.
+  /// `Submitter` says in which runs it holds.
   int window = 10'000;
   MappingKind mapping = MappingKind::linear;
   /// Bytes that a worker may need (memory_need.hpp). A run in which a worker needs more is refused.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/commands/distributed.hpp"
+#include "runtime/commands/run_on_ranks.hpp"
 
 #include <array>
 #include <cstdint>
@@ -76,22 +76,14 @@ std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
 
 }  // namespace
 
-void or_abort(const Mpi& mpi, const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const std::exception& error) {
-    mpi.abort(error.what());
-  }
-}
-
-Engine make_engine(const Session& session, const Assignment& job) {
-  const Experiment& e = job.experiment;
+Engine make_engine(const Session& session, const Assignment& run) {
+  const Experiment& e = run.experiment;
   return {session,
           e.schedule,
           e.network,
-          job.config.training.optimizer,
-          job.parameters,
-          job.config.runtime,
+          run.config.training.optimizer,
+          run.parameters,
+          run.config.runtime,
           e.emulated ? &*e.emulated : nullptr};
 }
 

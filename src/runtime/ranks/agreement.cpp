@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/ranks/agreement.hpp"
+
+#include <exception>
+
+namespace starpipe::runtime {
+
+void or_abort(const Mpi& mpi, const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    mpi.abort(error.what());
+  }
+}
+
+}  // namespace starpipe::runtime

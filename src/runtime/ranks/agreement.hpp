@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes and failures on some rank: all ranks end together.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/ranks/mpi.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+
+/// Collective. Runs `setup` on every rank. If it throws InputError on any rank, all ranks throw the same
+/// InputError.
+template <class Setup>
+auto agree(const Mpi& mpi, Setup setup) {
+  std::string problem;
+  std::optional<decltype(setup())> result;
+  try {
+    result.emplace(setup());
+  } catch (const InputError& error) {
+    problem = error.what();
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  return std::move(*result);
+}
+
+/// Runs `function`. If it throws, ends the run on all ranks at once: other ranks would wait for this rank,
+/// and destructors would wait for tasks and for other ranks.
+void or_abort(const Mpi& mpi, const std::function<void()>& function);
+
+}  // namespace starpipe::runtime
