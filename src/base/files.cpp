@@ -27,6 +27,14 @@ fs::path target_of(const fs::path& file) {
   return error ? file : target;
 }
 
+/// Whether bytes go straight into `target`, which has `status`: into a device or a pipe, and through a link
+/// whose file has no name any more (/dev/stdout when standard output is a file that was deleted). A rename
+/// would replace the device or the link.
+bool is_written_directly(const fs::path& target, const fs::file_status& status) {
+  std::error_code error;
+  return fs::exists(status) && (!fs::is_regular_file(status) || fs::is_symlink(target, error));
+}
+
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
 }  // namespace
@@ -51,7 +59,7 @@ void require_writable(std::string_view option, const fs::path& file) {
   const fs::path target = target_of(file);
   const fs::file_status status = fs::status(target, error);
   if (fs::is_directory(status)) fail("it is a directory");
-  if (fs::exists(status) && !fs::is_regular_file(status)) {  // a device or a pipe, written to directly
+  if (is_written_directly(target, status)) {
     if (::access(target.c_str(), W_OK) != 0) fail(reason(errno));
     return;
   }
@@ -75,7 +83,7 @@ void write_file(std::string_view option, const fs::path& file,
   const fs::path target = target_of(file);
   std::error_code error;
   const fs::file_status status = fs::status(target, error);
-  const bool direct = fs::exists(status) && !fs::is_regular_file(status);
+  const bool direct = is_written_directly(target, status);
   fs::path temporary = target;
   if (!direct) {
     temporary = folder_of(target) / fmt::format(".{}.{}.tmp", target.filename().string(), ::getpid());

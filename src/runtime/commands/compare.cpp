@@ -91,10 +91,10 @@ void repeat(const Assignment& run, Candidate& candidate) {
       }
       std::ranges::sort(submissions);
       if (run.mpi.rank() != 0) return;
-      MeasuredRun run = measurement.measured();
-      const double makespan = run.timeline.makespan;
+      MeasuredRun measured = measurement.measured();
+      const double makespan = measured.timeline.makespan;
       candidate.repetitions.push_back(
-          {makespan, std::move(run), measurement.costs(), submissions[submissions.size() / 2]});
+          {makespan, std::move(measured), measurement.costs(), submissions[submissions.size() / 2]});
     });
   });
 }
@@ -165,8 +165,8 @@ void write_outputs(const Assignment& run, const Comparison& comparison,
   if (!comparison.timeline) return;
   std::vector<plan::SvgRun> runs = {{"predicted", &schedule, &predicted}};
   for (const Candidate& candidate : candidates) {
-    const MeasuredRun& run = candidate.median_run();
-    runs.push_back({candidate.choice.name, &run.schedule, &run.timeline});
+    const MeasuredRun& measured = candidate.median_run();
+    runs.push_back({candidate.choice.name, &measured.schedule, &measured.timeline});
   }
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
