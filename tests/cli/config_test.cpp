@@ -10,6 +10,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
+#include "starpipe/model/network_registry.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
@@ -204,8 +205,11 @@ std::string other_value(const runtime::ConfigKey& key) {
 std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
   std::vector<std::string> overrides;
   if (!key.needs.empty()) overrides.push_back(key.needs + "=" + key.needed.front());
-  const bool gpt = key.needs == "model.kind" && key.needed.front() == "gpt";
-  if (gpt || key.name == "model.kind" || key.name == "data.kind") overrides.emplace_back("data.path=x");
+  const bool text_network =
+      key.needs == "model.kind" && model::find_network(key.needed.front()).data == "text";
+  if (text_network || key.name == "model.kind" || key.name == "data.kind") {
+    overrides.emplace_back("data.path=x");
+  }
   if (key.name.starts_with("runtime.emulate.")) {
     overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s}");
   }
