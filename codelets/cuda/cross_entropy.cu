@@ -11,7 +11,7 @@
 namespace starpipe::model::cuda {
 namespace {
 
-// A warp takes a row of at most so many columns, a block a wider one.
+// Rows up to this many columns are a warp's, wider ones a block's.
 constexpr std::size_t most_warp_columns = 2048;
 constexpr unsigned wide_row_threads = 1024;  // blocks this large are few at a time, so caches hold their rows
 

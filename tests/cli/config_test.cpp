@@ -38,7 +38,7 @@ class LoadConfig : public testing::Test {
     return load_config(file_, overrides);
   }
 
-  /// What load() complains of, the folder left out.
+  /// The message of load(), without the folder.
   std::string problem(const std::string& text, const std::vector<std::string>& overrides = {}) {
     try {
       load(text, overrides);
@@ -144,7 +144,7 @@ TEST_F(LoadConfig, AFileStandsForANamedSchedule) {
   EXPECT_FALSE(config.schedule.workers.has_value());
   EXPECT_FALSE(config.training.microbatches.has_value());
   EXPECT_EQ(load(text, {"training.microbatches=6", "schedule.workers=2"}).training.microbatches, 6);
-  // Of the two, what --set says counts, and the other one's keys with it.
+  // --set wins over the file, and drops the keys of the file's schedule.
   const auto changed = load(minimal_mlp, {"schedule.file=y.json"});
   EXPECT_EQ(changed.schedule.file, "y.json");
   EXPECT_FALSE(changed.schedule.workers.has_value());
@@ -201,7 +201,7 @@ std::string other_value(const runtime::ConfigKey& key) {
   return key.type.words.empty() ? "some: text" : key.type.words.back();
 }
 
-/// What must be set besides, for the key to apply.
+/// The other settings that the key requires.
 std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
   std::vector<std::string> overrides;
   if (!key.needs.empty()) overrides.push_back(key.needs + "=" + key.needed.front());

@@ -138,7 +138,7 @@ class PartitionTest(CommandTest):
         refused(both, "--device", "gpu", arguments=["--device", "gpu"])
         refused("{cpu: {F: 1}, count: 4}", "--device", "no times on cuda", arguments=["--device", "cpu,cuda"])
         refused("{F: 1, count: 4}", "--device", "one kind of device", arguments=["--device", "cpu,cuda"])
-        refused("{F: 1, cpu: {F: 1}}", "layers[0]", "times are either the layer's or those of cpu")
+        refused("{F: 1, cpu: {F: 1}}", "layers[0]", "give F, B and W either directly or under cpu")
         refused("{cpu: {F: 1}}, {F: 1}", "layers[1]", "other devices")
         refused("{cpu: 3}", "layers[0].cpu", "a map")
         refused("{cpu: {}}", "layers[0].cpu", "a time is missing")
@@ -197,7 +197,7 @@ class AutoTest(CommandTest):
             self.assertIn(f"cuts [{cuts}] by layers.yaml", self.ok(*found))
             self.assertEqual([d["F"] for d in json.loads(self.ok(*found, "--json"))["durations"]], times)
         self.refused(["simulate", "c.yaml", "--set", "runtime.device=[cuda, cpu]", "--set", "schedule.name=chimera",
-                      "--set", "schedule.stages=2"], "schedule.partition", "several kinds of runtime.device")
+                      "--set", "schedule.stages=2"], "schedule.partition", "several kinds of devices")
         self.write("layers.yaml", LAYERS)
         self.refused(["simulate", "c.yaml", "--set", "runtime.device=[cuda, cpu]"], "schedule.profile",
                      "one kind of device, not of cuda and cpu")

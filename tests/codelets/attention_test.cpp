@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention does on GPUs only, real or emulated.
+// Tests of attention that apply to GPUs only, real or emulated.
 #include <utility>
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ EXTERNAL = {
     "yaml-cpp": re.compile(r"yaml-cpp/"),
 }
 
-# What a source does that has no header.
+# A source without a header contains one of these calls.
 ALONE = re.compile(r"\bregister_\w+\(|\bint main\(")
 
 MOST_FILES = 22  # of one kind, headers or sources, side by side

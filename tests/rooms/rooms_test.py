@@ -28,7 +28,7 @@ GOOD = {
     "src/runtime/all.cpp": '#include <starpu.h>\n\n#include "starpipe/plan/a/one.hpp"\nint main() {}\n',
 }
 
-# What is changed in the good tree, and a part of what must be said.
+# Each entry: changes that break the good tree, and a part of the expected message.
 BAD = [
     ({"src/plan/a/one.cpp": '#include "starpipe/plan/a/one.hpp"\n#include "plan/b/x.hpp"\n', "src/plan/b/x.hpp": ""},
      "plan/a may not include plan/b"),

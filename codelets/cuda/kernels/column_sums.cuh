@@ -16,7 +16,7 @@
 
 namespace starpipe::model::cuda {
 
-inline constexpr std::size_t most_shares = 128;  ///< at most so many shares of the rows
+inline constexpr std::size_t most_shares = 128;  ///< largest number of shares of the rows
 inline constexpr unsigned rows_at_once = 8;      ///< rows that a block reads at a time, one a warp
 
 /// Floats of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
@@ -35,7 +35,7 @@ struct Elements {
   __device__ Pack<T, N> load(std::size_t i) const {
     return load_pack<N>(values + i);
   }
-  /// Adds the terms of N columns in one row, made of what load() returned, to sums[sum][column].
+  /// Computes the terms of N columns of a row from what load() returned, and adds them to sums[sum][column].
   template <int N>
   __device__ static void add(const Pack<T, N>& loaded, Values<N> (&sums)[sums_per_column]) {
     const Values<N> x = floats(loaded);

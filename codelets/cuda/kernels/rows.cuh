@@ -116,7 +116,7 @@ class Row {
   Pack<T, Columns::N> held_[Columns::Held > 0 ? Columns::Held : 1];
 };
 
-/// Calls function(columns, grid) with the Columns and grid that suit rows of so many columns of T.
+/// Chooses Columns and grid for rows of `columns` elements of T, and calls function(columns, grid) with them.
 /// `packs_fit`: whether every row of every array begins at a pack and consists of whole packs.
 template <class T, class Function>
 void divide_rows(std::size_t rows, std::size_t columns, bool packs_fit, Function function) {

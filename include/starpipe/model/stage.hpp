@@ -127,7 +127,7 @@ class Stage {
     std::size_t stash = none;     ///< in the stash, when the layer that reads it keeps its input
     std::size_t residual = none;  ///< in Scratch::residuals, when a residual connection begins here
     std::size_t gradient = none;  ///< of its gradient in the gradient stash, when W of its writer needs it
-    /// Of its gradient in Scratch::residuals, when a residual connection ends here.
+    /// Offset of the gradient in Scratch::residuals, if a residual connection ends here.
     std::size_t gradient_residual = none;
   };
 
@@ -159,7 +159,7 @@ class Stage {
     Memory residuals;               ///< of the open residual connections
     Memory layer_stash;             ///< for the stash of one layer at a time, where F keeps no stash
     Memory layer;                   ///< the scratch of layers
-    /// The buffer in which `than` does not lie.
+    /// The buffer other than `than`'s.
     [[nodiscard]] Memory other(ConstMemory than) const {
       return buffers[than.data() == buffers[0].data() ? 1 : 0];
     }

@@ -84,7 +84,7 @@ struct Result {
   plan::PeriodicPattern pattern;
   /// Lower bound on the time a micro-batch, of all schedules with this placement and memory.
   double bound;
-  /// The pattern is the shortest among patterns of up to so many micro-batches; 0 when that is not proved.
+  /// No pattern of up to `best_of` micro-batches is shorter; 0: not proved.
   int best_of = 0;
 };
 

@@ -87,7 +87,8 @@ plan::SearchRequest read_request(const SearchOptions& options) {
   }
   if (options.layout != "any") request.layout = plan::parse_layout(options.layout);
   options.costs.apply(request.costs, stages);
-  if (!request.costs.prefetch) throw InputError("--no-prefetch: a search lets transfers overlap compute");
+  if (!request.costs.prefetch)
+    throw InputError("--no-prefetch: search supports only transfers that overlap compute");
   if (options.memory_limit) request.memory_limit = read_limit(options);
   if (options.stash.empty()) return request;
   request.stash.assign(options.stash.begin(), options.stash.end());

@@ -85,7 +85,7 @@ std::string how_it_failed(int status) {
     case 0:
       return {};
     case exit_exception:
-      return "it threw something unexpected";
+      return "it threw an exception";
     default:
       return fmt::format("it ended with exit status {}", WEXITSTATUS(status));
   }

@@ -125,15 +125,15 @@ std::optional<std::string> find_launcher(std::string& problem) {
 Finding compare(const json& expected, const json& report) {
   const std::string& what = expected.at("what").get_ref<const std::string&>();
   if (report.at("machine").at("ranks") != 2) {
-    return {Verdict::does_not_apply, "not run: the mpiexec on PATH is not that of starpipe's MPI"};
+    return {Verdict::does_not_apply, "not run: the mpiexec on PATH belongs to another MPI than starpipe's"};
   }
   const auto wanted = expected.at("losses").get<std::vector<double>>();
   const auto found = report.at("losses").get<std::vector<double>>();
   for (std::size_t step = 0; step < wanted.size(); ++step) {
     // The negation of "close": a loss that is NaN fails too.
     if (std::abs(found.at(step) - wanted[step]) <= 1e-5 * std::abs(wanted[step])) continue;
-    return {Verdict::failed, fmt::format("{}: the loss of step {} is {}, that of a sequential run {}", what,
-                                         step, found[step], wanted[step])};
+    return {Verdict::failed, fmt::format("{}: in step {} the loss is {}, in a sequential run {}", what, step,
+                                         found[step], wanted[step])};
   }
   return {Verdict::passed,
           fmt::format("{}: {} steps on the engine, losses as of a sequential run", what, wanted.size())};

@@ -51,7 +51,7 @@ json read_one(const YamlValue& value, const ValueType& type) {
   return type.words.empty() ? value.word() : value.one_of(type.words);
 }
 
-/// What a value that may be a list is expected to be.
+/// The values that a list key accepts, for messages.
 std::string expected_list(const ValueType& type) {
   if (type.kind == ValueType::Kind::whole) return "a list of integers such as [0, 1]";
   if (type.kind == ValueType::Kind::time) return "a time such as 2ms, or one a stage";
@@ -75,8 +75,8 @@ json read(const YamlValue& value, const ValueType& type) {
   return list;
 }
 
-// There are two limits of memory: `schedule.memory_limit` counts stashes, `runtime.memory_limit` bytes. A
-// value that looks like the other limit's is told so.
+// There are two limits of memory: `schedule.memory_limit` counts stashes, `runtime.memory_limit` bytes. If a
+// value looks meant for the other key, the message names that key.
 void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
   const YAML::Node& node = value.node();
   if (key.name == "schedule.memory_limit" && node.IsScalar() &&

@@ -106,7 +106,7 @@ Unit read_unit(const YAML::Node& map, const std::string& file, std::size_t numbe
   if (!has_times && unit.devices.empty())
     throw InputError(fmt::format("{}: a time is missing (F, B or W)", place));
   if (has_times && !unit.devices.empty()) {
-    throw InputError(fmt::format("{}: times are either the layer's or those of {}", place,
+    throw InputError(fmt::format("{}: give F, B and W either directly or under {}", place,
                                  fmt::join(unit.devices, " and ")));
   }
   // Devices go in the order of known_devices; the times of the first go to `time`.
@@ -146,7 +146,7 @@ plan::Profile read_profile(const std::filesystem::path& file) {
     const Unit unit = read_unit(list[i], name, i);
     if (i == 0) profile.devices = unit.devices;
     if (unit.devices != profile.devices) {
-      throw InputError(fmt::format("{}: layers[{}]: times of other devices than those of layers[0]",
+      throw InputError(fmt::format("{}: layers[{}]: has times for other devices than layers[0]",
                                    place_of(name, list[i]), i));
     }
     units.insert(units.end(), index(unit.count), unit.costs);

@@ -15,8 +15,8 @@ namespace {
 // Tolerance for rounding: a gap that W fills exactly must not count as shorter than W.
 constexpr double rounding = 1 + 1e-12;
 
-// The passes before which W may fill a gap that is shorter than W, and so delay the pass. Without `always`,
-// it may do so only when the worker has idled so much less than the idlest worker that the delay is free.
+// The passes that W may delay, by filling a gap shorter than itself. Without `always`, it may do so only when
+// the worker has idled so much less than the idlest worker that the delay is free.
 struct ShortGaps {
   bool forward = false;
   bool early_backward = false;  // B of the first half of the stages

@@ -63,9 +63,9 @@ std::vector<int> cuts_of(const Table& table, int stages) {
   return cuts;
 }
 
-/// The same for workers of several kinds. best[w][k][i] is the best value of the last k stages if they share
-/// the units from i on, in order, on different workers of w, w + 1, ... The dimension k is left out if
-/// nothing depends on how many stages follow.
+/// Like the table above, for workers of several kinds. best[w][k][i] is the best value of the last k stages
+/// if they share the units from i on, in order, on different workers of w, w + 1, ... The dimension k is left
+/// out if nothing depends on how many stages follow.
 class InOrder {
  public:
   static constexpr std::size_t most_entries = 30'000'000;

@@ -98,9 +98,9 @@ double PartitionProblem::held(int following) const {
   return request_.stashes[std::min(index(following), request_.stashes.size() - 1)];
 }
 
-// The speed of a kind is that over the whole chain, relative to kind 0. Workers that are all busy for a time
-// T then do at most T times the sum of their speeds of work. The bound is exact if one kind is faster than
-// the other by the same factor in every unit.
+// A kind's speed is kind 0's time for the whole chain divided by its own. Workers that are all busy for a
+// time T then do at most T times the sum of their speeds of work. The bound is exact if one kind is faster
+// than the other by the same factor in every unit.
 void PartitionProblem::set_speeds() {
   speed_.assign(time_.size(), 1);
   for (std::size_t kind = 0; is_mixed() && kind < time_.size(); ++kind) {

@@ -18,9 +18,9 @@
 // of i + c - 1 runs before BW of i, and F of i + c runs after it. Two neighbouring stages can finish if no
 // count of the later stage is larger than the same count of the earlier stage.
 //
-// The period of all orders. Together the orders make a graph: its nodes are the operations of micro-batches 0
-// to k - 1, and an edge says that one operation waits for another, perhaps some periods later. The shortest
-// period is the largest ratio of time to periods over the graph's cycles.
+// The shortest period of given orders. Together the orders make a graph: its nodes are the operations of
+// micro-batches 0 to k - 1, and an edge says that one operation waits for another, perhaps some periods
+// later. The shortest period is the largest ratio of time to periods over the graph's cycles.
 namespace starpipe::plan {
 namespace {
 

@@ -54,8 +54,8 @@ class Engine {
   /// One optimizer step, number `step` from 0. Returns when all ranks are done.
   StepResult run_step(int step, const model::Dataset& data);
 
-  /// By stage, from its first holder; on rank 0 only. Parameters after the last step, and the mean weight
-  /// gradient of the last step.
+  /// The parameters after the last step, and that step's mean weight gradient, [stage], from each stage's
+  /// first holder. On rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 

@@ -21,11 +21,12 @@ class Gathering {
   Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
             const TaskGraph& graph, const StepData& data);
 
-  /// By micro-batch; on every rank.
+  /// The losses of the step, [micro-batch], on every rank.
   [[nodiscard]] std::vector<float> losses() const;
   /// The jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
   [[nodiscard]] std::vector<JobRecord> jobs(std::vector<JobRecord> mine) const;
-  /// By logical worker; on rank 0 only. `mine`: by logical worker, empty for those of other ranks.
+  /// The records of all workers, [logical worker], on rank 0 only. `mine`: [logical worker], empty for
+  /// workers of other ranks.
   [[nodiscard]] std::vector<WorkerRecord> workers(std::span<const WorkerRecord> mine) const;
   /// The parameters of each stage, in fp32 whatever the precision of its weights, from the first worker that
   /// holds them; on rank 0 only.

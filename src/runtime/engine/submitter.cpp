@@ -90,8 +90,8 @@ void Submitter::insert(std::size_t task_number) {
     data.push_back({data_.handle(access.datum), mode_of(access.access, session_.knows_workers())});
   if (is_pass(task.kind)) data.push_back({data_.scratch(task), STARPU_SCRATCH});
 
-  // Jobs of small n first. Jobs, or the end of the step, wait for every task that is not a job: these tasks
-  // have the highest priority.
+  // A small n means a high priority. Tasks that are not jobs have the highest: jobs or the end of the step
+  // wait for them.
   int priority = std::numeric_limits<int>::max();
   if (task.job) priority = -static_cast<int>(schedule_.turn(*task.job));
   void* sched_data = nullptr;

@@ -18,7 +18,7 @@
 
 namespace starpipe::runtime {
 
-/// The parts of the engine that a running task tells of itself, or asks.
+/// The parts of the engine that codelets call while a task runs.
 struct TaskObservers {
   Meter& meter;
   GpuMemoryMeters& gpu_memory;
@@ -53,7 +53,7 @@ class TaskRunner {
     TaskRunner* runner;
     const Task* task;
     int worker = -1;   // the logical one that runs it, for end_on_gpu
-    double start = 0;  // when its kernels were enqueued, likewise
+    double start = 0;  // when its kernels were enqueued, for end_on_gpu
   };
 
   static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);

@@ -17,12 +17,12 @@ std::vector<std::string> cuda_devices();
 /// Whether this build can look for GPUs.
 bool built_with_cuda();
 
-/// The GPUs of this host that workers may use, with where they are: those that CUDA lets this process see, in
-/// CUDA's numbering. In builds without STARPIPE_WITH_CUDA, all GPUs that hwloc finds.
+/// The GPUs that CUDA lets this process use, with their locations, in CUDA's numbering. In builds without
+/// STARPIPE_WITH_CUDA, all GPUs of the host that hwloc finds.
 std::vector<Device> visible_gpus();
 
-/// Makes a GPU (CUDA's number) the calling thread's. Without this it is GPU 0, where each rank would take
-/// memory. In builds without STARPIPE_WITH_CUDA it is never called.
+/// Makes this GPU (CUDA's number) the calling thread's current one. The default is GPU 0: each rank would
+/// allocate memory there. In builds without STARPIPE_WITH_CUDA it is never called.
 void use_gpu(int gpu);
 
 /// Bytes in use of the memory of a GPU (CUDA's number), by all processes and libraries, as the driver tells.

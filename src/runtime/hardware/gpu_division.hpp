@@ -14,9 +14,9 @@ struct RankWithGpus {
   int workers = 1;              ///< logical workers that are to have a GPU
 };
 
-/// By rank of one host: the GPU of each of its workers, by ascending number. Ranks that see the same GPUs
-/// divide them into blocks of near ones, in proportion to their workers. Where workers are more than GPUs,
-/// several share a GPU; where they are fewer, the GPUs nearest to each other are taken.
+/// Divides a host's GPUs among its ranks. Returns the GPUs of each rank's workers, ascending. Ranks that see
+/// the same GPUs divide them into blocks of near ones, in proportion to their workers. Where workers are more
+/// than GPUs, several share a GPU; where they are fewer, the GPUs nearest to each other are taken.
 std::vector<std::vector<Device>> divide_gpus(std::span<const RankWithGpus> ranks);
 
 }  // namespace starpipe::runtime

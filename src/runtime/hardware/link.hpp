@@ -34,8 +34,8 @@ struct Link {
 
 Link link_between(const Device& a, const Device& b);
 
-/// Seconds that all messages of a step take on their links, one after the other. `devices`: by worker. Where
-/// no message has bytes, each counts for one.
+/// Seconds that all messages of a step take on their links, one after the other. `devices`: by worker. If no
+/// message has bytes, each counts as one byte.
 double link_seconds(std::span<const Device> devices, std::span<const plan::Traffic> traffic);
 
 }  // namespace starpipe::runtime

@@ -12,14 +12,15 @@
 
 namespace starpipe::runtime {
 
-/// By slot of a rank: the core that the share has for its worker, or a device that floats over the share.
+/// The device of each slot of a rank: the core that `share` gives the slot, or a device that stands for all
+/// of the share's cores.
 std::vector<Device> core_devices(const Topology& topology, const CoreShare& share, int slots);
 
 /// The GPUs of the topology, by PCI address: NVIDIA's, and any other that has a CUDA device. Their host is
 /// left empty. None where the topology has no PCI devices.
 std::vector<Device> find_gpus(const Topology& topology);
 
-/// By slot of a rank: its GPU, or its core. `gpus`: by slot, nothing where the worker is a core; empty
+/// The device of each slot of a rank: its GPU if `gpus[slot]` is set, else its core. `gpus` is empty in a run
 /// without GPUs.
 std::vector<Device> slot_devices(const Topology& topology, const CoreShare& cores,
                                  std::span<const std::optional<Device>> gpus, int slots);

@@ -22,9 +22,9 @@ struct RankOnHost {
 /// The cores of a rank. It shares cores with the ranks of its host whose bindings overlap its own.
 struct CoreShare {
   std::string binding;  ///< the rank's own PUs
-  int cores = 1;        ///< of all ranks that share, this one included
-  int ranks = 1;        ///< that share
-  int workers = 1;      ///< logical, of these ranks
+  int cores = 1;        ///< cores that the sharing ranks have together
+  int ranks = 1;        ///< number of ranks that share, this one included
+  int workers = 1;      ///< logical workers of these ranks
   /// By worker of this rank: a PU of its own, in hwloc's logical numbering. Empty when there are too few.
   std::vector<unsigned> worker_pus;
 

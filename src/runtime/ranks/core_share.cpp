@@ -19,7 +19,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// What a rank tells the others.
+// A rank's host and binding, which it sends to all others.
 struct RankCores {
   std::string host;
   std::string binding;  // PUs

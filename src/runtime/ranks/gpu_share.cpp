@@ -22,7 +22,7 @@ int workers_on_gpus(const WorkerMap& map, const RuntimeConfig& config, int rank)
       std::ranges::count_if(map.workers_of(rank), [&](int worker) { return config.on_gpu(worker); }));
 }
 
-// Collective. By worker of this rank that is to have a GPU.
+// Collective. The GPU of each worker of this rank that runs on one.
 std::vector<Device> own_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   const std::vector<std::vector<Device>> visible = gather_devices(mpi, visible_gpus());
   const std::string host = find_hardware().host;
@@ -53,8 +53,9 @@ GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& c
     problem = fmt::format("runtime.device: cuda: rank {} finds no CUDA device", mpi.rank());
   } else if (!std::ranges::all_of(share.gpus,
                                   [&](int gpu) { return carries(gpu) == carries(share.gpus[0]); })) {
-    problem = fmt::format("schedule.workers: rank {} carries {} workers, which do not divide by its {} GPUs",
-                          mpi.rank(), mine, share.gpus.size());
+    problem = fmt::format(
+        "schedule.workers: the {} GPU workers of rank {} cannot be divided equally among its {} GPUs", mine,
+        mpi.rank(), share.gpus.size());
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) throw InputError(problem);
@@ -69,7 +70,7 @@ GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& c
 std::vector<unsigned> cores_in_order(std::span<const unsigned> pus, const GpuShare& gpus) {
   std::vector<unsigned> order;  // at first only the cores of the threads that drive GPUs
   std::vector<unsigned> computing;
-  std::vector<unsigned> rest;  // of further streams of a GPU
+  std::vector<unsigned> rest;  // cores of slots that are further streams of a GPU
   std::set<int> seen;
   for (int slot = 0; std::cmp_less(slot, pus.size()); ++slot) {
     const bool on_gpu = gpus.has(slot);

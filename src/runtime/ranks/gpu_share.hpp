@@ -28,8 +28,8 @@ struct GpuShare {
 /// rank when a rank's GPUs do not carry equally many of these.
 GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
-/// `pus`, by slot of a rank, in the order in which StarPU gives them to its threads: first one for each GPU,
-/// whose thread drives all its streams, then those of the workers on cores.
+/// Orders `pus` ([slot]) as StarPU hands cores to its threads: first the core of each GPU's thread, then the
+/// cores of CPU workers. One thread drives all streams of a GPU.
 std::vector<unsigned> cores_in_order(std::span<const unsigned> pus, const GpuShare& gpus);
 
 }  // namespace starpipe::runtime

@@ -74,7 +74,8 @@ void follow_parent(pid_t parent) {
 }  // namespace
 
 std::optional<int> launcher_rank() {
-  // The launcher's own variable goes first; Slurm's may be that of a daemon around it.
+  // The launcher's own variable is read first: Slurm's may have the number of the daemon that started this
+  // process.
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     if (const std::optional<int> rank = number_in_environment(name)) return rank;
   }

@@ -8,7 +8,7 @@
 
 namespace starpipe::runtime {
 
-/// Collective. The devices of all ranks, by rank. The host and rank of `devices`, this rank's, are set here.
+/// Collective. Returns the devices of all ranks, [rank]. Sets host and rank of this rank's `devices`.
 std::vector<std::vector<Device>> gather_devices(const Mpi& mpi, std::vector<Device> devices);
 
 }  // namespace starpipe::runtime

@@ -23,7 +23,7 @@ struct RankLocation {
   std::vector<std::string> devices;  ///< by slot
 };
 
-/// Collective. By rank. `devices`: by slot of this rank.
+/// Collective. Where each rank runs, [rank]. `devices`: of this rank, [slot].
 std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                                            std::span<const Device> devices);
 

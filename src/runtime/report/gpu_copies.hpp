@@ -14,7 +14,7 @@ namespace starpipe::runtime {
 /// How data moves between GPUs.
 struct GpuCopies {
   int pairs = 0;         ///< ordered pairs of GPUs of the same rank, summed over ranks
-  int peer_to_peer = 0;  ///< those of these pairs between which StarPU copies directly
+  int peer_to_peer = 0;  ///< pairs that StarPU copies between directly
   /// Path of messages between GPUs of different ranks, in words. Nothing with one rank.
   std::optional<std::string> between_ranks;
 };

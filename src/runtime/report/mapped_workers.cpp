@@ -33,7 +33,7 @@ std::vector<MappedNode> nodes_of(const MappingRequest& request, bool gpus) {
   return nodes;
 }
 
-/// Appends the slots of the ranks of one node. `on_gpu`: of each rank, of each slot: whether it is on a GPU.
+/// Appends the slots of the ranks of one node. `on_gpu[rank][slot]`: whether the slot is a GPU.
 void add_slots(const MappedNode& node, int number, int first_rank, std::span<const std::vector<bool>> on_gpu,
                std::vector<Slot>& slots) {
   std::vector<RankOnHost> ranks_on_host;

@@ -86,12 +86,12 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, const PolicyChoice& 
   poll_mpi(polling);
 }
 
-// The user's own values stay.
+// Variables that the user has set are kept.
 void set_default_variables(const GpuShare& gpus) {
   set_default_environment("STARPU_SILENT", "1");
   set_default_environment("STARPU_MPI_STATS", "1");
   set_default_environment("STARPU_MPI_NOBIND", "1");
-  // A GPU's worker takes a task when the one before has ended, as the policy and the meter see it.
+  // A GPU's worker takes a task only when the task before has ended. Policy and meter rely on it.
   set_default_environment("STARPU_CUDA_PIPELINE", "1");
   // When few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
   if (!gpus.gpus.empty()) set_default_environment("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
@@ -117,7 +117,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
   start(share, gpus);
-  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());  // StarPU measured links and left another GPU chosen
+  // StarPU's measurement of links has left another GPU current.
+  if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   check_start(gpus);
   if (!gpus.gpus.empty()) cublas_.emplace();
   for (GpuMemory& memory : gpu_memory_) memory.driver_initialised = gpu_bytes_in_use(memory.gpu);

@@ -318,13 +318,14 @@ void add_runtime_keys(Keys& keys) {
       "How numbers are stored. tf32 is fp32 whose matrix products GPUs compute in TF32. bf16 stores weights, "
       "activations, their gradients and stashes in bf16; sums, losses and the optimizer stay in fp32.",
       at(&Config::model, &model::ModelConfig::precision)));
-  add(key("runtime.workers_per_core", whole(),
-          "The most workers that share a core. Times of workers that share one are not a pipeline's.",
-          at(&Config::runtime, &RuntimeConfig::workers_per_core)));
+  add(key(
+      "runtime.workers_per_core", whole(),
+      "The most workers that share a core. Workers that share a core slow each other, so measured times are "
+      "not a pipeline's.",
+      at(&Config::runtime, &RuntimeConfig::workers_per_core)));
   add(key("runtime.window", whole(),
           "The most tasks that a rank has submitted and not finished. A few leave workers idle. No effect "
-          "where a "
-          "policy chooses among jobs at run time: the whole step is submitted then.",
+          "where a policy chooses among jobs at run time: the whole step is submitted then.",
           at(&Config::runtime, &RuntimeConfig::window)));
   add(key("runtime.timeout", number(Kind::positive), "Seconds without a finished task that end a run.",
           at(&Config::runtime, &RuntimeConfig::timeout)));

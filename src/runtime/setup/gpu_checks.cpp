@@ -42,7 +42,7 @@ std::string starpu_problem() {
 #else
   // StarPU would follow the variable instead of the session's choice of GPUs.
   if (environment("STARPU_WORKERS_CUDAID")) {
-    return "STARPU_WORKERS_CUDAID: ranks share out the GPUs that they see; CUDA_VISIBLE_DEVICES says which";
+    return "STARPU_WORKERS_CUDAID: unset it; starpipe divides the GPUs that CUDA_VISIBLE_DEVICES shows";
   }
   return {};
 #endif

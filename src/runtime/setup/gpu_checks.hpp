@@ -13,9 +13,9 @@ namespace starpipe::runtime {
 /// when the configuration emulates jobs, which GPUs do not.
 void check_device(const Config& config);
 
-/// The same for a rank. A rank without a GPU is accepted in a run that mixes cores and GPUs; share_gpus
-/// refuses it later if it carries a GPU's worker. Where there is a GPU, StarPU's build and settings must suit
-/// it.
+/// Like check_device(), for one rank. A rank without a GPU is accepted in a run that mixes cores and GPUs;
+/// share_gpus refuses it later if it carries a GPU's worker. Where there is a GPU, StarPU's build and
+/// settings must suit it.
 void check_rank_device(const Config& config);
 
 /// Why StarPU, as it was built and as the environment sets it, cannot run a rank's GPU workers; empty when it

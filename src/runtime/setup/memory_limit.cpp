@@ -151,9 +151,10 @@ std::string advice(const Config& config, const PlannedRun& run, double makespan)
     return (own ? "it fits with " + described(fitting.front()) + "; " : "") + "the fastest that fits is " +
            described(*fastest);
   }
-  if (run.schedule.job_count() > most_jobs_to_compare) return "nor does it fit with schedule.recompute: true";
+  if (run.schedule.job_count() > most_jobs_to_compare)
+    return "it does not fit with schedule.recompute: true either";
   std::string text =
-      "no named schedule fits at as many workers and micro-batches, with or without recomputation";
+      "no named schedule fits with this number of workers and micro-batches, with or without recomputation";
   if (const auto least = std::ranges::min_element(all, {}, &Outcome::bytes); least != all.end()) {
     text += "; the least is " + described(*least);
   }

@@ -41,7 +41,7 @@ void require_profile_of_model(const Config& config) {
           {"weights", of_file.weights, sizes[u].weights}}) {
       if (given == actual) continue;
       throw InputError(
-          fmt::format("schedule.profile: {} is of another model, runtime.precision or "
+          fmt::format("schedule.profile: {}: was measured with another model, runtime.precision or "
                       "training.microbatch_size: {} of unit {} has {} bytes, here {} has {}",
                       file, what, u, given, names[u], actual));
     }
@@ -153,7 +153,7 @@ std::vector<int> kinds_of(const Candidate& candidate, const std::vector<int>& ki
   if (!candidate.own_workers) return kinds;
   if (std::ranges::adjacent_find(kinds, std::not_equal_to()) != kinds.end()) {
     throw InputError(
-        "schedule.partition: auto: with several kinds of runtime.device each stage must be on one worker");
+        "schedule.partition: auto: with several kinds of devices, no stage may be on several workers");
   }
   return std::vector<int>(index(candidate.request.workers), kinds.front());
 }

@@ -42,7 +42,8 @@ plan::Schedule read_schedule(const Config& config) {
     try {
       return network_of(config, stages).graph;
     } catch (const InputError& error) {
-      throw InputError(fmt::format("{}: {} stages are not the model's: {}", file, stages, error.what()));
+      throw InputError(
+          fmt::format("{}: the model cannot be cut into its {} stages: {}", file, stages, error.what()));
     }
   };
   plan::Schedule schedule = plan::schedule_from_text(read_file(file), file, graph).schedule;
@@ -54,7 +55,7 @@ plan::Schedule read_schedule(const Config& config) {
       throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
   }
   if (schedule.graph() != graph(schedule.stages())) {
-    throw InputError(fmt::format("{}: its stage graph is not the model's", file));
+    throw InputError(fmt::format("{}: its stage graph differs from the model's", file));
   }
   if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
   return wanted.recompute ? schedule.with_recomputation() : schedule;

@@ -8,8 +8,8 @@
 namespace starpipe::runtime {
 namespace {
 
-// By datum, whether it is kept for backward passes: stashes, gradient stashes, and with recomputation the
-// activations that B reads.
+// Whether a datum is kept for backward passes, [datum]. Kept are stashes, gradient stashes, and with
+// recomputation the activations that B reads.
 std::vector<bool> kept(const TaskGraph& graph) {
   std::vector<bool> result(graph.data().size());
   for (const Task& task : graph.tasks()) {

@@ -17,9 +17,9 @@ struct RankTasks {
   std::vector<std::size_t> last_use;  ///< by datum: index into `tasks`, or `unused`
 };
 
-/// The tasks that a rank inserts: those that it runs, and those of which it owns an input. StarPU-MPI's own
-/// rule adds the tasks that write a datum of which the rank may hold a cached copy. No rank holds such a copy
-/// then: the engine drops every copy after its last reader in the step, before the next write.
+/// The tasks that a rank inserts: it runs them, or it owns one of their inputs. StarPU-MPI's own rule adds
+/// the tasks that write a datum of which the rank may hold a cached copy. No rank holds such a copy then: the
+/// engine drops every copy after its last reader in the step, before the next write.
 ///
 /// `local`: by logical worker, whether it belongs to the rank.
 RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local);

@@ -50,9 +50,9 @@ class TaskGraph::Builder {
   }
 
  private:
-  // Identifies a datum: kind, stage, micro-batch, and where several data would be alike a fourth number. It
-  // is the owner of weights, accumulators and what the host fills, and the stage that writes a gradient; else
-  // 0.
+  // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
+  // weights, accumulators and host-filled data it is the owner; for a gradient, the stage that writes it;
+  // else 0.
   using Key = std::tuple<DataKind, int, int, int>;
 
   std::size_t add(Key key, Datum datum) {

@@ -22,7 +22,7 @@ enum class DataKind : std::uint8_t {
   weight_gradient,  // accumulator, one for each worker that runs W or BW and each holder; lasts over the
                     // steps
   input,            // of a source, one for each worker that reads it; the host fills it before the step
-  target,           // of the sink, likewise
+  target,           // of the sink; the host fills it before the step
   loss,             // the host reads it after the step
   activation,       // this kind and the next ones are written once a step and dropped after their last reader
   stash,

@@ -124,7 +124,7 @@ TEST(Bubbles, RuleOfThumb) {
   for (int P = 1; P <= 16; ++P) EXPECT_LT(run("1f1b", P, 4 * P, equal).bubble_fraction, 0.2);
 }
 
-/// What eager 1F1B is for: a transfer of up to half a round costs it nothing in the steady state.
+/// Eager 1F1B hides transfers of up to half a round in the steady state.
 TEST(Bubbles, EagerHidesTransfersThat1F1BDoesNot) {
   Costs costs;
   costs.durations = {equal};
@@ -160,7 +160,7 @@ TEST(Bubbles, DeviceSpanOf1F1B) {
   EXPECT_NEAR(timeline.device_bubble_fraction, 6.0 / 22, tolerance);
 }
 
-/// DESIGN.md, section 6: 4 workers, 8 micro-batches, F = B = W = 1.
+/// Source 001: 4 workers, 8 micro-batches, F = B = W = 1.
 TEST(Bubbles, ExampleOfTheManual) {
   const Timeline timeline = run("1f1b", 4, 8, {1, 1, 1});
   EXPECT_NEAR(timeline.makespan, 33, tolerance);

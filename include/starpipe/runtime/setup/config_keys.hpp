@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one description of all keys of a configuration. The command reads configurations and prints its help by
-// it, reports write their `config` by it, and docs/configuration.md shows it.
+// The one description of all keys of a configuration. The command line reads configurations with it and
+// prints it as help; reports write their `config` with it. docs/configuration.md shows it.
 #pragma once
 
 #include <cstdint>

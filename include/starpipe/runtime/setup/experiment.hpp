@@ -15,9 +15,8 @@ namespace starpipe::runtime {
 /// Network, schedule and data, built and checked from a configuration.
 struct Experiment {
   model::Network network;
-  /// As it runs. Without `schedule.dynamic`, `simulate` decides a greedy or bounded schedule here, with the
-  /// emulated times or the FLOPs, and it runs as an ordered schedule: so times and what workers hold do not
-  /// depend on microseconds.
+  /// The schedule that runs. Without `schedule.dynamic`, `simulate` fixes the order of a greedy or bounded
+  /// schedule here, from the emulated times or the FLOPs, so memory does not depend on timing.
   plan::Schedule schedule;
   plan::Discipline discipline;  ///< of the schedule before it was decided
   std::unique_ptr<model::Dataset> data;

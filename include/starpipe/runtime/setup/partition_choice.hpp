@@ -10,11 +10,11 @@
 
 namespace starpipe::runtime {
 
-/// The stages that `schedule.partition: auto` led to, and the times that they were chosen by.
+/// The result of `schedule.partition: auto`: the stages, and the unit times that decided them.
 struct PartitionChoice {
   plan::Profile profile;       ///< times of the units
-  std::string profile_file;    ///< where they are from; empty when they were measured
-  plan::Partition partition;   ///< of a tree: that of one branch
+  std::string profile_file;    ///< file of the times; empty if measured
+  plan::Partition partition;   ///< of one branch if the network has several
   std::vector<int> placement;  ///< worker of each stage; empty where the schedule has its own
   /// By stage of `partition`: the kind of its device, an index of plan::Profile::devices.
   std::vector<int> stage_kinds;

@@ -18,7 +18,7 @@ struct MeasuredUnits {
 /// Measures F, B and W of each unit of the model (of the first branch, where the model has several) on each
 /// kind of device that `runtime.device` has. Real micro-batches run through the units, on one thread or on a
 /// stream of the current GPU: one to warm up, then `repetitions` that count. On a GPU the measurement waits
-/// for each pass, so a pass has the time of its launch in it. Needs no StarPU. Throws InputError as
+/// for each pass, so a pass's time includes its launch. Needs no StarPU. Throws InputError as
 /// `make_experiment` does for model and data, and for `cuda` where there is no GPU.
 MeasuredUnits measure_units(const Config& config, int repetitions = 9);
 
