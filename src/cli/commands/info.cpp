@@ -13,6 +13,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
@@ -97,17 +98,14 @@ int info(bool json) {
     return 0;
   }
   // describe_runtime() names version, commit and compiler already.
-  std::string text = runtime::describe_runtime(false);
   std::vector<std::string> libraries;
   for (const auto& [name, number] : all["libraries"].items()) {
     libraries.push_back(name + " " + number.get<std::string>());
   }
-  text += fmt::format("{:<12}{}\n", "libraries", fmt::join(libraries, ", "));
-  text += fmt::format("{:<12}{}\n", "sanitizer", all["sanitizer"].get<std::string>());
-  for (const char* name : {"models", "schedules"}) {
-    text += fmt::format("{:<12}{}\n", name, joined(all[name]));
-  }
-  print(text);
+  std::vector<TableRow> rows = {{"libraries", fmt::format("{}", fmt::join(libraries, ", "))},
+                                {"sanitizer", all["sanitizer"].get<std::string>()}};
+  for (const char* name : {"models", "schedules"}) rows.push_back({name, joined(all[name])});
+  print(runtime::describe_runtime(false) + table_text(rows, runtime::info_columns));
   return 0;
 }
 

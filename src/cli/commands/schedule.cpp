@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
+#include <array>
 #include <memory>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "cli/options/size_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -45,15 +47,14 @@ int list(const ListOptions& options) {
     print(plan::json_text({{"schedules", all}}));
     return 0;
   }
-  std::size_t width = 0;
-  for (const auto& entry : entries) width = std::max(width, entry.name.size());
-  std::string text;
+  std::vector<TableRow> rows;
   for (const auto& entry : entries) {
     const std::string alias = entry.alias.empty() ? "" : fmt::format("; {} in PyTorch", entry.alias);
-    text += fmt::format("{:<{}}  {}\n{:{}}  ({}{})\n", entry.name, width, entry.summary, "", width,
-                        entry.source, alias);
+    rows.push_back({entry.name, entry.summary});
+    rows.push_back({"", fmt::format("({}{})", entry.source, alias)});
   }
-  print(text);
+  constexpr std::array columns = {TableColumn{.align = Align::left}, TableColumn{.align = Align::left}};
+  print(table_text(rows, columns));
   return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/formats/schedule_text.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -74,13 +75,7 @@ std::string summary(const std::optional<runtime::PartitionChoice>& partition,
   }
   text += table_text(workers) + "\n";
 
-  return text + fmt::format(
-                    "makespan                       {:.6g}\n"
-                    "bubble fraction, by makespan   {:.1f} %\n"
-                    "device span                    {:.6g}\n"
-                    "bubble fraction, device span   {:.1f} %\n",
-                    timeline.makespan, 100 * timeline.bubble_fraction, timeline.device_span,
-                    100 * timeline.device_bubble_fraction);
+  return text + plan::makespan_text(timeline, [](double time) { return fmt::format("{:.6g}", time); });
 }
 
 /// The bytes of each worker.

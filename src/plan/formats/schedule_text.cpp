@@ -171,14 +171,6 @@ class Drawing {
 std::string percent(double fraction) { return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100); }
 
 std::string summary(const Schedule& schedule, const Timeline& timeline) {
-  std::string text = fmt::format(
-      "makespan                       {}\n"
-      "bubble fraction, by makespan   {}\n"
-      "device span                    {}\n"
-      "bubble fraction, device span   {}\n\n",
-      number_text(timeline.makespan), percent(timeline.bubble_fraction), number_text(timeline.device_span),
-      percent(timeline.device_bubble_fraction));
-
   const auto workers = index(schedule.workers());
   std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
   // Adds a column. Unless it is shown `always`, it is left out when all of its cells are 0.
@@ -206,10 +198,20 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
         fmt::format("{} in", kind.label),
         [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); }, always);
   }
-  return text + table_text(rows);
+  return makespan_text(timeline, number_text) + '\n' + table_text(rows);
 }
 
 }  // namespace
+
+std::string makespan_text(const Timeline& timeline, const std::function<std::string(double)>& time_text) {
+  return fmt::format(
+      "makespan                       {}\n"
+      "bubble fraction, by makespan   {}\n"
+      "device span                    {}\n"
+      "bubble fraction, device span   {}\n",
+      time_text(timeline.makespan), percent(timeline.bubble_fraction), time_text(timeline.device_span),
+      percent(timeline.device_bubble_fraction));
+}
 
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {
   std::string text =

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/report/info.hpp"
 
+#include <vector>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +12,7 @@
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/report/versions.hpp"
 #include "runtime/session/policy_choice.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::runtime {
@@ -38,24 +41,23 @@ std::string describe_runtime(bool json) {
                                  {"policies", policy_names()},
                                  {"layers", model::layer_kinds()}};
   if (json) return info.dump(2) + "\n";
-  std::string text;
-  for (const auto& [name, value] : info["versions"].items())
-    text += fmt::format("{:<12}{}\n", name, value.get<std::string>());
-  text += fmt::format("{:<12}{}, {}, {} cores (PUs {})\n", "machine", hardware.machine,
-                      hardware.cpu.empty() ? "unknown processor" : hardware.cpu, hardware.cores,
-                      hardware.binding);
-  text += fmt::format("{:<12}up to {} CPU workers a process, CUDA {}, FxT traces {}\n", "StarPU has",
-                      STARPU_MAXCPUS, info["starpu_cuda"].get<bool>() ? "yes" : "no",
-                      info["starpu_fxt"].get<bool>() ? "yes" : "no");
+  std::vector<TableRow> rows;
+  for (const auto& [name, value] : info["versions"].items()) rows.push_back({name, value.get<std::string>()});
+  rows.push_back({"machine", fmt::format("{}, {}, {} cores (PUs {})", hardware.machine,
+                                         hardware.cpu.empty() ? "unknown processor" : hardware.cpu,
+                                         hardware.cores, hardware.binding)});
+  rows.push_back({"StarPU has", fmt::format("up to {} CPU workers a process, CUDA {}, FxT traces {}",
+                                            STARPU_MAXCPUS, info["starpu_cuda"].get<bool>() ? "yes" : "no",
+                                            info["starpu_fxt"].get<bool>() ? "yes" : "no")});
   if (!built_with_cuda()) {
-    text += fmt::format("{:<12}not looked for: built without STARPIPE_WITH_CUDA\n", "GPUs");
+    rows.push_back({"GPUs", "not looked for: built without STARPIPE_WITH_CUDA"});
   } else if (cuda_devices().empty()) {
-    text += fmt::format("{:<12}none\n", "GPUs");
+    rows.push_back({"GPUs", "none"});
   }
-  for (const std::string& device : cuda_devices()) text += fmt::format("{:<12}{}\n", "GPU", device);
-  text += fmt::format("{:<12}{}\n", "policies", fmt::join(policy_names(), ", "));
-  text += fmt::format("{:<12}{}\n", "layers", fmt::join(model::layer_kinds(), ", "));
-  return text;
+  for (const std::string& device : cuda_devices()) rows.push_back({"GPU", device});
+  rows.push_back({"policies", fmt::format("{}", fmt::join(policy_names(), ", "))});
+  rows.push_back({"layers", fmt::format("{}", fmt::join(model::layer_kinds(), ", "))});
+  return table_text(rows, info_columns);
 }
 
 }  // namespace starpipe::runtime

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -18,5 +19,8 @@ struct TextOptions {
 /// the terminal is replaced by a line that says so. Ends in a newline.
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
                           const TextOptions& options = {});
+
+/// The makespan, the device span and their bubble fractions, one a line. `time_text` writes the two times.
+std::string makespan_text(const Timeline& timeline, const std::function<std::string(double)>& time_text);
 
 }  // namespace starpipe::plan

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <string>
 
+#include "starpipe/base/table.hpp"
+
 namespace starpipe::runtime {
+
+/// The columns of the text of `starpipe info`: the name of a fact, and the fact.
+inline constexpr std::array info_columns = {TableColumn{.align = Align::left, .least_width = 10},
+                                            TableColumn{.align = Align::left}};
 
 /// Facts about the runtime for `starpipe info`: versions, this machine as hwloc sees it, its GPUs, StarPU's
 /// build and policies, and the kinds of layers. Text with one fact a line, or JSON.
