@@ -88,7 +88,7 @@ class PartitionTest(CommandTest):
                 ("layers: [{F: .nan}]", "layers[0].F"), ("layers: [{F: x}]", "layers[0].F", "'x'"),
                 ("layers: [{Q: 1}]", "layers[0]", "'Q'"), ("layers: [{F: 1, F: 2}]", "F is given twice"),
                 ("layers: [{name: a}]", "a time is missing"), ("layers: [{F: 1, count: 0}]", "layers[0].count", "0"),
-                ("layers: [{F: 1, count: 4096}, {F: 1}]", "more than 4096 layers"),
+                ("layers: [{F: 1, count: 4096}, {F: 1}]", "more than 4096 units"),
                 ("layers: [{F: 1, stash: -1}]", "layers[0].stash", "-1"),
                 ("layers: [{F: 1, weights: 1.5}]", "layers[0].weights", "'1.5'"),
                 ("layers: [{F: 1, spread: 2}]", "layers[0].spread"), ("layers: {", "layers.yaml:1", "not YAML"),

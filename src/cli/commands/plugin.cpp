@@ -30,7 +30,7 @@ struct PluginOptions {
 
 struct Result {
   std::string schedule;
-  std::string stage;
+  std::string step;
   Finding finding;
 };
 
@@ -55,12 +55,12 @@ std::vector<std::string> names_of(const std::string& file, std::chrono::seconds 
   return answer.at("names");
 }
 
-Finding run_stage(const std::string& file, const std::string& name, const plan::ConformanceStage& stage,
-                  std::chrono::seconds most) {
+Finding run_step(const std::string& file, const std::string& name, const plan::ConformanceStep& step,
+                 std::chrono::seconds most) {
   const SubprocessResult run = run_in_subprocess(
       [&] {
         plan::load_plugin(file);
-        const Finding finding = stage.run(name);
+        const Finding finding = step.run(name);
         return ordered_json{{"verdict", finding.verdict}, {"message", finding.message}}.dump(
             -1, ' ', false, ordered_json::error_handler_t::replace);
       },
@@ -76,7 +76,7 @@ std::string text_of(const std::string& file, const std::vector<Result>& results)
   for (const Result& result : results) {
     if (result.schedule != schedule) text += fmt::format("\n{}\n", result.schedule);
     schedule = result.schedule;
-    text += fmt::format("  {:<15} {:<7} {}\n", result.stage, plan::to_string(result.finding.verdict),
+    text += fmt::format("  {:<15} {:<7} {}\n", result.step, plan::to_string(result.finding.verdict),
                         result.finding.message);
   }
   const auto failed = std::ranges::count(results, Finding::Verdict::failed,
@@ -85,15 +85,15 @@ std::string text_of(const std::string& file, const std::vector<Result>& results)
 }
 
 std::string json_of(const std::string& file, const std::vector<Result>& results) {
-  ordered_json stages = ordered_json::array();
-  for (const auto& [schedule, stage, finding] : results) {
-    stages.push_back({{"schedule", schedule},
-                      {"stage", stage},
-                      {"failed", finding.verdict == Finding::Verdict::failed},
-                      {"applies", finding.verdict != Finding::Verdict::does_not_apply},
-                      {"words", finding.message}});
+  ordered_json steps = ordered_json::array();
+  for (const auto& [schedule, step, finding] : results) {
+    steps.push_back({{"schedule", schedule},
+                     {"stage", step},
+                     {"failed", finding.verdict == Finding::Verdict::failed},
+                     {"applies", finding.verdict != Finding::Verdict::does_not_apply},
+                     {"words", finding.message}});
   }
-  return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE}, {"stages", stages}});
+  return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE}, {"stages", steps}});
 }
 
 int check(const PluginOptions& options) {
@@ -101,8 +101,8 @@ int check(const PluginOptions& options) {
   std::vector<Result> results;
   bool failed = false;
   for (const std::string& name : names_of(options.file, most)) {
-    for (const plan::ConformanceStage& stage : plan::conformance_stages()) {
-      results.push_back({name, std::string(stage.name), run_stage(options.file, name, stage, most)});
+    for (const plan::ConformanceStep& step : plan::conformance_steps()) {
+      results.push_back({name, std::string(step.name), run_step(options.file, name, step, most)});
     }
     results.push_back(
         {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, most)});

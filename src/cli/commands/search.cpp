@@ -25,7 +25,7 @@ constexpr int most_microbatches = 1 << 16;
 constexpr int most_chunks = 64;
 constexpr std::int64_t most_cells = 2'000'000;
 
-struct SearchOptions {
+struct SearchCommand {
   std::vector<std::string> plugins;
   plan::SearchRequest request;
   plan::SearchOptions search;
@@ -61,7 +61,7 @@ plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan
 }
 
 /// The memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
-double read_limit(const SearchOptions& options) {
+double read_limit(const SearchCommand& options) {
   std::string text = *options.memory_limit;
   try {
     if (!options.stash.empty()) CLI::AsSizeValue(true)(text);
@@ -77,7 +77,7 @@ double read_limit(const SearchOptions& options) {
   return limit;
 }
 
-plan::SearchRequest read_request(const SearchOptions& options) {
+plan::SearchRequest read_request(const SearchCommand& options) {
   plan::SearchRequest request = options.request;
   const int stages = request.workers * request.chunks.value_or(1);
   if (std::int64_t{stages} * request.microbatches > most_cells) {
@@ -97,7 +97,7 @@ plan::SearchRequest read_request(const SearchOptions& options) {
   return request;
 }
 
-nlohmann::ordered_json described(const plan::SearchResult& result, const SearchOptions& options) {
+nlohmann::ordered_json described(const plan::SearchResult& result, const SearchCommand& options) {
   nlohmann::ordered_json search = {{"layout", plan::to_string(result.layout)},
                                    {"chunks", result.chunks},
                                    {"seed", options.search.seed},
@@ -118,7 +118,7 @@ std::string drawn_result(const plan::SearchResult& result) {
              above);
 }
 
-int search(const SearchOptions& options) {
+int search(const SearchCommand& options) {
   options.result.check();
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
   const plan::SearchRequest request = read_request(options);
@@ -130,7 +130,7 @@ int search(const SearchOptions& options) {
   return 0;
 }
 
-void add_memory_options(CLI::App& command, SearchOptions& options) {
+void add_memory_options(CLI::App& command, SearchCommand& options) {
   command
       .add_option(
           "--memory-limit", options.memory_limit,
@@ -150,7 +150,7 @@ void add_memory_options(CLI::App& command, SearchOptions& options) {
 void add_search(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "search", "Search for a short schedule within a memory limit, and bound how short any schedule can be");
-  const auto options = std::make_shared<SearchOptions>();
+  const auto options = std::make_shared<SearchCommand>();
   add_plugin_option(*command, options->plugins);
   add_size_options(*command, options->request.workers, most_workers, options->request.microbatches,
                    most_microbatches);

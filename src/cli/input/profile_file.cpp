@@ -151,7 +151,7 @@ plan::Profile read_profile(const std::filesystem::path& file) {
     }
     units.insert(units.end(), index(unit.count), unit.costs);
     if (units.size() > most_units) {
-      throw InputError(fmt::format("{}: more than {} layers", name, most_units));
+      throw InputError(fmt::format("{}: more than {} units", name, most_units));
     }
   }
   return profile;

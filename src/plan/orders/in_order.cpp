@@ -9,18 +9,18 @@ namespace starpipe::plan {
 
 Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
                   std::span<const std::vector<Job>> rows) {
-  struct Slot {
+  struct Cell {
     int worker = 0;
     int position = -1;  // none
   };
-  std::vector<Slot> slots(index(microbatches) * index(graph.size()) * 4);
-  const auto slot = [&](const Job& job) -> Slot& {
-    return slots[(index(job.microbatch) * index(graph.size()) + index(job.stage)) * 4 +
+  std::vector<Cell> cells(index(microbatches) * index(graph.size()) * 4);
+  const auto cell = [&](const Job& job) -> Cell& {
+    return cells[(index(job.microbatch) * index(graph.size()) + index(job.stage)) * 4 +
                  static_cast<std::size_t>(job.pass)];
   };
   for (std::size_t w = 0; w < rows.size(); ++w) {
     int next = 0;
-    for (const Job& job : rows[w]) slot(job) = {static_cast<int>(w), next++};
+    for (const Job& job : rows[w]) cell(job) = {static_cast<int>(w), next++};
   }
   return Schedule({.name = std::move(name),
                    .graph = graph,
@@ -28,14 +28,14 @@ Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
                    .workers = static_cast<int>(rows.size()),
                    .split_backward =
                        [&](int s, int b) {
-                         return slot({s, b, Pass::B}).position >= 0;
+                         return cell({s, b, Pass::B}).position >= 0;
                        },
                    .placement =
                        [&](const Job& job) {
-                         const int worker = slot(job).worker;
+                         const int worker = cell(job).worker;
                          return Placement{.weights = worker, .compute = worker};
                        },
-                   .priority = [&](const Job& job) { return slot(job).position; }});
+                   .priority = [&](const Job& job) { return cell(job).position; }});
 }
 
 }  // namespace starpipe::plan

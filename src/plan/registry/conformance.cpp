@@ -23,7 +23,7 @@ namespace {
 
 using Verdict = Finding::Verdict;
 
-// Thrown to end a stage that failed.
+// Thrown to end a step that failed.
 struct Failure {
   std::string message;
 };
@@ -258,11 +258,11 @@ Finding replicas(std::string_view name) {
                       replicated)};
 }
 
-// Runs a stage. A Failure that it throws becomes its finding.
-template <Finding (*stage)(std::string_view)>
+// Runs a step. A Failure that it throws becomes its finding.
+template <Finding (*step)(std::string_view)>
 Finding guarded(std::string_view name) {
   try {
-    return stage(name);
+    return step(name);
   } catch (const Failure& failure) {
     return {Verdict::failed, failure.message};
   }
@@ -282,13 +282,12 @@ std::string_view to_string(Verdict verdict) {
   return "?";
 }
 
-std::span<const ConformanceStage> conformance_stages() {
-  static constexpr std::array stages = {ConformanceStage{"chain", guarded<chain>},
-                                        ConformanceStage{"graph", guarded<graph>},
-                                        ConformanceStage{"split backward", guarded<split_backward>},
-                                        ConformanceStage{"memory limit", guarded<memory_limit>},
-                                        ConformanceStage{"replicas", guarded<replicas>}};
-  return stages;
+std::span<const ConformanceStep> conformance_steps() {
+  static constexpr std::array steps = {
+      ConformanceStep{"chain", guarded<chain>}, ConformanceStep{"graph", guarded<graph>},
+      ConformanceStep{"split backward", guarded<split_backward>},
+      ConformanceStep{"memory limit", guarded<memory_limit>}, ConformanceStep{"replicas", guarded<replicas>}};
+  return steps;
 }
 
 }  // namespace starpipe::plan

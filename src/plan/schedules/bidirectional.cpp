@@ -38,7 +38,7 @@ Schedule repeated(const char* name, const ScheduleRequest& request, const Buildi
   return in_order(name, requested_chain(name, request, 1), request.microbatches, grid.rows());
 }
 
-// F of the second micro-batch goes up right behind BW of the first micro-batch, so each worker holds one stash.
+// F of the second micro-batch goes up right behind BW of the first, so each worker holds one stash.
 Schedule gems(const ScheduleRequest& request) {
   const int workers = requested_chain("gems", request, 1).size();
   BuildingBlock block = block_of_slots(workers, 2, 2 * workers + 2);
@@ -51,7 +51,7 @@ const bool registered_gems =
     register_schedule({"gems", "one micro-batch down, then one up: one stash a worker, two replicas",
                        "GEMS, SC 2020; 004, fig. 18f", gems});
 
-// W / 2 micro-batches each way, as in 1F1B: one direction runs in the odd slots of the other.
+// W / 2 micro-batches each way, as in 1F1B: one direction runs in the odd time slots of the other.
 Schedule chimera(const ScheduleRequest& request) {
   const int workers = requested_chain("chimera", request, 1).size();
   if (workers % 2 != 0) {

@@ -102,7 +102,7 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
   for (std::size_t s = 1; s < warm_up.size(); ++s) {
     if (warm_up[s] < microbatches) warm_up[s] = std::max(1, std::min(warm_up[s], warm_up[s - 1] - 1));
   }
-  // A warm-up beyond the last micro-batch has no meaning, but the slots need warm-ups that decrease.
+  // A warm-up beyond the last micro-batch has no meaning, but the time slots need warm-ups that decrease.
   for (std::size_t s = warm_up.size() - 1; s-- > 0;) warm_up[s] = std::max(warm_up[s], warm_up[s + 1] + 1);
   return warm_up;
 }

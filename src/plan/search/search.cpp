@@ -30,15 +30,15 @@ using detail::PatternRun;
 using detail::PatternScheduler;
 using detail::ShiftPattern;
 
-/// Number of chains: searches that run at the same time, each with its own random numbers. The number is
+/// Number of searchers, which run at the same time, each with its own random numbers. The number is
 /// fixed so that the result does not depend on the machine.
-constexpr int chains = 2;
-/// Jobs that list scheduling places in a second of work of one chain. Cores of 2020 place about twice as
+constexpr int searchers = 2;
+/// Jobs that list scheduling places in a second of work of one searcher. Cores of 2020 place about twice as
 /// many.
 constexpr double jobs_per_second = 7e6;
 constexpr int most_chunks = 4;  // considered when none are given
 
-/// The time limit, shared by the chains.
+/// The time limit, shared by the searchers.
 class Clock {
  public:
   explicit Clock(double budget) : budget_(budget), start_(std::chrono::steady_clock::now()) {}
@@ -86,11 +86,11 @@ struct Found {
   Orders orders;
 };
 
-/// One chain: first searches patterns, then orders.
-class ChainSearch {
+/// Searches patterns first, then orders.
+class Searcher {
  public:
-  ChainSearch(const Instance& instance, double seconds, double bound, std::uint64_t seed, Clock& clock,
-              Board& board)
+  Searcher(const Instance& instance, double seconds, double bound, std::uint64_t seed, Clock& clock,
+           Board& board)
       : instance_(instance),
         scheduler_(instance),
         random_(seed),
@@ -131,7 +131,7 @@ class ChainSearch {
         if (run.makespan <= good_enough_) break;
       }
       if (clock_.over()) break;
-      if (i % 64 == 63) board_.work(64 * 0.5 / static_cast<double>(samples + changes) / chains);
+      if (i % 64 == 63) board_.work(64 * 0.5 / static_cast<double>(samples + changes) / searchers);
       if (i < samples) {
         pattern = random_pattern(instance_, random_);
       } else {
@@ -148,7 +148,7 @@ class ChainSearch {
     long seen = 0;
     left_ -= search.run(left_, good_enough_, random_, [&](long moves) {
       board_.makespan(search.makespan());
-      board_.work(static_cast<double>(moves - seen) * 0.5 / rounds_ / chains);
+      board_.work(static_cast<double>(moves - seen) * 0.5 / rounds_ / searchers);
       seen = moves;
       return clock_.over();
     });
@@ -210,24 +210,24 @@ Found search_variant(const Variant& variant, double seconds, std::uint64_t seed,
   std::vector<Orders> seeds = registered(instance, variant.problem, clock);
   Board board;
   std::vector<std::future<Found>> running;
-  for (int chain = 0; chain < chains; ++chain) {
-    // Chain c starts from its own patterns and from the c-th best registered schedule.
+  for (int searcher = 0; searcher < searchers; ++searcher) {
+    // Searcher c starts from its own patterns and from the c-th best registered schedule.
     std::vector<Orders> own;
-    if (index(chain) < seeds.size()) own.push_back(seeds[index(chain)]);
-    running.push_back(std::async(std::launch::async, [&, chain, own = std::move(own)] {
-      return ChainSearch(instance, seconds, variant.bound, seed * chains + index(chain), clock, board)
+    if (index(searcher) < seeds.size()) own.push_back(seeds[index(searcher)]);
+    running.push_back(std::async(std::launch::async, [&, searcher, own = std::move(own)] {
+      return Searcher(instance, seconds, variant.bound, seed * searchers + index(searcher), clock, board)
           .run(own);
     }));
   }
   Found best;
-  for (auto& chain : running) {
-    while (chain.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
+  for (auto& searcher : running) {
+    while (searcher.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
       SearchProgress progress = board.progress();
       progress.seconds = clock.seconds();
       progress.lower_bound = variant.bound;
       if (options.progress && progress.makespan > 0) options.progress(progress);
     }
-    if (Found found = chain.get(); found.makespan < best.makespan) best = std::move(found);
+    if (Found found = searcher.get(); found.makespan < best.makespan) best = std::move(found);
   }
   return best;
 }

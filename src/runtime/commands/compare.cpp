@@ -30,7 +30,7 @@ struct Repetition {
   double submission;  // of the median step, seconds
 };
 
-struct Candidate {
+struct ComparedPolicy {
   PolicyChoice choice;
   std::string ran;  // StarPU's name of the policy that ran
   std::vector<Repetition> repetitions;
@@ -62,21 +62,21 @@ std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   return bytes;
 }
 
-std::string ran_as(const Candidate& candidate) {
-  switch (candidate.choice.control) {
+std::string ran_as(const ComparedPolicy& policy) {
+  switch (policy.choice.control) {
     case StarpuControl::none:
       break;
     case StarpuControl::on_worker:
-      return candidate.ran + ", bound to workers";
+      return policy.ran + ", bound to workers";
     case StarpuControl::worker_order:
-      return candidate.ran + ", bound and ordered";
+      return policy.ran + ", bound and ordered";
   }
-  return candidate.ran;
+  return policy.ran;
 }
 
-void repeat(const Assignment& run, Candidate& candidate) {
-  const Session session(run.mpi, run.map, run.share, candidate.choice, run.gpus);
-  candidate.ran = session.policy();
+void repeat(const Assignment& run, ComparedPolicy& policy) {
+  const Session session(run.mpi, run.map, run.share, policy.choice, run.gpus);
+  policy.ran = session.policy();
   or_abort(run.mpi, [&] {
     Engine engine = make_engine(session, run);
     or_abort(run.mpi, [&] {
@@ -93,28 +93,28 @@ void repeat(const Assignment& run, Candidate& candidate) {
       if (run.mpi.rank() != 0) return;
       MeasuredRun measured = measurement.measured();
       const double makespan = measured.timeline.makespan;
-      candidate.repetitions.push_back(
+      policy.repetitions.push_back(
           {makespan, std::move(measured), measurement.costs(), submissions[submissions.size() / 2]});
     });
   });
 }
 
-nlohmann::ordered_json to_json(const Candidate& candidate) {
-  const plan::Timeline& timeline = candidate.median_run().timeline;
+nlohmann::ordered_json to_json(const ComparedPolicy& policy) {
+  const plan::Timeline& timeline = policy.median_run().timeline;
   std::vector<double> makespans;  // in the order of the repetitions
-  for (const Repetition& r : candidate.repetitions) makespans.push_back(r.makespan);
-  return {{"policy", candidate.choice.name},
-          {"ran", candidate.ran},
-          {"makespan", candidate.median()},
+  for (const Repetition& r : policy.repetitions) makespans.push_back(r.makespan);
+  return {{"policy", policy.choice.name},
+          {"ran", policy.ran},
+          {"makespan", policy.median()},
           {"makespans", makespans},
-          {"submission", candidate.median_repetition().submission},
+          {"submission", policy.median_repetition().submission},
           {"bubble_fraction", timeline.bubble_fraction},
           {"peak_activations", timeline.peak_activations},
           {"peak_activation_bytes", timeline.peak_activation_bytes},
           {"bytes_moved", bytes_moved(timeline)}};
 }
 
-std::string comparison_table(const plan::Timeline& predicted, const std::vector<Candidate>& candidates) {
+std::string comparison_table(const plan::Timeline& predicted, const std::vector<ComparedPolicy>& policies) {
   constexpr std::array columns = {TableColumn{Align::left, 16},  TableColumn{Align::right, 10},
                                   TableColumn{Align::right, 16}, TableColumn{Align::right, 7},
                                   TableColumn{Align::right, 8},  TableColumn{Align::right, 12},
@@ -129,21 +129,20 @@ std::string comparison_table(const plan::Timeline& predicted, const std::vector<
                     bytes_text(bytes_moved(timeline)), ran});
   };
   add("(prediction)", "", predicted.makespan, predicted, "");
-  for (const Candidate& candidate : candidates) {
-    const auto makespans = candidate.makespans();
-    add(candidate.choice.name,
-        fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3), candidate.median(),
-        candidate.median_run().timeline, ran_as(candidate));
+  for (const ComparedPolicy& policy : policies) {
+    const auto makespans = policy.makespans();
+    add(policy.choice.name, fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3),
+        policy.median(), policy.median_run().timeline, ran_as(policy));
   }
   return table_text(rows, columns) +
          "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
 }
 
 void write_outputs(const Assignment& run, const Comparison& comparison,
-                   const std::vector<Candidate>& candidates) {
+                   const std::vector<ComparedPolicy>& policies) {
   const plan::Schedule& schedule = run.experiment.schedule;
   // The prediction uses the durations of the first policy, which is starpipe by default.
-  const plan::Timeline predicted = plan::simulate(schedule, candidates.front().median_repetition().costs);
+  const plan::Timeline predicted = plan::simulate(schedule, policies.front().median_repetition().costs);
   nlohmann::ordered_json report = report_head(run.config, run.partition, run.locations);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
@@ -153,38 +152,38 @@ void write_outputs(const Assignment& run, const Comparison& comparison,
                          {"peak_activations", predicted.peak_activations},
                          {"peak_activation_bytes", predicted.peak_activation_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
-  for (const Candidate& candidate : candidates) report["policies"].push_back(to_json(candidate));
+  for (const ComparedPolicy& policy : policies) report["policies"].push_back(to_json(policy));
   if (comparison.json) {
     print(plan::json_text(report));
   } else {
     print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}", schedule.name(),
                       schedule.workers(), run.mpi.ranks(), comparison.repetitions, run.config.training.steps,
-                      describe_partition(run.partition), comparison_table(predicted, candidates)));
+                      describe_partition(run.partition), comparison_table(predicted, policies)));
   }
   if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;
   std::vector<plan::SvgRun> runs = {{"predicted", &schedule, &predicted}};
-  for (const Candidate& candidate : candidates) {
-    const MeasuredRun& measured = candidate.median_run();
-    runs.push_back({candidate.choice.name, &measured.schedule, &measured.timeline});
+  for (const ComparedPolicy& policy : policies) {
+    const MeasuredRun& measured = policy.median_run();
+    runs.push_back({policy.choice.name, &measured.schedule, &measured.timeline});
   }
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
 
-std::vector<Candidate> find_candidates(const Assignment& run, const Comparison& comparison) {
+std::vector<ComparedPolicy> find_policies(const Assignment& run, const Comparison& comparison) {
   return agree(run.mpi, [&] {
     if (run.mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
       if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
     }
-    std::vector<Candidate> candidates;
+    std::vector<ComparedPolicy> policies;
     for (const std::string& name : comparison.policies) {
-      if (std::ranges::any_of(candidates, [&](const Candidate& c) { return c.choice.name == name; })) {
+      if (std::ranges::any_of(policies, [&](const ComparedPolicy& p) { return p.choice.name == name; })) {
         throw InputError(fmt::format("--policies: '{}' is named twice", name));
       }
-      candidates.emplace_back().choice = find_policy(name, "--policies");
+      policies.emplace_back().choice = find_policy(name, "--policies");
     }
-    return candidates;
+    return policies;
   });
 }
 
@@ -192,25 +191,25 @@ std::vector<Candidate> find_candidates(const Assignment& run, const Comparison& 
 
 int compare(const std::function<Config()>& configure, const Comparison& comparison) {
   return run_on_ranks(configure, [&](const Assignment& run) {
-    std::vector<Candidate> candidates = find_candidates(run, comparison);
+    std::vector<ComparedPolicy> policies = find_policies(run, comparison);
     const bool root = run.mpi.rank() == 0;
     const ProgressLine progress;
     std::mt19937_64 random(comparison.seed);  // the same order on every rank
-    std::vector<std::size_t> order(candidates.size());
+    std::vector<std::size_t> order(policies.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     for (int repetition = 0; repetition < comparison.repetitions; ++repetition) {
       std::ranges::shuffle(order, random);
-      for (const std::size_t c : order) {
+      for (const std::size_t p : order) {
         if (root) {
           progress.show(fmt::format("repetition {}/{}  {}", repetition + 1, comparison.repetitions,
-                                    candidates[c].choice.name));
+                                    policies[p].choice.name));
         }
-        repeat(run, candidates[c]);
+        repeat(run, policies[p]);
       }
     }
     if (!root) return;
     progress.clear();
-    write_outputs(run, comparison, candidates);
+    write_outputs(run, comparison, policies);
   });
 }
 

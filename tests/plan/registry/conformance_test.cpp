@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance stages say of schedules that we know, sound and not. What plug-ins do to them is in
+// What the conformance steps say of schedules that we know, sound and not. What plug-ins do to them is in
 // tests/plugins.
 #include "starpipe/plan/registry/conformance.hpp"
 
@@ -19,9 +19,9 @@ namespace {
 using ::testing::HasSubstr;
 using Verdict = Finding::Verdict;
 
-std::map<std::string_view, Finding> all_stages(std::string_view name) {
+std::map<std::string_view, Finding> all_steps(std::string_view name) {
   std::map<std::string_view, Finding> findings;
-  for (const ConformanceStage& stage : conformance_stages()) findings[stage.name] = stage.run(name);
+  for (const ConformanceStep& step : conformance_steps()) findings[step.name] = step.run(name);
   return findings;
 }
 
@@ -67,21 +67,21 @@ TEST(Conformance, AnEntryThatDoesNotKeepItsContract) {
 TEST(Conformance, SchedulesOfOurs) {
   for (const ScheduleEntry& entry : schedule_entries()) {
     if (entry.source == "tests") continue;
-    for (const auto& [stage, finding] : all_stages(entry.name)) {
-      EXPECT_NE(finding.verdict, Verdict::failed) << entry.name << ", " << stage << ": " << finding.message;
+    for (const auto& [step, finding] : all_steps(entry.name)) {
+      EXPECT_NE(finding.verdict, Verdict::failed) << entry.name << ", " << step << ": " << finding.message;
     }
   }
 }
 
 TEST(Conformance, WhatApplies) {
-  const auto pipeline = all_stages("1f1b");
+  const auto pipeline = all_steps("1f1b");
   EXPECT_EQ(pipeline.at("chain").verdict, Verdict::passed);
   EXPECT_EQ(pipeline.at("graph").verdict, Verdict::passed);
   EXPECT_EQ(pipeline.at("split backward").verdict, Verdict::does_not_apply);
   EXPECT_EQ(pipeline.at("memory limit").verdict, Verdict::passed);
   EXPECT_EQ(pipeline.at("replicas").verdict, Verdict::does_not_apply);
-  EXPECT_EQ(all_stages("ddp").at("replicas").verdict, Verdict::passed);
-  EXPECT_EQ(all_stages("lpp").at("replicas").verdict, Verdict::passed);
+  EXPECT_EQ(all_steps("ddp").at("replicas").verdict, Verdict::passed);
+  EXPECT_EQ(all_steps("lpp").at("replicas").verdict, Verdict::passed);
 }
 
 // One stage a worker, B before W, with `change` made to it.
@@ -104,7 +104,7 @@ std::map<std::string_view, Finding> findings_of(const std::string& name, Change 
                        change(spec);
                        return Schedule(spec);
                      }});
-  return all_stages(name);
+  return all_steps(name);
 }
 
 TEST(Conformance, SplitBackward) {
@@ -151,7 +151,7 @@ TEST(Conformance, OneWorkerOnly) {
   EXPECT_THAT(findings.at("chain").message, HasSubstr("alone runs on one worker"));
 }
 
-TEST(Conformance, AnUnknownName) { EXPECT_EQ(all_stages("2f2b").at("chain").verdict, Verdict::failed); }
+TEST(Conformance, AnUnknownName) { EXPECT_EQ(all_steps("2f2b").at("chain").verdict, Verdict::failed); }
 
 }  // namespace
 }  // namespace starpipe::plan

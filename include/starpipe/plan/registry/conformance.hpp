@@ -7,7 +7,7 @@
 
 namespace starpipe::plan {
 
-/// The result of a conformance stage, with a message for the author of the schedule.
+/// The result of a conformance step, with a message for the author of the schedule.
 struct Finding {
   enum class Verdict { passed, failed, does_not_apply };
   Verdict verdict = Verdict::passed;
@@ -16,9 +16,9 @@ struct Finding {
 
 std::string_view to_string(Finding::Verdict verdict);
 
-/// One stage of the conformance checks. It requests the schedule at many sizes, and expects either a sound
+/// One step of the conformance checks. It requests the schedule at many sizes, and expects either a sound
 /// schedule or an InputError that gives the reason.
-struct ConformanceStage {
+struct ConformanceStep {
   std::string_view name;
   /// Takes the name of a schedule. Throws only std::bad_alloc and its like. Does not return when the function
   /// of the schedule does not.
@@ -33,7 +33,7 @@ struct ConformanceStage {
 ///   split backward  where B and W are two jobs: simulated with unequal passes, no W starts before its B ends
 ///   memory limit    the schedule finishes under the smallest limit that `check` accepts, and keeps the limit
 ///   replicas        where weights have several holders: each gets each contribution to the gradient once
-/// Messages have bounded length. Each stage takes well under a second unless the schedule's function is slow.
-std::span<const ConformanceStage> conformance_stages();
+/// Messages have bounded length. Each step takes well under a second unless the schedule's function is slow.
+std::span<const ConformanceStep> conformance_steps();
 
 }  // namespace starpipe::plan

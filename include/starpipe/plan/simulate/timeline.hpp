@@ -19,7 +19,7 @@ struct Span {
 /// A schedule's run, predicted or measured, and the figures that follow from it.
 struct Timeline {
   /// By JobId, in the unit of the durations. A predicted step begins at time 0; its first job starts later
-  /// when it must fetch its weights. Slots without a job have an empty span.
+  /// when it must fetch its weights. Ids without a job have an empty span.
   std::vector<Span> spans;
   double makespan = 0;         ///< first start to last end, all workers
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
