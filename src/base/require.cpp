@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/error.hpp"
+
 namespace starpipe {
 
 void require(int status, std::string_view library, std::string_view action, std::string_view object,
@@ -12,6 +14,10 @@ void require(int status, std::string_view library, std::string_view action, std:
   if (status == 0) return;
   throw std::runtime_error(fmt::format("{}: {} {} failed ({})", library, action, object,
                                        reason.empty() ? fmt::format("error {}", status) : reason));
+}
+
+void require_input(bool good, std::string_view subject, std::string_view message) {
+  if (!good) throw InputError(fmt::format("{}: {}", subject, message));
 }
 
 }  // namespace starpipe

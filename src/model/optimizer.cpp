@@ -3,17 +3,16 @@
 
 #include <cmath>
 
-#include "starpipe/base/error.hpp"
+#include "starpipe/base/require.hpp"
 
 namespace starpipe::model {
 
 void check_optimizer(const OptimizerConfig& config) {
   const std::string prefix = "training.optimizer.";
-  if (config.kind != "adamw" && config.kind != "sgd") {
-    throw InputError(prefix + "kind: " + config.kind + " is not one of adamw, sgd");
-  }
+  require_input(config.kind == "adamw" || config.kind == "sgd", prefix + "kind",
+                config.kind + " is not one of adamw, sgd");
   const auto require = [&](bool good, const char* key, double value, const char* wanted) {
-    if (!good) throw InputError(prefix + key + ": " + std::to_string(value) + " is not " + wanted);
+    require_input(good, prefix + key, std::to_string(value) + " is not " + wanted);
   };
   const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
   const auto fraction = [](double value) { return value >= 0 && value < 1; };

@@ -11,4 +11,8 @@ namespace starpipe {
 void require(int status, std::string_view library, std::string_view action, std::string_view object,
              std::string_view reason = {});
 
+/// For the user's input: throws InputError unless `good`, "search: needs at least 1 worker" for subject
+/// "search" and message "needs at least 1 worker".
+void require_input(bool good, std::string_view subject, std::string_view message);
+
 }  // namespace starpipe

@@ -11,52 +11,51 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/require.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
 
-void require(bool good, std::string_view what) {
-  if (!good) throw InputError(fmt::format("partition: {}", what));
-}
-
-bool is_amount(double value) { return value >= 0 && value < 1e100; }
-
 void check(const PartitionRequest& request) {
-  require(!request.units.empty(), "there is no unit");
-  require(request.workers >= 1, fmt::format("{} workers, need at least 1", request.workers));
-  require(request.kinds.empty() ||
-              (std::cmp_equal(request.kinds.size(), request.workers) && std::ranges::min(request.kinds) >= 0),
-          fmt::format("{} kinds of devices for {} workers", request.kinds.size(), request.workers));
+  require_input(!request.units.empty(), "partition", "there is no unit");
+  require_input(request.workers >= 1, "partition",
+                fmt::format("{} workers, need at least 1", request.workers));
+  require_input(
+      request.kinds.empty() ||
+          (std::cmp_equal(request.kinds.size(), request.workers) && std::ranges::min(request.kinds) >= 0),
+      "partition", fmt::format("{} kinds of devices for {} workers", request.kinds.size(), request.workers));
   for (std::size_t l = 0; l < request.units.size(); ++l) {
     const UnitCosts& unit = request.units[l];
-    require(request.kinds.empty() || std::cmp_less(std::ranges::max(request.kinds), unit.others.size() + 1),
-            fmt::format("unit {} ({}): no times for the kind of some worker", l, unit.name));
+    require_input(
+        request.kinds.empty() || std::cmp_less(std::ranges::max(request.kinds), unit.others.size() + 1),
+        "partition", fmt::format("unit {} ({}): no times for the kind of some worker", l, unit.name));
     for (std::size_t kind = 0; kind <= unit.others.size(); ++kind) {
       const Durations& time = unit.on(static_cast<int>(kind));
-      require(is_amount(time.F) && is_amount(time.B) && is_amount(time.W),
-              fmt::format("unit {} ({}): times must be finite and not negative (F={}, B={}, W={})", l,
-                          unit.name, time.F, time.B, time.W));
+      require_input(is_amount(time.F) && is_amount(time.B) && is_amount(time.W), "partition",
+                    fmt::format("unit {} ({}): times must be finite and not negative (F={}, B={}, W={})", l,
+                                unit.name, time.F, time.B, time.W));
     }
   }
-  require(is_amount(request.alpha) && is_amount(request.beta),
-          fmt::format("communication costs must be finite and not negative, not {} and {} a byte",
-                      request.alpha, request.beta));
-  require(request.memory_limit > 0,
-          fmt::format("the memory limit must be positive, not {}", request.memory_limit));
-  require(is_amount(request.optimizer_states),
-          fmt::format("{} states of the optimizer", request.optimizer_states));
-  require(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0,
-          "numbers of stashes are missing or negative");
-  require(!request.most_stages || *request.most_stages >= 1, "at least 1 stage is needed");
+  require_input(is_amount(request.alpha) && is_amount(request.beta), "partition",
+                fmt::format("communication costs must be finite and not negative, not {} and {} a byte",
+                            request.alpha, request.beta));
+  require_input(request.memory_limit > 0, "partition",
+                fmt::format("the memory limit must be positive, not {}", request.memory_limit));
+  require_input(is_amount(request.optimizer_states), "partition",
+                fmt::format("{} states of the optimizer", request.optimizer_states));
+  require_input(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0, "partition",
+                "numbers of stashes are missing or negative");
+  require_input(!request.most_stages || *request.most_stages >= 1, "partition", "at least 1 stage is needed");
   const bool placed = request.allocation == Allocation::placed;
-  require(placed != request.stage_workers.empty(),
-          placed ? "a placement is missing" : "this allocation takes no placement");
-  require(request.stage_workers.size() <= request.units.size(),
-          fmt::format("{} units do not make {} stages", request.units.size(), request.stage_workers.size()));
+  require_input(placed != request.stage_workers.empty(), "partition",
+                placed ? "a placement is missing" : "this allocation takes no placement");
+  require_input(
+      request.stage_workers.size() <= request.units.size(), "partition",
+      fmt::format("{} units do not make {} stages", request.units.size(), request.stage_workers.size()));
   for (const int worker : request.stage_workers) {
-    require(worker >= 0 && worker < request.workers, fmt::format("worker {} does not exist", worker));
+    require_input(worker >= 0 && worker < request.workers, "partition",
+                  fmt::format("worker {} does not exist", worker));
   }
 }
 

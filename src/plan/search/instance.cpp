@@ -7,49 +7,45 @@
 #include <fmt/format.h>
 
 #include "plan/simulate/run_order.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/require.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
 
-void require(bool good, std::string_view what) {
-  if (!good) throw InputError(fmt::format("search: {}", what));
-}
-
 void check(const SearchProblem& problem) {
   const std::size_t stages = problem.stage_workers.size();
   const Costs& costs = problem.costs;
-  require(problem.workers >= 1, "needs at least 1 worker");
-  require(problem.microbatches >= 1, "needs at least 1 micro-batch");
+  require_input(problem.workers >= 1, "search", "needs at least 1 worker");
+  require_input(problem.microbatches >= 1, "search", "needs at least 1 micro-batch");
   const auto one_a_stage = [&](std::size_t count, std::string_view what) {
-    require(count == 1 || count == stages,
-            fmt::format("{} of {} stages, but there are {}", what, count, stages));
+    require_input(count == 1 || count == stages, "search",
+                  fmt::format("{} of {} stages, but there are {}", what, count, stages));
   };
   one_a_stage(costs.durations.size(), "durations");
   one_a_stage(costs.sizes.size(), "sizes");
   one_a_stage(problem.stash.size(), "stash sizes");
-  const auto is_amount = [](double value) { return value >= 0 && value < 1e100; };
   for (const Durations& d : costs.durations) {
-    require(is_amount(d.F) && is_amount(d.B) && is_amount(d.W),
-            fmt::format("durations must be finite and not negative (F={}, B={}, W={})", d.F, d.B, d.W));
+    require_input(is_amount(d.F) && is_amount(d.B) && is_amount(d.W), "search",
+                  fmt::format("durations must be finite and not negative (F={}, B={}, W={})", d.F, d.B, d.W));
   }
-  require(is_amount(costs.alpha) && is_amount(costs.beta),
-          "communication costs must be finite and not negative");
-  require(costs.prefetch, "transfers must overlap compute (prefetch)");
+  require_input(is_amount(costs.alpha) && is_amount(costs.beta), "search",
+                "communication costs must be finite and not negative");
+  require_input(costs.prefetch, "search", "transfers must overlap compute (prefetch)");
   for (const double size : problem.stash) {
-    require(is_amount(size),
-            fmt::format("the size of a stash must be finite and not negative, not {}", size));
+    require_input(is_amount(size), "search",
+                  fmt::format("the size of a stash must be finite and not negative, not {}", size));
   }
-  require(problem.memory_limit > 0,
-          fmt::format("the memory limit must be positive, not {}", problem.memory_limit));
+  require_input(problem.memory_limit > 0, "search",
+                fmt::format("the memory limit must be positive, not {}", problem.memory_limit));
   std::vector<bool> used(index(problem.workers), false);
   for (const int worker : problem.stage_workers) {
-    require(worker >= 0 && worker < problem.workers, fmt::format("worker {} does not exist", worker));
+    require_input(worker >= 0 && worker < problem.workers, "search",
+                  fmt::format("worker {} does not exist", worker));
     used[index(worker)] = true;
   }
-  require(std::ranges::find(used, false) == used.end(), "a worker has no stage");
+  require_input(std::ranges::find(used, false) == used.end(), "search", "a worker has no stage");
 }
 
 }  // namespace
