@@ -7,15 +7,7 @@
 namespace starpipe::model {
 
 std::string_view to_string(Precision precision) {
-  switch (precision) {
-    case Precision::fp32:
-      return "fp32";
-    case Precision::tf32:
-      return "tf32";
-    case Precision::bf16:
-      return "bf16";
-  }
-  return "?";
+  return precision_words[static_cast<std::size_t>(precision)];
 }
 
 void round_to_bf16(std::span<const float> from, Memory to) noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,6 +19,8 @@ enum class Precision : std::uint8_t {
   bf16,  ///< stores the upper half of an fp32; sums, statistics, ids, targets and losses are fp32
 };
 
+/// The precisions' words, in the order of the enum.
+inline constexpr std::array<std::string_view, 3> precision_words = {"fp32", "tf32", "bf16"};
 std::string_view to_string(Precision precision);
 
 constexpr std::size_t element_bytes(Precision precision) { return precision == Precision::bf16 ? 2 : 4; }

@@ -25,6 +25,7 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -349,7 +350,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
                   "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v "
                   "(from worker 0 to W-1 and back)")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"loop", "v"}));
+      ->check(CLI::IsMember(std::vector<std::string>(plan::layout_words.begin(), plan::layout_words.end())));
   command.add_flag("--general", options.general, "A worker may get any units, not only consecutive ones");
   command
       .add_option(
@@ -380,7 +381,8 @@ void add_partition(CLI::App& app, Action& action) {
                    "kind for each worker, such as cuda,cpu,cpu")
       ->type_name("KIND,...")
       ->delimiter(',')
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->check(CLI::IsMember(
+          std::vector<std::string>(runtime::device_kinds.begin(), runtime::device_kinds.end())));
   add_schedule_options(*command, *options);
   add_cost_options(*command, *options);
   command->add_flag("--json", options->json, "Print JSON");

@@ -133,7 +133,8 @@ void add_show(CLI::App& schedule, Action& action) {
       ->add_option("--discipline", options->discipline,
                    "How workers use the order: greedy, bounded or ordered (default: the schedule's own)")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"greedy", "bounded", "ordered"}));
+      ->check(CLI::IsMember(
+          std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
   command
       ->add_option("--memory-limit", options->memory_limit,
                    "Largest number of stashes on a worker. Implies --discipline bounded, unless --discipline "

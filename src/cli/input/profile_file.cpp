@@ -16,6 +16,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -34,7 +35,7 @@ void read_spread(Value value, Unit& /*unit*/) {
   if (!value.node().IsMap()) value.expected("a map of F, B and W");
 }
 
-// Reads the times on one kind of device, an index of known_devices.
+// Reads the times on one kind of device, an index of device_kinds.
 template <std::size_t kind>
 void read_device(Value value, Unit& unit);
 
@@ -46,10 +47,9 @@ template <std::size_t pass>
 constexpr Key time_key = {plan::pass_times[pass].name, [](Value v, Unit& u) {
                             u.costs.time.*plan::pass_times[pass].time = v.not_negative();
                           }};
-constexpr std::array<std::string_view, 2> known_devices = {"cpu", "cuda"};
 constexpr std::array keys = {
-    Key{"cpu", read_device<0>},
-    Key{"cuda", read_device<1>},
+    Key{runtime::device_kinds[0], read_device<0>},
+    Key{runtime::device_kinds[1], read_device<1>},
     Key{"name", [](Value v, Unit& u) { u.costs.name = v.word(); }},
     Key{"count", [](Value v, Unit& u) { u.count = v.whole<int>(1, most_units); }},
     time_key<0>,
@@ -94,7 +94,7 @@ void read_device(Value value, Unit& unit) {
   Unit times;
   const auto seen = read_keys(value.node(), value.label(), of_device, times);
   if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
-  unit.devices.emplace_back(known_devices[kind]);
+  unit.devices.emplace_back(runtime::device_kinds[kind]);
   unit.costs.others.push_back(times.costs.time);
 }
 
@@ -109,8 +109,8 @@ Unit read_unit(const YAML::Node& map, const std::string& file, std::size_t numbe
     throw InputError(fmt::format("{}: give F, B and W either directly or under {}", place,
                                  fmt::join(unit.devices, " and ")));
   }
-  // Devices go in the order of known_devices; the times of the first go to `time`.
-  if (unit.devices.size() == 2 && unit.devices.front() == known_devices.back()) {
+  // Devices go in the order of device_kinds; the times of the first go to `time`.
+  if (unit.devices.size() == 2 && unit.devices.front() == runtime::device_kinds.back()) {
     std::ranges::reverse(unit.devices);
     std::ranges::reverse(unit.costs.others);
   }

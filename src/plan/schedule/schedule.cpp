@@ -43,15 +43,7 @@ std::vector<int> by_first_forward(const Schedule& schedule) {
 }  // namespace
 
 std::string_view to_string(Discipline discipline) {
-  switch (discipline) {
-    case Discipline::greedy:
-      return "greedy";
-    case Discipline::bounded:
-      return "bounded";
-    case Discipline::ordered:
-      return "ordered";
-  }
-  return "?";
+  return discipline_words[static_cast<std::size_t>(discipline)];
 }
 
 Discipline parse_discipline(std::string_view word) {

@@ -7,7 +7,7 @@
 
 namespace starpipe::plan {
 
-std::string_view to_string(Layout layout) { return layout == Layout::v ? "v" : "loop"; }
+std::string_view to_string(Layout layout) { return layout_words[static_cast<std::size_t>(layout)]; }
 
 Layout parse_layout(std::string_view word) {
   for (const Layout layout : {Layout::loop, Layout::v}) {

@@ -22,9 +22,6 @@ using Kind = ValueType::Kind;
 using Count = ValueType::Count;
 using Keys = std::vector<ConfigKey>;
 
-constexpr std::array all_precisions = {model::Precision::fp32, model::Precision::tf32,
-                                       model::Precision::bf16};
-
 // Types of values.
 
 ValueType whole(std::uint64_t least = 1) { return {.kind = Kind::whole, .least = least}; }
@@ -34,6 +31,10 @@ ValueType boolean() { return {.kind = Kind::boolean}; }
 ValueType text(Count count = Count::one) { return {.count = count}; }
 ValueType one_of(std::vector<std::string> words, Count count = Count::one) {
   return {.count = count, .words = std::move(words)};
+}
+template <std::size_t size>
+ValueType one_of(const std::array<std::string_view, size>& words, Count count = Count::one) {
+  return one_of(std::vector<std::string>(words.begin(), words.end()), count);
 }
 
 // Values as JSON. What is empty is unset: null.
@@ -62,8 +63,8 @@ void from_json_value(const json& from, T& value) {
 }
 void from_json_value(const json& from, std::filesystem::path& value) { value = from.get<std::string>(); }
 void from_json_value(const json& from, model::Precision& value) {
-  value = *std::ranges::find(all_precisions, from.get<std::string>(),
-                             [](model::Precision p) { return std::string(model::to_string(p)); });
+  const auto& words = model::precision_words;
+  value = static_cast<model::Precision>(std::ranges::find(words, from.get<std::string>()) - words.begin());
 }
 void from_json_value(const json& from, plan::Discipline& value) {
   value = plan::parse_discipline(from.get<std::string>());
@@ -277,7 +278,7 @@ void add_schedule_keys(Keys& keys) {
                      at(&Config::schedule, &ScheduleConfig::profile_file),
                      "times are measured when the run starts")));
   add(key(
-      "schedule.discipline", one_of({"greedy", "bounded", "ordered"}),
+      "schedule.discipline", one_of(plan::discipline_words),
       "How a worker uses the priorities: greedy takes the ready job that comes first, bounded does so within "
       "`memory_limit`, ordered runs exactly in order.",
       at(&Config::schedule, &ScheduleConfig::discipline),
@@ -304,7 +305,7 @@ void add_runtime_keys(Keys& keys) {
       "on-worker and worker-order.",
       at(&Config::runtime, &RuntimeConfig::policy)));
   ConfigKey device =
-      key("runtime.device", one_of({"cpu", "cuda"}, Count::one_or_list),
+      key("runtime.device", one_of(device_kinds, Count::one_or_list),
           "What a worker is: a core (cpu), or a GPU or one of several streams of it (cuda). A list names the "
           "device of each worker.",
           at(&Config::runtime, &RuntimeConfig::device));
@@ -314,7 +315,7 @@ void add_runtime_keys(Keys& keys) {
   };
   add(std::move(device));
   add(key(
-      "runtime.precision", one_of({"fp32", "tf32", "bf16"}),
+      "runtime.precision", one_of(model::precision_words),
       "How numbers are stored. tf32 is fp32 whose matrix products GPUs compute in TF32. bf16 stores weights, "
       "activations, their gradients and stashes in bf16; sums, losses and the optimizer stay in fp32.",
       at(&Config::model, &model::ModelConfig::precision)));

@@ -138,9 +138,9 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
   MeasuredUnits measured;
   for (std::size_t u = 0; u < names.size(); ++u)
     measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
-  for (const char* kind : {"cpu", "cuda"}) {
+  for (const std::string_view kind : device_kinds) {
     if (std::ranges::find(config.runtime.device, kind) == config.runtime.device.end()) continue;
-    const std::unique_ptr<KernelBench> bench = make_kernel_bench(kind);
+    const std::unique_ptr<KernelBench> bench = make_kernel_bench(std::string(kind));
     const auto samples = measure_on(*bench, config, network, names.size(), repetitions);
     std::vector<plan::Durations>& spread = measured.spread.emplace_back();
     for (std::size_t u = 0; u < names.size(); ++u) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,6 +22,8 @@ enum class Discipline : std::uint8_t {
   ordered,  ///< exactly in the order of n, waiting for the next one
 };
 
+/// The disciplines' words, in the order of the enum.
+inline constexpr std::array<std::string_view, 3> discipline_words = {"greedy", "bounded", "ordered"};
 std::string_view to_string(Discipline discipline);
 /// Throws InputError for a word that is no discipline.
 Discipline parse_discipline(std::string_view word);

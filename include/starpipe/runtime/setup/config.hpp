@@ -4,10 +4,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/base/index.hpp"
@@ -66,6 +68,9 @@ struct EmulationConfig {
 
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
 enum class MappingKind : std::uint8_t { linear, automatic };
+
+/// The words of `RuntimeConfig::device`.
+inline constexpr std::array<std::string_view, 2> device_kinds = {"cpu", "cuda"};
 
 /// `runtime:` of the configuration, but for `precision`, which is in model::ModelConfig.
 struct RuntimeConfig {
