@@ -106,15 +106,17 @@ struct RuntimeConfig {
   }
 };
 
-/// A whole configuration.
+/// A whole configuration, as the user has written it. Two things are not the user's words: `profile`, and
+/// what choose_partition writes into `schedule.cuts` and `schedule.placement`.
 struct Config {
   model::ModelConfig model;
   model::DataConfig data;
   TrainingConfig training;
   ScheduleConfig schedule;
   RuntimeConfig runtime;
-  std::string source;     ///< the file that the configuration was read from, for messages
-  plan::Profile profile;  ///< the content of `schedule.profile`; empty without that key
+  std::string source;  ///< the file that the configuration was read from, for messages
+  /// Not the user's words but the content of the file that `schedule.profile` names; empty without that key.
+  plan::Profile profile;
 };
 
 }  // namespace starpipe::runtime
