@@ -81,6 +81,7 @@ void from_json_value(const json& from, std::optional<T>& value) {
 std::string default_of(const json& value) {
   if (value.is_null()) return "";
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return fmt::to_string(value.get<double>());  // 300, not 300.0
   if (value.is_array() && value.size() == 1) return default_of(value.front());
   return value.dump();
 }
@@ -157,6 +158,7 @@ void add_network_keys(Keys& keys) {
                                       [&](const ConfigKey& other) { return other.name == name; });
       if (known != keys.end()) {
         known->needed.push_back(kind.name);
+        known->type.most = std::max(known->type.most, static_cast<std::uint64_t>(own.most));
         if (known->meaning != own.meaning) {
           known->meaning += fmt::format(" For {}: {}", kind.name, own.meaning);
         }
@@ -168,6 +170,7 @@ void add_network_keys(Keys& keys) {
       ConfigKey& made = keys.emplace_back();
       made.name = name;
       made.type = whole();
+      made.type.most = static_cast<std::uint64_t>(own.most);
       made.default_text = default_text;
       made.meaning = own.meaning;
       made.needs = "model.kind";
@@ -273,10 +276,10 @@ void add_schedule_keys(Keys& keys) {
   };
   partition.get = [](const Config& config) { return config.schedule.partition ? json("auto") : json(); };
   add(only_named(std::move(partition)));
-  add(only_named(key("schedule.profile", text(),
-                     "A file of `starpipe profile` with the units' times, for `partition: auto`.",
-                     at(&Config::schedule, &ScheduleConfig::profile_file),
-                     "times are measured when the run starts")));
+  add(only_named(
+      key("schedule.profile", text(),
+          "A file of `starpipe profile` with the units' times. Only with `schedule.partition: auto`.",
+          at(&Config::schedule, &ScheduleConfig::profile_file), "times are measured when the run starts")));
   add(key(
       "schedule.discipline", one_of(plan::discipline_words),
       "How a worker uses the priorities: greedy takes the ready job that comes first, bounded does so within "
@@ -390,6 +393,8 @@ std::string ValueType::text() const {
   const auto one = [this]() -> std::string {
     switch (kind) {
       case Kind::whole:
+        if (most < std::numeric_limits<int>::max())
+          return fmt::format("a whole number from {} to {}", least, most);
         return fmt::format("a whole number of at least {}", least);
       case Kind::positive:
         return "a number above 0";
