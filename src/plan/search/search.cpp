@@ -249,7 +249,9 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
     }
     values = std::move(stages);
   };
-  spread(problem.costs.durations, [&](Durations& d) { d = {d.F / chunks, d.B / chunks, d.W / chunks}; });
+  spread(problem.costs.durations, [&](Durations& durations) {
+    for (const PassTime& pass : pass_times) durations.*pass.time /= chunks;
+  });
   spread(problem.costs.sizes, [](StageSizes&) {});
   problem.stash = request.stash;
   spread(problem.stash, [&](double& size) { size /= chunks; });

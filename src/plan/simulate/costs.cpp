@@ -20,7 +20,7 @@ double Durations::of(Pass pass) const {
 }
 
 Costs with_recomputation(Costs costs) {
-  for (Durations& durations : costs.durations) durations.B += durations.F;
+  for (Durations& durations : costs.durations) durations = durations.with_recomputation();
   return costs;
 }
 

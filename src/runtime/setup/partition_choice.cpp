@@ -163,8 +163,8 @@ std::vector<plan::UnitCosts> costs_of(const plan::Profile& profile, bool recompu
   std::vector<plan::UnitCosts> units = profile.units;
   if (!recompute) return units;
   for (plan::UnitCosts& unit : units) {
-    unit.time.B += unit.time.F;
-    for (plan::Durations& other : unit.others) other.B += other.F;
+    unit.time = unit.time.with_recomputation();
+    for (plan::Durations& other : unit.others) other = other.with_recomputation();
   }
   return units;
 }

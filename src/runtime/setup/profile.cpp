@@ -147,7 +147,10 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
       plan::UnitCosts& costs = measured.profile.units[u];
       (measured.profile.devices.empty() ? costs.time : costs.others.emplace_back()) = at(samples[u], 0.5);
       const auto [low, high] = std::pair(at(samples[u], 0.25), at(samples[u], 0.75));
-      spread.push_back({.F = high.F - low.F, .B = high.B - low.B, .W = high.W - low.W});
+      plan::Durations& between = spread.emplace_back();
+      for (const plan::PassTime& pass : plan::pass_times) {
+        between.*pass.time = high.*pass.time - low.*pass.time;
+      }
     }
     measured.profile.devices.emplace_back(kind);
   }

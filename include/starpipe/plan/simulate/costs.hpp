@@ -20,6 +20,8 @@ struct Durations {
   double W = 1;
 
   [[nodiscard]] double of(Pass pass) const;
+  /// With recomputation: F's time is added to B, and so to BW.
+  [[nodiscard]] Durations with_recomputation() const { return {.F = F, .B = B + F, .W = W}; }
   friend bool operator==(const Durations&, const Durations&) = default;
 };
 
@@ -28,7 +30,8 @@ struct PassTime {
   std::string_view name;
   double Durations::*time;
 };
-/// The only list of these passes: all readers and writers of durations go through it.
+/// The only list of these names. Profiles, schedule files and options with durations are read and written
+/// through it.
 inline constexpr std::array<PassTime, 3> pass_times = {
     {{"F", &Durations::F}, {"B", &Durations::B}, {"W", &Durations::W}}};
 
@@ -63,8 +66,8 @@ struct Costs {
   [[nodiscard]] const StageSizes& size(int stage) const;
 };
 
-/// The costs of a schedule with recomputation: F's time is added to B, and so to BW. `simulate` does not add
-/// it by itself, because measured durations have F in B already.
+/// The costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by itself,
+/// because measured durations have F in B already.
 Costs with_recomputation(Costs costs);
 
 }  // namespace starpipe::plan
