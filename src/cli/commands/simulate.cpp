@@ -81,13 +81,9 @@ std::string summary(const std::optional<runtime::PartitionChoice>& partition,
 /// The bytes of each worker.
 nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const auto& [weights, gradients, optimizer, stashes, activations, workspace] : memory) {
-    json.push_back({{"weights", weights},
-                    {"gradients", gradients},
-                    {"optimizer", optimizer},
-                    {"stashes", stashes},
-                    {"activations", activations},
-                    {"workspace", workspace}});
+  for (const runtime::WorkerMemory& of_worker : memory) {
+    nlohmann::ordered_json& parts = json.emplace_back();
+    for (const auto& [name, bytes] : runtime::memory_parts) parts[name] = of_worker.*bytes;
   }
   return json;
 }

@@ -193,10 +193,10 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
         "limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);
   }
   for (const TransferKind& kind : transfer_kinds) {
-    const bool always = kind.member != &Transfers::stashes && kind.member != &Transfers::weight_gradients;
     add(
         fmt::format("{} in", kind.label),
-        [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); }, always);
+        [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); },
+        kind.always_shown);
   }
   return makespan_text(timeline, number_text) + '\n' + table_text(rows);
 }

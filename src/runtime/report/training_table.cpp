@@ -50,17 +50,17 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
       {"worker", "stashes", "activation bytes", "received", "received", "received"}};
   for (int w = 0; w < schedule.workers(); ++w) {
     const WorkerRecord& worker = measured[index(w)];
-    const auto count = [&](plan::Received plan::Transfers::*kind) {
-      return pair_text(fmt::to_string((predicted.received[index(w)].*kind).count),
-                       fmt::to_string((worker.received.*kind).count));
-    };
-    rows.push_back({std::to_string(w),
-                    pair_text(fmt::to_string(predicted.peak_activations[index(w)]),
-                              fmt::to_string(worker.peak_activations)),
-                    pair_text(bytes_text(predicted.peak_activation_bytes[index(w)]),
-                              bytes_text(worker.peak_activation_bytes)),
-                    count(&plan::Transfers::activations), count(&plan::Transfers::gradients),
-                    count(&plan::Transfers::weights)});
+    TableRow& row =
+        rows.emplace_back(TableRow{std::to_string(w),
+                                   pair_text(fmt::to_string(predicted.peak_activations[index(w)]),
+                                             fmt::to_string(worker.peak_activations)),
+                                   pair_text(bytes_text(predicted.peak_activation_bytes[index(w)]),
+                                             bytes_text(worker.peak_activation_bytes))});
+    for (const plan::TransferKind& kind : plan::transfer_kinds) {
+      if (!kind.always_shown) continue;
+      row.push_back(pair_text(fmt::to_string((predicted.received[index(w)].*kind.member).count),
+                              fmt::to_string((worker.received.*kind.member).count)));
+    }
   }
   return table_text(rows, columns);
 }

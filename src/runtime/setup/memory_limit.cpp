@@ -122,11 +122,8 @@ std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
 
 std::string parts_text(const WorkerMemory& memory) {
   std::vector<std::string> parts;
-  for (const auto& [name, bytes] :
-       {std::pair{"weights", memory.weights}, std::pair{"gradients", memory.gradients},
-        std::pair{"optimizer", memory.optimizer}, std::pair{"stashes", memory.stashes},
-        std::pair{"activations", memory.activations}, std::pair{"workspace", memory.workspace}}) {
-    if (bytes > 0) parts.push_back(fmt::format("{} {}", name, bytes_text(bytes)));
+  for (const auto& [name, bytes] : memory_parts) {
+    if (memory.*bytes > 0) parts.push_back(fmt::format("{} {}", name, bytes_text(memory.*bytes)));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -40,14 +40,15 @@ struct TransferKind {
   std::string_view key;    ///< in JSON
   std::string_view label;  ///< in tables
   Received Transfers::*member;
+  bool always_shown;  ///< by `schedule` and `train`, even when no worker receives any
 };
 /// The only list of the kinds, in the order of all reports.
 inline constexpr std::array<TransferKind, 5> transfer_kinds = {
-    {{"activations", "activations", &Transfers::activations},
-     {"gradients", "gradients", &Transfers::gradients},
-     {"weights", "weights", &Transfers::weights},
-     {"stashes", "stashes", &Transfers::stashes},
-     {"weight_gradients", "weight gradients", &Transfers::weight_gradients}}};
+    {{"activations", "activations", &Transfers::activations, true},
+     {"gradients", "gradients", &Transfers::gradients, true},
+     {"weights", "weights", &Transfers::weights, true},
+     {"stashes", "stashes", &Transfers::stashes, false},
+     {"weight_gradients", "weight gradients", &Transfers::weight_gradients, false}}};
 
 /// For each worker, the transfers of one step that `w` alone makes it receive (source 000, "Latency, network,
 /// and memory usage from w(s,b,d)"). O(jobs).

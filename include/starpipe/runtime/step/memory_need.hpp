@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/model/network.hpp"
@@ -26,6 +28,19 @@ struct WorkerMemory {
     return weights + gradients + optimizer + stashes + activations + workspace;
   }
 };
+
+/// One part of a worker's memory: its name in reports, and the member that counts its bytes.
+struct MemoryPart {
+  std::string_view name;
+  std::uint64_t WorkerMemory::*bytes;
+};
+/// The only list of the parts, in the order of all reports.
+inline constexpr std::array<MemoryPart, 6> memory_parts = {{{"weights", &WorkerMemory::weights},
+                                                            {"gradients", &WorkerMemory::gradients},
+                                                            {"optimizer", &WorkerMemory::optimizer},
+                                                            {"stashes", &WorkerMemory::stashes},
+                                                            {"activations", &WorkerMemory::activations},
+                                                            {"workspace", &WorkerMemory::workspace}}};
 
 /// The devices of the workers of `memory_need`.
 struct WorkerDevices {
