@@ -4,6 +4,9 @@
 // GPU, in each precision of training. The argument is the number of rows and columns of the matrices.
 //
 //   matrix_products_benchmark --benchmark_counters_tabular=true
+#include <cstddef>
+#include <vector>
+
 #include <benchmark/benchmark.h>
 #include <cblas.h>
 
@@ -11,9 +14,6 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 #endif
-
-#include <cstddef>
-#include <vector>
 
 namespace {
 

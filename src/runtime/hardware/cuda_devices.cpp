@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/hardware/cuda_devices.hpp"
 
-#include <cstdlib>
-
-#include "runtime/hardware/locality.hpp"
-
-#ifdef STARPIPE_WITH_CUDA
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdlib>
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "runtime/hardware/locality.hpp"
 #include "starpipe/base/require.hpp"
+
+#ifdef STARPIPE_WITH_CUDA
+#include <cuda_runtime_api.h>
 #endif
 
 namespace starpipe::runtime {
