@@ -14,6 +14,7 @@
 #include "cli/options/size_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
@@ -97,7 +98,7 @@ int show(const ShowOptions& options) {
   plan::Schedule schedule = plan::make_schedule(options.name, request);
   if (options.discipline || (options.memory_limit && schedule.memory_limits().empty())) {
     std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-    if (options.memory_limit) limits.assign(static_cast<std::size_t>(request.workers), *options.memory_limit);
+    if (options.memory_limit) limits.assign(index(request.workers), *options.memory_limit);
     schedule = schedule.with(
         options.discipline ? plan::parse_discipline(*options.discipline) : plan::Discipline::bounded,
         std::move(limits));

@@ -15,6 +15,7 @@
 #include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/schedule_text.hpp"
@@ -57,7 +58,7 @@ std::string summary(const std::optional<runtime::PartitionChoice>& partition,
 
   std::vector<TableRow> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes", "all memory"}};
   for (int w = 0; w < schedule.workers(); ++w) {
-    const auto i = static_cast<std::size_t>(w);
+    const auto i = index(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
                        fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
                        bytes_text(timeline.peak_activation_bytes[i]), bytes_text(memory[i].total())});

@@ -12,6 +12,7 @@
 
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -55,7 +56,7 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
   if (!root.IsSequence()) {
     YamlValue(root, name).expected("a map of F, B and W, or a list of one such map a stage");
   }
-  if (root.size() != static_cast<std::size_t>(stages)) {
+  if (root.size() != index(stages)) {
     throw InputError(
         fmt::format("{}: has durations of {} stages, but there are {} stages", name, root.size(), stages));
   }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "plan/formats/svg_text.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
@@ -21,7 +22,7 @@ std::string lower(const Job& job) { return std::to_string(job.microbatch); }
 JobLabels::JobLabels(const Schedule& schedule, const Timeline& timeline, double scale, double row_height)
     : schedule_(schedule), timeline_(timeline), scale_(scale), row_height_(row_height) {
   for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
-    styles_[static_cast<std::size_t>(pass)] = style_of(pass);
+    styles_[index(pass)] = style_of(pass);
   }
 }
 
@@ -53,7 +54,7 @@ JobLabels::Style JobLabels::style_of(Pass pass) const {
 
 JobLabels::Drawn JobLabels::draw(JobId id, double x, double y, std::string& svg) const {
   const Job job = schedule_.job(id);
-  const Style style = styles_[static_cast<std::size_t>(job.pass)];
+  const Style style = styles_[index(job.pass)];
   if (style.size == 0 || !fits(id, style)) return Drawn::nothing;
   const double size = style.size;
   const double middle = y + row_height_ / 2;

@@ -38,7 +38,7 @@ class JobLabels {
   const Timeline& timeline_;
   double scale_;
   double row_height_;
-  std::array<Style, 4> styles_ = {};  // by pass
+  std::array<Style, pass_count> styles_ = {};  // by pass
 };
 
 }  // namespace starpipe::plan::detail

@@ -99,11 +99,11 @@ class Completeness {
 
   /// Proves that the entries from `next` on start with the passes of (s, b). Returns the index after these.
   [[nodiscard]] std::size_t prove(std::size_t next, int s, int b) const {
-    std::array<const Entry*, 4> found = {};
+    std::array<const Entry*, pass_count> found = {};
     for (; next < entries_.size(); ++next) {
       const Job& job = entries_[next].job();
       if (job.stage != s || job.microbatch != b) break;
-      found[static_cast<std::size_t>(job.pass)] = &entries_[next];
+      found[index(job.pass)] = &entries_[next];
     }
     const auto [f, i, w, bw] = found;  // in the order of Pass
     if (bw != nullptr && (i != nullptr || w != nullptr)) {
@@ -205,10 +205,10 @@ Schedule schedule_from_listing(const Listing& listing) {
     std::int64_t position = 0;
     bool present = false;
   };
-  std::vector<Cell> table(index(stages) * index(spec.microbatches) * 4);
+  std::vector<Cell> table(index(stages) * index(spec.microbatches) * pass_count);
   const auto at = [&](const Job& job) -> Cell& {
     const auto pair = index(job.microbatch) * index(stages) + index(job.stage);
-    return table[pair * 4 + static_cast<std::size_t>(job.pass)];
+    return table[pair * pass_count + index(job.pass)];
   };
   bool any_split = false;
   for (const Entry& e : complete.entries()) {

@@ -67,7 +67,7 @@ class Svg {
       jobs += run.schedule->job_count();
       microbatches_ = std::max(microbatches_, run.schedule->microbatches());
       for (const JobId id : run.schedule->order()) {
-        passes_[static_cast<std::size_t>(run.schedule->job(id).pass)] = true;
+        passes_[index(run.schedule->job(id).pass)] = true;
       }
     }
     if (unit_ == "s" && makespan_ > 0 && makespan_ < 1) {
@@ -249,8 +249,7 @@ class Svg {
           }
           drawn_to = to;
         }
-        std::string& group =
-            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
+        std::string& group = groups[index(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
         cell(group, schedule, rows[w][i], span, left_margin + from, row_top(y, w), to - from);
       }
     }
@@ -289,8 +288,7 @@ class Svg {
       for (const JobId id : rows[w]) {
         const Job job = schedule.job(id);
         const Span span = timeline.spans[id];
-        std::string& group =
-            groups[static_cast<std::size_t>(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
+        std::string& group = groups[index(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
         const double x = left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5;
         const JobLabels::Drawn drawn = labels.draw(id, x, row_top(y, w), group);
         any_label_ = any_label_ || drawn == JobLabels::Drawn::stage_and_microbatch;
@@ -345,7 +343,7 @@ class Svg {
 
   double draw_legend(double y) {
     Cursor at{left_margin, y + 4};
-    const auto has = [&](Pass pass) { return passes_[static_cast<std::size_t>(pass)]; };
+    const auto has = [&](Pass pass) { return passes_[index(pass)]; };
     if (has(Pass::F)) entry(at, paint(Look::light, 0), "F forward");
     if (has(Pass::B)) entry(at, paint(Look::dark, 0), "B gradient of the input");
     if (has(Pass::W)) entry(at, paint(Look::outlined, 0), "W gradient of the weights");
@@ -392,7 +390,7 @@ class Svg {
   double scale_ = 1;  ///< pixels per unit
   double row_height_ = 0;
   int microbatches_ = 0;
-  std::array<bool, 4> passes_ = {};
+  std::array<bool, pass_count> passes_ = {};
   bool as_rects_ = true;
   bool memory_;
   bool any_chunk_ = false;   ///< some worker has several stages

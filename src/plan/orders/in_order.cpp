@@ -13,10 +13,10 @@ Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
     int worker = 0;
     int position = -1;  // none
   };
-  std::vector<Cell> cells(index(microbatches) * index(graph.size()) * 4);
+  std::vector<Cell> cells(index(microbatches) * index(graph.size()) * pass_count);
   const auto cell = [&](const Job& job) -> Cell& {
-    return cells[(index(job.microbatch) * index(graph.size()) + index(job.stage)) * 4 +
-                 static_cast<std::size_t>(job.pass)];
+    return cells[(index(job.microbatch) * index(graph.size()) + index(job.stage)) * pass_count +
+                 index(job.pass)];
   };
   for (std::size_t w = 0; w < rows.size(); ++w) {
     int next = 0;

@@ -11,6 +11,7 @@
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/ranks/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
@@ -42,7 +43,7 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
 void share(const Mpi& mpi, std::vector<int>& values) {
   int size = static_cast<int>(values.size());
   MPI_Bcast(&size, 1, MPI_INT, 0, mpi.comm());
-  values.resize(static_cast<std::size_t>(size));
+  values.resize(index(size));
   MPI_Bcast(values.data(), size, MPI_INT, 0, mpi.comm());
 }
 

@@ -6,19 +6,14 @@
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
-namespace {
-
-constexpr std::size_t passes = 4;  // F, B, W, BW
-
-}  // namespace
 
 ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule)
     : schedule_(schedule),
-      expected_(index(schedule.stages()) * passes, std::numeric_limits<double>::quiet_NaN()) {}
+      expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {}
 
 std::size_t ExpectedTimes::position(plan::JobId job) const {
   const plan::Job of = schedule_.job(job);
-  return index(of.stage) * passes + static_cast<std::size_t>(of.pass);
+  return index(of.stage) * plan::pass_count + index(of.pass);
 }
 
 void ExpectedTimes::learn(std::span<const JobRecord> jobs) {

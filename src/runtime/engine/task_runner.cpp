@@ -5,11 +5,12 @@
 
 #include "runtime/ranks/clock.hpp"
 #include "runtime/session/worker_backend.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-constexpr std::size_t task_kinds = static_cast<std::size_t>(TaskKind::optimize) + 1;
+constexpr std::size_t task_kinds = index(TaskKind::optimize) + 1;
 
 // The memory of a task on the worker that runs it.
 struct TaskMemory {
@@ -60,7 +61,7 @@ starpu_codelet& TaskRunner::codelet(TaskKind kind) {
     }
     return all;
   }();
-  return codelets[static_cast<std::size_t>(kind)];
+  return codelets[index(kind)];
 }
 
 // Policies that plan by time ask for it.

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "runtime/hardware/link.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -47,7 +48,7 @@ std::vector<std::vector<Device>> divide_gpus(std::span<const RankWithGpus> ranks
       std::ranges::sort(theirs, {}, near_order);
       if (!std::ranges::equal(theirs, gpus, {}, &Device::pci, &Device::pci)) continue;
       sharing.push_back(rank);
-      workers += static_cast<std::size_t>(ranks[rank].workers);
+      workers += index(ranks[rank].workers);
     }
     gpus = nearest(gpus, workers);
     std::size_t next = 0;

@@ -7,6 +7,7 @@
 #include "runtime/hardware/hwloc_objects.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
@@ -93,8 +94,7 @@ CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) c
 
   const int workers = ranks[rank].workers;
   const auto boundary = [&](int needed) {
-    return cores.size() * static_cast<std::size_t>(needed) /
-           static_cast<std::size_t>(share.workers + share.ranks);
+    return cores.size() * index(needed) / index(share.workers + share.ranks);
   };
   const PuSet own;
   for (std::size_t i = boundary(before); i < boundary(before + workers + 1); ++i) {

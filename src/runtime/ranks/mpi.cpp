@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::runtime {
 
 Mpi::Mpi() {
@@ -39,17 +41,17 @@ void Mpi::barrier() const {
 }
 
 std::vector<std::string> Mpi::gather(const std::string& mine) const {
-  const auto ranks = static_cast<std::size_t>(ranks_);
+  const auto ranks = index(ranks_);
   const int size = static_cast<int>(mine.size());
   std::vector<int> sizes(ranks);
   MPI_Allgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_);
   std::vector<int> starts(ranks);
   std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
-  std::string all(static_cast<std::size_t>(starts.back() + sizes.back()), '\0');
+  std::string all(index(starts.back() + sizes.back()), '\0');
   MPI_Allgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_);
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < ranks; ++r) {
-    texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(sizes[r])));
+    texts.push_back(all.substr(index(starts[r]), index(sizes[r])));
   }
   return texts;
 }

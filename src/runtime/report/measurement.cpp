@@ -24,7 +24,7 @@ Measurement::Measurement(const plan::Schedule& schedule, std::vector<plan::Stage
     : schedule_(schedule),
       sizes_(std::move(sizes)),
       known_(std::move(known)),
-      durations_(index(schedule.stages()) * 4) {}
+      durations_(index(schedule.stages()) * plan::pass_count) {}
 
 double Measurement::makespan(const std::vector<JobRecord>& jobs) {
   const auto first = std::ranges::min_element(jobs, {}, &JobRecord::start);
@@ -63,8 +63,7 @@ void Measurement::add(const StepResult& step) {
     add_delays(step.jobs);
     for (const JobRecord& record : step.jobs) {
       const plan::Job job = schedule_.job(record.job);
-      durations_[index(job.stage) * 4 + static_cast<std::size_t>(job.pass)].push_back(record.end -
-                                                                                      record.start);
+      durations_[index(job.stage) * plan::pass_count + index(job.pass)].push_back(record.end - record.start);
     }
   }
   if (number == 1 || number == calibration + 1) {
@@ -84,7 +83,7 @@ plan::Costs Measurement::costs() const {
   costs.alpha = std::max(0.0, mean(delays_));
   for (int s = 0; s < schedule_.stages(); ++s) {
     const auto of = [&](plan::Pass pass) {
-      return mean(durations_[index(s) * 4 + static_cast<std::size_t>(pass)]);
+      return mean(durations_[index(s) * plan::pass_count + index(pass)]);
     };
     const double fused = of(plan::Pass::BW);
     costs.durations.push_back(

@@ -56,7 +56,7 @@ class Measurement {
   std::vector<plan::StageSizes> sizes_;
   std::optional<plan::Costs> known_;
   int steps_ = 0;
-  std::vector<std::vector<double>> durations_;  // [stage * 4 + pass], seconds
+  std::vector<std::vector<double>> durations_;  // [stage * pass_count + pass], seconds
   std::vector<double> delays_;
   std::vector<double> makespans_;
   std::deque<std::vector<JobRecord>> recent_;

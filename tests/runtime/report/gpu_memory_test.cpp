@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of GPUs, as far as it can be tested without one: which copies are dropped, how use is measured and
-// reported.
+// The memory of GPUs, as far as it can be tested without one: which copies are dropped, how use is measured
+// and reported.
 #include <tuple>
 
 #include <gmock/gmock.h>
@@ -10,6 +10,7 @@
 #include "runtime/report/gpu_copies.hpp"
 #include "runtime/report/gpu_memory_report.hpp"
 #include "runtime/step/fetched_copies.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
@@ -23,12 +24,12 @@ using ::testing::Not;
 
 const model::OptimizerConfig sgd = {.kind = "sgd"};
 
-/// Compares the copies dropped after each task with the definition: a task drops from its GPU each copy of lasting data
-/// owned elsewhere on the rank that no later task on this GPU reads.
+/// Compares the copies dropped after each task with the definition: a task drops from its GPU each copy of
+/// lasting data owned elsewhere on the rank that no later task on this GPU reads.
 void expect_drops(const Schedule& schedule, const model::Network& network, const std::vector<int>& nodes,
                   std::size_t least) {
   const TaskGraph graph(schedule, network, sgd);
-  const auto node = [&](int worker) { return nodes[static_cast<std::size_t>(worker)]; };
+  const auto node = [&](int worker) { return nodes[index(worker)]; };
   FetchedCopies copies(graph, nodes);
   std::size_t dropped = 0;
   for (int step = 0; step < 2; ++step) {

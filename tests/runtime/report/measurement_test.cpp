@@ -10,6 +10,7 @@
 #include "runtime/networks.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "runtime/step/meter.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
@@ -26,9 +27,9 @@ const model::OptimizerConfig sgd = {.kind = "sgd"};
 plan::Timeline random_run(const Schedule& schedule, const model::Network& network, std::mt19937_64& random) {
   std::uniform_real_distribution<double> duration(0.5, 2);
   std::vector<plan::Span> spans(schedule.id_count());
-  std::vector<double> free_at(static_cast<std::size_t>(schedule.workers()), 0);
+  std::vector<double> free_at(index(schedule.workers()), 0);
   for (const plan::JobId id : plan::topological_order(schedule)) {
-    double& start = free_at[static_cast<std::size_t>(schedule.compute(id))];
+    double& start = free_at[index(schedule.compute(id))];
     schedule.for_each_pred(id, [&](plan::JobId before) { start = std::max(start, spans[before].end); });
     spans[id] = {start, start + duration(random)};
     start = spans[id].end;
@@ -45,7 +46,7 @@ void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
     const Task* task;
   };
   std::vector<Event> events;
-  const auto is_local = [&](const Task& task) { return local[static_cast<std::size_t>(task.worker)]; };
+  const auto is_local = [&](const Task& task) { return local[index(task.worker)]; };
   const auto run_now = [&](const Task& task) {
     if (task.job || !is_local(task)) return;
     meter.start(task, task.worker);
@@ -90,7 +91,7 @@ TEST(Meter, CountsWhatThePlanCounts) {
     const model::Network network = dag_network(schedule.graph());
     const TaskGraph graph(schedule, network, sgd);
     const plan::Timeline timeline = random_run(schedule, network, random);
-    const std::vector<bool> local(static_cast<std::size_t>(schedule.workers()), true);
+    const std::vector<bool> local(index(schedule.workers()), true);
     Meter meter(graph, schedule.workers(), local);
     // A second time, to see that no state of the first is left.
     for (int time = 0; time < 2; ++time) {
@@ -205,7 +206,7 @@ class Measured : public ::testing::Test {
           {id, schedule_.compute(id), start + timeline.spans[id].start, start + timeline.spans[id].end});
     }
     for (int w = 0; w < schedule_.workers(); ++w) {
-      const auto i = static_cast<std::size_t>(w);
+      const auto i = index(w);
       result.workers.push_back(
           {timeline.received[i], timeline.peak_activations[i], timeline.peak_activation_bytes[i]});
     }
@@ -248,9 +249,9 @@ TEST_F(Measured, WarmUpThenCalibrationThenMeasurement) {
   const auto durations = measurement.costs().durations;
   ASSERT_EQ(durations.size(), 3U);
   for (int s = 0; s < 3; ++s) {
-    EXPECT_NEAR(durations[static_cast<std::size_t>(s)].F, 2.0 * (s + 1), 1e-9) << "the median of 1, 2 and 3";
-    EXPECT_NEAR(durations[static_cast<std::size_t>(s)].B, 4, 1e-9);
-    EXPECT_NEAR(durations[static_cast<std::size_t>(s)].W, 2, 1e-9);
+    EXPECT_NEAR(durations[index(s)].F, 2.0 * (s + 1), 1e-9) << "the median of 1, 2 and 3";
+    EXPECT_NEAR(durations[index(s)].B, 4, 1e-9);
+    EXPECT_NEAR(durations[index(s)].W, 2, 1e-9);
   }
   const auto makespan = [&](double scale) { return plan::simulate(schedule_, costs(scale)).makespan; };
   ASSERT_EQ(measurement.makespans().size(), 3U);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@ enum class Pass : std::uint8_t {
   W,   ///< gradient with respect to the stage's weights
   BW,  ///< B and W fused, for schedules that do not split the backward pass
 };
+
+inline constexpr std::size_t pass_count = 4;
 
 /// "F", "B", "W" or "BW".
 std::string_view to_string(Pass pass);
