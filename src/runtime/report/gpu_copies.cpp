@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/gpu_copies.hpp"
 
-#include <array>
 #include <cstdlib>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <starpu.h>
 
+#include "runtime/ranks/gather.hpp"
 #include "starpipe/base/environment.hpp"
 
 namespace starpipe::runtime {
 namespace {
+
+// A rank's ordered pairs of GPUs, which it sends to all others.
+struct GpuPairs {
+  int all = 0;
+  int peer_to_peer = 0;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuPairs, all, peer_to_peer)
 
 // StarPU's interface does not say. Its library has a variable that does, if its symbols are exported.
 std::optional<bool> starpu_uses_gpu_direct() {
@@ -39,7 +46,7 @@ std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disa
 }
 
 GpuCopies find_gpu_copies(const Mpi& mpi) {
-  std::array<int, 2> mine{};
+  GpuPairs mine;
   const auto is_gpu = [](int node) {
     return starpu_node_get_kind(static_cast<unsigned>(node)) == STARPU_CUDA_RAM;
   };
@@ -47,12 +54,14 @@ GpuCopies find_gpu_copies(const Mpi& mpi) {
     const int from = starpu_bus_get_src(bus);
     const int to = starpu_bus_get_dst(bus);
     if (from == to || !is_gpu(from) || !is_gpu(to)) continue;
-    ++mine[0];
-    mine[1] += starpu_bus_get_direct(bus) != 0 ? 1 : 0;
+    ++mine.all;
+    mine.peer_to_peer += starpu_bus_get_direct(bus) != 0 ? 1 : 0;
   }
-  std::array<int, 2> all{};
-  MPI_Reduce(mine.data(), all.data(), 2, MPI_INT, MPI_SUM, 0, mpi.comm());
-  GpuCopies copies{.pairs = all[0], .peer_to_peer = all[1], .between_ranks = {}};
+  GpuCopies copies;
+  for (const GpuPairs& pairs : gather_all(mpi, mine)) {
+    copies.pairs += pairs.all;
+    copies.peer_to_peer += pairs.peer_to_peer;
+  }
   if (mpi.ranks() > 1) {
     copies.between_ranks = path_between_ranks(starpu_uses_gpu_direct(), mpi_takes_gpu_memory(),
                                               environment("STARPU_MPI_GPUDIRECT") == "0");
