@@ -142,7 +142,7 @@ class Train(CommandTest):
         refused(good, "training.microbatches: 4, but bad.csv has 2")
         refused(good, "schedule.workers: 3, but bad.csv has 2", overrides=(*two, "schedule.workers=3"))
         refused(good, "schedule.stages: 3, but bad.csv has 2", overrides=("schedule.workers=2", *two, "schedule.stages=3"))
-        refused(good, "bad.csv: 2 stages", "branches", overrides=("schedule.workers=2", *two, "model.branches=2"))
+        refused(good, "bad.csv: the model cannot be cut into its 2 stages", "branches", overrides=("schedule.workers=2", *two, "model.branches=2"))
         refused(good, "worker 0", "limit of 1", overrides=(
             "schedule.workers=2", *two, "schedule.memory_limit=1", "schedule.discipline=ordered"))
         self.refused_by_all(["mlp.yaml", "--set", "schedule.file=missing.csv"], "missing.csv", files=files)
