@@ -28,7 +28,7 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t 
 }
 
 constexpr unsigned adding_warps = 16;  // warps of a block that adds a token's gradients
-// Rows that a warp searches for the token before it adds those with it.
+// A warp searches this many rows for the token, then adds the gradients of the rows found.
 constexpr unsigned rows_searched = 256;
 
 /// The token ids, one a row.

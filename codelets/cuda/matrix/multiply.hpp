@@ -37,8 +37,8 @@ constexpr std::size_t workspace_size(std::size_t m, std::size_t n) noexcept {
   return std::min(16 * m * n, (std::size_t{32} << 20u) / sizeof(float));
 }
 
-/// Floats of scratch that multiply() needs for an m x n product: the workspace, a copy of the bias, and what
-/// aligning the workspace to 256 bytes may take.
+/// Floats of scratch that multiply() needs for an m x n product: the workspace, a copy of the bias, and room
+/// to align the workspace to 256 bytes.
 constexpr std::size_t multiply_scratch(std::size_t m, std::size_t n) noexcept {
   return workspace_size(m, n) + n + 256 / sizeof(float);
 }
