@@ -86,7 +86,7 @@ class PartitionTest(CommandTest):
                 ("layer: []", "layers.yaml:1", "'layer'"), ("layers: [1]", "layers[0]", "'1'"),
                 ("layers:\n- {F: 1}\n- {F: -1}", "layers.yaml:3: layers[1].F", "-1"),
                 ("layers: [{F: .nan}]", "layers[0].F"), ("layers: [{F: x}]", "layers[0].F", "'x'"),
-                ("layers: [{Q: 1}]", "layers[0]", "'Q'"), ("layers: [{F: 1, F: 2}]", "F is given twice"),
+                ("layers: [{Q: 1}]", "layers[0]: unknown key 'Q' (known: cpu, cuda, name,"), ("layers: [{F: 1, F: 2}]", "F is given twice"),
                 ("layers: [{name: a}]", "a time is missing"), ("layers: [{F: 1, count: 0}]", "layers[0].count", "0"),
                 ("layers: [{F: 1, count: 4096}, {F: 1}]", "more than 4096 units"),
                 ("layers: [{F: 1, stash: -1}]", "layers[0].stash", "-1"),

@@ -68,8 +68,8 @@ class Periodic(CommandTest):
 
         refused("F: 1", "chain.yaml", "a list of one map a stage")
         refused("[]", "0 stages")
-        refused("[{F: 1}, 7]", "chain.yaml:1", "a map of F, B, weights, activation and worker", "7")
-        refused("- {F: 1}\n- {G: 1}", "chain.yaml:2", "'G'")
+        refused("[{F: 1}, 7]", "chain.yaml:1", "a map of F, B, weights, activation, worker", "7")
+        refused("- {F: 1}\n- {W: 1}", "chain.yaml:2: unknown key 'W' (known: F, B, weights, activation, worker)")
         refused("[{F: -1}]", "F", "-1")
         refused("[{F: 1, F: 2}]", "twice")
         refused("[{worker: 0}, {F: 1}]", "worker must be given for all stages or for none")

@@ -224,7 +224,7 @@ class ScheduleShow(CommandTest):
         refused("F=x", "--durations F=x", "F", "'x'")
         refused("F=-1", "--durations", "F", "-1")
         refused("F=nan", "--durations", "nan")
-        refused("F=1,G=2", "--durations", "'G'")
+        refused("F=1,G=2", "--durations", "unknown key 'G' (known: F, B, W)")
         refused("F=1,F=2", "--durations", "F is given twice")
         refused("F=1,2", "--durations", "'2'")
         refused("missing.yaml", "missing.yaml", "No such file")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <memory>
-#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -39,33 +39,32 @@ struct ChainFile {
   std::vector<int> workers;  ///< of each stage; empty when stage s is on worker s
 };
 
-/// Reads one stage, a map of F, B, weights, activation and worker. Keys left out keep their defaults.
-void read_stage(const YAML::Node& map, const std::string& place, ChainFile& chain) {
-  if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B, weights, activation and worker");
+/// A stage as the file has it; keys left out keep their defaults.
+struct FileStage {
+  plan::Durations times;
   plan::ChainStage stage;
-  std::set<std::string> seen;
-  for (const auto& pair : map) {
-    const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : "";
-    const YamlValue value(pair.second, fmt::format("{}: {}", place, key));
-    if (!seen.insert(key).second) throw InputError(fmt::format("{}: {} is given twice", place, key));
-    if (key == "worker") {
-      chain.workers.push_back(value.whole(0, most_stages - 1));
-      continue;
-    }
-    double* const number = key == "F"            ? &stage.forward
-                           : key == "B"          ? &stage.backward
-                           : key == "weights"    ? &stage.weights
-                           : key == "activation" ? &stage.activation
-                                                 : nullptr;
-    if (number == nullptr) {
-      throw InputError(fmt::format("{}: expected F, B, weights, activation or worker, got {}", place,
-                                   described(pair.first)));
-    }
-    *number = value.not_negative();
-  }
-  chain.stages.push_back(stage);
+  std::optional<int> worker;
+};
+plan::Durations& times_of(FileStage& stage) { return stage.times; }
+using Key = MapKey<FileStage>;
+// Without W: the theory's B is the whole backward pass.
+constexpr std::array stage_keys = {
+    time_key<0, FileStage, times_of>,
+    time_key<1, FileStage, times_of>,
+    Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.not_negative(); }},
+    Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.not_negative(); }},
+    Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_stages - 1); }},
+};
+
+void read_stage(const YamlValue& map, ChainFile& chain) {
+  FileStage read;
+  read_map<FileStage>(map, stage_keys, read);
+  read.stage.forward = read.times.F;
+  read.stage.backward = read.times.B;
+  chain.stages.push_back(read.stage);
+  if (read.worker) chain.workers.push_back(*read.worker);
   if (!chain.workers.empty() && chain.workers.size() != chain.stages.size()) {
-    throw InputError(fmt::format("{}: worker must be given for all stages or for none", place));
+    map.fail("worker must be given for all stages or for none");
   }
 }
 
@@ -76,7 +75,7 @@ ChainFile read_chain(const std::string& file) {
     throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_stages));
   }
   ChainFile chain;
-  for (const YAML::Node& stage : root) read_stage(stage, place_of(file, stage), chain);
+  for (const YAML::Node& stage : root) read_stage(YamlValue(stage, place_of(file, stage)), chain);
   return chain;
 }
 

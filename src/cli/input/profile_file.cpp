@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <set>
-#include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -39,22 +38,18 @@ void read_spread(Value value, Unit& /*unit*/) {
 template <std::size_t kind>
 void read_device(Value value, Unit& unit);
 
-struct Key {
-  std::string_view name;
-  void (*read)(Value value, Unit& unit);
-};
+plan::Durations& times_of(Unit& unit) { return unit.costs.time; }
+using Key = MapKey<Unit>;
 template <std::size_t pass>
-constexpr Key time_key = {plan::pass_times[pass].name, [](Value v, Unit& u) {
-                            u.costs.time.*plan::pass_times[pass].time = v.not_negative();
-                          }};
+constexpr Key unit_time = time_key<pass, Unit, times_of>;
 constexpr std::array keys = {
     Key{runtime::device_kinds[0], read_device<0>},
     Key{runtime::device_kinds[1], read_device<1>},
     Key{"name", [](Value v, Unit& u) { u.costs.name = v.word(); }},
     Key{"count", [](Value v, Unit& u) { u.count = v.whole<int>(1, most_units); }},
-    time_key<0>,
-    time_key<1>,
-    time_key<2>,
+    unit_time<0>,
+    unit_time<1>,
+    unit_time<2>,
     Key{"weights", [](Value v, Unit& u) { u.costs.sizes.weights = v.bytes(); }},
     Key{"master", [](Value v, Unit& u) { u.costs.sizes.master = v.bytes(); }},
     Key{"activation", [](Value v, Unit& u) { u.costs.sizes.activation = v.bytes(); }},
@@ -64,50 +59,29 @@ constexpr std::array keys = {
     Key{"spread", read_spread},
 };
 
-/// Reads the keys of a map, which must be known ones. Returns their names.
-std::set<std::string> read_keys(const YAML::Node& map, const std::string& place,
-                                std::span<const Key> known_keys, Unit& unit) {
-  if (!map.IsMap()) YamlValue(map, place).expected("a map with F, B and W");
-  std::set<std::string> seen;
-  for (const auto& pair : map) {
-    const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
-    const auto key = std::ranges::find(known_keys, name, &Key::name);
-    if (key == known_keys.end()) {
-      std::vector<std::string_view> known;
-      for (const Key& k : known_keys) known.push_back(k.name);
-      throw InputError(fmt::format("{}: unknown key {} (known: {})", place, described(pair.first),
-                                   fmt::join(known, ", ")));
-    }
-    if (!seen.insert(name).second) throw InputError(fmt::format("{}: {} is given twice", place, name));
-    key->read(YamlValue(pair.second, fmt::format("{}.{}", place, name)), unit);
-  }
-  return seen;
-}
-
 bool is_time(std::string_view name) {
   return std::ranges::find(plan::pass_times, name, &plan::PassTime::name) != plan::pass_times.end();
 }
 
 template <std::size_t kind>
 void read_device(Value value, Unit& unit) {
-  static constexpr std::array of_device = {time_key<0>, time_key<1>, time_key<2>, Key{"spread", read_spread}};
+  static constexpr std::array of_device = {unit_time<0>, unit_time<1>, unit_time<2>,
+                                           Key{"spread", read_spread}};
   Unit times;
-  const auto seen = read_keys(value.node(), value.label(), of_device, times);
+  const auto seen = read_map<Unit>(value, of_device, times);
   if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
   unit.devices.emplace_back(runtime::device_kinds[kind]);
   unit.costs.others.push_back(times.costs.time);
 }
 
 Unit read_unit(const YAML::Node& map, const std::string& file, std::size_t number) {
-  const std::string place = fmt::format("{}: layers[{}]", place_of(file, map), number);
+  const YamlValue value(map, place_of(file, map), fmt::format("layers[{}]", number));
   Unit unit;
-  const std::set<std::string> seen = read_keys(map, place, keys, unit);
+  const std::set<std::string> seen = read_map<Unit>(value, keys, unit);
   const bool has_times = std::ranges::any_of(seen, is_time);
-  if (!has_times && unit.devices.empty())
-    throw InputError(fmt::format("{}: a time is missing (F, B or W)", place));
+  if (!has_times && unit.devices.empty()) value.fail("a time is missing (F, B or W)");
   if (has_times && !unit.devices.empty()) {
-    throw InputError(fmt::format("{}: give F, B and W either directly or under {}", place,
-                                 fmt::join(unit.devices, " and ")));
+    value.fail(fmt::format("give F, B and W either directly or under {}", fmt::join(unit.devices, " and ")));
   }
   // Devices go in the order of device_kinds; the times of the first go to `time`.
   if (unit.devices.size() == 2 && unit.devices.front() == runtime::device_kinds.back()) {

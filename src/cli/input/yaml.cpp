@@ -32,7 +32,7 @@ std::optional<Number> parse(const std::string& text, std::errc& error) {
 }  // namespace
 
 void YamlValue::fail(std::string_view message) const {
-  throw InputError(fmt::format("{}: {}", label_, message));
+  throw InputError(fmt::format("{}: {}", label(), message));
 }
 
 void YamlValue::expected(std::string_view what) const {
@@ -153,6 +153,22 @@ YAML::Node load_yaml(const std::filesystem::path& file) {
   } catch (const YAML::Exception& error) {
     throw InputError(fmt::format("{}:{}: not YAML: {}", file.string(), error.mark.line + 1, error.msg));
   }
+}
+
+std::set<std::string> read_map(const YamlValue& map, std::span<const std::string_view> names,
+                               const std::function<void(std::size_t key, const YamlValue& value)>& read) {
+  if (!map.node().IsMap()) map.expected(fmt::format("a map of {}", fmt::join(names, ", ")));
+  std::set<std::string> seen;
+  for (const auto& pair : map.node()) {
+    const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    const auto known = std::ranges::find(names, name);
+    if (known == names.end()) {
+      map.fail(fmt::format("unknown key {} (known: {})", described(pair.first), fmt::join(names, ", ")));
+    }
+    if (!seen.insert(name).second) map.fail(name + " is given twice");
+    read(static_cast<std::size_t>(known - names.begin()), map.member(name, pair.second));
+  }
+  return seen;
 }
 
 std::string described(const YAML::Node& node) {

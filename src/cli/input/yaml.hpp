@@ -1,24 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <yaml-cpp/yaml.h>
 
+#include "starpipe/plan/simulate/costs.hpp"
+
 namespace starpipe::cli {
 
 /// A YAML value that a user wrote. A reader throws InputError when the value is not of its type; the message
-/// starts with `label`, the place of the value and its key.
+/// starts with `label`.
 class YamlValue {
  public:
-  YamlValue(const YAML::Node& node, std::string label) : node_(node), label_(std::move(label)) {}
+  /// `place`: the value's file and line, or option. `path`: the keys that lead to it, as "layers[2].F".
+  YamlValue(const YAML::Node& node, std::string place, std::string path = {})
+      : node_(node), place_(std::move(place)), path_(std::move(path)) {}
 
   [[nodiscard]] const YAML::Node& node() const { return node_; }
-  [[nodiscard]] const std::string& label() const { return label_; }
+  /// "PLACE: PATH".
+  [[nodiscard]] std::string label() const { return path_.empty() ? place_ : place_ + ": " + path_; }
+  /// The value `node` of a key of this map.
+  [[nodiscard]] YamlValue member(const std::string& key, const YAML::Node& node) const {
+    return {node, place_, path_.empty() ? key : path_ + "." + key};
+  }
   [[noreturn]] void fail(std::string_view message) const;
   /// Throws InputError "LABEL: expected WHAT, got VALUE".
   [[noreturn]] void expected(std::string_view what) const;
@@ -43,7 +56,8 @@ class YamlValue {
 
  private:
   YAML::Node node_;
-  std::string label_;
+  std::string place_;
+  std::string path_;
 };
 
 /// "FILE:LINE" of something in `file`.
@@ -51,6 +65,34 @@ std::string place_of(const std::string& file, const YAML::Node& node);
 
 /// The one document in a file; null when it is empty. Throws InputError naming file and line.
 YAML::Node load_yaml(const std::filesystem::path& file);
+
+/// A key of a map that is read into a T.
+template <class T>
+struct MapKey {
+  std::string_view name;
+  void (*read)(const YamlValue& value, T& into);
+};
+
+/// Calls `read` with each key's index in `names` and its value, in the map's order. Returns the names of the
+/// keys that the map has. Throws InputError when `map` is no map, and for a key that is unknown or there
+/// twice.
+std::set<std::string> read_map(const YamlValue& map, std::span<const std::string_view> names,
+                               const std::function<void(std::size_t key, const YamlValue& value)>& read);
+
+/// Reads a map into a T, which keeps what the map leaves out.
+template <class T>
+std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> keys, T& into) {
+  std::vector<std::string_view> names;
+  for (const MapKey<T>& key : keys) names.push_back(key.name);
+  return read_map(map, names, [&](std::size_t key, const YamlValue& value) { keys[key].read(value, into); });
+}
+
+/// The key of a pass's time, an index of plan::pass_times. `durations` leads from a T to the plan::Durations
+/// that get the time.
+template <std::size_t pass, class T, plan::Durations& (*durations)(T&)>
+constexpr MapKey<T> time_key = {plan::pass_times[pass].name, [](const YamlValue& value, T& into) {
+                                  durations(into).*plan::pass_times[pass].time = value.not_negative();
+                                }};
 
 /// For messages: "'abc'", "a list", "nothing".
 std::string described(const YAML::Node& node);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/cost_options.hpp"
 
-#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
-#include <set>
 #include <sstream>
 #include <vector>
 
@@ -17,20 +16,14 @@
 namespace starpipe::cli {
 namespace {
 
+plan::Durations& itself(plan::Durations& durations) { return durations; }
+constexpr std::array keys = {time_key<0, plan::Durations, itself>, time_key<1, plan::Durations, itself>,
+                             time_key<2, plan::Durations, itself>};
+
 /// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1.
 plan::Durations read_durations(const YAML::Node& map, const std::string& place) {
-  if (!map.IsMap()) YamlValue(map, place).expected("a map of F, B and W");
   plan::Durations durations;
-  std::set<std::string> seen;
-  for (const auto& pair : map) {
-    const std::string pass = pair.first.IsScalar() ? pair.first.Scalar() : "";
-    const auto* const known = std::ranges::find(plan::pass_times, pass, &plan::PassTime::name);
-    if (known == plan::pass_times.end()) {
-      throw InputError(fmt::format("{}: expected F, B or W, got {}", place, described(pair.first)));
-    }
-    if (!seen.insert(pass).second) throw InputError(fmt::format("{}: {} is given twice", place, pass));
-    durations.*known->time = YamlValue(pair.second, fmt::format("{}: {}", place, pass)).not_negative();
-  }
+  read_map<plan::Durations>(YamlValue(map, place), keys, durations);
   return durations;
 }
 

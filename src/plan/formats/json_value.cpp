@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/json_value.hpp"
 
+#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
@@ -10,6 +11,11 @@
 namespace starpipe::plan::detail {
 
 using nlohmann::json;
+
+nlohmann::ordered_json number(double value) {
+  if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
+  return value;
+}
 
 json parse_json(std::string_view text, const std::string& source_name) {
   try {

@@ -11,6 +11,9 @@
 
 namespace starpipe::plan::detail {
 
+/// Whole numbers without a decimal point: 33, not 33.0.
+nlohmann::ordered_json number(double value);
+
 /// Throws InputError, naming `source_name` and the place in `text`, when `text` is not JSON.
 nlohmann::json parse_json(std::string_view text, const std::string& source_name);
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,19 +12,15 @@
 #include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/formats/durations_json.hpp"
 
 namespace starpipe::plan {
 namespace {
 
 using detail::JsonValue;
+using detail::number;
 using nlohmann::json;
 using nlohmann::ordered_json;
-
-/// Whole numbers without a decimal point: 33, not 33.0.
-ordered_json number(double value) {
-  if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
-  return value;
-}
 
 /// The value of `of(stage)` when it is the same for all stages, else an array with one value a stage.
 template <class Of>
@@ -178,11 +173,8 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
   if (schedule.recompute()) result["recompute"] = true;
-  result["durations"] = per_stage(schedule.stages(), [&](int s) {
-    ordered_json durations;
-    for (const auto& [name, time] : pass_times) durations[name] = number(costs.duration(s).*time);
-    return durations;
-  });
+  result["durations"] =
+      per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
   result["comm"] = number(costs.alpha);
   if (costs.beta != 0) result["comm_per_byte"] = costs.beta;
   if (!costs.prefetch) result["prefetch"] = false;
