@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/json_value.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
 
@@ -18,8 +21,21 @@ nlohmann::ordered_json number(double value) {
 }
 
 json parse_json(std::string_view text, const std::string& source_name) {
+  // The keys of the objects that are open. nlohmann's parser would keep the last of two equal keys.
+  std::vector<std::vector<std::string>> open;
+  const auto refuse_twice = [&](int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) open.emplace_back();
+    if (event == json::parse_event_t::object_end) open.pop_back();
+    if (event != json::parse_event_t::key) return true;
+    const auto& key = parsed.get_ref<const std::string&>();
+    if (std::ranges::find(open.back(), key) != open.back().end()) {
+      throw InputError(fmt::format("{}: key '{}' is given twice in one object", source_name, key));
+    }
+    open.back().push_back(key);
+    return true;
+  };
   try {
-    return json::parse(text);
+    return json::parse(text, refuse_twice);
   } catch (const json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, ...": the number in brackets helps nobody.
     const std::string message = error.what();
@@ -59,6 +75,14 @@ const JsonValue& JsonValue::object() const {
   return *this;
 }
 
+void JsonValue::only(std::span<const std::string_view> keys) const {
+  for (const auto& [key, value] : object().value_->items()) {
+    if (std::ranges::find(keys, key) != keys.end()) continue;
+    JsonValue(value, path_to(key), *source_name_)
+        .fail(fmt::format("unknown key; known: {}", fmt::join(keys, ", ")));
+  }
+}
+
 int JsonValue::whole(int least) const {
   constexpr int most = std::numeric_limits<int>::max() - 1;
   if (value_->is_number_integer()) {
@@ -74,6 +98,11 @@ int JsonValue::whole(int least) const {
 std::uint64_t JsonValue::bytes() const {
   if (!value_->is_number_unsigned()) expected("a number of bytes");
   return value_->get<std::uint64_t>();
+}
+
+double JsonValue::number() const {
+  if (!value_->is_number()) expected("a number");
+  return value_->get<double>();
 }
 
 double JsonValue::time() const {

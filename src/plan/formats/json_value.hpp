@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,7 +15,8 @@ namespace starpipe::plan::detail {
 /// Whole numbers without a decimal point: 33, not 33.0.
 nlohmann::ordered_json number(double value);
 
-/// Throws InputError, naming `source_name` and the place in `text`, when `text` is not JSON.
+/// Throws InputError, naming `source_name` and the place in `text`, when `text` is not JSON, and naming the
+/// key when an object has it twice.
 nlohmann::json parse_json(std::string_view text, const std::string& source_name);
 
 /// A value in a parsed file, and the path to it for messages, as in "durations[2].F". Refers to the parsed
@@ -25,6 +27,7 @@ class JsonValue {
   JsonValue(const nlohmann::json& value, std::string path, const std::string& source_name)
       : value_(&value), path_(std::move(path)), source_name_(&source_name) {}
 
+  [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const nlohmann::json& raw() const { return *value_; }
 
   /// The member `key` of an object, if it has one.
@@ -39,9 +42,13 @@ class JsonValue {
   const JsonValue& array() const;
   const JsonValue& object() const;
 
+  /// Fails, with the known keys, when the object has a member that is not among `keys`.
+  void only(std::span<const std::string_view> keys) const;
+
   /// A whole number from `least` to the largest int but one: counts derived from it stay in range.
   [[nodiscard]] int whole(int least) const;
   [[nodiscard]] std::uint64_t bytes() const;
+  [[nodiscard]] double number() const;
   /// A time: finite and not negative.
   [[nodiscard]] double time() const;
   [[nodiscard]] bool truth() const;

@@ -195,7 +195,7 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.name = listing.name.empty() ? stem(listing.source_name) : listing.name;
   spec.microbatches = complete.microbatches();
   spec.workers = static_cast<int>(listing.rows.size());
-  spec.discipline = Discipline::ordered;
+  spec.discipline = listing.discipline;
   spec.memory_limits = listing.memory_limits;
   spec.recompute = listing.recompute;
   spec.graph = listing.graph(stages);

@@ -30,12 +30,15 @@ struct Listing {
   std::optional<int> stages = {};
   std::optional<int> microbatches = {};
   GraphOfStages graph = StageGraph::chain;
+  /// How a worker uses its row. A row is the order under `ordered`; else n is the position in the row.
+  Discipline discipline = Discipline::ordered;
   std::vector<int> memory_limits = {};
   bool recompute = false;
 };
 
-/// The schedule that a listing describes, under the ordered discipline. Throws InputError, naming source and
-/// cell, when a job is missing, listed twice or out of range, or can never start in the order of the rows.
+/// The schedule that a listing describes. Throws InputError, naming source and
+/// cell, when a job is missing, listed twice or out of range, or can never start in the order of the rows
+/// under the ordered discipline.
 Schedule schedule_from_listing(const Listing& listing);
 
 }  // namespace starpipe::plan::detail

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "plan/formats/json_value.hpp"
@@ -78,12 +82,59 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
   return all;
 }
 
+constexpr std::array<std::string_view, 6> op_keys = {"op",    "stage", "microbatch",
+                                                     "start", "end",   "weights_from"};
+
+/// Times of an op, where the file has them. They tell of the run that was written, and decide nothing.
+struct OpTimes {
+  JsonValue op;
+  std::optional<double> start;
+  std::optional<double> end;
+};
+
+OpTimes read_times(const JsonValue& op) {
+  OpTimes times{op, {}, {}};
+  if (const auto start = op.find("start")) times.start = start->number();
+  if (const auto end = op.find("end")) {
+    times.end = end->number();
+    if (times.start && *times.end < *times.start)
+      end->fail(fmt::format("{} is before the start", *times.end));
+  }
+  return times;
+}
+
+/// Whether each op begins after the one before it has ended. False when an end is missing.
+bool are_of_one_worker(std::vector<OpTimes> row) {
+  std::ranges::sort(row, {}, [](const OpTimes& times) { return std::pair(times.start, times.end); });
+  for (std::size_t i = 1; i < row.size(); ++i) {
+    const auto end = row[i - 1].end;
+    if (!end || *row[i].start < *end - 1e-9 * std::abs(*end)) return false;
+  }
+  return true;
+}
+
+/// Refuses starts that contradict the order of the row. Where starts and ends could be those of a run, the
+/// order was edited after this run, and the order counts. Else somebody edited the times, and it is not clear
+/// which order is meant.
+void require_agreement(std::vector<OpTimes> row) {
+  std::erase_if(row, [](const OpTimes& times) { return !times.start; });
+  const auto later = std::ranges::is_sorted_until(row, {}, &OpTimes::start);
+  if (later == row.end() || are_of_one_worker(row)) return;
+  const OpTimes& earlier = *std::prev(later);
+  later->op.at("start").fail(fmt::format(
+      "{} is before {}, the start of {}, which is listed earlier; the order of the list counts, and "
+      "times may be left out",
+      *later->start, *earlier.start, earlier.op.path()));
+}
+
 std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker) {
   std::vector<detail::ListedJob> jobs;
-  std::vector<double> starts;
+  std::vector<OpTimes> times;
   jobs.reserve(row.array().size());
+  times.reserve(row.size());
   for (std::size_t i = 0; i < row.size(); ++i) {
     const JsonValue op = row.at(i).object();
+    op.only(op_keys);
     const JsonValue word = op.at("op");
     Job job{op.at("stage").whole(0), op.at("microbatch").whole(0), Pass::F};
     try {
@@ -93,16 +144,9 @@ std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker
     }
     const auto weights = op.find("weights_from");
     jobs.push_back({job, weights ? weights->whole(0) : static_cast<int>(worker), i});
-    if (const auto start = op.find("start"); start && !start->raw().is_null()) {
-      if (!start->raw().is_number()) start->expected("a number");
-      starts.push_back(start->raw().get<double>());
-    }
+    times.push_back(read_times(op));
   }
-  if (starts.size() == jobs.size()) {
-    // Stable: jobs that take no time stay as listed.
-    std::stable_sort(jobs.begin(), jobs.end(),
-                     [&](const auto& a, const auto& b) { return starts[a.cell] < starts[b.cell]; });
-  }
+  require_agreement(std::move(times));
   return jobs;
 }
 
@@ -118,10 +162,18 @@ std::vector<T> read_per_stage(const JsonValue& value, int stages, Read read) {
   return all;
 }
 
+template <class Table, class Name>
+std::vector<std::string_view> names_of(const Table& table, Name name) {
+  std::vector<std::string_view> names;
+  std::ranges::transform(table, std::back_inserter(names), name);
+  return names;
+}
+
 Costs read_costs(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
     costs.durations = read_per_stage<Durations>(*value, stages, [](const JsonValue& v) {
+      v.only(names_of(pass_times, &PassTime::name));
       Durations durations;
       for (const auto& [name, time] : pass_times) durations.*time = v.at(name).time();
       return durations;
@@ -129,6 +181,7 @@ Costs read_costs(const JsonValue& file, int stages) {
   }
   if (const auto value = file.find("sizes")) {
     costs.sizes = read_per_stage<StageSizes>(*value, stages, [](const JsonValue& v) {
+      v.only(names_of(size_kinds, &SizeKind::key));
       StageSizes sizes;
       for (const auto& [key, size] : size_kinds) {
         if (const auto bytes = v.find(key)) sizes.*size = bytes->bytes();
@@ -156,6 +209,41 @@ GraphOfStages read_graph(const JsonValue& value) {
       value.fail(error.what());
     }
   };
+}
+
+// The keys that a schedule is read from.
+constexpr std::array<std::string_view, 14> schedule_keys = {
+    "schedule",      "workers",   "stages",    "microbatches", "split_backward", "discipline", "stage_graph",
+    "memory_limits", "recompute", "durations", "comm",         "comm_per_byte",  "prefetch",   "sizes"};
+// The keys that tell of the run that was written, or of how the schedule was found. They decide nothing.
+constexpr std::array<std::string_view, 5> told_numbers = {"makespan", "bubble_fraction", "device_span",
+                                                          "device_bubble_fraction", "lower_bound"};
+constexpr std::array<std::string_view, 3> told_arrays = {"peak_activations", "peak_activation_bytes",
+                                                         "memory"};
+constexpr std::array<std::string_view, 4> told_objects = {"received", "received_bytes", "search", "pattern"};
+
+/// Refuses unknown keys, and values of the wrong kind where the value is not read.
+void require_known_keys(const JsonValue& file) {
+  std::vector<std::string_view> known(schedule_keys.begin(), schedule_keys.end());
+  known.push_back("ops");
+  const auto add = [&](const auto& keys, auto require_kind) {
+    for (const std::string_view key : keys) {
+      known.push_back(key);
+      if (const auto value = file.find(key)) require_kind(*value);
+    }
+  };
+  add(told_numbers, [](const JsonValue& value) { static_cast<void>(value.number()); });
+  add(told_arrays, [](const JsonValue& value) { value.array(); });
+  add(told_objects, [](const JsonValue& value) { value.object(); });
+  file.only(known);
+}
+
+Discipline read_discipline(const JsonValue& value) {
+  try {
+    return parse_discipline(value.word());
+  } catch (const InputError&) {
+    value.expected(fmt::format("{}", fmt::join(discipline_words, ", ")));
+  }
 }
 
 std::string where(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
@@ -207,6 +295,8 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   }
   const JsonValue file(parsed, "", source_name);
 
+  require_known_keys(file);
+
   detail::Listing listing;
   listing.source_name = source_name;
   listing.where = where;
@@ -223,6 +313,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   listing.graph = graph;
   if (const auto value = file.find("stage_graph")) listing.graph = read_graph(*value);
   if (const auto value = file.find("recompute")) listing.recompute = value->truth();
+  if (const auto value = file.find("discipline")) listing.discipline = read_discipline(*value);
   if (const auto value = file.find("memory_limits")) {
     if (value->array().size() != rows.size()) {
       value->fail(fmt::format("{} entries for {} workers", value->size(), rows.size()));

@@ -135,9 +135,7 @@ TEST(ScheduleJson, RoundTripsEverySchedule) {
       const ImportedSchedule read = schedule_from_json(text, schedule.name() + ".json");
 
       ASSERT_TRUE(check(read.schedule).ok()) << check(read.schedule).problem;
-      auto again = schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs));
-      EXPECT_EQ(again["discipline"], "ordered");
-      again["discipline"] = to_string(schedule.discipline());
+      const auto again = schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs));
       EXPECT_EQ(json_text(again), text) << schedule.name();
     }
   }
@@ -175,20 +173,68 @@ TEST(ScheduleJson, OnlyOpsIsRequired) {
   EXPECT_EQ(simulate(read.schedule).makespan, 5);
 }
 
-TEST(ScheduleJson, StartsOrderARowOnlyWhenAllOpsHaveOne) {
-  const auto second = [](const char* start) {
-    const auto read =
-        schedule_from_json(std::string(R"({"ops": [[{"op": "F", "stage": 0, "microbatch": 0, "start": 0},
-                                                    {"op": "BW", "stage": 0, "microbatch": 0, "start": 2},
-                                                    {"op": "BW", "stage": 0, "microbatch": 1, "start": 4},
-                                                    {"op": "F", "stage": 0, "microbatch": 1)") +
-                               start + "}]]}",
-                           "x.json");
-    return read.schedule.job(read.schedule.order(0)[1]).pass;
+TEST(ScheduleJson, KeepsTheDiscipline) {
+  for (const Discipline discipline : {Discipline::greedy, Discipline::bounded}) {
+    const bool bounded = discipline == Discipline::bounded;
+    const Schedule schedule =
+        named("1f1b", 3, 6).with(discipline, bounded ? std::vector{2, 2, 2} : std::vector<int>{});
+    const auto json = schedule_json(schedule, {}, simulate(schedule));
+
+    const ImportedSchedule read = schedule_from_json(json.dump(), "x.json");
+
+    EXPECT_EQ(read.schedule.discipline(), discipline);
+    EXPECT_EQ(schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs)), json);
+  }
+}
+
+/// The passes of worker 0 in the order of a file's row.
+std::string passes_of(const nlohmann::ordered_json& file) {
+  const Schedule schedule = schedule_from_json(file.dump(), "x.json").schedule;
+  std::string text;
+  for (const JobId id : schedule.order(0)) text += to_string(schedule.job(id)) + " ";
+  return text;
+}
+
+TEST(ScheduleJson, TheOrderOfTheListIsTheOrder) {
+  const Schedule schedule = named("gpipe", 2, 3);
+  auto file = schedule_json(schedule, {}, simulate(schedule));
+  auto& row = file["ops"][0];
+  EXPECT_EQ(passes_of(file), "F(0,0) F(0,1) F(0,2) BW(0,2) BW(0,1) BW(0,0) ");
+
+  std::swap(row[3], row[4]);  // their times go with them
+  EXPECT_EQ(passes_of(file), "F(0,0) F(0,1) F(0,2) BW(0,1) BW(0,2) BW(0,0) ");
+
+  for (auto& op : row) op["start"] = 0;  // no contradiction
+  EXPECT_EQ(passes_of(file), "F(0,0) F(0,1) F(0,2) BW(0,1) BW(0,2) BW(0,0) ");
+
+  std::ranges::reverse(row);
+  EXPECT_NE(message_of([&] { passes_of(file); }).find("cycle"), std::string::npos);
+}
+
+TEST(ScheduleJson, RefusesStartsThatContradictTheOrder) {
+  const Schedule schedule = named("gpipe", 2, 3);
+  const auto file = schedule_json(schedule, {}, simulate(schedule));
+  const auto refusal = [&](const auto& edit) {
+    auto edited = file;
+    edit(edited["ops"][0]);
+    return message_of([&] { passes_of(edited); });
   };
-  EXPECT_EQ(second(R"(, "start": 1)"), Pass::F);
-  EXPECT_EQ(second(R"(, "start": 3)"), Pass::BW);
-  EXPECT_THROW(second(""), InputError);  // as listed, BW(0,1) comes before F(0,1)
+  const auto names = [](const std::string& message, const std::string& place) {
+    return message.starts_with("x.json: ops[0]" + place + ": ");
+  };
+  // Row 0: F at 0, 1 and 2, BW at 6, 8 and 10. Each edit is of times alone.
+  EXPECT_PRED2(names, refusal([](auto& row) { row[1]["start"] = 2.5; }), "[1].end");
+  EXPECT_PRED2(names, refusal([](auto& row) { row[4]["start"] = 1; }), "[4].start");
+  EXPECT_PRED2(names, refusal([](auto& row) {
+                 row[4]["start"] = 6.5;
+                 row[3]["start"] = 7;
+               }),
+               "[4].start");
+  EXPECT_PRED2(names, refusal([](auto& row) {
+                 for (auto& op : row) op.erase("end");
+                 std::swap(row[3], row[4]);
+               }),
+               "[4].start");
 }
 
 struct BadInput {
@@ -241,6 +287,22 @@ TEST(ScheduleJson, NamesTheCulpritInBadInput) {
       {R"({"durations": [{}, {}], "ops": )" + good + "}", {"durations", "2 entries", "1 stages"}},
       {R"({"comm": "fast", "ops": )" + good + "}", {"comm", "fast"}},
       {R"({"comm": 1e999, "ops": )" + good + "}", {"1e999"}},
+      {R"({"disciplin": "greedy", "ops": )" + good + "}", {"disciplin: unknown key", "discipline"}},
+      {R"({"discipline": "lazy", "ops": )" + good + "}", {"discipline", "greedy, bounded, ordered", "lazy"}},
+      {R"({"discipline": 3, "ops": )" + good + "}", {"discipline", "3"}},
+      {R"({"comm": 1, "comm": 2, "ops": )" + good + "}", {"'comm'", "twice"}},
+      {R"({"ops": [[{"op":"F","stage":0,"stage":1,"microbatch":0},)" + bw + "]]}", {"'stage'", "twice"}},
+      {R"({"ops": [[{"op":"F","stage":0,"microbatch":0,"weight_from":0},)" + bw + "]]}",
+       {"ops[0][0].weight_from: unknown key", "weights_from"}},
+      {R"({"ops": [[{"op":"F","stage":0,"microbatch":0,"end":"now"},)" + bw + "]]}",
+       {"ops[0][0].end", "now"}},
+      {R"({"durations": {"F": 1, "B": 1, "W": 1, "BW": 2}, "ops": )" + good + "}",
+       {"durations.BW: unknown key", "F, B, W"}},
+      {R"({"sizes": {"stashes": 1}, "ops": )" + good + "}", {"sizes.stashes: unknown key", "stash"}},
+      {R"({"makespan": "long", "ops": )" + good + "}", {"makespan", "a number", "long"}},
+      {R"({"peak_activations": 1, "ops": )" + good + "}", {"peak_activations", "an array"}},
+      {R"({"received": [], "ops": )" + good + "}", {"received", "an object"}},
+      {R"({"recompute": "yes", "ops": )" + good + "}", {"recompute", "true or false", "yes"}},
   };
   for (const BadInput& input : inputs) {
     const auto message = message_of([&] { schedule_from_json(input.text, "dir/bad.json"); });
@@ -254,6 +316,15 @@ TEST(ScheduleJson, NamesTheCulpritInBadInput) {
 
 TEST(ScheduleCsv, WritesPyTorchsForm) {
   EXPECT_EQ(schedule_csv(named("gpipe", 2, 2)), "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n");
+}
+
+TEST(ScheduleCsv, TheOrderOfTheCellsIsTheOrder) {
+  const Schedule read = schedule_from_csv("0F0,0F1,0B0,0B1\n1F0,1F1,1B1,1B0\n", "x.csv");
+  const Schedule swapped = schedule_from_csv("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n", "x.csv");
+
+  EXPECT_EQ(read.job(read.order(0)[2]), (Job{0, 0, Pass::BW}));
+  EXPECT_EQ(swapped.job(swapped.order(0)[2]), (Job{0, 1, Pass::BW}));
+  EXPECT_GT(simulate(read).makespan, simulate(swapped).makespan);
 }
 
 TEST(ScheduleCsv, RoundTripsEverySchedule) {

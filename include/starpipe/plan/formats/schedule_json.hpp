@@ -26,15 +26,17 @@ nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& cost
 
 /// Reads a schedule from JSON, from starpipe or any other program.
 ///
-/// Only "ops" is required: for each worker, an array of {"op", "stage", "microbatch"}, with "weights_from"
-/// where the weights come from another worker. "stages", "microbatches" and "workers" follow from it; where
-/// they are given, they must agree. A worker runs its ops in the order of "start" when all of them have one,
-/// else in the order of the array. Unknown keys are ignored. A file fixes an order, so the result has the
-/// ordered discipline, and n is the position in the worker's array. O(jobs log jobs).
+/// docs/schedule-files.md describes the format. Only "ops" is required: for each worker, an array of {"op",
+/// "stage", "microbatch"}, with "weights_from" where the weights come from another worker. "stages",
+/// "microbatches" and "workers" follow from it; where they are given, they must agree. A worker runs its ops
+/// in the order of the array: n is the position in the array, used by "discipline" (ordered without this
+/// key). Times and figures of the run that was written are checked for their kind, and else not used. O(jobs
+/// log jobs).
 ///
 /// Throws InputError, naming `source_name` and the key at fault, unless each (stage, micro-batch) has F once,
-/// and either BW or both B and W once. Also throws when the order cannot finish, naming a job that can never
-/// start. Does not check memory limits: see `check`.
+/// and either BW or both B and W once. Also throws for an unknown or repeated key, for "start" and "end" that
+/// contradict the order and each other, and when the order cannot finish under the ordered discipline, naming
+/// a job that can never start. Does not check memory limits: see `check`.
 ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
                                     const GraphOfStages& graph = StageGraph::chain);
 
