@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/signals.hpp"
 
 namespace starpipe {
 namespace {
@@ -85,8 +87,10 @@ void write_file(std::string_view option, const fs::path& file,
   const fs::file_status status = fs::status(target, error);
   const bool direct = is_written_directly(target, status);
   fs::path temporary = target;
+  std::optional<RemovedOnSignal> removed;
   if (!direct) {
     temporary = folder_of(target) / fmt::format(".{}.{}.tmp", target.filename().string(), ::getpid());
+    removed.emplace(temporary);
   }
   errno = 0;
   std::ofstream stream(temporary, std::ios::binary);

@@ -7,6 +7,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/signals.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/version.hpp"
 
@@ -65,7 +66,8 @@ int run(int argc, char** argv) {
       "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe\n"
       "  starpipe train experiments/quickstart.yaml --report report.json --timeline timeline.svg\n"
       "\n"
-      "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input.");
+      "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input,\n"
+      "128 + N ended by signal N.");
 
   starpipe::cli::Action action;
   starpipe::cli::add_subcommands(app, action);
@@ -82,8 +84,11 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  starpipe::end_on_signals("starpipe:", starpipe::runtime::signal_line_pause_ms());
   try {
     return run(argc, argv);
+  } catch (const starpipe::EndedBySignal& error) {
+    return report(error.what(), starpipe::status_of_signal(error.signal()));
   } catch (const starpipe::InputError& error) {
     return bad_input(error.what());
   } catch (const std::bad_alloc&) {

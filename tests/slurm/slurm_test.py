@@ -70,8 +70,8 @@ class Slurm(unittest.TestCase):
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
             state = self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
-            if re.search(r" JobState=(COMPLETED|FAILED) ", state):
-                return int(re.search(r" ExitCode=(\d+):0 ", state)[1])
+            if re.search(r" JobState=(COMPLETED|FAILED|CANCELLED) ", state):
+                return int(re.search(r" ExitCode=(\d+):\d+ ", state)[1])
             time.sleep(0.2)
         self.run_command("scancel", str(job))
         self.fail(f"job {job} did not end in {seconds} s: {state}\n{self.output(job)}")
@@ -144,11 +144,28 @@ class Slurm(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(len(re.findall(r"^starpipe: .*nosuch", result.stderr, re.M)), 1, result.stderr)
 
-    def test_a_lost_rank_ends_the_job(self):
+    def start_training(self):
+        """A job without end, in its first steps."""
         job = self.submit("sbatch", TRAIN, "--set", "training.steps=1000000", CONFIG="experiments/mlp.yaml")
         give_up = time.monotonic() + 120
         while not re.search(r"^step .*1/", self.output(job), re.M) and time.monotonic() < give_up:
             time.sleep(0.1)
+        return job
+
+    def test_signals_end_the_job(self):
+        for number, command in ((signal.SIGUSR1, ["scancel", "--signal=USR1"]), (signal.SIGINT, ["scancel", "--signal=INT"]),
+                                (signal.SIGTERM, ["scancel"])):
+            with self.subTest(command=command):
+                job = self.start_training()
+                self.assertEqual(self.run_command(*command, str(job)).returncode, 0)
+                self.wait(job, 20)
+                lines = re.findall(r"(?m)^starpipe: .*$", self.output(job))
+                self.assertEqual(len(lines), 1, self.output(job))
+                self.assertRegex(lines[0], rf"^starpipe: rank 0 was ended by signal {number.value} ")
+                self.assertEqual([processes_of(job, rank) for rank in range(2)], [{}, {}], "left running")
+
+    def test_a_lost_rank_ends_the_job(self):
+        job = self.start_training()
         family = processes_of(job, rank=1)
         self.assertEqual(len(family), 2, self.output(job))
         worker = next(pid for pid in family if pid not in family.values())

@@ -10,6 +10,7 @@
 #include <optional>
 #include <system_error>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/signals.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -26,11 +28,11 @@ constexpr int exit_no_program = 127;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-/// Both ends of a pipe.
+/// Both ends of a pipe. Programs that are started do not inherit them.
 class Pipe {
  public:
   Pipe() {
-    if (::pipe(ends_.data()) != 0) fail("pipe");
+    if (::pipe2(ends_.data(), O_CLOEXEC) != 0) fail("pipe2");
   }
   ~Pipe() {
     for (int end = 0; end < 2; ++end) close(end);
@@ -59,17 +61,21 @@ void write_all(int descriptor, std::string_view text) {
   }
 }
 
-/// Reads until the other end is closed; returns nothing if that takes longer than `most`.
-std::optional<std::string> read_all(int descriptor, std::chrono::seconds most) {
-  const auto end = std::chrono::steady_clock::now() + most;
+using Time = std::chrono::steady_clock::time_point;
+
+/// Reads until the other end is closed; returns nothing if that is not so at time `end`. Throws EndedBySignal
+/// when one of the held signals comes.
+std::optional<std::string> read_all(int descriptor, Time end, const HeldSignals& held) {
   std::string text;
   std::array<char, 4096> buffer{};
   for (;;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
     if (left <= 0) return std::nullopt;
-    pollfd wanted{descriptor, POLLIN, 0};
-    if (::poll(&wanted, 1, static_cast<int>(left)) <= 0) continue;
+    std::array wanted = {pollfd{descriptor, POLLIN, 0}, pollfd{held.descriptor(), POLLIN, 0}};
+    if (::poll(wanted.data(), wanted.size(), static_cast<int>(left)) <= 0) continue;
+    held.check();
+    if (wanted[0].revents == 0) continue;
     const ssize_t count = ::read(descriptor, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return text;
@@ -91,8 +97,29 @@ std::string how_it_failed(int status) {
   }
 }
 
+/// The status of a child when it ends; nothing if it has not ended at time `end`. Throws EndedBySignal when
+/// one of the held signals comes.
+std::optional<int> wait_for(pid_t child, Time end, const HeldSignals& held) {
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    pollfd wanted{held.descriptor(), POLLIN, 0};
+    ::poll(&wanted, 1, 1);  // ms
+    held.check();
+    if (std::chrono::steady_clock::now() > end) return std::nullopt;
+  }
+  return status;
+}
+
+/// Ends a child and the processes of its group. Kills them: a launcher of ranks that is asked to end while it
+/// starts may leave its ranks behind, but when it is killed its helpers on the hosts end them.
+void end_group(pid_t child) {
+  kill(-child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
 /// Calls `child` in a new process, with the writing end of a pipe. `child` must not return.
 SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds most) {
+  const HeldSignals held;
   Pipe pipe;
   std::fflush(nullptr);  // or both processes would print the buffered text
   const pid_t parent = getpid();
@@ -102,20 +129,24 @@ SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(exit_exception);
+    reset_signals();
     // MPI libraries install handlers that print pages of text.
     for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
     child(pipe.writing());
   }
   setpgid(id, id);  // in both processes: either may come first
   pipe.close_writing();
-  const std::optional<std::string> output = read_all(pipe.reading(), most);
-  if (!output) kill(-id, SIGKILL);
-  int status = 0;
-  while (waitpid(id, &status, 0) < 0) {
-    if (errno != EINTR) fail("waitpid");
+  try {
+    const Time end = std::chrono::steady_clock::now() + most;
+    const std::optional<std::string> output = read_all(pipe.reading(), end, held);
+    const std::optional<int> status = output ? wait_for(id, end, held) : std::nullopt;
+    if (status) return {*output, how_it_failed(*status)};
+  } catch (const EndedBySignal&) {
+    end_group(id);
+    throw;
   }
-  if (!output) return {{}, fmt::format("it did not end within {} s", most.count())};
-  return {*output, how_it_failed(status)};
+  end_group(id);
+  return {{}, fmt::format("it did not end within {} s", most.count())};
 }
 
 }  // namespace

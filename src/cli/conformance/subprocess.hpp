@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Each process has a group of its own. A signal that asks this process to end (starpipe/base/signals.hpp)
+// ends the group too, and then the functions throw EndedBySignal.
 #pragma once
 
 #include <chrono>

@@ -16,6 +16,7 @@
 #include "cli/input/config.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/signals.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
@@ -142,6 +143,7 @@ Finding compare(const json& expected, const json& report) {
 }  // namespace
 
 Finding train_on_two_ranks(const std::string& plugin, const std::string& name, std::chrono::seconds most) {
+  const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
   const std::string config = folder.file("config.yaml");
   const std::string report = folder.file("report.json");

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <system_error>
 
@@ -17,33 +18,41 @@
 #include <unistd.h>
 
 #include "starpipe/base/environment.hpp"
+#include "starpipe/base/signals.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-constexpr int parent_died = SIGUSR1;
+// Sent to the child when its parent dies. Not one of the signals that people and batch systems send.
+int parent_died() { return SIGRTMAX - 1; }
+
 constexpr int abort_pause_ms = 500;  // for the launcher to read the line that says why
+constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};  // to end after a signal
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
-int slurm_socket = -1;  // PMI's, when srun started the ranks
+pid_t launched = 0;   // the parent, which the launcher started
+int pmi_socket = -1;  // to the launcher; -1 when none speaks PMI-1
 
 void write_text(int descriptor, const char* text) {
   [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
 }
 
-// hydra ends the job when a rank is lost. srun waits for the other ranks, and these wait for the lost one, so
-// srun is asked to end the job in the words of MPI_Abort (PMI-1). The request takes another way than the line
-// that was just written: without the pause srun might end before it has read the line.
-void abort_job() {
-  if (slurm_socket < 0) return;
+// Asks the launcher to end the job with an exit status, in the words of MPI_Abort (PMI-1). Without the
+// request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
+// and give their exit status in place of ours. The request takes another way than the line that was just
+// written: without the pause the launcher might end before it has read the line.
+void abort_job(const char* request) {
+  if (pmi_socket < 0) return;
   poll(nullptr, 0, abort_pause_ms);  // a sleep that a signal handler may call
-  write_text(slurm_socket, "cmd=abort exitcode=1\n");
+  write_text(pmi_socket, request);
 }
 
 void end_orphan(int /*signal*/) {
+  if (getppid() == launched) return;  // somebody else's signal
+  remove_files_on_signal();
   write_text(STDERR_FILENO, orphan_line.data());
-  abort_job();
+  abort_job("cmd=abort exitcode=1\n");
   _exit(1);
 }
 
@@ -61,14 +70,65 @@ std::string who() {
   return rank ? fmt::format("rank {}", *rank) : "the run";
 }
 
-void follow_parent(pid_t parent) {
+void follow_parent() {
   fmt::format_to_n(orphan_line.data(), orphan_line.size() - 1,
-                   "starpipe: {} was lost: process {} was killed\n", who(), parent);
+                   "starpipe: {} was lost: process {} was killed\n", who(), launched);
   struct sigaction action {};
   action.sa_handler = end_orphan;
-  sigaction(parent_died, &action, nullptr);
-  prctl(PR_SET_PDEATHSIG, parent_died);
-  if (getppid() != parent) end_orphan(parent_died);  // it died before prctl
+  sigaction(parent_died(), &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, parent_died());
+  end_orphan(0);  // the parent may have died before prctl
+}
+
+// What the parent has seen of its child.
+struct ChildEnd {
+  int status = 0;  // of waitpid
+  int asked = 0;   // the signal by which the parent was asked to end; 0: none
+  bool asked_by_launcher = false;
+};
+
+// Waits for one of `awaited`; without `most`, for ever. Returns the signal, or -1 with errno.
+int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* most) {
+  siginfo_t info{};
+  const int signal = sigtimedwait(&awaited, &info, most);
+  if (signal <= 0 || signal == SIGCHLD) return signal;
+  end.asked = signal;
+  end.asked_by_launcher = end.asked_by_launcher || info.si_pid == getppid();
+  return signal;
+}
+
+// Needs `awaited`, the ending signals and SIGCHLD, blocked. A signal to the parent goes on to the child,
+// which removes its temporary files and ends.
+ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
+  ChildEnd end;
+  for (;;) {
+    const pid_t ended = waitpid(child, &end.status, WNOHANG);
+    if (ended < 0) throw std::system_error(errno, std::generic_category(), "waitpid");
+    if (ended == child) return end;
+    const int signal = take_signal(end, awaited, end.asked == 0 ? nullptr : &most_for_child);
+    if (signal > 0 && signal != SIGCHLD) kill(child, signal);
+    if (signal < 0 && errno == EAGAIN) kill(child, SIGKILL);
+  }
+}
+
+// The signal that ended the run: one that the parent or the child was asked by, or the child's death; 0:
+// none.
+int signal_of(const ChildEnd& end) {
+  if (end.asked != 0) return end.asked;
+  if (WIFSIGNALED(end.status)) return WTERMSIG(end.status);
+  return signal_of_status(WEXITSTATUS(end.status)).value_or(0);
+}
+
+// Whether this rank says that a signal has ended the run. A signal from the launcher reaches all ranks: rank
+// 0 says so. A signal from elsewhere may have reached all ranks: the others wait until rank 0 has ended the
+// job.
+bool speaks_for_run(ChildEnd& end, const sigset_t& awaited) {
+  if (launcher_rank().value_or(0) == 0) return true;
+  poll(nullptr, 0, signal_line_pause_ms());
+  constexpr timespec now{};
+  while (take_signal(end, awaited, &now) > 0) {  // to the parent, after the child has ended
+  }
+  return !end.asked_by_launcher;
 }
 
 }  // namespace
@@ -82,27 +142,35 @@ std::optional<int> launcher_rank() {
   return std::nullopt;
 }
 
+int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }
+
 std::optional<int> watch_over_rank() {
-  // Of the launchers that speak PMI, only srun gives a job number.
-  if (environment("PMI_JOBID")) slurm_socket = number_in_environment("PMI_FD").value_or(-1);
-  const pid_t parent = getpid();
+  pmi_socket = number_in_environment("PMI_FD").value_or(-1);
+  launched = getpid();
+  sigset_t awaited = ending_signal_set();
+  sigaddset(&awaited, SIGCHLD);
+  sigset_t before;
+  sigprocmask(SIG_BLOCK, &awaited, &before);
   std::fflush(nullptr);  // else parent and child would both print the buffered output
   const pid_t child = fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (child == 0) {
-    follow_parent(parent);
+    end_on_signals("");  // the parent says why
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    follow_parent();
     return std::nullopt;
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "waitpid");
+  ChildEnd end = wait_for_child(child, awaited);
+  const int signal = signal_of(end);
+  if (signal == 0) return WEXITSTATUS(end.status);
+  if (!signal_of_status(status_of_signal(signal))) {
+    fmt::print(stderr, "starpipe: {} was lost: process {} was ended by {}\n", who(), child,
+               signal_text(signal));
+  } else if (speaks_for_run(end, awaited)) {
+    fmt::print(stderr, "starpipe: {} was ended by {}\n", who(), signal_text(signal));
   }
-  if (WIFEXITED(status)) return WEXITSTATUS(status);
-  const int signal = WTERMSIG(status);
-  fmt::print(stderr, "starpipe: {} was lost: process {} was ended by signal {} ({})\n", who(), child, signal,
-             strsignal(signal));
-  abort_job();
-  return 1;
+  abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_signal(signal)).c_str());
+  return status_of_signal(signal);
 }
 
 }  // namespace starpipe::runtime

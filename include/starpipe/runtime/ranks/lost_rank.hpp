@@ -9,14 +9,23 @@ namespace starpipe::runtime {
 /// is no launcher.
 std::optional<int> launcher_rank();
 
+/// Milliseconds that this process waits before it says that a signal has ended it. A signal for the whole run
+/// reaches every rank: rank 0 says so at once and ends, and the launcher then ends the other ranks. They say
+/// so only when they are still there after this pause.
+int signal_line_pause_ms();
+
 /// Splits the process in two: a child that works, and a parent that only waits for it. When a rank dies, MPI
 /// launchers kill the other ranks at once, and none of them can say what happened. The parent of the lost
 /// rank can: it prints one line on standard error, and asks a launcher that would wait for the others (srun)
 /// to end the job.
 ///
-/// Returns nothing in the child. In the parent, returns when the child has ended: its exit status, or 1
-/// after naming the rank when a signal ended it. The child does not outlive its parent. Call it before MPI,
-/// StarPU or any thread is started. Throws std::system_error when no process can be made.
+/// Ending signals (starpipe/base/signals.hpp) end the run within seconds, whether they reach the parent, the
+/// child, both, or all ranks of a run: the child removes its temporary files, and one line names the signal.
+///
+/// Returns nothing in the child. In the parent, returns when the child has ended: its exit status, or 128 +
+/// the number of the signal that ended it. The child does not outlive its parent: it hears of the parent's
+/// death by the signal SIGRTMAX - 1. Call it before MPI, StarPU or any thread is started. Throws
+/// std::system_error when no process can be made.
 std::optional<int> watch_over_rank();
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a process that is asked to end by a signal: one line, no temporary files, a status that tells.
+#pragma once
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace starpipe {
+
+/// The signals by which people, shells and batch systems ask a process to end.
+inline constexpr std::array ending_signals = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
+
+/// The exit status of a process that `signal` has ended, as shells give it.
+constexpr int status_of_signal(int signal) { return 128 + signal; }
+
+/// The ending signal that an exit status stands for; nothing for all other statuses.
+std::optional<int> signal_of_status(int status);
+
+/// "signal 15 (Terminated)".
+std::string signal_text(int signal);
+
+/// The ending signals as a set. SIGHUP is not in it when it is ignored: nohup ignores it so that the program
+/// goes on.
+sigset_t ending_signal_set();
+
+/// For programs only, since signals belong to the program. From now on an ending signal removes the files of
+/// `RemovedOnSignal`, writes one line on standard error and ends the process with `status_of_signal`. The
+/// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line. `pause_ms`:
+/// milliseconds to wait before the line. Not thread-safe; the signals themselves may come on any thread.
+void end_on_signals(std::string_view subject, int pause_ms = 0);
+
+/// For a process that was just forked: ending signals act as in a new program, and none is held.
+void reset_signals();
+
+/// Removes the files of all `RemovedOnSignal`. A signal handler may call it.
+void remove_files_on_signal() noexcept;
+
+/// A file that must not be left behind: a signal that ends the process during this object's lifetime removes
+/// it first (see end_on_signals). Thread-safe. Does nothing when eight others live, or for a name longer than
+/// the system allows.
+class RemovedOnSignal {
+ public:
+  explicit RemovedOnSignal(const std::filesystem::path& file);
+  ~RemovedOnSignal();
+  RemovedOnSignal(const RemovedOnSignal&) = delete;
+  RemovedOnSignal& operator=(const RemovedOnSignal&) = delete;
+
+ private:
+  int slot_ = -1;
+};
+
+/// Thrown by a wait that an ending signal has cut short, so that the stack unwinds and cleans up.
+class EndedBySignal : public std::runtime_error {
+ public:
+  explicit EndedBySignal(int signal);
+  [[nodiscard]] int signal() const { return signal_; }
+
+ private:
+  int signal_;
+};
+
+/// Holds the ending signals back from this thread during its lifetime: one that comes waits until the end, or
+/// is taken. Meant for processes with one thread. Objects nest.
+class HeldSignals {
+ public:
+  /// Throws std::system_error when the system has no descriptor left.
+  HeldSignals();
+  ~HeldSignals();
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  /// For poll(): readable when a signal waits. Closed on exec.
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+  /// Throws EndedBySignal when a signal waits, which is then taken.
+  void check() const;
+
+ private:
+  sigset_t before_{};
+  int descriptor_ = -1;
+};
+
+}  // namespace starpipe

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/base/signals.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe {
+namespace {
+
+// A signal handler may not allocate, format or lock: names and lines are ready in static memory.
+enum class SlotState : std::uint8_t { free, filling, used };
+struct Slot {
+  std::atomic<SlotState> state = SlotState::free;
+  std::array<char, PATH_MAX> file{};
+};
+std::array<Slot, 8> slots;
+
+using Line = std::array<char, 128>;
+std::array<Line, ending_signals.size()> lines{};
+int pause_before_line_ms = 0;
+bool says_line = false;
+
+void write_text(const char* text) {
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
+}
+
+void end_process(int signal) {
+  remove_files_on_signal();
+  if (says_line) {
+    if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);  // a sleep that a handler may call
+    if (isatty(STDERR_FILENO) == 1) write_text("\r\033[K");                // a progress line may be there
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      if (ending_signals[i] == signal) write_text(lines[i].data());
+    }
+  }
+  _exit(status_of_signal(signal));
+}
+
+// The handler runs with the other ending signals held back.
+void set_action(int signal, void (*action)(int)) {
+  struct sigaction wanted {};
+  wanted.sa_handler = action;
+  wanted.sa_mask = ending_signal_set();
+  sigaction(signal, &wanted, nullptr);
+}
+
+}  // namespace
+
+std::optional<int> signal_of_status(int status) {
+  const int signal = status - status_of_signal(0);
+  if (std::ranges::find(ending_signals, signal) == ending_signals.end()) return std::nullopt;
+  return signal;
+}
+
+std::string signal_text(int signal) { return fmt::format("signal {} ({})", signal, strsignal(signal)); }
+
+sigset_t ending_signal_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : ending_signals) sigaddset(&set, signal);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);
+  return set;
+}
+
+void end_on_signals(std::string_view subject, int pause_ms) {
+  says_line = !subject.empty();
+  pause_before_line_ms = pause_ms;
+  const sigset_t set = ending_signal_set();
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const int signal = ending_signals[i];
+    *fmt::format_to_n(lines[i].data(), lines[i].size() - 1, "{} ended by {}\n", subject, signal_text(signal))
+         .out = '\0';
+    if (sigismember(&set, signal) == 1) set_action(signal, end_process);
+  }
+}
+
+void reset_signals() {
+  const sigset_t set = ending_signal_set();
+  for (const int signal : ending_signals) {
+    if (sigismember(&set, signal) == 1) set_action(signal, SIG_DFL);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+void remove_files_on_signal() noexcept {
+  for (const Slot& slot : slots) {
+    if (slot.state == SlotState::used) unlink(slot.file.data());
+  }
+}
+
+RemovedOnSignal::RemovedOnSignal(const std::filesystem::path& file) {
+  const std::string& name = file.native();
+  if (name.size() >= PATH_MAX) return;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    SlotState expected = SlotState::free;
+    if (!slots[i].state.compare_exchange_strong(expected, SlotState::filling)) continue;
+    slots[i].file[name.copy(slots[i].file.data(), name.size())] = '\0';
+    slots[i].state = SlotState::used;
+    slot_ = static_cast<int>(i);
+    return;
+  }
+}
+
+RemovedOnSignal::~RemovedOnSignal() {
+  if (slot_ >= 0) slots[index(slot_)].state = SlotState::free;
+}
+
+EndedBySignal::EndedBySignal(int signal)
+    : std::runtime_error("ended by " + signal_text(signal)), signal_(signal) {}
+
+HeldSignals::HeldSignals() {
+  const sigset_t set = ending_signal_set();
+  descriptor_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "signalfd");
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+}
+
+HeldSignals::~HeldSignals() {
+  close(descriptor_);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void HeldSignals::check() const {
+  signalfd_siginfo taken{};
+  if (read(descriptor_, &taken, sizeof taken) != static_cast<ssize_t>(sizeof taken)) return;
+  throw EndedBySignal(static_cast<int>(taken.ssi_signo));
+}
+
+}  // namespace starpipe

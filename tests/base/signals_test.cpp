@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/base/signals.hpp"
+
+#include <array>
+#include <csignal>
+#include <functional>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "starpipe/base/files.hpp"
+
+namespace starpipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct End {
+  int status;           // of waitpid
+  std::string message;  // standard error
+};
+
+/// Calls `work` in a process of its own.
+End run(const std::function<void()>& work) {
+  std::array<int, 2> pipe{};
+  EXPECT_EQ(::pipe(pipe.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe[1], STDERR_FILENO);
+    close(pipe[1]);
+    work();
+    _exit(0);
+  }
+  close(pipe[1]);
+  End end;
+  char c = 0;
+  while (read(pipe[0], &c, 1) == 1) end.message += c;
+  close(pipe[0]);
+  EXPECT_EQ(waitpid(child, &end.status, 0), child);
+  return end;
+}
+
+class Signals : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "starpipe-signals-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  [[nodiscard]] auto files() const {
+    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Signals, EachEndsTheProcessWithOneLineAndItsStatus) {
+  for (const int signal : ending_signals) {
+    const End end = run([signal] {
+      end_on_signals("program was");
+      std::raise(signal);
+    });
+    EXPECT_EQ(WEXITSTATUS(end.status), 128 + signal);
+    EXPECT_EQ(end.message, "program was ended by " + signal_text(signal) + "\n");
+    EXPECT_EQ(signal_of_status(WEXITSTATUS(end.status)), signal);
+  }
+  EXPECT_EQ(signal_of_status(1), std::nullopt);
+  EXPECT_EQ(signal_of_status(status_of_signal(SIGSEGV)), std::nullopt);
+}
+
+TEST_F(Signals, LeaveNoHalfWrittenFile) {
+  write_file("-o", folder_ / "old", "old");
+  const End end = run([this] {
+    end_on_signals("");
+    write_file("-o", folder_ / "old", [](std::ostream& stream) {
+      stream << "half" << std::flush;
+      std::raise(SIGTERM);
+    });
+  });
+  EXPECT_EQ(WEXITSTATUS(end.status), 128 + SIGTERM);
+  EXPECT_EQ(end.message, "");
+  EXPECT_EQ(read_file(folder_ / "old"), "old");
+  EXPECT_EQ(files(), 1) << "the temporary file is gone";
+}
+
+TEST_F(Signals, AFileIsKeptOnceItsGuardIsGone) {
+  write_file("-o", folder_ / "kept", "text");
+  const End end = run([this] {
+    end_on_signals("");
+    { const RemovedOnSignal removed(folder_ / "kept"); }
+    std::raise(SIGINT);
+  });
+  EXPECT_EQ(WEXITSTATUS(end.status), 128 + SIGINT);
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(Signals, AHeldOneWaitsOrIsTaken) {
+  const End waited = run([] {
+    end_on_signals("later:");
+    {
+      const HeldSignals held;
+      std::raise(SIGUSR1);
+      dprintf(STDERR_FILENO, "first\n");
+    }
+  });
+  EXPECT_EQ(waited.message, "first\nlater: ended by " + signal_text(SIGUSR1) + "\n");
+  const End taken = run([] {
+    end_on_signals("never");
+    const HeldSignals outer;
+    try {
+      const HeldSignals held;
+      held.check();
+      std::raise(SIGUSR1);
+      pollfd wanted{held.descriptor(), POLLIN, 0};
+      if (poll(&wanted, 1, 0) == 1) held.check();
+    } catch (const EndedBySignal& end) {
+      _exit(end.signal());
+    }
+  });
+  EXPECT_EQ(WEXITSTATUS(taken.status), SIGUSR1);
+  EXPECT_EQ(taken.message, "");
+}
+
+// As under nohup.
+TEST_F(Signals, AnIgnoredHangUpStaysIgnored) {
+  const End end = run([] {
+    std::signal(SIGHUP, SIG_IGN);
+    end_on_signals("program was");
+    std::raise(SIGHUP);
+  });
+  EXPECT_EQ(end.status, 0);
+  EXPECT_EQ(end.message, "");
+}
+
+TEST_F(Signals, AForkedProcessCanHaveThoseOfANewProgram) {
+  const End end = run([] {
+    end_on_signals("program was");
+    const HeldSignals held;
+    std::raise(SIGTERM);
+    reset_signals();
+  });
+  EXPECT_TRUE(WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGTERM) << end.status;
+  EXPECT_EQ(end.message, "");
+}
+
+}  // namespace
+}  // namespace starpipe

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/conformance/subprocess.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "starpipe/base/signals.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Subprocess, AProgramInheritsTheStandardStreamsOnly) {
+  // Descriptors that this test has itself inherited go on to the program; the pipe and held signals do not.
+  const auto count = [](const char* folder) {
+    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  };
+  const auto own = count("/proc/self/fd");
+  const SubprocessResult program = run_program({"ls", "/proc/self/fd"}, 20s);
+  EXPECT_EQ(program.failure, "");
+  EXPECT_EQ(std::ranges::count(program.output, '\n'), own) << program.output;
+}
+
+TEST(Subprocess, TellsHowItEnded) {
+  EXPECT_EQ(run_in_subprocess([] { return std::string("said"); }, 20s).output, "said");
+  EXPECT_EQ(run_program({"sh", "-c", "exit 3"}, 20s).failure, "it ended with exit status 3");
+  EXPECT_EQ(run_program({"sh", "-c", "kill -TERM $$"}, 20s).failure.substr(0, 27),
+            "it was ended by signal 15 (");
+  EXPECT_EQ(run_program({"sleep", "100"}, 1s).failure, "it did not end within 1 s");
+  // Its output is closed long before its end.
+  EXPECT_EQ(run_program({"sh", "-c", "exec sleep 100 >/dev/null 2>&1"}, 1s).failure,
+            "it did not end within 1 s");
+}
+
+TEST(Subprocess, ASignalEndsTheWaitAndTheProcess) {
+  const HeldSignals held;
+  std::raise(SIGTERM);
+  try {
+    run_program({"sleep", "100"}, 50s);
+    FAIL() << "nothing was thrown";
+  } catch (const EndedBySignal& end) {
+    EXPECT_EQ(end.signal(), SIGTERM);
+  }
+}
+
+}  // namespace
+}  // namespace starpipe::cli

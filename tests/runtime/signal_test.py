@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A signal that asks a run to end does so within seconds, wherever it arrives: one line names it, the exit status is
+128 + its number where the launcher passes it on, no process and no temporary file is left.
+
+usage: signal_test.py STARPIPE PLUGIN LAUNCHER...   (the word RANKS in the launcher's command stands for the number of ranks)
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from job import CONFIG, JobTest, default_signals, processes, read
+
+STARPIPE, PLUGIN, *LAUNCHER = sys.argv[1:]
+ASKED = signal.SIGUSR1, signal.SIGTERM, signal.SIGINT
+
+
+def users_of(folder):
+    """The command lines with a file in `folder`."""
+    lines = [read(entry / "cmdline") for entry in pathlib.Path("/proc").glob("[0-9]*")]
+    return [line for line in lines if f"{folder}/".encode() in line]
+
+
+class OfARun(JobTest):
+    binary = STARPIPE
+
+    def expect_line(self, who, number):
+        lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]
+        self.assertEqual(len(lines), 1, self.output())
+        self.assertRegex(lines[0], rf"^starpipe: {who} was ended by signal {number.value} \(.+\)$")
+
+    def send(self, target, number, ranks):
+        """Returns who says so."""
+        if target == "launcher":
+            os.kill(self.job.pid, number)
+            return r"rank 0"
+        if target == "all":  # as scancel
+            for pid in {self.job.pid, *processes(self.marker)}:
+                os.kill(pid, number)
+            return r"rank 0"
+        kind, rank = target
+        launched, working = self.pids_of(rank % ranks)
+        if kind == "group":
+            os.killpg(os.getpgid(launched), number)
+        else:
+            os.kill(launched if kind == "launched" else working, number)
+        return rf"rank {rank % ranks}"
+
+    def check(self, ranks, target, number):
+        with self.subTest(ranks=ranks, target=target, signal=number.name):
+            self.launcher = [str(ranks) if word == "RANKS" else word for word in LAUNCHER]
+            self.train()
+            who = self.send(target, number, ranks)
+            self.expect_end(10)
+            self.expect_line(who, number)
+            self.assertEqual(self.job.returncode, 128 + number, self.output())
+            self.log.unlink()
+
+    def test_two_ranks(self):
+        for number in ASKED:
+            for target in ("launched", 0), ("working", -1), ("group", -1), "launcher", "all":
+                self.check(2, target, number)
+
+    def test_other_numbers_of_ranks(self):
+        self.check(1, ("working", 0), signal.SIGUSR1)
+        self.check(1, "launcher", signal.SIGTERM)
+        self.check(4, ("launched", -1), signal.SIGUSR1)
+        self.check(4, "launcher", signal.SIGUSR1)
+        self.check(4, "all", signal.SIGTERM)
+
+    def test_other_signals(self):
+        for number in signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP:
+            self.check(2, ("group", 0), number)
+
+    def test_without_a_launcher(self):
+        for number in ASKED:
+            for which in "launched", "working", "group":
+                with self.subTest(signal=number.name, which=which):
+                    self.launcher = []
+                    self.train()
+                    working = next(pid for pid in processes(self.marker) if pid != self.job.pid)
+                    if which == "group":  # as Ctrl-C in a terminal
+                        os.killpg(self.job.pid, number)
+                    else:
+                        os.kill(self.job.pid if which == "launched" else working, number)
+                    self.expect_end(10)
+                    self.expect_line("the run", number)
+                    self.assertEqual(self.job.returncode, 128 + number)
+                    self.log.unlink()
+
+
+class OfOtherCommands(JobTest):
+    """Commands that start no ranks, or start them in processes of their own."""
+
+    binary = STARPIPE
+
+    def check(self, number, ready, *command):
+        """Sends the signal when `ready` holds, and expects one line, the status, an empty folder for temporary files and
+        no process that uses it."""
+        with self.subTest(command=command, signal=number.name):
+            scratch = self.path / "scratch"
+            scratch.mkdir(exist_ok=True)
+            with self.log.open("wb") as log:
+                self.job = subprocess.Popen([STARPIPE, *map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            env={**os.environ, "TMPDIR": str(scratch)}, start_new_session=True,
+                                            preexec_fn=default_signals)
+            self.addCleanup(self.job.wait)
+            self.addCleanup(self.job.kill)
+            give_up = time.monotonic() + 100
+            while not ready(scratch):
+                self.assertIsNone(self.job.poll(), self.output())
+                self.assertLess(time.monotonic(), give_up, self.output())
+                time.sleep(0.02)
+            os.kill(self.job.pid, number)
+            self.assertEqual(self.job.wait(10), 128 + number, self.output())
+            self.assertRegex(self.output(), rf"^starpipe: ended by signal {number.value} \(.+\)\n$")
+            give_up = time.monotonic() + 10
+            while users_of(scratch) and time.monotonic() < give_up:
+                time.sleep(0.05)
+            self.assertEqual(users_of(scratch), [], "left running")
+            self.assertEqual(list(scratch.iterdir()), [], "left behind")
+
+    def running(self, seconds):
+        """Holds when the command has run for that long."""
+        start = time.monotonic()
+        return lambda _: time.monotonic() > start + seconds
+
+    def test_search(self):
+        for number in ASKED:
+            self.check(number, self.running(1), "search", "--workers", 8, "--microbatches", 32, "--budget", 60, "--quiet", "-o",
+                       self.path / "found.json")
+        self.assertFalse((self.path / "found.json").exists())
+
+    def test_simulate(self):
+        self.config.write_text(CONFIG.replace("microbatches: 4", "microbatches: 200000"))
+        self.check(signal.SIGTERM, self.running(0.5), "simulate", self.config)
+
+    def test_plugin_check(self):
+        for number in ASKED:  # while the test prepares a run, and while the run's launcher runs
+            self.check(number, lambda scratch: any(scratch.glob("*/config.yaml")), "plugin", "check", PLUGIN)
+            self.check(number, users_of, "plugin", "check", PLUGIN)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
