@@ -2,12 +2,24 @@
 #include "starpipe/model/backend.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "model/bf16.hpp"
 
 namespace starpipe::model {
 namespace {
+
+// Whether all numbers are finite. `infinity`: the bits of infinity, which are above those of every finite
+// number and not above those of NaN. The loop has no exit, so that compilers vectorise it.
+template <class Bits>
+bool all_finite(const Bits* numbers, std::size_t count, Bits infinity) {
+  constexpr auto without_sign = static_cast<Bits>(static_cast<Bits>(-1) >> 1U);
+  Bits largest = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    largest = std::max(largest, static_cast<Bits>(numbers[i] & without_sign));
+  return largest < infinity;
+}
 
 bool is_bf16(Precision precision) { return precision == Precision::bf16; }
 
@@ -29,6 +41,13 @@ class CpuBackend final : public Backend {
     for (std::size_t r = 0; r < rows; ++r) std::memcpy(to + r * to_stride, from + r * from_stride, columns);
   }
   void round(std::span<const float> from, Memory to) const noexcept override { round_to_bf16(from, to); }
+  void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
+                      float& found) const noexcept override {
+    const bool finite = is_bf16(precision)
+                            ? all_finite<std::uint16_t>(values.as<std::uint16_t>(), count, 0x7f80U)
+                            : all_finite<std::uint32_t>(values.as<std::uint32_t>(), count, 0x7f800000U);
+    if (!finite) found = 1;
+  }
 
   void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                Memory scratch) const noexcept override {

@@ -335,6 +335,16 @@ void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memo
   }
 }
 
+// Only the gradients themselves: what lies between them is not written.
+void Stage::find_nonfinite(ConstMemory gradient_stash, float& found, const Backend& backend) const noexcept {
+  for (const OpLayout& layout : layouts_) {
+    if (layout.parameter_size == 0) continue;
+    const std::size_t words = matrix_size(precision_, layout.columns);
+    backend.find_nonfinite(precision_, gradient_stash.subspan(layout.gradient, words), rows_ * layout.columns,
+                           found);
+  }
+}
+
 void Stage::backward(ConstMemory parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
                      float loss_scale, std::span<const Memory> input_gradients, Memory parameter_gradient,
                      Memory scratch, const Backend& backend) const noexcept {

@@ -74,6 +74,40 @@ class Train(CommandTest):
                 losses.append(report["losses"])
             self.assertTrue(losses[0] == losses[1] == losses[2], losses)
 
+    def test_values_that_are_not_finite(self):
+        """The first step is good; its update makes the weights so large that the second step's passes overflow."""
+        absurd = ["train", "mlp.yaml", "--set", "training.optimizer={kind: sgd, learning_rate: 1e30}", "--set",
+                  "training.steps=4", "--report", "r.json"]
+        for launcher in ([], LAUNCHER):
+            with self.subTest(ranks=2 if launcher else 1):
+                result = self.run_command(*absurd, "--save-weights", "w", launcher=launcher)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+                self.assertEqual(len(lines), 1, result.stderr)
+                self.assertRegex(lines[0], r"^starpipe: step 2, micro-batch 0, stage [01], pass F: the first result with "
+                                 r"infinity or NaN \(training.nonfinite: stop\)$")
+                self.assertFalse(os.path.exists(self.path("r.json")) or os.path.exists(self.path("w")))
+
+                result = self.run_command(*absurd, "--set", "training.nonfinite=continue", launcher=launcher)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                report = json.loads(self.read("r.json"))
+                self.assertEqual([loss is None for loss in report["losses"]], [False, True, True, True])
+                self.assertNotIn("skipped_steps", report)
+
+                result = self.run_command(*absurd, "--set", "training.nonfinite=skip", launcher=launcher)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(result.stderr.count("update skipped"), 3, result.stderr)
+                self.assertRegex(result.stdout, "updates skipped +3 of 4")
+                skipped = json.loads(self.read("r.json"))["skipped_steps"]
+                self.assertEqual(skipped["count"], 3)
+                self.assertEqual([(step["step"], step["microbatch"], step["pass"]) for step in skipped["steps"]],
+                                 [(2, 0, "F"), (3, 0, "F"), (4, 0, "F")])
+                os.remove(self.path("r.json"))
+                result = self.run_command("compare", "mlp.yaml", "--policies", "starpipe,lws", "--repetitions", 1,
+                                          *absurd[2:-2], launcher=launcher)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn("pass F: the first result with infinity or NaN", result.stderr)
+
     def test_schedules_of_files_train_as_the_named_ones(self):
         """A schedule from compute-only CSV and from JSON, on one and on two ranks, gives the same losses and weights."""
         self.write("mlp.yaml", mlp_config().replace("layers: 2", "layers: 3").replace("batches: 4", "batches: 6"))

@@ -175,6 +175,35 @@ TEST_P(Devices, RoundToBf16) {
   }
 }
 
+// Wherever an array starts, wherever the value is, and not in the words behind the numbers.
+TEST_P(Devices, FindNonFinite) {
+  constexpr float largest = 0x1.fep127f;  // of bf16
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const std::size_t count : {std::size_t{1}, std::size_t{303}}) {
+    Floats values = numbers(count, 1);
+    values[count / 2] = -largest;
+    for (const int offset : {0, 1}) {
+      const auto found = [&](const Floats& from) {
+        Floats padded = from;
+        padded.push_back(infinity);
+        DeviceFloats there = put_array(padded, offset);
+        Floats flag = {0};
+        DeviceFloats flag_there = put(flag);
+        on().find_nonfinite(precision_, there, from.size(), flag_there.span()[0]);
+        return flag_there.read("flag")[0];
+      };
+      EXPECT_EQ(found(values), 0);
+      for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+        for (const std::size_t at : {std::size_t{0}, count - 1}) {
+          Floats spoilt = values;
+          spoilt[at] = bad;
+          EXPECT_EQ(found(spoilt), 1) << bad << " at " << at;
+        }
+      }
+    }
+  }
+}
+
 /// The results of a stage's passes: F, then B and W (split), then BW (fused).
 struct StageResults {
   Floats output, input_gradient, split, fused;

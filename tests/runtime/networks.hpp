@@ -288,7 +288,7 @@ class SequentialRun {
 
   /// The losses by micro-batch.
   Floats step(int step, const model::Dataset& data) {
-    context_.step = step;
+    context_.updates = step;
     for (std::size_t d = 0; d < memory_.size(); ++d) {
       const Datum& datum = graph_.data()[d];
       if (is_temporary(datum.kind) || datum.kind == DataKind::weight_gradient ||

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/backend/stream_backend.hpp"
 
+#include <limits>
+
 #include "codelets/cuda/backend/update.hpp"
 #include "codelets/cuda/device/check.hpp"
 #include "codelets/cuda/kernels/element.hpp"
@@ -9,6 +11,8 @@
 
 namespace starpipe::model::cuda {
 namespace {
+
+constexpr float largest_float = std::numeric_limits<float>::max();
 
 /// sum = a + b, for for_each_pack().
 template <class T>
@@ -34,6 +38,28 @@ struct Rounded {
     store(to + i, load<N>(from + i));
   }
 };
+
+/// *found = 1 if a number is infinite or NaN, for for_each_pack(). All threads that write, write the same.
+template <class T>
+struct NonFinite {
+  const T* values;
+  volatile float* found;
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> x = load<N>(values + i);
+    bool finite = true;
+    for (int k = 0; k < N; ++k) finite = finite && fabsf(x[k]) <= largest_float;  // false for NaN
+    if (!finite) *found = 1;
+  }
+};
+
+template <class T>
+void find_nonfinite_in(const Context& on, ConstMemory values, std::size_t count, float& found) noexcept {
+  with_pack_size<pack_size<T>>(pack_aligned(values.as<T>()), [&](auto size) {
+    for_each(on, "search for values that are not finite", ceil_div(count, size),
+             EachPack<size, NonFinite<T>>{count, {values.as<T>(), &found}});
+  });
+}
 
 template <class T>
 void add_arrays(const Context& on, ConstMemory a, ConstMemory b, Memory sum) noexcept {
@@ -71,6 +97,15 @@ void StreamBackend::copy_columns(const std::byte* from, std::size_t from_stride,
 
 void StreamBackend::round(std::span<const float> from, Memory to) const noexcept {
   for_each_pack<Rounded, pack_size<Bf16>>(on_, "round", from.size(), from.data(), to.as<Bf16>());
+}
+
+void StreamBackend::find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
+                                   float& found) const noexcept {
+  if (precision == Precision::bf16) {
+    find_nonfinite_in<Bf16>(on_, values, count, found);
+  } else {
+    find_nonfinite_in<float>(on_, values, count, found);
+  }
 }
 
 void StreamBackend::forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,

@@ -19,6 +19,8 @@ class StreamBackend final : public Backend {
   void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
                     std::size_t columns, std::size_t rows) const noexcept override;
   void round(std::span<const float> from, Memory to) const noexcept override;
+  void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
+                      float& found) const noexcept override;
 
   void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                Memory scratch) const noexcept override;

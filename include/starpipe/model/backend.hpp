@@ -30,6 +30,10 @@ class Backend {
                             std::size_t to_stride, std::size_t columns, std::size_t rows) const noexcept = 0;
   /// Rounds the floats to as many bf16.
   virtual void round(std::span<const float> from, Memory to) const noexcept = 0;
+  /// Sets `found` to 1 if one of the first `count` numbers of `values`, an array in `precision`, is infinite
+  /// or NaN; else leaves it as it is. On a GPU `found` is memory of the host that the GPU can write to.
+  virtual void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
+                              float& found) const noexcept = 0;
 
   // The passes of a layer and of the loss: see Layer and Loss. Parameters, inputs, outputs and the gradients
   // of inputs and outputs are arrays in the layer's precision. Token ids, targets, `mean` and the gradient of

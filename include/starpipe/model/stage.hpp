@@ -97,6 +97,10 @@ class Stage {
   void backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memory parameter_gradient,
                         Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
 
+  /// Sets `found` to 1 if a gradient that B has kept for W is infinite or NaN (Backend::find_nonfinite).
+  void find_nonfinite(ConstMemory gradient_stash, float& found,
+                      const Backend& backend = cpu_backend()) const noexcept;
+
   /// BW: backward_input() and backward_weights() in one, without a gradient stash.
   void backward(ConstMemory parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
                 float loss_scale, std::span<const Memory> input_gradients, Memory parameter_gradient,

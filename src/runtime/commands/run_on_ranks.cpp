@@ -85,7 +85,8 @@ Engine make_engine(const Session& session, const Assignment& run) {
           run.config.training.optimizer,
           run.parameters,
           run.config.runtime,
-          e.emulated ? &*e.emulated : nullptr};
+          e.emulated ? &*e.emulated : nullptr,
+          run.config.training.nonfinite};
 }
 
 int run_on_ranks(const std::function<Config()>& configure,
@@ -124,6 +125,9 @@ int run_on_ranks(const std::function<Config()>& configure,
     } catch (const InputError& error) {
       if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
       status = 2;
+    } catch (const RunFailure& failure) {
+      if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", failure.what());
+      status = 1;
     }
   });
   return status;

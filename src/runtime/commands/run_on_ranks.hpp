@@ -35,8 +35,8 @@ struct Assignment {
 Engine make_engine(const Session& session, const Assignment& run);
 
 /// Collective. Starts MPI, agrees on the configuration, calls `work`, ends MPI. Returns the exit code: 0, or
-/// 2 after one line on standard error if `configure` or `work` throws InputError; `work` must do so on every
-/// rank or on none. Any other exception ends the run on all ranks.
+/// after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work` throws
+/// RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all ranks.
 int run_on_ranks(const std::function<Config()>& configure,
                  const std::function<void(const Assignment&)>& work);
 

@@ -34,13 +34,15 @@ class StepProgress {
  public:
   StepProgress(int steps, std::string unit) : steps_(steps), unit_(std::move(unit)) {}
 
-  void show(int step, std::optional<double> loss, double units_per_second) const {
+  /// Steps without an update are shown in a log too.
+  void show(int step, std::optional<double> loss, bool skipped, double units_per_second) const {
     const std::string text =
-        fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s", step + 1, fmt::formatted_size("{}", steps_), steps_,
-                    loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_);
+        fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}", step + 1, fmt::formatted_size("{}", steps_), steps_,
+                    loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_,
+                    skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
-    if (last || logged) {
+    if (last || logged || skipped) {
       line_.keep(text);
     } else {
       line_.show(text);
@@ -76,9 +78,10 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
       loss = record.losses.emplace_back(sum / static_cast<double>(result.losses.size()));
     }
     record.step_seconds.push_back(result.seconds);
+    if (result.skipped_for) record.skipped.push_back({step, *result.skipped_for});
     if (!root) continue;
     measurement.add(result);
-    progress.show(step, loss, units / result.seconds);
+    progress.show(step, loss, result.skipped_for.has_value(), units / result.seconds);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());

@@ -4,8 +4,10 @@
 #include <numeric>
 #include <string>
 
+#include <fmt/format.h>
 #include <starpu_mpi.h>
 
+#include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "starpipe/base/index.hpp"
@@ -15,10 +17,11 @@ namespace starpipe::runtime {
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-               const RuntimeConfig& config, const plan::Costs* emulated)
+               const RuntimeConfig& config, const plan::Costs* emulated, NonFinitePolicy nonfinite)
     : session_(session),
       schedule_(schedule),
-      graph_(schedule, network, optimizer),
+      nonfinite_(nonfinite),
+      graph_(schedule, network, optimizer, emulated == nullptr && nonfinite == NonFinitePolicy::skip),
       tasks_(tasks_of_rank(graph_, session.local_workers())),
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(session.memory_nodes()),
@@ -28,20 +31,23 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       emulation_(emulated == nullptr
                      ? nullptr
                      : std::make_unique<Emulation>(*emulated, session, schedule, graph_, data_)),
+      finite_(graph_, schedule.workers(), session.on_gpus(),
+              emulated == nullptr && nonfinite != NonFinitePolicy::proceed),
       watchdog_(config.timeout, [&session](const std::string& message) { session.mpi().abort(message); }),
       runner_(session, graph_,
               {.graph = &graph_,
                .network = &network,
                .optimizer = &optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())},
-              {meter_, gpu_memory_, data_, expected_, watchdog_}, emulation_.get()),
+              {meter_, gpu_memory_, data_, expected_, finite_, watchdog_}, emulation_.get()),
       submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), config.window) {}
 
 Engine::~Engine() { starpu_task_wait_for_all(); }
 
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
-  runner_.begin_step(step);
+  runner_.begin_step(updates_);
+  finite_.begin_step();
   watchdog_.begin_step(step);
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
@@ -62,7 +68,17 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (!emulation_) result.losses = gathering_.losses();
   result.jobs = gathering_.jobs(meter_.jobs());
   result.workers = gathering_.workers(meter_.workers());
+  const std::optional<plan::JobId> nonfinite = finite_.first(session_.mpi());
   watchdog_.end_step();
+  if (nonfinite && nonfinite_ == NonFinitePolicy::stop) {
+    const plan::Job job = schedule_.job(*nonfinite);
+    throw RunFailure(
+        fmt::format("step {}, micro-batch {}, stage {}, pass {}: the first result with infinity or NaN "
+                    "(training.nonfinite: stop)",
+                    step + 1, job.microbatch, job.stage, plan::to_string(job.pass)));
+  }
+  result.skipped_for = nonfinite;
+  if (!nonfinite) ++updates_;
   return result;
 }
 

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/expected_times.hpp"
+#include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/submitter.hpp"
@@ -27,9 +29,12 @@ namespace starpipe::runtime {
 
 /// A step as it ran.
 struct StepResult {
-  std::vector<float> losses;          ///< by micro-batch; on every rank; none of emulated jobs
-  double seconds = 0;                 ///< from submission to the last update, this rank's clock
-  double submission = 0;              ///< the part of it in which this rank's tasks were inserted
+  std::vector<float> losses;  ///< by micro-batch; on every rank; none of emulated jobs
+  double seconds = 0;         ///< from submission to the last update, this rank's clock
+  double submission = 0;      ///< the part of it in which this rank's tasks were inserted
+  /// The first pass with infinity or NaN in its results, if the step's update was skipped for it; on every
+  /// rank.
+  std::optional<plan::JobId> skipped_for;
   std::vector<JobRecord> jobs;        ///< all ranks' jobs, on rank 0's clock; on rank 0 only
   std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
 };
@@ -42,16 +47,19 @@ struct StepResult {
 class Engine {
  public:
   /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
-  /// waits of these lengths instead of kernels and transfers; nothing is computed then. References and
-  /// `emulated` must outlive the engine.
+  /// waits of these lengths instead of kernels and transfers; nothing is computed then. `nonfinite`: what
+  /// `run_step` does with infinity and NaN. References and `emulated` must outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-         const RuntimeConfig& config, const plan::Costs* emulated = nullptr);
+         const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
+         NonFinitePolicy nonfinite = NonFinitePolicy::stop);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// One optimizer step, number `step` from 0. Returns when all ranks are done.
+  /// One optimizer step, number `step` from 0. Returns when all ranks are done. Throws RunFailure, on every
+  /// rank, when a pass computed infinity or NaN and the run is to stop; messages count steps from 1. A step
+  /// that is skipped for such a value does not count as a step of the optimizer.
   StepResult run_step(int step, const model::Dataset& data);
 
   /// The parameters after the last step, and that step's mean weight gradient, [stage], from each stage's
@@ -71,6 +79,8 @@ class Engine {
  private:
   const Session& session_;
   const plan::Schedule& schedule_;
+  NonFinitePolicy nonfinite_;
+  int updates_ = 0;  // of the optimizer
   TaskGraph graph_;
   RankTasks tasks_;
   Meter meter_;
@@ -79,6 +89,7 @@ class Engine {
   Gathering gathering_;
   ExpectedTimes expected_;
   std::unique_ptr<Emulation> emulation_;  // none when kernels run
+  FiniteCheck finite_;
   Watchdog watchdog_;
   TaskRunner runner_;
   Submitter submitter_;

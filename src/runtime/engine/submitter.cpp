@@ -31,6 +31,7 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
 starpu_data_access_mode mode_of(Access access, bool known_worker) {
   switch (access) {
     case Access::read:
+    case Access::precede:
       return STARPU_R;
     case Access::write:
       return STARPU_W;
@@ -109,12 +110,12 @@ void Submitter::insert(std::size_t task_number) {
   if (emulation_ != nullptr) awaited = emulation_->arrivals(task);
   if (!awaited.empty()) held = emulation_->hold();
   const int status = starpu_mpi_task_insert(
-      MPI_COMM_WORLD, &TaskRunner::codelet(task.kind), STARPU_EXECUTE_ON_NODE,
-      session_.map().rank_of(task.worker), STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()),
-      STARPU_CL_ARGS_NFREE, runner_.argument(task_number), TaskRunner::argument_size(), STARPU_PRIORITY,
-      priority, STARPU_TASK_SCHED_DATA, sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER,
-      order, STARPU_NAME, names_[task_number].c_str(), STARPU_EPILOGUE_CALLBACK, epilogue,
-      STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
+      MPI_COMM_WORLD, &runner_.codelet(task), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
+      STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
+      runner_.argument(task_number), TaskRunner::argument_size(), STARPU_PRIORITY, priority,
+      STARPU_TASK_SCHED_DATA, sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order,
+      STARPU_NAME, names_[task_number].c_str(), STARPU_EPILOGUE_CALLBACK, epilogue, STARPU_TASK_DEPS_ARRAY,
+      static_cast<int>(awaited.size()), awaited.data(), 0);
   require(status, "StarPU", "inserting", names_[task_number]);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/task_runner.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "runtime/ranks/clock.hpp"
@@ -39,16 +40,23 @@ TaskRunner::TaskRunner(const Session& session, const TaskGraph& graph, const Ker
   for (const Task& task : graph.tasks()) arguments_.push_back({this, &task});
 }
 
-starpu_codelet& TaskRunner::codelet(TaskKind kind) {
+bool TaskRunner::reads_verdict(const Task& task) const {
+  return !task.data.empty() && context_.graph->data()[task.data[0].datum].kind == DataKind::verdict;
+}
+
+starpu_codelet& TaskRunner::codelet(const Task& task) const {
   static starpu_perfmodel expected_time = [] {
     starpu_perfmodel model{};
     model.type = STARPU_PER_WORKER;
     model.worker_cost_function = expected_microseconds;
     return model;
   }();
-  static std::array<starpu_codelet, task_kinds> codelets = [] {
-    std::array<starpu_codelet, task_kinds> all{};
+  // By kind; the last is for an update that may be skipped. Tasks that read a verdict read it on the host,
+  // so the first data of their codelets are in main memory on GPUs too.
+  static std::array<starpu_codelet, task_kinds + 1> codelets = [] {
+    std::array<starpu_codelet, task_kinds + 1> all{};
     for (std::size_t k = 0; k < all.size(); ++k) {
+      const auto kind = static_cast<TaskKind>(std::min(k, index(TaskKind::optimize)));
       starpu_codelet_init(&all[k]);
       all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };
 #ifdef STARPIPE_WITH_CUDA
@@ -56,12 +64,34 @@ starpu_codelet& TaskRunner::codelet(TaskKind kind) {
       all[k].cuda_flags[0] = STARPU_CUDA_ASYNC;
 #endif
       all[k].nbuffers = STARPU_VARIABLE_NBUFFERS;
-      all[k].name = to_string(static_cast<TaskKind>(k)).data();
+      all[k].name = to_string(kind).data();
       all[k].model = &expected_time;
+      std::ranges::fill(all[k].nodes, STARPU_SPECIFIC_NODE_LOCAL);
+      if (kind != TaskKind::judge && kind != TaskKind::merge && k != task_kinds) continue;
+      all[k].specific_nodes = 1;
+      all[k].nodes[0] = STARPU_SPECIFIC_NODE_CPU;
+      if (kind == TaskKind::merge) all[k].nodes[1] = STARPU_SPECIFIC_NODE_CPU;
     }
     return all;
   }();
-  return codelets[index(kind)];
+  const bool may_be_skipped = task.kind == TaskKind::optimize && reads_verdict(task);
+  return codelets[may_be_skipped ? task_kinds : index(task.kind)];
+}
+
+bool TaskRunner::is_done_by_verdict(const Task& task, std::span<const model::Memory> data) const {
+  const auto verdict = [&](std::size_t i) -> float& { return data[i].floats()[0]; };
+  switch (task.kind) {
+    case TaskKind::judge:
+      verdict(0) = observers_.finite.found(task.worker) ? 1.0F : 0.0F;
+      return true;
+    case TaskKind::merge:
+      verdict(1) = std::max(verdict(0), verdict(1));
+      return true;
+    case TaskKind::optimize:
+      return reads_verdict(task) && verdict(0) != 0;
+    default:
+      return false;
+  }
 }
 
 // Policies that plan by time ask for it.
@@ -85,7 +115,10 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   const int received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
     const double start = clock_seconds();
-    run_kernel(runner.context_, task, memory.data, memory.scratch);
+    if (!runner.is_done_by_verdict(task, memory.data)) {
+      run_kernel(runner.context_, task, memory.data, memory.scratch, runner.observers_.finite.flags(task));
+      runner.observers_.finite.end(task);
+    }
     meter.end(task, worker, start, clock_seconds());
   } else {
     const auto [start, end] = task.job ? runner.emulation_->run(task, received) : EmulatedDevices::Span{};
@@ -103,7 +136,9 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   runner.observers_.meter.start(*running.task, running.worker);
   runner.observers_.gpu_memory.sample(running.worker);
   running.start = clock_seconds();
-  run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch);
+  if (runner.is_done_by_verdict(*running.task, memory.data)) return;
+  run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
+                       runner.observers_.finite.flags(*running.task));
 }
 
 void TaskRunner::end_on_gpu(void* /*unused*/) {
@@ -112,6 +147,7 @@ void TaskRunner::end_on_gpu(void* /*unused*/) {
   const Argument& ended = *static_cast<const Argument*>(starpu_task_get_current()->cl_arg);
   const TaskObservers& observers = ended.runner->observers_;
   observers.meter.end(*ended.task, ended.worker, ended.start, clock_seconds());
+  observers.finite.end(*ended.task);
   observers.data.drop_fetched(*ended.task);
   observers.watchdog.note_progress();
 }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include <starpu.h>
 
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/expected_times.hpp"
+#include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/watchdog.hpp"
 #include "runtime/session/gpu_memory.hpp"
@@ -24,6 +26,7 @@ struct TaskObservers {
   GpuMemoryMeters& gpu_memory;
   StepData& data;
   const ExpectedTimes& expected;
+  FiniteCheck& finite;
   Watchdog& watchdog;
 };
 
@@ -37,10 +40,11 @@ class TaskRunner {
   TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
              const TaskObservers& observers, Emulation* emulation);
 
-  void begin_step(int step) { context_.step = step; }
+  /// `updates`: that the optimizer has done before.
+  void begin_step(int updates) { context_.updates = updates; }
 
-  /// The codelet of all tasks of a kind.
-  static starpu_codelet& codelet(TaskKind kind);
+  /// The codelet of a task of the graph.
+  [[nodiscard]] starpu_codelet& codelet(const Task& task) const;
   /// Its argument for a task: StarPU is to pass this very memory on (STARPU_CL_ARGS_NFREE).
   [[nodiscard]] void* argument(std::size_t task) { return &arguments_[task]; }
   static std::size_t argument_size() { return sizeof(Argument); }
@@ -60,6 +64,11 @@ class TaskRunner {
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static void run_on_gpu(void** buffers, void* argument) noexcept;
   [[nodiscard]] int calling_worker() const;
+  /// Whether the task reads a verdict before all else.
+  [[nodiscard]] bool reads_verdict(const Task& task) const;
+  /// Does the part of a task that is about verdicts, and returns whether nothing else is to be done. Verdicts
+  /// are in main memory, whatever the worker.
+  [[nodiscard]] bool is_done_by_verdict(const Task& task, std::span<const model::Memory> data) const;
 
   const Session& session_;
   KernelContext context_;

@@ -8,6 +8,8 @@ namespace starpipe::runtime {
 void or_abort(const Mpi& mpi, const std::function<void()>& function) {
   try {
     function();
+  } catch (const RunFailure&) {
+    throw;
   } catch (const std::exception& error) {
     mpi.abort(error.what());
   }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -28,8 +29,15 @@ auto agree(const Mpi& mpi, Setup setup) {
   return std::move(*result);
 }
 
-/// Runs `function`. If it throws, ends the run on all ranks at once: other ranks would wait for this rank,
-/// and destructors would wait for tasks and for other ranks.
+/// A failure that every rank has found at the same point of the run and throws there. So no rank waits for
+/// another, and each can end in good order.
+class RunFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs `function`. If it throws anything but RunFailure, ends the run on all ranks at once: other ranks
+/// would wait for this rank, and destructors would wait for tasks and for other ranks.
 void or_abort(const Mpi& mpi, const std::function<void()>& function);
 
 }  // namespace starpipe::runtime

@@ -35,6 +35,20 @@ ordered_json to_json(const PartitionChoice& choice) {
   return json;
 }
 
+// How many updates were skipped, and the first value of each that was not finite. Steps count from 1, as in
+// the progress lines.
+ordered_json skipped_steps(const TrainRecord& record, const plan::Schedule& schedule) {
+  ordered_json steps = ordered_json::array();
+  for (const SkippedStep& skipped : record.skipped) {
+    const plan::Job job = schedule.job(skipped.first);
+    steps.push_back({{"step", skipped.step + 1},
+                     {"microbatch", job.microbatch},
+                     {"stage", job.stage},
+                     {"pass", plan::to_string(job.pass)}});
+  }
+  return {{"count", record.skipped.size()}, {"steps", std::move(steps)}};
+}
+
 ordered_json both(ordered_json predicted, ordered_json measured) {
   return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
 }
@@ -100,6 +114,8 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated.has_value();
   if (!experiment.emulated) report["losses"] = record.losses;
+  if (config.training.nonfinite == NonFinitePolicy::skip)
+    report["skipped_steps"] = skipped_steps(record, experiment.schedule);
   report["step_seconds"] = record.step_seconds;
   report[experiment.data->unit() + "_per_second"] = record.units_per_second;
 

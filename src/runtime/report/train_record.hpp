@@ -8,6 +8,7 @@
 
 #include "runtime/report/gpu_copies.hpp"
 #include "runtime/report/gpu_memory_report.hpp"
+#include "starpipe/plan/schedule/job.hpp"
 
 namespace starpipe::runtime {
 
@@ -17,10 +18,17 @@ struct GpuReport {
   GpuCopies copies;
 };
 
+/// A step whose update was skipped, and the first pass with infinity or NaN in its results.
+struct SkippedStep {
+  int step;  ///< from 0
+  plan::JobId first;
+};
+
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {
   /// Of each step: mean loss over micro-batches, before the step's update. Empty with emulated jobs.
   std::vector<double> losses;
+  std::vector<SkippedStep> skipped;
   std::vector<double> step_seconds;
   double units_per_second = 0;  ///< throughput of the median step after the first
   std::string requested_policy;

@@ -31,6 +31,9 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
        fmt::format("{:>+8.1f} %", (measured.makespan / predicted.makespan - 1) * 100)},
       {"bubble fraction", percent(predicted.bubble_fraction), percent(measured.bubble_fraction),
        fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)}};
+  if (!record.skipped.empty())
+    rows.push_back(
+        {"updates skipped", "", fmt::format("{} of {}", record.skipped.size(), record.step_seconds.size())});
   if (record.rank_bytes_known) {
     const bool equal = record.rank_bytes_predicted == record.rank_bytes_measured;
     rows.push_back({"bytes between ranks", bytes_text(record.rank_bytes_predicted),

@@ -47,6 +47,7 @@ json to_json_value(const std::string& value) { return value.empty() ? json() : j
 json to_json_value(const std::filesystem::path& value) { return to_json_value(value.string()); }
 json to_json_value(model::Precision value) { return std::string(model::to_string(value)); }
 json to_json_value(plan::Discipline value) { return std::string(plan::to_string(value)); }
+json to_json_value(NonFinitePolicy value) { return nonfinite_words[index(value)]; }
 json to_json_value(MappingKind value) { return value == MappingKind::linear ? "linear" : "auto"; }
 template <class T>
 json to_json_value(const std::vector<T>& value) {
@@ -65,6 +66,10 @@ void from_json_value(const json& from, std::filesystem::path& value) { value = f
 void from_json_value(const json& from, model::Precision& value) {
   const auto& words = model::precision_words;
   value = static_cast<model::Precision>(std::ranges::find(words, from.get<std::string>()) - words.begin());
+}
+void from_json_value(const json& from, NonFinitePolicy& value) {
+  const auto& words = nonfinite_words;
+  value = static_cast<NonFinitePolicy>(std::ranges::find(words, from.get<std::string>()) - words.begin());
 }
 void from_json_value(const json& from, plan::Discipline& value) {
   value = plan::parse_discipline(from.get<std::string>());
@@ -218,6 +223,11 @@ void add_training_keys(Keys& keys) {
           at(&Config::training, &TrainingConfig::steps), "required"));
   add(key("training.seed", seed, "Start values of the weights and the choice of data depend on it.",
           at(&Config::training, &TrainingConfig::seed)));
+  add(key("training.nonfinite", one_of(nonfinite_words),
+          "After a step in which a pass computed infinity or NaN: stop ends the run with status 1 and names "
+          "the first such pass; skip leaves weights and optimizer as they were before the step, and the "
+          "report counts it; continue does not look.",
+          at(&Config::training, &TrainingConfig::nonfinite)));
   const std::string kind = "training.optimizer.kind";
   add(key(kind, one_of({"adamw", "sgd"}), "The optimizer, with PyTorch's formulas and defaults.",
           at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::kind)));

@@ -15,6 +15,7 @@ FetchedCopies::FetchedCopies(const TaskGraph& graph, std::span<const int> nodes)
 
 bool FetchedCopies::is_fetched(const DataAccess& access, int worker) const {
   const Datum& datum = graph_.data()[access.datum];
+  if (datum.kind == DataKind::verdict) return false;  // it stays in main memory
   return access.access == Access::read && !is_temporary(datum.kind) && node(worker) > main_memory &&
          node(datum.worker) >= main_memory && node(datum.worker) != node(worker);
 }

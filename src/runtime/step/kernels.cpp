@@ -67,6 +67,7 @@ struct JobData {
           break;
         case DataKind::master:
         case DataKind::optimizer_state:
+        case DataKind::verdict:
           break;  // only the optimizer uses them
       }
     }
@@ -99,6 +100,35 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
   }
 }
 
+// Reads all numbers that the pass has written, but not the stash of F: it has other formats, and the output
+// follows from it.
+void find_nonfinite(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                    NonFinite& found, const model::Backend& backend) {
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const Datum& datum = context.graph->data()[task.data[i].datum];
+    if (task.data[i].access == Access::read) continue;
+    const model::Stage& stage = context.network->stages[index(datum.stage < 0 ? 0 : datum.stage)];
+    switch (datum.kind) {
+      case DataKind::activation:
+      case DataKind::gradient:  // both have the size of the stage's output
+        backend.find_nonfinite(stage.precision(), data[i], stage.rows() * stage.output_columns(),
+                               found.results);
+        break;
+      case DataKind::loss:
+        backend.find_nonfinite(model::Precision::fp32, data[i], 1, found.results);
+        break;
+      case DataKind::gradient_stash:
+        stage.find_nonfinite(data[i], found.results, backend);
+        break;
+      case DataKind::weight_gradient:
+        backend.find_nonfinite(model::Precision::fp32, data[i], stage.parameter_size(), found.sum);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
 void run_optimize(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                   const model::Backend& backend) {
   const auto of = [&](DataKind kind) {
@@ -109,7 +139,7 @@ void run_optimize(const KernelContext& context, const Task& task, std::span<cons
   };
   const std::span<float> weights = of(DataKind::weights);
   const std::span<float> master = of(DataKind::master);
-  backend.update(*context.optimizer, context.step + 1, of(DataKind::weight_gradient),
+  backend.update(*context.optimizer, context.updates + 1, of(DataKind::weight_gradient),
                  master.empty() ? weights : master, of(DataKind::optimizer_state));
   if (!master.empty()) backend.round(master, weights);
 }
@@ -121,7 +151,7 @@ std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& sta
 }
 
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                model::Memory scratch, const model::Backend& backend) noexcept {
+                model::Memory scratch, NonFinite* found, const model::Backend& backend) noexcept {
   switch (task.kind) {
     case TaskKind::zero:
       backend.zero(data[0]);
@@ -134,6 +164,9 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
     case TaskKind::copy:
       backend.copy(data[0], data[1]);
       break;
+    case TaskKind::judge:
+    case TaskKind::merge:
+      break;
     case TaskKind::optimize:
       run_optimize(context, task, data, backend);
       break;
@@ -142,6 +175,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
     case TaskKind::W:
     case TaskKind::BW:
       run_job(context, task, data, scratch, backend);
+      if (found != nullptr) find_nonfinite(context, task, data, *found, backend);
       break;
   }
 }

@@ -17,15 +17,23 @@ struct KernelContext {
   const model::Network* network = nullptr;
   const model::OptimizerConfig* optimizer = nullptr;
   float loss_scale = 1;  ///< 1 / micro-batches: the objective is the mean over the step
-  int step = 0;          ///< from 0
+  int updates = 0;       ///< that the optimizer has done before
+};
+
+/// Where a pass found infinity or NaN, in floats that a GPU can write to: 1, else 0.
+struct NonFinite {
+  float results = 0;  ///< in the data that it has written: activations, loss, gradients
+  float sum = 0;      ///< in the accumulator of weight gradients, to which it has added
 };
 
 /// Words of working memory that the tasks of `stage` need on the device.
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu);
 
 /// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
-/// `scratch`: scratch_size() words. Thread-safe for tasks that write different data.
+/// `scratch`: scratch_size() words. `found`: where a pass notes values that are not finite; nullptr: nobody
+/// asks. Not for `judge` and `merge`, which compute nothing. Thread-safe for tasks that write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                model::Memory scratch, const model::Backend& backend = model::cpu_backend()) noexcept;
+                model::Memory scratch, NonFinite* found = nullptr,
+                const model::Backend& backend = model::cpu_backend()) noexcept;
 
 }  // namespace starpipe::runtime

@@ -34,6 +34,7 @@ Part part_of(DataKind kind) {
     case DataKind::input:
     case DataKind::target:
     case DataKind::loss:
+    case DataKind::verdict:
     case DataKind::activation:
     case DataKind::gradient:
       return &WorkerMemory::activations;

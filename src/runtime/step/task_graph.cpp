@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 
@@ -31,6 +32,10 @@ std::string_view to_string(TaskKind kind) {
       return "add";
     case TaskKind::copy:
       return "copy";
+    case TaskKind::judge:
+      return "judge";
+    case TaskKind::merge:
+      return "merge";
     case TaskKind::optimize:
       return "optimize";
   }
@@ -40,12 +45,14 @@ std::string_view to_string(TaskKind kind) {
 class TaskGraph::Builder {
  public:
   Builder(const plan::Schedule& schedule, const model::Network& network,
-          const model::OptimizerConfig& optimizer, TaskGraph& graph)
-      : schedule_(schedule), network_(network), optimizer_(optimizer), graph_(graph) {}
+          const model::OptimizerConfig& optimizer, bool can_skip, TaskGraph& graph)
+      : schedule_(schedule), network_(network), optimizer_(optimizer), can_skip_(can_skip), graph_(graph) {}
 
   void build() {
     for (int s = 0; s < schedule_.stages(); ++s) persistent(s);
+    if (can_skip_) add_verdicts();
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
+    if (can_skip_) join_verdicts();
     for (int s = 0; s < schedule_.stages(); ++s) update(s);
   }
 
@@ -115,7 +122,49 @@ class TaskGraph::Builder {
     if (has_weights && (j.pass == plan::Pass::W || j.pass == plan::Pass::BW)) {
       task.data.push_back({find({DataKind::weight_gradient, j.stage, -1, worker}), Access::accumulate});
     }
+    if (can_skip_) task.data.push_back({verdict(worker), Access::precede});
     graph_.tasks_.push_back(std::move(task));
+  }
+
+  [[nodiscard]] std::size_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
+
+  // One for each worker that runs passes or holds weights.
+  void add_verdicts() {
+    std::set<int> workers;
+    for (const plan::JobId id : schedule_.order()) workers.insert(schedule_.compute(id));
+    for (int s = 0; s < schedule_.stages(); ++s) {
+      for (const int holder : plan::weight_holders(schedule_, s)) workers.insert(holder);
+    }
+    for (const int worker : workers) {
+      add({DataKind::verdict, -1, -1, worker}, {DataKind::verdict, -1, -1, worker, 1});
+      judges_.push_back(worker);
+    }
+  }
+
+  // Up a binary tree to the first worker, and down again. A merge is the same on both ways: on the way down
+  // the other verdict has everything that the worker's own has.
+  void join_verdicts() {
+    const auto merge = [&](int from, int into) {
+      graph_.tasks_.push_back({TaskKind::merge,
+                               0,
+                               into,
+                               std::nullopt,
+                               {{verdict(from), Access::read}, {verdict(into), Access::update}}});
+    };
+    for (const int worker : judges_) {
+      graph_.tasks_.push_back(
+          {TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::update}}});
+    }
+    const std::size_t count = judges_.size();
+    std::size_t distance = 1;
+    for (; distance < count; distance *= 2) {
+      for (std::size_t i = 0; i + distance < count; i += 2 * distance)
+        merge(judges_[i + distance], judges_[i]);
+    }
+    for (distance /= 2; distance > 0; distance /= 2) {
+      for (std::size_t i = 0; i + distance < count; i += 2 * distance)
+        merge(judges_[i], judges_[i + distance]);
+    }
   }
 
   // Data of size 0 are left out: write() does not add them, and read() does not find them.
@@ -211,6 +260,7 @@ class TaskGraph::Builder {
     }
     for (const int holder : plan::weight_holders(schedule_, s)) {
       Task task{TaskKind::optimize, s, holder, std::nullopt, {}};
+      if (can_skip_) task.data.push_back({verdict(holder), Access::read});
       task.data.push_back({gradient(holder), Access::read});
       const bool has_master = stage(s).has_master();
       if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
@@ -227,14 +277,16 @@ class TaskGraph::Builder {
   const plan::Schedule& schedule_;
   const model::Network& network_;
   const model::OptimizerConfig& optimizer_;
+  bool can_skip_;
   TaskGraph& graph_;
+  std::vector<int> judges_;  // the workers with a verdict
   std::map<Key, std::size_t> numbers_;
 };
 
 TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,
-                     const model::OptimizerConfig& optimizer) {
+                     const model::OptimizerConfig& optimizer, bool can_skip) {
   if (!(schedule.graph() == network.graph)) throw std::logic_error("the schedule is for another stage graph");
-  Builder(schedule, network, optimizer, *this).build();
+  Builder(schedule, network, optimizer, can_skip, *this).build();
 }
 
 }  // namespace starpipe::runtime

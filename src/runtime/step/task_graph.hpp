@@ -24,6 +24,8 @@ enum class DataKind : std::uint8_t {
   input,            // of a source, one for each worker that reads it; the host fills it before the step
   target,           // of the sink; the host fills it before the step
   loss,             // the host reads it after the step
+  verdict,          // whether the step's update is skipped: not 0 when a value was not finite; one for each
+                    // worker, and only in graphs that can skip updates
   activation,       // this kind and the next ones are written once a step and dropped after their last reader
   stash,
   gradient,
@@ -48,6 +50,7 @@ enum class Access : std::uint8_t {
   write,
   update,      // read and write
   accumulate,  // add to it, in any order that the policy chooses, until a `close` task
+  precede,     // do not touch it: only, the next task that updates it waits for this task
 };
 
 enum class TaskKind : std::uint8_t {
@@ -59,7 +62,9 @@ enum class TaskKind : std::uint8_t {
   close,     // takes an accumulator for itself, after all tasks that accumulate
   add,       // a step of a reduction: adds another worker's sum to the worker's own
   copy,      // takes over the finished sum, on a further holder
-  optimize,  // updates the weights of a holder
+  judge,     // writes a worker's verdict, after all passes of the worker
+  merge,     // joins another worker's verdict into the worker's own
+  optimize,  // updates the weights of a holder, unless there is a verdict that skips the update
 };
 
 std::string_view to_string(TaskKind kind);
@@ -85,12 +90,16 @@ struct Task {
 /// Accumulators are zeroed first. Jobs follow in topological order. Then accumulators are closed, gradients
 /// are reduced and the holders' optimizers run.
 ///
+/// In a graph that can skip updates each worker that runs passes judges after them whether all values are
+/// finite. The workers' verdicts are joined over a tree, and the holders' optimizers read the result.
+///
 /// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
+  /// `can_skip`: whether the optimizers wait for a verdict.
   TaskGraph(const plan::Schedule& schedule, const model::Network& network,
-            const model::OptimizerConfig& optimizer);
+            const model::OptimizerConfig& optimizer, bool can_skip = false);
 
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }

@@ -200,6 +200,43 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
   });
 }
 
+// In a graph that can skip, an update reads its worker's verdict. That verdict knows of every pass: each pass
+// precedes the judgement on its worker, and merges bring all judgements to all holders.
+TEST(TaskGraph, UpdatesWaitForTheVerdictsOfAllWorkers) {
+  for_each_case([](const Case& c) {
+    const TaskGraph graph(c.schedule, c.network, sgd, true);
+    std::map<std::size_t, std::set<int>> known;  // by verdict: the workers whose judgement is in it
+    std::set<int> passed;
+    std::set<int> judged;
+    int updates = 0;
+    for (const Task& task : graph.tasks()) {
+      if (is_pass(task.kind)) {
+        const DataAccess& last = task.data.back();
+        EXPECT_EQ(last.access, Access::precede);
+        EXPECT_EQ(graph.data()[last.datum].kind, DataKind::verdict);
+        EXPECT_EQ(graph.data()[last.datum].worker, task.worker);
+        EXPECT_FALSE(judged.contains(task.worker));
+        passed.insert(task.worker);
+      } else if (task.kind == TaskKind::judge) {
+        judged.insert(task.worker);
+        known[task.data[0].datum] = {task.worker};
+      } else if (task.kind == TaskKind::merge) {
+        EXPECT_EQ(task.data[1].access, Access::update);
+        known[task.data[1].datum].merge(std::set(known[task.data[0].datum]));
+      } else if (task.kind == TaskKind::optimize) {
+        ++updates;
+        EXPECT_EQ(task.data[0].access, Access::read);
+        EXPECT_EQ(graph.data()[task.data[0].datum].worker, task.worker);
+        EXPECT_TRUE(std::ranges::includes(known[task.data[0].datum], passed));
+      }
+    }
+    EXPECT_GT(updates, 0);
+    const TaskGraph without(c.schedule, c.network, sgd);
+    EXPECT_TRUE(std::ranges::none_of(without.data(),
+                                     [](const Datum& datum) { return datum.kind == DataKind::verdict; }));
+  });
+}
+
 TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);

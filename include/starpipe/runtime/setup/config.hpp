@@ -21,6 +21,13 @@
 
 namespace starpipe::runtime {
 
+/// What a run does after a step in which a pass computed infinity or NaN: it ends, it leaves the weights and
+/// the optimizer as they were before the step, or it goes on.
+enum class NonFinitePolicy : std::uint8_t { stop, skip, proceed };
+
+/// The words of `TrainingConfig::nonfinite`, in the order of the enum.
+inline constexpr std::array<std::string_view, 3> nonfinite_words = {"stop", "skip", "continue"};
+
 /// `training:` of the configuration. The values here of required keys serve programs that fill a Config
 /// themselves.
 struct TrainingConfig {
@@ -29,6 +36,7 @@ struct TrainingConfig {
   int steps = 10;
   std::uint64_t seed = 1;
   model::OptimizerConfig optimizer;
+  NonFinitePolicy nonfinite = NonFinitePolicy::stop;
 };
 
 /// `schedule:` of the configuration, with values of required keys as TrainingConfig has them.

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/finite_check.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+
+FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool looks)
+    : graph_(graph),
+      looks_(looks),
+      flags_(looks ? graph.tasks().size() : 0, on_gpus),
+      spoilt_(graph.data().size()),
+      first_(index(workers)) {
+  begin_step();
+}
+
+void FiniteCheck::begin_step() {
+  std::ranges::fill(flags_.get(), NonFinite{});
+  for (auto& spoilt : spoilt_) spoilt = false;
+  for (auto& first : first_) first = none;
+}
+
+NonFinite* FiniteCheck::flags(const Task& task) const {
+  return looks_ && is_pass(task.kind) ? &flags_.get()[number(task)] : nullptr;
+}
+
+void FiniteCheck::end(const Task& task) {
+  const NonFinite* const flags = this->flags(task);
+  if (flags == nullptr) return;
+  bool found = flags->results != 0;
+  if (flags->sum != 0) {
+    // Passes that add to one accumulator run one after the other, so the first that ends here spoilt it.
+    const auto sum = std::ranges::find(task.data, Access::accumulate, &DataAccess::access);
+    if (!spoilt_[sum->datum].exchange(true)) found = true;
+  }
+  if (!found) return;
+  auto& first = first_[index(task.worker)];
+  std::size_t before = first;
+  while (number(task) < before && !first.compare_exchange_weak(before, number(task))) {
+  }
+}
+
+std::optional<plan::JobId> FiniteCheck::first(const Mpi& mpi) const {
+  if (!looks_) return std::nullopt;
+  // Signed: MPICH 4.0 compares unsigned numbers of 64 bits as if they had a sign.
+  constexpr std::int64_t none_anywhere = std::numeric_limits<std::int64_t>::max();
+  std::int64_t mine = none_anywhere;
+  for (const auto& of_worker : first_) {
+    if (of_worker != none) mine = std::min(mine, static_cast<std::int64_t>(of_worker));
+  }
+  std::int64_t first = none_anywhere;
+  MPI_Allreduce(&mine, &first, 1, MPI_INT64_T, MPI_MIN, mpi.comm());
+  if (first == none_anywhere) return std::nullopt;
+  return graph_.tasks()[static_cast<std::size_t>(first)].job;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "runtime/ranks/mpi.hpp"
+#include "runtime/session/worker_backend.hpp"
+#include "runtime/step/task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// Owns the findings of infinity and NaN among the results of a step's passes on this rank. Each pass looks
+/// through its own results as its last work, so no other task waits for a search, and a GPU runs on: its
+/// kernels note findings in memory that they share with the host. StarPU's workers call `flags`, `end` and
+/// `found`; the thread that runs the steps calls the rest, while no task runs.
+class FiniteCheck {
+ public:
+  /// `workers`: number of logical workers. `looks`: whether anybody asks for findings. The graph must outlive
+  /// this.
+  FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool looks);
+
+  /// Forgets the last step.
+  void begin_step();
+
+  /// Where the task notes its findings; nullptr when it is not to look.
+  [[nodiscard]] NonFinite* flags(const Task& task) const;
+  /// The task has ended, and tasks that depend on it have not started.
+  void end(const Task& task);
+  /// Whether a pass of the logical worker has found infinity or NaN. Call it after all passes of the worker.
+  [[nodiscard]] bool found(int worker) const { return first_[index(worker)] != none; }
+
+  /// Collective: on every rank, the first pass of the step, on any rank, with infinity or NaN in its results.
+  /// "First" is by the graph's order of tasks, in which a pass comes after all passes that it depends on. So
+  /// the pass is an origin, and the same one in each run. An accumulator of weight gradients that is not
+  /// finite stays so: there only the pass that spoilt it counts.
+  [[nodiscard]] std::optional<plan::JobId> first(const Mpi& mpi) const;
+
+ private:
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+  [[nodiscard]] std::size_t number(const Task& task) const {
+    return static_cast<std::size_t>(&task - graph_.tasks().data());
+  }
+
+  const TaskGraph& graph_;
+  bool looks_;
+  SharedFlags flags_;                            // by task
+  std::vector<std::atomic<bool>> spoilt_;        // by datum: accumulators that are not finite
+  std::vector<std::atomic<std::size_t>> first_;  // by logical worker: its first task with a finding
+};
+
+}  // namespace starpipe::runtime
