@@ -3,8 +3,10 @@
 # both in the same way.
 
 # starpipe_find_mpi(): finds MPI's C library, MPICH first (on Debian plain mpicc may belong to another MPI).
-# MPICC in the environment or MPI_C_COMPILER in the cache chooses another one.
+# MPICC in the environment or MPI_C_COMPILER in the cache chooses another one. Enables the language C, without which
+# CMake does not find a library for it.
 macro(starpipe_find_mpi)
+  enable_language(C)
   if(NOT MPI_C_COMPILER AND DEFINED ENV{MPICC})
     find_program(MPI_C_COMPILER NAMES $ENV{MPICC})
   endif()
