@@ -15,7 +15,16 @@ enum class Polling : std::uint8_t {
              ///< without yielding, and would keep the core for a time slice
 };
 
-/// Sets the way of polling for this process. Thread-safe.
+/// Sets the way of polling for this process. Thread-safe. It has an effect in programs that call the
+/// functions below, as starpipe does (cli/mpi_calls.cpp); in others StarPU-MPI polls eagerly.
 void poll_mpi(Polling polling);
+
+/// The calling thread has polled a request; `done`: whether the request was complete. Waits as the way of
+/// polling says. The threads that call it are StarPU-MPI's, and that of `Mpi::barrier`, which sleeps between
+/// its polls anyway.
+void note_poll(bool done);
+
+/// The calling thread starts a transfer.
+void note_transfer();
 
 }  // namespace starpipe::runtime
