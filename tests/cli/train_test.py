@@ -199,6 +199,18 @@ class Train(CommandTest):
         self.refused_by_all(("mlp.yaml", *size, "--set", "schedule.dynamic=true"), "schedule.dynamic", "ordered",
                             files=("gpt.yaml", "mlp.yaml", "text", "r.json"))
 
+    def test_starpus_limits_of_submitted_tasks(self):
+        """Safe where each worker's order is fixed; refused where waiting for room could wait for ever."""
+        limits = {"STARPU_LIMIT_MAX_SUBMITTED_TASKS": "4", "STARPU_LIMIT_MIN_SUBMITTED_TASKS": "2"}
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "mlp.yaml", environment=limits, launcher=launcher)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        for name, value in limits.items():
+            for words in (["runtime.emulate={F: 2ms, B: 3ms, W: 1ms, comm: 1ms}"],
+                          ["schedule.dynamic=true", "schedule.discipline=greedy"]):
+                sets = [word for setting in words for word in ("--set", setting)]
+                self.refused_by_all(["mlp.yaml", *sets], name, "unset it", environment={name: value})
+
     def test_recomputation(self):
         """Recomputation holds fewer bytes, exactly as predicted, with the same losses, on one and on two ranks."""
         size = ("--set", "schedule.name=1f1b", "--set", "schedule.workers=4", "--set", "model.layers=4", "--set",

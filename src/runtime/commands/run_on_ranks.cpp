@@ -105,6 +105,7 @@ int run_on_ranks(const std::function<Config()>& configure,
       Experiment experiment = agree(mpi, [&] {
         Experiment made = make_experiment(config);
         check_kernels(config, made.network);
+        check_submission_limits(made.schedule, made.emulated.has_value());
         return made;
       });
       require_same(mpi, experiment.schedule);

@@ -9,6 +9,7 @@
 #include <starpu_mpi.h>
 
 #include "sched/starpu_policy.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 
@@ -44,6 +45,19 @@ starpu_data_access_mode mode_of(Access access, bool known_worker) {
 }
 
 }  // namespace
+
+// A task that depends on arrivals is inserted while no arrival may end: waiting there for room would wait for
+// tasks that wait for these arrivals. And a worker that chooses among ready jobs may refuse them all, within
+// its memory limit, until one comes that is not inserted yet.
+void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
+  const bool chooses = schedule.discipline() != plan::Discipline::ordered;
+  if (!emulated && !chooses) return;
+  for (const char* name : {"STARPU_LIMIT_MAX_SUBMITTED_TASKS", "STARPU_LIMIT_MIN_SUBMITTED_TASKS"}) {
+    require_input(environment(name).value_or("").empty(), name,
+                  fmt::format("unset it: {} can wait for ever for tasks that it does not let in",
+                              emulated ? "a run with runtime.emulate" : "a run with schedule.dynamic"));
+  }
+}
 
 Submitter::Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
                      const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,

@@ -15,6 +15,11 @@
 
 namespace starpipe::runtime {
 
+/// Throws InputError when the user lets StarPU limit the submitted tasks (STARPU_LIMIT_MAX_SUBMITTED_TASKS or
+/// STARPU_LIMIT_MIN_SUBMITTED_TASKS) of a run in which such a limit can stop the submission for ever: one
+/// that is emulated, or whose workers choose among ready jobs.
+void check_submission_limits(const plan::Schedule& schedule, bool emulated);
+
 /// Inserts the tasks of a step into StarPU in the graph's order, within the submission window, and drops each
 /// datum after its last use on this rank. Only the thread that runs the steps calls it.
 class Submitter {
