@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/environment.hpp"
 
+#include <charconv>
 #include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/require.hpp"
 
 namespace starpipe {
 namespace {
@@ -22,7 +27,16 @@ std::optional<std::string> environment(const char* name) {
   return value;
 }
 
-void set_default_environment(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
+std::optional<int> environment_number(const char* name) {
+  const std::string text = environment(name).value_or("");
+  if (text.empty()) return std::nullopt;
+  int number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  require_input(error == std::errc() && stop == end && number >= 0, name,
+                fmt::format("expected a whole number, at least 0, not '{}'", text));
+  return number;
+}
 
 ScopedVariable::ScopedVariable(const char* name, const std::optional<std::string>& value)
     : name_(name), before_(environment(name)) {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "starpipe/base/error.hpp"
+
 namespace starpipe {
 namespace {
 
@@ -18,13 +20,25 @@ TEST(Environment, TellsUnsetFromEmpty) {
   unsetenv(name);
 }
 
-TEST(Environment, DefaultsDoNotReplaceTheUsersValue) {
-  unsetenv(name);
-  set_default_environment(name, "ours");
-  EXPECT_EQ(environment(name), "ours");
-  set_default_environment(name, "again");
-  EXPECT_EQ(environment(name), "ours");
-  unsetenv(name);
+TEST(Environment, NumbersAreWholeAndMalformedOnesAreNamed) {
+  for (const auto& [text, number] : {std::pair("0", 0), std::pair("12", 12)}) {
+    const ScopedVariable set(name, text);
+    EXPECT_EQ(environment_number(name), number);
+  }
+  for (const auto& unset : {std::optional<std::string>(), std::optional<std::string>("")}) {
+    const ScopedVariable set(name, unset);
+    EXPECT_EQ(environment_number(name), std::nullopt);
+  }
+  for (const char* text : {"two", "2 cores", "2.5", "-1", " 2", "99999999999"}) {
+    const ScopedVariable set(name, text);
+    try {
+      environment_number(name);
+      ADD_FAILURE() << text;
+    } catch (const InputError& error) {
+      EXPECT_EQ(error.what(),
+                std::string(name) + ": expected a whole number, at least 0, not '" + text + "'");
+    }
+  }
 }
 
 TEST(ScopedVariable, RestoresTheValueBefore) {

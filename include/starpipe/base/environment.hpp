@@ -10,10 +10,12 @@ namespace starpipe {
 /// another thread changes the environment.
 std::optional<std::string> environment(const char* name);
 
-/// Sets a variable that is not set yet: a value of the user's stays.
-void set_default_environment(const char* name, const char* value);
+/// The whole number, at least 0, in an environment variable; nothing when it is not set or empty. Throws
+/// InputError, which names variable and value, for any other text.
+std::optional<int> environment_number(const char* name);
 
-/// Sets an environment variable for its own lifetime and then restores it.
+/// Sets an environment variable for its own lifetime and then restores it. Both change the environment of the
+/// whole process, while no other thread may read it.
 class ScopedVariable {
  public:
   /// No `value`: the variable is not set during this lifetime. `name` must outlive this.

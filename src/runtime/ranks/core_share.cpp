@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +11,7 @@
 #include <starpu.h>
 
 #include "runtime/hardware/hardware.hpp"
+#include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
@@ -65,7 +66,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   }
 
   std::string problem;
-  const std::string allowed = environment("STARPU_NCPU").value_or("");
+  const std::optional<int> allowed = agree(mpi, [] { return environment_number("STARPU_NCPU"); });
   const int own_workers = workers_on_cores(map, config, mpi.rank());
   // Threads that drive GPUs have cores too, but wait there.
   const int computing = config.emulate ? 0 : Topology::host().share(on_cores_here, self).workers;
@@ -75,9 +76,9 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
         "(runtime.workers_per_core: {})",
         map.workers(), computing, share.cores, hardware.machine, share.cores * config.workers_per_core,
         config.workers_per_core);
-  } else if (!allowed.empty() && std::atoi(allowed.c_str()) < own_workers) {
+  } else if (allowed.value_or(own_workers) < own_workers) {
     problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}",
-                          mpi.rank(), own_workers, allowed);
+                          mpi.rank(), own_workers, *allowed);
   } else if (own_workers > STARPU_MAXCPUS) {
     problem =
         fmt::format("schedule.workers: rank {} would carry {} workers, StarPU was built for {} a process",

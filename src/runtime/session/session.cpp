@@ -5,12 +5,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include <cblas.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <starpu.h>
 #include <starpu_mpi.h>
-#include <unistd.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
 #include "runtime/ranks/core_share.hpp"
@@ -20,29 +17,12 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
+// Not in StarPU's headers. Weak: a StarPU without it prints its statistics.
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
+extern "C" void _starpu_mpi_comm_amounts_shutdown() __attribute__((weak));
+
 namespace starpipe::runtime {
 namespace {
-
-// StarPU-MPI prints its statistics to standard error when it shuts down; the report has them already.
-class QuietStandardError {
- public:
-  QuietStandardError() : saved_(dup(STDERR_FILENO)) {
-    const int null = saved_ < 0 ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (null < 0) return;
-    dup2(null, STDERR_FILENO);
-    close(null);
-  }
-  ~QuietStandardError() {
-    if (saved_ < 0) return;
-    dup2(saved_, STDERR_FILENO);
-    close(saved_);
-  }
-  QuietStandardError(const QuietStandardError&) = delete;
-  QuietStandardError& operator=(const QuietStandardError&) = delete;
-
- private:
-  int saved_;
-};
 
 // One CPU worker for each of `workers` that has no GPU.
 void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
@@ -86,17 +66,6 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, const PolicyChoice& 
   poll_mpi(polling);
 }
 
-// Variables that the user has set are kept.
-void set_default_variables(const GpuShare& gpus) {
-  set_default_environment("STARPU_SILENT", "1");
-  set_default_environment("STARPU_MPI_STATS", "1");
-  set_default_environment("STARPU_MPI_NOBIND", "1");
-  // A GPU's worker takes a task only when the task before has ended. Policy and meter rely on it.
-  set_default_environment("STARPU_CUDA_PIPELINE", "1");
-  // When few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
-  if (!gpus.gpus.empty()) set_default_environment("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
-}
-
 // Each of StarPU's threads to a core of its own.
 void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpus) {
   conf.use_explicit_workers_bindid = 1;
@@ -111,8 +80,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), choice_(std::move(policy)) {
   choose_polling(mpi, share, choice_);
-  set_default_variables(gpus);
-  openblas_set_num_threads(1);
+  set_variables(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
@@ -126,14 +94,30 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   for (const int worker : map.workers_of(mpi.rank())) logical_[index(starpu_worker(worker))] = worker;
 }
 
-void Session::start(const CoreShare& share, const GpuShare& gpus) {
+void Session::set_variables(const CoreShare& share, const GpuShare& gpus) {
+  const auto set_unless_set = [&](const char* name, const char* value) {
+    const bool unset = !environment(name);
+    if (unset) variables_.emplace_back(name, value);
+    return unset;
+  };
+  set_unless_set("STARPU_SILENT", "1");
+  hides_statistics_ = set_unless_set("STARPU_MPI_STATS", "1");
+  set_unless_set("STARPU_MPI_NOBIND", "1");
+  // A GPU's worker takes a task only when the task before has ended. Policy and meter rely on it.
+  set_unless_set("STARPU_CUDA_PIPELINE", "1");
+  // When few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
+  if (!gpus.gpus.empty()) set_unless_set("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
   // The policy is chosen already. StarPU would let STARPU_SCHED win over the choice, and would warn when the
   // library of STARPU_SCHED_LIB does not have it.
-  const ScopedVariable policy_name("STARPU_SCHED", std::nullopt);
-  std::optional<ScopedVariable> library;
-  if (!choice_.from_library) library.emplace("STARPU_SCHED_LIB", std::nullopt);
-  const ScopedVariable streams("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
-  std::optional<ScopedVariable> unbound;
+  variables_.emplace_back("STARPU_SCHED", std::nullopt);
+  if (!choice_.from_library) variables_.emplace_back("STARPU_SCHED_LIB", std::nullopt);
+  variables_.emplace_back("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
+  // StarPU by itself would bind the workers of several ranks to the same cores.
+  if (share.worker_pus.empty() && !user_binds_workers())
+    variables_.emplace_back("STARPU_WORKERS_NOBIND", "1");
+}
+
+void Session::start(const CoreShare& share, const GpuShare& gpus) {
   starpu_conf conf;
   starpu_conf_init(&conf);
   conf.precedence_over_environment_variables = 1;
@@ -142,9 +126,6 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   if (!share.worker_pus.empty()) {
     binding_.emplace(share.binding);
     bind_workers(conf, share, gpus);
-  } else if (!user_binds_workers()) {
-    // StarPU by itself would bind the workers of several ranks to the same cores.
-    unbound.emplace("STARPU_WORKERS_NOBIND", "1");
   }
   starpu_sched_policy ours = sched::starpipe_policy();
   if (choice_.starpu == sched::policy_name) {
@@ -170,8 +151,7 @@ void Session::check_start(const GpuShare& gpus) {
   }
   problem = mpi_.first_problem(problem);
   if (problem.empty()) return;
-  const QuietStandardError quiet;
-  starpu_mpi_shutdown();
+  shut_down();
   throw InputError(problem);
 }
 
@@ -190,10 +170,21 @@ std::vector<int> Session::memory_nodes() const {
   return nodes;
 }
 
+// StarPU-MPI prints its statistics when it shuts down. The report has them already, so they are dropped
+// first: the public function stops the counting, and without the counts there is nothing to print.
+void Session::shut_down() {
+  if (hides_statistics_ && _starpu_mpi_comm_amounts_shutdown != nullptr) {
+    starpu_mpi_wait_for_all(MPI_COMM_WORLD);
+    starpu_mpi_comm_stats_disable();
+    _starpu_mpi_comm_amounts_shutdown();
+  }
+  starpu_mpi_shutdown();
+  poll_mpi(Polling::eager);
+}
+
 Session::~Session() {
   cublas_.reset();
-  const QuietStandardError quiet;
-  starpu_mpi_shutdown();
+  shut_down();
 }
 
 }  // namespace starpipe::runtime

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/hardware/blas_threads.hpp"
 #include "runtime/hardware/hardware.hpp"
 #include "runtime/hardware/topology.hpp"
 #include "runtime/ranks/gpu_share.hpp"
@@ -13,6 +15,7 @@
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/worker_backend.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
 
@@ -22,6 +25,13 @@ namespace starpipe::runtime {
 /// worker of this rank that is a core, and one CUDA worker (a stream) for each that is on a GPU, neighbours
 /// on the same GPU. When the share has a core for each worker, workers are bound to their cores, and the
 /// process's other threads to the share.
+///
+/// StarPU is told by environment variables what its interface has no words for: STARPU_SILENT,
+/// STARPU_MPI_STATS, STARPU_MPI_NOBIND, STARPU_CUDA_PIPELINE, STARPU_MINIMUM_CLEAN_BUFFERS (unless the user
+/// has set them), STARPU_SCHED, STARPU_SCHED_LIB, STARPU_NWORKER_PER_CUDA and STARPU_WORKERS_NOBIND. A
+/// session sets them before StarPU has threads, and restores them when StarPU has none any more. For the same
+/// time OpenBLAS computes each call with one thread. So start and end a session while no other thread uses
+/// the environment.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
@@ -66,12 +76,17 @@ class Session {
   }
 
  private:
+  void set_variables(const CoreShare& share, const GpuShare& gpus);
   void start(const CoreShare& share, const GpuShare& gpus);
+  void shut_down();
   /// Collective. Sets what StarPU has started, or shuts it down and throws InputError.
   void check_start(const GpuShare& gpus);
 
   const Mpi& mpi_;
   WorkerMap map_;
+  std::list<ScopedVariable> variables_;
+  bool hides_statistics_ = false;  // StarPU-MPI's, which were not asked for by the user
+  OneBlasThread blas_;
   std::optional<ProcessBinding> binding_;
   PolicyChoice choice_;
   std::string policy_;

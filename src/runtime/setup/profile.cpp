@@ -5,8 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include <cblas.h>
-
+#include "runtime/hardware/blas_threads.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "runtime/setup/kernel_bench.hpp"
 #include "starpipe/model/weights.hpp"
@@ -129,7 +128,7 @@ std::vector<Samples> measure_on(const KernelBench& bench, const Config& config, 
 }  // namespace
 
 MeasuredUnits measure_units(const Config& config, int repetitions) {
-  openblas_set_num_threads(1);  // as in a worker
+  const OneBlasThread as_in_a_worker;
   check_device(config);
   const std::vector<std::string> names = model::unit_names(config.model);
   const model::Network network = model::build_units(config.model, config.training.microbatch_size);

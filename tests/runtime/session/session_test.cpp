@@ -2,18 +2,51 @@
 // A session refuses what cannot run, with the same message on every rank, and StarPU starts again afterwards.
 #include "runtime/session/session.hpp"
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
+#include <thread>
 
+#include <cblas.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "runtime/mpi_main.hpp"
 #include "runtime/ranks/core_share.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/report/gpu_copies.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+
+namespace {
+
+std::ptrdiff_t thread_count() {
+  const std::filesystem::path tasks = "/proc/self/task";
+  return std::distance(std::filesystem::directory_iterator(tasks), std::filesystem::directory_iterator());
+}
+
+std::ptrdiff_t most_threads_at_a_change = 0;  // of the environment
+
+template <class Function>
+Function* next(const char* name) {
+  most_threads_at_a_change = std::max(most_threads_at_a_change, thread_count());
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// Libraries call these in place of the system's.
+extern "C" int setenv(const char* name, const char* value, int overwrite) {
+  return next<decltype(setenv)>("setenv")(name, value, overwrite);
+}
+extern "C" int unsetenv(const char* name) { return next<decltype(unsetenv)>("unsetenv")(name); }
 
 namespace starpipe::runtime {
 namespace {
@@ -180,6 +213,80 @@ TEST(Devices, TheUserMayAllowFewerCores) {
   const std::string message = check(2 * mpi->ranks(), 100);
   unsetenv("STARPU_NCPU");
   EXPECT_NE(message.find("carries 2 workers, but STARPU_NCPU allows 1"), std::string::npos) << message;
+}
+
+TEST(Devices, AMalformedNumberOfCoresIsRefused) {
+  for (const char* text : {"two", "2x", "-1"}) {
+    const ScopedVariable allowed("STARPU_NCPU", text);
+    const std::string message = check(2 * mpi->ranks(), 100);
+    EXPECT_EQ(message, std::string("STARPU_NCPU: expected a whole number, at least 0, not '") + text + "'");
+  }
+}
+
+std::vector<std::string> whole_environment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  std::ranges::sort(variables);
+  return variables;
+}
+
+TEST(Sessions, LeaveTheProcessAsItWas) {
+  const ScopedVariable by_user("STARPU_SCHED", "prio");  // hidden from StarPU, which would prefer it
+  openblas_set_num_threads(3);
+  const std::vector<std::string> before = whole_environment();
+  const std::ptrdiff_t threads = thread_count();
+  most_threads_at_a_change = 0;
+  {
+    RuntimeConfig config;
+    const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+    const Session session(*mpi, map, share_cores(*mpi, map, config), find_policy("starpipe", "the test"));
+    EXPECT_EQ(session.policy(), "starpipe");
+    EXPECT_EQ(openblas_get_num_threads(), 1);
+    EXPECT_GT(thread_count(), threads);
+  }
+  EXPECT_EQ(whole_environment(), before);
+  EXPECT_EQ(openblas_get_num_threads(), 3);
+  EXPECT_GT(most_threads_at_a_change, 0) << "variables were set";
+  EXPECT_LE(most_threads_at_a_change, threads) << "while StarPU had threads";
+  openblas_set_num_threads(1);
+}
+
+TEST(Sessions, KeepVariablesOfTheUser) {
+  const ScopedVariable by_user("STARPU_MPI_STATS", "0");
+  RuntimeConfig config;
+  const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+  const Session session(*mpi, map, share_cores(*mpi, map, config), find_policy("starpipe", "the test"));
+  EXPECT_EQ(environment("STARPU_MPI_STATS"), "0");
+}
+
+// StarPU-MPI's statistics are not printed, and nothing else is lost.
+TEST(Sessions, StandardErrorIsOpenAllTheTime) {
+  std::FILE* const file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  const int kept = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  int lines = 0;
+  {
+    std::jthread other([&lines](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); ++lines) {
+        dprintf(STDERR_FILENO, "line\n");
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    });
+    RuntimeConfig config;
+    const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
+    const Session session(*mpi, map, share_cores(*mpi, map, config), find_policy("starpipe", "the test"));
+  }
+  dup2(kept, STDERR_FILENO);
+  close(kept);
+  std::rewind(file);
+  int seen = 0;
+  for (std::array<char, 256> line{}; std::fgets(line.data(), line.size(), file) != nullptr;) {
+    EXPECT_STREQ(line.data(), "line\n");
+    ++seen;
+  }
+  EXPECT_EQ(seen, lines);
+  std::fclose(file);
 }
 
 // Asks StarPU-MPI and MPI themselves, which needs no GPU.

@@ -26,6 +26,9 @@ struct TrainOutputs {
 /// Initialises and finalises MPI and StarPU, so a process may call it once. Returns the exit code: 0 for
 /// success; 1 if the run failed; 2 after bad input on any rank, for which one line is printed. A lost rank
 /// ends the job by MPI_Abort.
+///
+/// For StarPU's sake some environment variables STARPU_*, and OpenBLAS's number of threads, have other values
+/// during the call (docs/extending.md lists them). Call it while no other thread uses the environment.
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs);
 
 }  // namespace starpipe::runtime
