@@ -18,9 +18,9 @@ inline void keep_input(std::span<const float> input, std::span<float> stash) noe
 }
 
 // Sums and maxima have eight partial results, called lanes: element i belongs to lane i % 8, the rest after
-// the last whole eight to lane 0. A compiler must not reorder the additions of a plain loop over floats and
-// could not vectorise it; this loop it can. The code fixes the order, so results do not depend on the width
-// of the machine's vectors.
+// the last whole eight to lane 0. A compiler must not reorder the additions of a plain loop over floats, so
+// it cannot vectorise that loop. It can vectorise this one. The code fixes the order, so results do not
+// depend on the width of the machine's vectors.
 inline constexpr std::size_t lanes = 8;
 
 /// The largest of `count` > 0 values.
@@ -49,8 +49,8 @@ inline float sum_of(std::size_t count, Term term) noexcept {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/// past ? limit : x, by bit masks. GCC makes a branch of the plain expression, since it can compute the
-/// result for a constant `limit` in advance, and then does not vectorise the loop around it.
+/// `past ? limit : x` with bit masks. From the plain expression GCC makes a branch when `limit` is a
+/// constant, and then it does not vectorise the loop.
 inline float limit_to(float x, float limit, bool past) noexcept {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(past);
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);

@@ -335,7 +335,7 @@ void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memo
   }
 }
 
-// Only the gradients themselves: what lies between them is not written.
+// Looks at the gradients only; the padding between them is never written.
 void Stage::find_nonfinite(ConstMemory gradient_stash, float& found, const Backend& backend) const noexcept {
   for (const OpLayout& layout : layouts_) {
     if (layout.parameter_size == 0) continue;

@@ -62,7 +62,8 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> tensors = read_safetensors(file, &metadata);
-  // A file of ours has the configuration, which says more than shapes: those do not tell the number of heads.
+  // A file written by starpipe has the configuration. It is compared too: shapes alone do not show the number
+  // of heads.
   if (metadata.contains("model")) {
     for (const auto& [key, value] : describe(network.config)) {
       const auto saved = metadata.find(key);

@@ -66,10 +66,10 @@ bool has_own_memory(int worker) {
   return starpu_node_get_kind(node) != STARPU_CPU_RAM;
 }
 
-// Begins to fetch the task's inputs to the worker. StarPU would also allocate the data that the task only
-// writes, such as the stash of F(b+1) while F(b) runs. It passes over scratch data, so such data are declared
-// as scratch during the call. StarPU tells fetches apart by their tasks, so a copy of the task with fewer
-// data would not do.
+// Begins to fetch the task's inputs to the worker. StarPU would also allocate data that the task only writes,
+// such as the stash of F(b+1) while F(b) runs. It skips scratch data, so these data are declared as scratch
+// during the call. (A copy of the task with fewer data would not work: StarPU identifies fetches by their
+// task.)
 void fetch_inputs(starpu_task* task, int worker) {
   std::vector<starpu_data_access_mode> modes;
   for (int i = 0; i < static_cast<int>(STARPU_TASK_GET_NBUFFERS(task)); ++i) {

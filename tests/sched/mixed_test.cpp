@@ -24,7 +24,7 @@ constexpr int workers = 3;
 struct Ran {
   std::atomic<int> times = 0;
   std::atomic<int> worker = -1;
-  std::atomic<int> order = -1;  // rank of the task's start among all tasks of the process
+  std::atomic<int> order = -1;  // position of the task's start among all tasks of the process
 };
 
 std::atomic<int> counter = 0;

@@ -27,9 +27,9 @@ struct OnlineSoftmax {
   float top = -INFINITY;  ///< the largest value so far
   float sum = 0;          ///< of exp(value - top)
 
-  /// To call before a block whose largest value is `block_top`. Rescales `sum` to the new top and returns the
-  /// factor, with which the caller rescales its own sums. The caller then adds the block's exp(value - top)
-  /// to `sum`.
+  /// Call it before each block whose largest value is `block_top`. Rescales `sum` to the new top and returns
+  /// the factor, with which the caller rescales its own sums. The caller then adds the block's exp(value -
+  /// top) to `sum`.
   STARPIPE_HOST_DEVICE float raise(float block_top) {
     const float before = top;
     top = fmaxf(before, block_top);

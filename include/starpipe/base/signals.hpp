@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a process that is asked to end by a signal: one line, no temporary files, a status that tells.
+// How a process ends when a signal asks it to: it prints one line, removes its temporary files, and its exit
+// status names the signal.
 #pragma once
 
 #include <array>
@@ -24,8 +25,7 @@ std::optional<int> signal_of_status(int status);
 /// "signal 15 (Terminated)".
 std::string signal_text(int signal);
 
-/// The ending signals as a set. SIGHUP is not in it when it is ignored: nohup ignores it so that the program
-/// goes on.
+/// The ending signals as a set. Without SIGHUP where the process ignores SIGHUP, as under nohup.
 sigset_t ending_signal_set();
 
 /// For programs only, since signals belong to the program. From now on an ending signal removes the files of
@@ -34,7 +34,7 @@ sigset_t ending_signal_set();
 /// milliseconds to wait before the line. Not thread-safe; the signals themselves may come on any thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
-/// For a process that was just forked: ending signals act as in a new program, and none is held.
+/// For a process that was just forked: gives ending signals their default action and unblocks them.
 void reset_signals();
 
 /// Removes the files of all `RemovedOnSignal`. A signal handler may call it.
@@ -64,8 +64,9 @@ class EndedBySignal : public std::runtime_error {
   int signal_;
 };
 
-/// Holds the ending signals back from this thread during its lifetime: one that comes waits until the end, or
-/// is taken. Meant for processes with one thread. Objects nest.
+/// Blocks the ending signals in this thread during its lifetime. A signal that arrives stays pending until
+/// the outermost such object ends, or until check() takes it. Meant for processes with one thread. Objects
+/// nest.
 class HeldSignals {
  public:
   /// Throws std::system_error when the system has no descriptor left.

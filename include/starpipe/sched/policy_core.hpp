@@ -72,8 +72,8 @@ class PolicyCore {
   void begin(const plan::Schedule& schedule, std::span<const int> logical);
 
   // A worker with memory of its own (a GPU) fetches the inputs of tasks ahead, weights included (the second
-  // thread of source 000's appendix): those of pinned tasks, and of its next `fetched_ahead` jobs. The two
-  // functions together name each job at most once.
+  // thread of source 000's appendix): those of pinned tasks, and of its next `fetched_ahead` jobs.
+  // `fetch_before_push` and `to_fetch` together name each job at most once.
   static constexpr std::size_t fetched_ahead = 2;
   /// Whether to fetch the inputs of a task that the caller is about to push. `job`: none for a pinned task.
   /// The caller asks, and begins to fetch, before `push`: after it another thread may run and destroy the
@@ -124,7 +124,8 @@ class PolicyCore {
   CanRun can_run_;
   std::mutex free_mutex_;  // guards the members below
   std::multimap<int, Task, std::greater<>> free_;
-  std::vector<int> idle_;  // workers that `pop` gave null and that no wake-up named since; the latest is last
+  std::vector<int> idle_;  // idle workers: `pop` returned null to them, and no wake-up has named them since;
+                           // the most recent is last
 };
 
 }  // namespace starpipe::sched

@@ -63,8 +63,8 @@ void write_all(int descriptor, std::string_view text) {
 
 using Time = std::chrono::steady_clock::time_point;
 
-/// Reads until the other end is closed; returns nothing if that is not so at time `end`. Throws EndedBySignal
-/// when one of the held signals comes.
+/// Reads until the other end is closed; returns nothing if it is still open at time `end`. Throws
+/// EndedBySignal when one of the held signals comes.
 std::optional<std::string> read_all(int descriptor, Time end, const HeldSignals& held) {
   std::string text;
   std::array<char, 4096> buffer{};

@@ -12,12 +12,12 @@
 
 namespace starpipe::cli {
 
-/// Reads a profile: the key `layers` holds a list of units, each a map with the times F, B and W, all in one
-/// time unit of the writer's choice, the sizes weights, activation, gradient, stash and gradient_stash in
-/// bytes, `name`, `count` (the number of such units in a row) and `spread`, which only people read. A time or
-/// size that is left out is 0, but gradient is as large as activation. Instead of F, B, W and spread, every
-/// unit may have a map of these keys for each of the devices `cpu` and `cuda`. Throws InputError naming file,
-/// line, key and value.
+/// Reads a profile: a map whose key `layers` has a list of units. A unit is a map with: the times F, B and W
+/// (any one time unit); the sizes weights, activation, gradient, stash and gradient_stash (bytes); `name`;
+/// `count`, the number of such units in a row; and `spread`, which is ignored. Missing times and sizes are 0,
+/// but a missing gradient is as large as the activation. Instead of F, B, W and spread, every unit may have a
+/// map of these keys for each of the devices `cpu` and `cuda`. Throws InputError naming file, line, key and
+/// value.
 plan::Profile read_profile(const std::filesystem::path& file);
 
 /// A measured profile, which read_profile reads again.

@@ -79,7 +79,7 @@ struct MapKey {
 std::set<std::string> read_map(const YamlValue& map, std::span<const std::string_view> names,
                                const std::function<void(std::size_t key, const YamlValue& value)>& read);
 
-/// Reads a map into a T, which keeps what the map leaves out.
+/// Reads a map into a T. Members whose keys are missing keep their values.
 template <class T>
 std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> keys, T& into) {
   std::vector<std::string_view> names;
@@ -87,8 +87,7 @@ std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> 
   return read_map(map, names, [&](std::size_t key, const YamlValue& value) { keys[key].read(value, into); });
 }
 
-/// The key of a pass's time, an index of plan::pass_times. `durations` leads from a T to the plan::Durations
-/// that get the time.
+/// The map key for the time of pass_times[pass]. `durations` returns the plan::Durations inside a T.
 template <std::size_t pass, class T, plan::Durations& (*durations)(T&)>
 constexpr MapKey<T> time_key = {plan::pass_times[pass].name, [](const YamlValue& value, T& into) {
                                   durations(into).*plan::pass_times[pass].time = value.not_negative();

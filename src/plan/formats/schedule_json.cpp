@@ -85,7 +85,7 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
 constexpr std::array<std::string_view, 6> op_keys = {"op",    "stage", "microbatch",
                                                      "start", "end",   "weights_from"};
 
-/// Times of an op, where the file has them. They tell of the run that was written, and decide nothing.
+/// Times of an op, where the file has them. They describe the run that was written; reading ignores them.
 struct OpTimes {
   JsonValue op;
   std::optional<double> start;
@@ -113,9 +113,9 @@ bool are_of_one_worker(std::vector<OpTimes> row) {
   return true;
 }
 
-/// Refuses starts that contradict the order of the row. Where starts and ends could be those of a run, the
-/// order was edited after this run, and the order counts. Else somebody edited the times, and it is not clear
-/// which order is meant.
+/// Refuses starts that contradict the order of the row. If the times are possible for one worker, the user
+/// edited the order of a written run: the list counts. If not, the user edited the times: the intended order
+/// is unclear.
 void require_agreement(std::vector<OpTimes> row) {
   std::erase_if(row, [](const OpTimes& times) { return !times.start; });
   const auto later = std::ranges::is_sorted_until(row, {}, &OpTimes::start);

@@ -15,8 +15,8 @@ namespace {
 // Tolerance for rounding: a gap that W fills exactly must not count as shorter than W.
 constexpr double rounding = 1 + 1e-12;
 
-// The passes that W may delay, by filling a gap shorter than itself. Without `always`, it may do so only when
-// the worker has idled so much less than the idlest worker that the delay is free.
+// The passes before which W may fill a gap shorter than itself, and so delay the pass. Without `always`, it
+// does so only where idling through the gap would make this worker the one that has idled most.
 struct ShortGaps {
   bool forward = false;
   bool early_backward = false;  // B of the first half of the stages

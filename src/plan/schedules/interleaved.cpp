@@ -22,8 +22,8 @@ struct Step {
 };
 
 // The steps of a worker: micro-batches in groups, each group through all chunks before the next. The last
-// group is filled up with micro-batches that do not exist; `Loops` leaves them out. An order that can finish
-// still can without them.
+// group is filled up with micro-batches that do not exist; `Loops` leaves them out. If an order can finish
+// with these jobs, it can finish without them.
 std::vector<Step> grouped(int microbatches, int group, int chunks) {
   std::vector<Step> steps;
   for (int first = 0; first < microbatches; first += group) {
@@ -83,7 +83,7 @@ int round_size(const ScheduleRequest& request) {
 struct Alternation {
   int group;   // number of micro-batches that go through all loops before the next group
   int ahead;   // number of forward passes by which a worker starts earlier than the next worker
-  int spread;  // with a split backward pass, worker w runs W `spread` * w passes after B; else 0
+  int spread;  // with a split backward pass, worker w runs each W `spread` * w passes after its B; else 0
   bool split;  // B and W apart
 };
 
@@ -103,7 +103,7 @@ Schedule alternating(const char* name, const ScheduleRequest& request, const Alt
   return loops.schedule();
 }
 
-// With `ahead` 2, a transfer overlaps the other of the two passes.
+// With `ahead` 2, a worker computes one pass while the transfer for the other is on its way.
 const bool registered = register_schedule(
     {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in rounds of W through all loops",
      "Megatron-LM, arXiv 2104.04473",

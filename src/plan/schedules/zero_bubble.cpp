@@ -66,8 +66,8 @@ const bool registered_h2 =
                        [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
 
 // The warm-up of each stage: as many forward passes as end before the gradient of the first B arrives.
-// `eager` adds a last one that only starts before. A stage has fewer if the stage before it has no more
-// results by then.
+// With `eager`, one more pass: it starts, but does not end, before that time. A stage has fewer passes if the
+// stage before it has delivered fewer results by then.
 WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, const Costs& costs, bool eager) {
   const int stages = graph.size();
   const int most = std::min(limit, microbatches);

@@ -166,7 +166,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   const double down = steps * load.least_backward;
   // Whether memory has filled before it empties.
   const bool apart = known - fixed >= up + down;
-  // Whether besides no B can start while memory fills, and no F can end while it empties (bound 7).
+  // Whether, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
   const bool pure = apart && load.first_backward - load.head >= up &&
                     load.from_forward - load.most_forward >= load.after_backward - load.least_weights + down;
 

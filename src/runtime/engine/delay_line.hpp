@@ -27,7 +27,7 @@ class DelayLine {
   DelayLine(const DelayLine&) = delete;
   DelayLine& operator=(const DelayLine&) = delete;
 
-  /// The arrival of the value that the tasks inserted so far give to `handle`. Call it just before a reader
+  /// An arrival of the value that `handle` has after all tasks inserted so far. Call it just before a reader
   /// of that value is inserted. The line owns the task.
   starpu_task* send(starpu_data_handle_t handle);
 

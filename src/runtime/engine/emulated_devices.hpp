@@ -26,8 +26,8 @@ class EmulatedDevices {
   EmulatedDevices(const EmulatedDevices&) = delete;
   EmulatedDevices& operator=(const EmulatedDevices&) = delete;
 
-  /// Runs the calling worker's current task for `duration` seconds. When the calling thread comes to the job
-  /// only after the job's end, the job ends now.
+  /// Runs the calling worker's current task for `duration` seconds. If the job's end is past when the calling
+  /// thread gets here, the job ends now.
   Span run(double duration);
 
  private:

@@ -33,7 +33,8 @@ void FiniteCheck::end(const Task& task) {
   if (flags == nullptr) return;
   bool found = flags->results != 0;
   if (flags->sum != 0) {
-    // Passes that add to one accumulator run one after the other, so the first that ends here spoilt it.
+    // Passes that add to one accumulator run one after the other, so the first pass that ends with a bad sum
+    // has caused it.
     const auto sum = std::ranges::find(task.data, Access::accumulate, &DataAccess::access);
     if (!spoilt_[sum->datum].exchange(true)) found = true;
   }

@@ -18,8 +18,8 @@ namespace starpipe::runtime {
 /// `found`; the thread that runs the steps calls the rest, while no task runs.
 class FiniteCheck {
  public:
-  /// `workers`: number of logical workers. `looks`: whether anybody asks for findings. The graph must outlive
-  /// this.
+  /// `workers`: number of logical workers. `looks`: false when nobody asks for findings; the class then does
+  /// nothing. The graph must outlive this.
   FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool looks);
 
   /// Forgets the last step.
@@ -34,8 +34,9 @@ class FiniteCheck {
 
   /// Collective: on every rank, the first pass of the step, on any rank, with infinity or NaN in its results.
   /// "First" is by the graph's order of tasks, in which a pass comes after all passes that it depends on. So
-  /// the pass is an origin, and the same one in each run. An accumulator of weight gradients that is not
-  /// finite stays so: there only the pass that spoilt it counts.
+  /// no other pass caused the value, and under the ordered discipline each run finds the same pass. An
+  /// accumulator of weight gradients that is not finite stays so for the rest of the step: only the pass that
+  /// made it so counts.
   [[nodiscard]] std::optional<plan::JobId> first(const Mpi& mpi) const;
 
  private:

@@ -58,9 +58,9 @@ class StepData {
   /// other ranks' data and temporaries; owners forget the ranks that they sent the datum to.
   void drop(std::size_t datum) const;
 
-  /// Call it when `task` has ended on its worker, a GPU. Drops the copies that the GPU fetched of lasting
-  /// data, from another worker of this rank, and that no later task of the step reads there: StarPU would
-  /// keep them until the owner writes again. Other copies exist, so nothing is written back. Thread-safe.
+  /// Call it when `task` has ended on its worker, a GPU. Drops the GPU's copies of lasting data of other
+  /// workers of this rank that no later task of the step reads there. StarPU would keep them until the owner
+  /// writes again. The owner has the value, so nothing is written back. Thread-safe.
   void drop_fetched(const Task& task);
 
  private:

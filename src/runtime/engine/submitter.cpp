@@ -88,8 +88,8 @@ void Submitter::submit_step() {
 }
 
 // Waiting here cannot deadlock. All ranks insert tasks in one order, a valid sequential order of the step
-// that each worker keeps. Take the first unfinished task of all ranks. The tasks that it waits for have
-// finished. Its own rank has inserted it: there too all earlier tasks have finished, so the rank had room.
+// that each worker keeps. Take the first unfinished task in this order. All earlier tasks have finished, on
+// every rank. So the task waits for nothing, and its rank had room to insert it.
 void Submitter::wait_for_room() const {
   if (window_ == 0 || static_cast<unsigned>(starpu_task_nsubmitted()) < window_) return;
   require(starpu_task_wait_for_n_submitted(window_ / 2), "StarPU", "waiting for", "the submission window");

@@ -26,9 +26,9 @@ class Submitter {
  public:
   /// `window`: the most tasks that are submitted and not finished. When it is full, submission waits until
   /// half of them are left. It holds where our policy or `worker-order` runs an ordered schedule: there it
-  /// changes no result and no order, but few tasks leave workers idle. Elsewhere the policy chooses among
-  /// ready jobs, and its choice would depend on the window: there the whole step is submitted. `emulation`:
-  /// nullptr when kernels run. The references must outlive this.
+  /// changes no result and no order, but a small window leaves workers idle. Elsewhere the policy chooses
+  /// among ready jobs, and its choice would depend on the window: there the whole step is submitted.
+  /// `emulation`: nullptr when kernels run. The references must outlive this.
   Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
             const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation, int window);
 

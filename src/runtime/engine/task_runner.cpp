@@ -51,8 +51,8 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
     model.worker_cost_function = expected_microseconds;
     return model;
   }();
-  // By kind; the last is for an update that may be skipped. Tasks that read a verdict read it on the host,
-  // so the first data of their codelets are in main memory on GPUs too.
+  // One codelet for each kind, and a last one for updates that may be skipped. Verdicts are read on the host,
+  // so they stay in main memory, on GPUs too.
   static std::array<starpu_codelet, task_kinds + 1> codelets = [] {
     std::array<starpu_codelet, task_kinds + 1> all{};
     for (std::size_t k = 0; k < all.size(); ++k) {

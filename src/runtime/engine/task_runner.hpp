@@ -66,8 +66,8 @@ class TaskRunner {
   [[nodiscard]] int calling_worker() const;
   /// Whether the task reads a verdict before all else.
   [[nodiscard]] bool reads_verdict(const Task& task) const;
-  /// Does the part of a task that is about verdicts, and returns whether nothing else is to be done. Verdicts
-  /// are in main memory, whatever the worker.
+  /// Runs `judge` and `merge`, and reads the verdict for `optimize`. Returns whether the task is then
+  /// complete. Verdicts are in main memory, whatever the worker.
   [[nodiscard]] bool is_done_by_verdict(const Task& task, std::span<const model::Memory> data) const;
 
   const Session& session_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this process, as the CUDA runtime tells of them.
+// The GPUs of this process, as the CUDA runtime reports them.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ std::vector<Device> visible_gpus();
 /// allocate memory there. In builds without STARPIPE_WITH_CUDA it is never called.
 void use_gpu(int gpu);
 
-/// Bytes in use of the memory of a GPU (CUDA's number), by all processes and libraries, as the driver tells.
-/// In builds without STARPIPE_WITH_CUDA it is never called.
+/// Bytes in use of the memory of a GPU (CUDA's number), by all processes and libraries, by the driver's
+/// count. In builds without STARPIPE_WITH_CUDA it is never called.
 std::uint64_t gpu_bytes_in_use(int gpu);
 
 }  // namespace starpipe::runtime

@@ -14,7 +14,7 @@ enum class DeviceKind : std::uint8_t { core, gpu };
 /// follows from these members alone, so any rank can compute it.
 struct Device {
   DeviceKind kind = DeviceKind::core;
-  std::string host;  ///< tells hosts apart
+  std::string host;  ///< identifies the host: equal on one host, different on two
   int rank = 0;      ///< the rank that uses it
   std::string name;  ///< for people: "core 3", "cuda0"
   /// A core has its first PU in hwloc's logical numbering. A GPU has CUDA's number, or without CUDA its

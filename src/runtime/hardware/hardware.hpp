@@ -10,7 +10,7 @@ namespace starpipe::runtime {
 /// Where this process runs.
 struct Hardware {
   std::string machine;  ///< Slurm's name of the node, else the host's name
-  std::string host;     ///< tells hosts apart, whatever their names
+  std::string host;     ///< identifies the host, whatever its name: equal on one host, different on two
   std::string cpu;      ///< the processor's name, when the host tells it
   int cores = 1;        ///< within the binding
   std::string binding;  ///< PUs

@@ -17,7 +17,7 @@
 namespace starpipe::runtime {
 
 /// Collective. The values of all ranks, by rank, on every rank. `Value` has nlohmann's conversions
-/// (NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE), so that ranks tell each other fields by name.
+/// (NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE), so fields travel by name.
 template <class Value>
 std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
   std::vector<Value> all;

@@ -27,7 +27,8 @@ namespace {
 int parent_died() { return SIGRTMAX - 1; }
 
 constexpr int abort_pause_ms = 500;  // for the launcher to read the line that says why
-constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};  // to end after a signal
+// The time that the child has to end after a signal.
+constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
@@ -83,7 +84,7 @@ void follow_parent() {
 // What the parent has seen of its child.
 struct ChildEnd {
   int status = 0;  // of waitpid
-  int asked = 0;   // the signal by which the parent was asked to end; 0: none
+  int asked = 0;   // ending signal that the parent received; 0: none
   bool asked_by_launcher = false;
 };
 
@@ -111,8 +112,8 @@ ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
   }
 }
 
-// The signal that ended the run: one that the parent or the child was asked by, or the child's death; 0:
-// none.
+// The signal that ended the run: one that the parent or the child received, or the one that killed the child.
+// 0: no signal.
 int signal_of(const ChildEnd& end) {
   if (end.asked != 0) return end.asked;
   if (WIFSIGNALED(end.status)) return WTERMSIG(end.status);

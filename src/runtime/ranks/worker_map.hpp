@@ -9,8 +9,8 @@
 namespace starpipe::runtime {
 
 /// Where the logical workers are. Slots are numbered over all ranks; each rank has a block of neighbours, and
-/// blocks differ in size by one at most. A slot carries one worker, on a core or a GPU of its rank: the
-/// worker of its own number, unless told otherwise.
+/// blocks differ in size by one at most. A slot carries one worker, on a core or a GPU of its rank. By
+/// default worker w is in slot w.
 class WorkerMap {
  public:
   WorkerMap(int workers, int ranks);

@@ -20,7 +20,8 @@ struct GpuPairs {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuPairs, all, peer_to_peer)
 
-// StarPU's interface does not say. Its library has a variable that does, if its symbols are exported.
+// StarPU has no function for this. Its library has a variable with the answer, readable where symbols are
+// exported.
 std::optional<bool> starpu_uses_gpu_direct() {
   const auto* const uses = static_cast<const int*>(dlsym(RTLD_DEFAULT, "_starpu_mpi_has_cuda"));
   if (uses == nullptr) return std::nullopt;

@@ -23,9 +23,10 @@ struct MeasuredRun {
 /// Collects a training run's steps on rank 0.
 ///
 /// The first step warms up. The next `calibration_steps` give the costs for the prediction, unless the costs
-/// are known: the mean duration of each pass of each stage, and the mean delay of a transfer. That delay is
-/// the time from the end of a job to the start of a job on another worker that waited idle for its result.
-/// The remaining steps are measured. Runs that are too short use the same steps for both.
+/// are known: the mean duration of each pass of each stage, and the mean delay of a transfer. The delay of a
+/// transfer: the time from the end of a job to the start of the job that reads its result, on another worker
+/// that was idle meanwhile. The remaining steps are measured. Runs that are too short use the same steps for
+/// both.
 class Measurement {
  public:
   static constexpr int calibration_steps = 3;

@@ -17,8 +17,8 @@ std::string pair_text(const std::string& predicted, const std::string& measured)
   return predicted == measured ? predicted : predicted + " / " + measured;
 }
 
-// Both runs of a step as a whole. The last column's cells have a width of their own, so that signs and points
-// of the figures are below each other.
+// Predicted and measured values of a whole step. Cells of the last column are padded so that signs and
+// decimal points line up.
 std::string whole_run_table(const plan::Timeline& predicted, const plan::Timeline& measured,
                             const TrainRecord& record) {
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 10},

@@ -10,7 +10,7 @@
 
 namespace starpipe::runtime {
 
-/// StarPU's static controls: how much of a job's w and n StarPU itself is told, beside its priority.
+/// StarPU's static controls: what StarPU is told about a job besides its priority.
 enum class StarpuControl : std::uint8_t {
   none,          ///< nothing: the policy chooses among the workers of the rank, or is ours
   on_worker,     ///< the worker (STARPU_EXECUTE_ON_WORKER)

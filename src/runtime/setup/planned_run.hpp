@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Network, schedule and costs of a configuration: `make_experiment` adds data to them, choosing a partition
-// and the advice on memory limits plan runs of other configurations.
+// Network, schedule and costs of a configuration: `make_experiment` adds the data. Choosing a partition, and
+// the advice on memory limits, plan runs of changed configurations.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
 struct PlannedRun {
   model::Network network;
   plan::Schedule schedule;      ///< as it runs
-  plan::Discipline discipline;  ///< of the schedule before it was decided
+  plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
   plan::Costs costs;            ///< emulated, or by FLOPs; with recomputation, B includes F
 };
 

@@ -100,8 +100,8 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
   }
 }
 
-// Reads all numbers that the pass has written, but not the stash of F: it has other formats, and the output
-// follows from it.
+// Looks at everything that the pass has written except F's stash: the stash mixes formats, and a bad number
+// in it shows in the output.
 void find_nonfinite(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                     NonFinite& found, const model::Backend& backend) {
   for (std::size_t i = 0; i < data.size(); ++i) {

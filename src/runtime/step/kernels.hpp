@@ -20,7 +20,7 @@ struct KernelContext {
   int updates = 0;       ///< that the optimizer has done before
 };
 
-/// Where a pass found infinity or NaN, in floats that a GPU can write to: 1, else 0.
+/// Flags of one pass: 1 where it found infinity or NaN, else 0. In memory that a GPU can write to.
 struct NonFinite {
   float results = 0;  ///< in the data that it has written: activations, loss, gradients
   float sum = 0;      ///< in the accumulator of weight gradients, to which it has added
@@ -30,8 +30,9 @@ struct NonFinite {
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu);
 
 /// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
-/// `scratch`: scratch_size() words. `found`: where a pass notes values that are not finite; nullptr: nobody
-/// asks. Not for `judge` and `merge`, which compute nothing. Thread-safe for tasks that write different data.
+/// `scratch`: scratch_size() words. `found`: where a pass notes values that are not finite; nullptr: the pass
+/// does not look. Not for `judge` and `merge`, which compute nothing. Thread-safe for tasks that write
+/// different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                 model::Memory scratch, NonFinite* found = nullptr,
                 const model::Backend& backend = model::cpu_backend()) noexcept;

@@ -59,7 +59,7 @@ class Meter {
   // Whether a task with this access holds the worker's copy: all that access a stash, but only those that
   // read an activation.
   [[nodiscard]] bool keeps(const DataAccess& access) const;
-  // Notes that the worker has the datum. Whether it had to receive it.
+  // Notes that the worker has the datum. Returns whether it had to receive it.
   bool receive(const DataAccess& access, int worker);
   void hold(std::size_t datum, Copy& copy);
   void release(std::size_t datum, Copy& copy);

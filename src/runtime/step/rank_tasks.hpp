@@ -17,8 +17,8 @@ struct RankTasks {
   std::vector<std::size_t> last_use;  ///< by datum: index into `tasks`, or `unused`
 };
 
-/// The tasks that a rank inserts: it runs them, or it owns one of their inputs. StarPU-MPI's own rule adds
-/// the tasks that write a datum of which the rank may hold a cached copy. No rank holds such a copy then: the
+/// The tasks that a rank inserts: it runs them, or it owns one of their inputs. StarPU-MPI's own rule also
+/// inserts tasks that write a datum of which the rank may hold a cached copy. Here no rank holds one: the
 /// engine drops every copy after its last reader in the step, before the next write.
 ///
 /// `local`: by logical worker, whether it belongs to the rank.

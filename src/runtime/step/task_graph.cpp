@@ -141,8 +141,8 @@ class TaskGraph::Builder {
     }
   }
 
-  // Up a binary tree to the first worker, and down again. A merge is the same on both ways: on the way down
-  // the other verdict has everything that the worker's own has.
+  // Up a binary tree to the first worker, and down again. The same merge serves both ways: on the way down,
+  // the other worker's verdict includes this worker's already.
   void join_verdicts() {
     const auto merge = [&](int from, int into) {
       graph_.tasks_.push_back({TaskKind::merge,

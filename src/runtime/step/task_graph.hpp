@@ -16,8 +16,8 @@
 namespace starpipe::runtime {
 
 enum class DataKind : std::uint8_t {
-  weights,          // in the precision that passes read; one for each holder; lasts over the steps
-  master,           // the parameters in fp32, when `weights` are in bf16; as `weights`
+  weights,  // in the precision that passes read; one for each holder; lasts over the steps
+  master,   // the parameters in fp32, only when `weights` are in bf16; one for each holder, like `weights`
   optimizer_state,  // as `weights`
   weight_gradient,  // accumulator, one for each worker that runs W or BW and each holder; lasts over the
                     // steps
@@ -50,7 +50,7 @@ enum class Access : std::uint8_t {
   write,
   update,      // read and write
   accumulate,  // add to it, in any order that the policy chooses, until a `close` task
-  precede,     // do not touch it: only, the next task that updates it waits for this task
+  precede,     // no access to its memory; the next task that updates the datum waits for this task
 };
 
 enum class TaskKind : std::uint8_t {

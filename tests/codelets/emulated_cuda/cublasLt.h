@@ -221,7 +221,8 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t oper
   if (has_bias && (!emulated_aligned(operation->bias, algo->bias_alignment) || algo->bias_alignment < 16))
     return CUBLAS_STATUS_INVALID_VALUE;
 
-  std::memset(workspace, 0xff, algo->workspace);  // fills with NaN what somebody else may keep there
+  // Fills the workspace with NaN: nothing else may be kept there.
+  std::memset(workspace, 0xff, algo->workspace);
   const auto number = [](const void* at) { return *static_cast<const float*>(at); };
   const auto op = [](cublasOperation_t o) { return o == CUBLAS_OP_N ? CblasNoTrans : CblasTrans; };
   // Elements from the first to the last: there is no gap behind the last column.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance steps say of schedules that we know, sound and not. What plug-ins do to them is in
-// tests/plugins.
+// The findings of the conformance steps for known schedules, sound and broken. tests/plugins has the tests
+// with plug-ins.
 #include "starpipe/plan/registry/conformance.hpp"
 
 #include <map>

@@ -154,7 +154,7 @@ TEST(Registry, PlacesJobsAsTheSourceDefines) {
   }
 }
 
-/// What every named schedule must be, on chains, trees and DAGs.
+/// Properties of the schedules of `all`, on chains, trees and DAGs.
 TEST(Registry, EveryNamedScheduleFinishesOnEveryGraph) {
   testing::Random random(8);
   for (int round = 0; round < 300; ++round) {

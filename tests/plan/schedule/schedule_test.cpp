@@ -230,7 +230,7 @@ TEST(Schedule, RandomSchedulesAreConsistent) {
     for (JobId id = 0; id < schedule.id_count(); ++id) existing += schedule.exists(id) ? 1 : 0;
     EXPECT_EQ(existing, schedule.job_count());
 
-    // order(): sorted by (n, micro-batch, stage, pass); rank is its inverse.
+    // order(): sorted by (n, micro-batch, stage, pass); turn() is its inverse.
     const auto order = schedule.order();
     EXPECT_EQ(std::set<JobId>(order.begin(), order.end()), jobs);
     for (std::uint32_t r = 0; r < order.size(); ++r) {

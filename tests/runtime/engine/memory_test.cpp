@@ -75,7 +75,7 @@ std::optional<Schedule> draw_any(Random& random, int workers) {
   return Schedule(spec);
 }
 
-/// One or the other, with limits that `check` accepts and that are mostly tight.
+/// A named or a random schedule, with limits that `check` accepts and that are mostly tight.
 Schedule draw_bounded(Random& random, int workers) {
   for (;;) {
     const auto drawn = chance(random, 0.5) ? draw_named(random, workers) : draw_any(random, workers);

@@ -158,7 +158,7 @@ TEST(Process, SlurmsNameOfTheNodeIsTheMachines) {
   const Hardware hardware = find_hardware();
   unsetenv("SLURMD_NODENAME");
   EXPECT_EQ(hardware.machine, "node17");
-  EXPECT_EQ(hardware.host, find_hardware().host) << "what it is called does not matter";
+  EXPECT_EQ(hardware.host, find_hardware().host) << "the node's name must not change the host";
   EXPECT_FALSE(host.empty());
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of GPUs, as far as it can be tested without one: which copies are dropped, how use is measured
-// and reported.
+// The memory of GPUs, as far as tests can check it without a GPU: dropped copies, measured use, the report.
 #include <tuple>
 
 #include <gmock/gmock.h>

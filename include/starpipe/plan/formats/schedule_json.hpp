@@ -30,8 +30,7 @@ nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& cost
 /// "stage", "microbatch"}, with "weights_from" where the weights come from another worker. "stages",
 /// "microbatches" and "workers" follow from it; where they are given, they must agree. A worker runs its ops
 /// in the order of the array: n is the position in the array, used by "discipline" (ordered without this
-/// key). Times and figures of the run that was written are checked for their kind, and else not used. O(jobs
-/// log jobs).
+/// key). Times and figures of the written run must have the right type; they are not used. O(jobs log jobs).
 ///
 /// Throws InputError, naming `source_name` and the key at fault, unless each (stage, micro-batch) has F once,
 /// and either BW or both B and W once. Also throws for an unknown or repeated key, for "start" and "end" that

@@ -20,8 +20,8 @@ std::string_view to_string(Finding::Verdict verdict);
 /// schedule or an InputError that gives the reason.
 struct ConformanceStep {
   std::string_view name;
-  /// Takes the name of a schedule. Throws only std::bad_alloc and its like. Does not return when the function
-  /// of the schedule does not.
+  /// Takes the name of a schedule. Throws only std::bad_alloc and its like. Never returns if the schedule's
+  /// function never returns.
   Finding (*run)(std::string_view schedule);
 };
 

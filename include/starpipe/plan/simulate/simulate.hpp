@@ -9,8 +9,8 @@ namespace starpipe::plan {
 
 /// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline. The greedy rule is
 /// source 000's simulator; its update of t(j*) lacks a comma in print. Deterministic: everything that ends or
-/// arrives at one time is handled before any worker picks. Jobs of zero length that such a pick ends at the
-/// same time are handled in a further round. O(jobs log jobs).
+/// arrives at one time is handled before any worker picks. A job of zero length ends at the time at which it
+/// was picked; its end is handled in a further round of that time. O(jobs log jobs).
 ///
 /// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost is negative or
 /// a per-stage vector has a wrong length.

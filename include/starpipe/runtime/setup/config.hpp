@@ -28,8 +28,8 @@ enum class NonFinitePolicy : std::uint8_t { stop, skip, proceed };
 /// The words of `TrainingConfig::nonfinite`, in the order of the enum.
 inline constexpr std::array<std::string_view, 3> nonfinite_words = {"stop", "skip", "continue"};
 
-/// `training:` of the configuration. The values here of required keys serve programs that fill a Config
-/// themselves.
+/// `training:` of the configuration. Required keys have initial values here too, for programs that fill a
+/// Config themselves.
 struct TrainingConfig {
   std::optional<int> microbatches = 8;  ///< B, of a step; when absent, as `schedule.file` has
   int microbatch_size = 1;              ///< sequences (gpt) or samples (mlp)
@@ -39,7 +39,7 @@ struct TrainingConfig {
   NonFinitePolicy nonfinite = NonFinitePolicy::stop;
 };
 
-/// `schedule:` of the configuration, with values of required keys as TrainingConfig has them.
+/// `schedule:` of the configuration. Required keys have initial values here too.
 struct ScheduleConfig {
   std::vector<std::string> plugins;  ///< `plugin`: shared objects (starpipe/plan/registry/plugin.hpp)
   std::string name = "1f1b";
@@ -88,7 +88,7 @@ struct RuntimeConfig {
   /// The most logical workers that share a CPU core. Several workers on a core emulate a pipeline on a small
   /// machine; times are then not a pipeline's.
   int workers_per_core = 4;
-  /// Seconds without a finished job after which the run is ended, since a rank is lost or stuck.
+  /// Seconds without a finished task after which the run is ended, since a rank is lost or stuck.
   double timeout = 300;
   /// The most tasks that a rank has submitted and not finished, so that StarPU's memory for tasks is bounded.
   /// `Submitter` says in which runs it holds.

@@ -18,7 +18,7 @@ struct Experiment {
   /// The schedule that runs. Without `schedule.dynamic`, `simulate` fixes the order of a greedy or bounded
   /// schedule here, from the emulated times or the FLOPs, so memory does not depend on timing.
   plan::Schedule schedule;
-  plan::Discipline discipline;  ///< of the schedule before it was decided
+  plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
   std::unique_ptr<model::Dataset> data;
   /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
   std::optional<plan::Costs> emulated;
