@@ -219,7 +219,7 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
   return overrides;
 }
 
-TEST_F(LoadConfig, ReadsAgainWhatAReportHas) {
+TEST_F(LoadConfig, ReadsTheConfigOfAReport) {
   std::ofstream(folder_ / "profile.yaml") << "layers: [{F: 1}]";
   for (const runtime::ConfigKey& key : runtime::config_keys()) {
     SCOPED_TRACE(key.name);
@@ -340,7 +340,7 @@ TEST_F(LoadConfig, NamesMissingKeys) {
             "c.yaml: missing key 'schedule.workers'");
 }
 
-TEST_F(LoadConfig, NamesWhatIsNoConfigurationAtAll) {
+TEST_F(LoadConfig, NamesFilesThatAreNoConfiguration) {
   EXPECT_EQ(problem(""), "c.yaml: the configuration is empty");
   EXPECT_EQ(problem("# nothing\n"), "c.yaml: the configuration is empty");
   EXPECT_EQ(problem("- a\n"), "c.yaml: expected a map with model, data, training and schedule, got a list");

@@ -21,7 +21,7 @@ class Faults(JobTest):
     def expect_watchdog(self, seconds):
         lines = [line for line in self.output().splitlines() if "runtime.timeout" in line]
         self.assertEqual(len(lines), 1, self.output())
-        self.assertRegex(lines[0], rf"starpipe: rank 0: no job finished for {seconds} s in step \d+")
+        self.assertRegex(lines[0], rf"starpipe: rank 0: no task finished for {seconds} s in step \d+")
 
     def expect_line(self, rank, pid):
         lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]

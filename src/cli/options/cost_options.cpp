@@ -68,8 +68,9 @@ void CostOptions::add_to(CLI::App& command, const std::string& default_durations
                       default_durations)
       ->type_name("F=T,B=T,W=T|FILE.yaml");
   command.add_option("--comm", comm_, "Time of a transfer between two workers (default 0)")->type_name("T");
-  command.add_flag("--no-prefetch", no_prefetch_,
-                   "A worker waits for a job's inputs to arrive instead of running another job meanwhile");
+  command.add_flag(
+      "--no-prefetch", no_prefetch_,
+      "Transfers do not overlap compute: a worker fetches a job's inputs after it has picked the job");
 }
 
 void CostOptions::apply(plan::Costs& costs, int stages) const {

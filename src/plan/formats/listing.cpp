@@ -61,7 +61,7 @@ class Completeness {
                                     where(entries_[i - 1])));
     }
     std::size_t next = 0;
-    // Stops at the first missing job, so after at most as many turns as there are entries.
+    // Stops at the first missing job, so after at most as many rounds as there are entries.
     for (int b = 0; b < microbatches_; ++b) {
       for (int s = 0; s < stages_; ++s) next = prove(next, s, b);
     }
@@ -92,8 +92,7 @@ class Completeness {
       return top + 1;
     }
     note = fmt::format("{} {} stated", *given, noun);
-    if (top >= *given)
-      fail(largest, fmt::format("{} does not exist with {}", to_string(largest.job()), note));
+    if (top >= *given) fail(largest, fmt::format("{} is out of range: {}", to_string(largest.job()), note));
     return *given;
   }
 

@@ -325,8 +325,8 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   Schedule schedule = detail::schedule_from_listing(listing);
   if (const auto value = file.find("split_backward")) {
     if (value->truth() != schedule.split_backward()) {
-      value->fail(fmt::format("{}, but \"ops\" {} B and W apart", value->truth(),
-                              schedule.split_backward() ? "has" : "never has"));
+      value->fail(fmt::format("{}, but \"ops\" {} split backward pass", value->truth(),
+                              schedule.split_backward() ? "has a" : "has no"));
     }
   }
   Costs costs = read_costs(file, schedule.stages());

@@ -24,7 +24,9 @@ void check(const PartitionRequest& request) {
   require_input(
       request.kinds.empty() ||
           (std::cmp_equal(request.kinds.size(), request.workers) && std::ranges::min(request.kinds) >= 0),
-      "partition", fmt::format("{} kinds of devices for {} workers", request.kinds.size(), request.workers));
+      "partition",
+      fmt::format("kinds of devices: need one for each of the {} workers, none negative; there are {}",
+                  request.workers, request.kinds.size()));
   for (std::size_t l = 0; l < request.units.size(); ++l) {
     const UnitCosts& unit = request.units[l];
     require_input(
@@ -42,14 +44,16 @@ void check(const PartitionRequest& request) {
                             request.alpha, request.beta));
   require_input(request.memory_limit > 0, "partition",
                 fmt::format("the memory limit must be positive, not {}", request.memory_limit));
-  require_input(is_amount(request.optimizer_states), "partition",
-                fmt::format("{} states of the optimizer", request.optimizer_states));
+  require_input(
+      is_amount(request.optimizer_states), "partition",
+      fmt::format("optimizer states must be finite and not negative, not {}", request.optimizer_states));
   require_input(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0, "partition",
-                "numbers of stashes are missing or negative");
+                "a number of stashes is missing or negative");
   require_input(!request.most_stages || *request.most_stages >= 1, "partition", "at least 1 stage is needed");
   const bool placed = request.allocation == Allocation::placed;
-  require_input(placed != request.stage_workers.empty(), "partition",
-                placed ? "a placement is missing" : "this allocation takes no placement");
+  require_input(
+      placed != request.stage_workers.empty(), "partition",
+      placed ? "stage_workers is missing" : "stage_workers applies to the allocation `placed` only");
   require_input(
       request.stage_workers.size() <= request.units.size(), "partition",
       fmt::format("{} units do not make {} stages", request.units.size(), request.stage_workers.size()));

@@ -312,7 +312,7 @@ double period_bound(std::span<const ChainStage> chain, std::span<const int> limi
 PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int most,
                             std::int64_t work) {
   const double bound = period_bound(chain, limits);
-  if (most < 1) throw InputError(fmt::format("patterns of up to {} micro-batches", most));
+  if (most < 1) throw InputError(fmt::format("best_pattern: most must be at least 1, not {}", most));
   PeriodicSearch best{one_forward_one_backward_star(chain, least_period(chain, limits)), true};
   const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + tolerance); };
   const auto improves = [&](const PeriodicPattern& other) {

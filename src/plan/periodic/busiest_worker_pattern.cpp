@@ -15,7 +15,8 @@ namespace starpipe::plan {
 PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers) {
   detail::require_chain(chain);
   if (workers.size() != chain.size()) {
-    throw InputError(fmt::format("workers of {} stages, but there are {}", workers.size(), chain.size()));
+    throw InputError(
+        fmt::format("there are workers for {} stages, but the chain has {}", workers.size(), chain.size()));
   }
   const int stages = static_cast<int>(chain.size());
   std::vector<double> load;

@@ -42,7 +42,7 @@ void require_chain(std::span<const ChainStage> chain) {
   for (std::size_t s = 0; s < chain.size(); ++s) {
     for (const double value : {chain[s].forward, chain[s].backward, chain[s].weights, chain[s].activation}) {
       if (value >= 0 && std::isfinite(value)) continue;
-      throw InputError(fmt::format("stage {}: {} is no time or size", s, value));
+      throw InputError(fmt::format("stage {}: {} is negative or not finite", s, value));
     }
     total += chain[s].time();
   }
@@ -52,10 +52,11 @@ void require_chain(std::span<const ChainStage> chain) {
 void require_limits(std::span<const ChainStage> chain, std::span<const int> limits) {
   require_chain(chain);
   if (limits.size() != chain.size()) {
-    throw InputError(fmt::format("{} limits for {} stages", limits.size(), chain.size()));
+    throw InputError(fmt::format("there are {} limits for {} stages", limits.size(), chain.size()));
   }
   for (std::size_t s = 0; s < limits.size(); ++s) {
-    if (limits[s] < 1) throw InputError(fmt::format("stage {}: a limit of {} stashes", s, limits[s]));
+    if (limits[s] < 1)
+      throw InputError(fmt::format("stage {}: a limit of {} stashes, need at least 1", s, limits[s]));
   }
 }
 

@@ -76,12 +76,15 @@ class Table {
 std::string Table::fill() {
   const int k = pattern_.microbatches;
   if (k < 1 || !(pattern_.period > 0) || !std::isfinite(pattern_.period)) {
-    return fmt::format("a period of {} for {} micro-batches", pattern_.period, k);
+    return fmt::format("the period {} or the number of micro-batches {} is not positive and finite",
+                       pattern_.period, k);
   }
   for (const PeriodicOperation& op : pattern_.operations) {
     if (op.stage < 0 || op.stage >= stages() || op.worker < 0 ||
         (op.pass != Pass::F && op.pass != Pass::BW)) {
-      return fmt::format("{} on worker {}: no such operation of {} stages", name(op), op.worker, stages());
+      return fmt::format(
+          "{} on worker {}: the worker is below 0, the stage is not one of {}, or the pass is not F or BW",
+          name(op), op.worker, stages());
     }
     if (!(op.start >= 0 && op.start < pattern_.period)) {
       return fmt::format("{} starts at {}, not within the period of {}", name(op), op.start, pattern_.period);
@@ -89,7 +92,8 @@ std::string Table::fill() {
     const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
     const PeriodicOperation*& cell = cells_[index(step * k + (op.shift % k + k) % k)];
     if (cell != nullptr) {
-      return fmt::format("{} and the one with shift {} run the same micro-batches", name(op), cell->shift);
+      return fmt::format("{} and the operation of the same pass with shift {} run the same micro-batches",
+                         name(op), cell->shift);
     }
     cell = &op;
   }
@@ -224,12 +228,11 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
 }
 
 PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
-  if (k < 1 || pattern.microbatches != 1) {
-    throw InputError(
-        fmt::format("every {}-th micro-batch of a {}-periodic pattern: expected a 1-periodic one and "
-                    "at least every second",
-                    k + 1, pattern.microbatches));
+  if (pattern.microbatches != 1) {
+    throw InputError(fmt::format("only a 1-periodic pattern can be thinned, this one is {}-periodic",
+                                 pattern.microbatches));
   }
+  if (k < 1) throw InputError(fmt::format("thinning needs k of at least 1, not {}", k));
   detail::PatternBuilder builder((k + 1) * pattern.period, k);
   for (const PeriodicOperation& op : pattern.operations) {
     for (int b = 0; b < k; ++b) {

@@ -35,7 +35,7 @@ void Watchdog::watch(const std::stop_token& stop) {
       last_progress = now;
     }
     if (std::chrono::duration<double>(now - last_progress).count() < timeout_) continue;
-    end_run_(fmt::format("no job finished for {} s in step {} (runtime.timeout): a rank is lost or stuck",
+    end_run_(fmt::format("no task finished for {} s in step {} (runtime.timeout): a rank is lost or stuck",
                          timeout_, step_.load()));
   }
 }

@@ -509,7 +509,7 @@ TEST(Partition, RefusesWhatMakesNoSense) {
   expect_refused(chain({1}, 0), "0 workers");
   expect_refused(placed(good, {0, 1, 0, 1}), "3 units do not make 4 stages");
   expect_refused(placed(good, {0, 2}), "worker 2 does not exist");
-  expect_refused(placed(good, {}), "placement is missing");
+  expect_refused(placed(good, {}), "stage_workers is missing");
   PartitionRequest bad = good;
   bad.units[1].time.B = -1;
   expect_refused(bad, "unit 1 (l): times");

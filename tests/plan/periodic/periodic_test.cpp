@@ -334,19 +334,19 @@ TEST(Periodic, RefusesWhatHasNoPeriod) {
       [&] {
         least_period(chain, std::vector{1, 1});
       },
-      ThrowsMessage<InputError>("2 limits for 3 stages"));
+      ThrowsMessage<InputError>("there are 2 limits for 3 stages"));
   EXPECT_THAT(
       [&] {
         least_period(chain, std::vector{1, 0, 1});
       },
-      ThrowsMessage<InputError>("stage 1: a limit of 0 stashes"));
+      ThrowsMessage<InputError>("stage 1: a limit of 0 stashes, need at least 1"));
   EXPECT_THAT(
       [&] {
         best_pattern(chain, std::vector{1, 1, 1}, 0);
       },
-      ThrowsMessage<InputError>(HasSubstr("up to 0")));
+      ThrowsMessage<InputError>(HasSubstr("at least 1, not 0")));
   EXPECT_THAT([&] { thinned(one_forward_one_backward_star(chain, 4), 0); },
-              ThrowsMessage<InputError>(HasSubstr("1-th")));
+              ThrowsMessage<InputError>(HasSubstr("k of at least 1, not 0")));
   EXPECT_THAT(
       [&] {
         busiest_worker_pattern(chain, std::vector{0, -1, 0});

@@ -34,7 +34,7 @@ std::string refusal(std::string_view name, const ScheduleRequest& request) {
 const std::vector<std::string> by_stage = {"naive", "gpipe", "1f1b", "eager-1f1b"};
 const std::vector<std::string> all = {"naive", "gpipe", "1f1b", "eager-1f1b", "ddp", "fsdp", "lpp", "fslpp"};
 
-TEST(Registry, ListsTheNamesSortedWithWhatTheyAre) {
+TEST(Registry, ListsTheNamesSortedWithDescriptions) {
   std::vector<std::string> names;
   for (const auto& entry : schedule_entries()) {
     names.push_back(entry.name);

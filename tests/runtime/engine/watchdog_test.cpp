@@ -23,7 +23,7 @@ TEST(Watchdog, EndsARunThatMakesNoProgress) {
   });
   watchdog.begin_step(7);
   EXPECT_THAT(message.get_future().get(),
-              ::testing::StartsWith("no job finished for 0.1 s in step 7 (runtime.timeout)"));
+              ::testing::StartsWith("no task finished for 0.1 s in step 7 (runtime.timeout)"));
 }
 
 TEST(Watchdog, LeavesAloneARunThatProgressesOrIsBetweenSteps) {
