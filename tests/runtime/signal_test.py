@@ -3,8 +3,9 @@
 """A signal that asks a run to end does so within seconds, wherever it arrives: one line names it, the exit status is
 128 + its number where the launcher passes it on, no process and no temporary file is left.
 
-usage: signal_test.py STARPIPE PLUGIN LAUNCHER...   (the word RANKS in the launcher's command stands for the number of ranks)
+usage: signal_test.py STARPIPE PLUGIN LAUNCHER...   (the word COUNT in the launcher's command stands for the number of ranks)
 """
+import contextlib
 import os
 import pathlib
 import signal
@@ -40,7 +41,8 @@ class OfARun(JobTest):
             return r"rank 0"
         if target == "all":  # as scancel
             for pid in {self.job.pid, *processes(self.marker)}:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # ended by the launcher, which got the signal before
+                    os.kill(pid, number)
             return r"rank 0"
         kind, rank = target
         launched, working = self.pids_of(rank % ranks)
@@ -52,7 +54,7 @@ class OfARun(JobTest):
 
     def check(self, ranks, target, number):
         with self.subTest(ranks=ranks, target=target, signal=number.name):
-            self.launcher = [str(ranks) if word == "RANKS" else word for word in LAUNCHER]
+            self.launcher = [str(ranks) if word == "COUNT" else word for word in LAUNCHER]
             self.train()
             who = self.send(target, number, ranks)
             self.expect_end(10)
