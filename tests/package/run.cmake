@@ -21,6 +21,9 @@ message(STATUS "${output}")
 if(NOT output MATCHES "^starpipe ${EXPECTED_VERSION}\n")
   message(FATAL_ERROR "the consumer was built against another version than ${EXPECTED_VERSION}")
 endif()
+if(COMPONENT STREQUAL "runtime")
+  run(${LAUNCHER} "${build}/consumer")
+endif()
 if(STARPU_PROGRAM)
   # Any StarPU program can load the installed policy.
   run("${CMAKE_COMMAND}" -E env "STARPU_SCHED_LIB=${prefix}/${LIBDIR}/libstarpipe_sched.so" STARPU_SCHED=starpipe
