@@ -3,26 +3,7 @@
 
 #include <cmath>
 
-#include "starpipe/base/require.hpp"
-
 namespace starpipe::model {
-
-void check_optimizer(const OptimizerConfig& config) {
-  const std::string prefix = "training.optimizer.";
-  require_input(config.kind == "adamw" || config.kind == "sgd", prefix + "kind",
-                config.kind + " is not one of adamw, sgd");
-  const auto require = [&](bool good, const char* key, double value, const char* wanted) {
-    require_input(good, prefix + key, std::to_string(value) + " is not " + wanted);
-  };
-  const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
-  const auto fraction = [](double value) { return value >= 0 && value < 1; };
-  require(not_negative(config.learning_rate), "learning_rate", config.learning_rate, "a number >= 0");
-  require(not_negative(config.weight_decay), "weight_decay", config.weight_decay, "a number >= 0");
-  require(not_negative(config.momentum), "momentum", config.momentum, "a number >= 0");
-  require(not_negative(config.epsilon), "epsilon", config.epsilon, "a number >= 0");
-  require(fraction(config.beta1), "beta1", config.beta1, "in [0, 1)");
-  require(fraction(config.beta2), "beta2", config.beta2, "in [0, 1)");
-}
 
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters) {
   if (config.kind == "adamw") return 2 * parameters;

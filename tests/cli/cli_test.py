@@ -135,7 +135,7 @@ class Mapping(CommandTest):
             self.assertIn(words, text)
         # One device for each worker.
         self.refused(["info", "mlp.yaml", "--set", "runtime.mapping=auto", "--set", "runtime.device=[cuda, cpu]"],
-                     "runtime.device", "2 devices for schedule.workers 8")
+                     "runtime.device", "2 values for schedule.workers 8")
 
     def test_a_node_without_gpus(self):
         # Workers on cores, in a run whose other workers are on GPUs.
@@ -284,11 +284,11 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("model.legs=2", "--set model.legs", "gpt", config="gpt.yaml")
         refused_set("model.legs=3", "model.branches", "3")
         refused_set("runtime.precision=fp16", "fp16", "fp32")
-        refused_set("runtime.precision=tf32", "runtime.precision", "tf32", "runtime.device: cuda")
+        refused_set("runtime.precision=tf32", "runtime.precision", "tf32", "runtime.device cpu")
         refused_set("runtime.device=gpu", "runtime.device", "cuda")
         refused_set("runtime.device=[]", "runtime.device", "a list of them")
         refused_set("runtime.device=[cpu, gpu]", "runtime.device", "gpu")
-        refused_set("runtime.device=[cpu, cuda, cpu]", "runtime.device", "3 devices for schedule.workers")
+        refused_set("runtime.device=[cpu, cuda, cpu]", "runtime.device", "3 values for schedule.workers")
         refused_set("schedule.memory_limit=0", "schedule.memory_limit", "0")
         refused_set("schedule.name=2f2b", "'2f2b'")
         refused_set("schedule.workers=4", "schedule.stages", "4")

@@ -91,7 +91,7 @@ training:
   optimizer: {kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1, beta1: 0.8, beta2: .95, epsilon: 1e-6}
 schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cuts: [1, 2],
            discipline: bounded, memory_limit: 3, recompute: true}
-runtime: {policy: lws, device: cuda, precision: tf32, workers_per_core: 2, timeout: 1.5, mapping: auto,
+runtime: {policy: worker-order, device: cuda, precision: tf32, window: 70, timeout: 1.5, mapping: auto,
           memory_limit: 2MiB}
 )");
   EXPECT_EQ(model::option(config.model, "layers"), 6);
@@ -116,10 +116,10 @@ runtime: {policy: lws, device: cuda, precision: tf32, workers_per_core: 2, timeo
   EXPECT_EQ(config.schedule.discipline, plan::Discipline::bounded);
   EXPECT_EQ(config.schedule.memory_limit, 3);
   EXPECT_TRUE(config.schedule.recompute);
-  EXPECT_EQ(config.runtime.policy, "lws");
+  EXPECT_EQ(config.runtime.policy, "worker-order");
   EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cuda"});
   EXPECT_EQ(config.model.precision, model::Precision::tf32);
-  EXPECT_EQ(config.runtime.workers_per_core, 2);
+  EXPECT_EQ(config.runtime.window, 70);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
   EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::automatic);
   EXPECT_EQ(config.runtime.memory_limit, 2U << 20);
@@ -185,12 +185,10 @@ std::string other_value(const runtime::ConfigKey& key) {
   switch (key.type.kind) {
     case Kind::whole:
       return key.type.count == runtime::ValueType::Count::list ? "[3, 5]" : "7";
-    case Kind::positive:
-    case Kind::not_negative:
-    case Kind::fraction:
+    case Kind::number:
       return "0.3";
     case Kind::boolean:
-      return key.default_text == "true" ? "false" : "true";
+      return key.default_value == true ? "false" : "true";
     case Kind::bytes:
       return "3MiB";
     case Kind::time:
@@ -206,16 +204,19 @@ std::string other_value(const runtime::ConfigKey& key) {
 /// The other settings that the key requires.
 std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
   std::vector<std::string> overrides;
-  if (!key.needs.empty()) overrides.push_back(key.needs + "=" + key.needed.front());
-  const bool text_network =
-      key.needs == "model.kind" && model::find_network(key.needed.front()).data == "text";
+  bool text_network = false;
+  for (const runtime::Condition& condition : key.only_with) {
+    // A key without values is schedule.partition.
+    overrides.push_back(condition.key + "=" + (condition.values.empty() ? "auto" : condition.values.front()));
+    text_network |=
+        condition.key == "model.kind" && model::find_network(condition.values.front()).data == "text";
+  }
   if (text_network || key.name == "model.kind" || key.name == "data.kind") {
     overrides.emplace_back("data.path=x");
   }
   if (key.name.starts_with("runtime.emulate.")) {
     overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s}");
   }
-  if (key.name == "schedule.profile") overrides.emplace_back("schedule.partition=auto");
   return overrides;
 }
 
@@ -289,8 +290,9 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
               std::string("--set ") + key + ": must be at least 1, got -99999999999999999999");
   }
   EXPECT_EQ(override_problem("training.seed=-1"), "--set training.seed: must be at least 0, got -1");
-  EXPECT_EQ(override_problem("training.optimizer.learning_rate=0"),
-            "--set training.optimizer.learning_rate: must be greater than 0, got 0");
+  EXPECT_EQ(override_problem("training.optimizer.learning_rate=-1"),
+            "--set training.optimizer.learning_rate: must be at least 0, got -1");
+  EXPECT_EQ(load(minimal_mlp, {"training.optimizer.learning_rate=0"}).training.optimizer.learning_rate, 0);
   EXPECT_EQ(override_problem("training.optimizer.beta1=1"),
             "--set training.optimizer.beta1: must be at least 0 and less than 1, got 1");
   EXPECT_EQ(override_problem("training.optimizer.weight_decay=-1"),
@@ -319,7 +321,7 @@ TEST_F(LoadConfig, Bf16IsForAnyDevice) {
 
 TEST_F(LoadConfig, Tf32IsForGpus) {
   EXPECT_EQ(override_problem("runtime.precision=tf32"),
-            "--set runtime.precision: tf32 needs runtime.device: cuda, a CPU has no such unit");
+            "--set runtime.precision: tf32 does not apply with runtime.device cpu");
 }
 
 TEST_F(LoadConfig, NamesKeysThatDoNotApply) {
@@ -331,6 +333,36 @@ TEST_F(LoadConfig, NamesKeysThatDoNotApply) {
             "c.yaml:3: model.legs: does not apply to model.kind gpt");
 }
 
+TEST_F(LoadConfig, RefusesKeysThatTheRunWouldIgnore) {
+  EXPECT_EQ(problem(minimal_mlp, {"runtime.window=5", "runtime.policy=lws"}),
+            "--set runtime.window: does not apply to runtime.policy lws");
+  EXPECT_EQ(problem(minimal_mlp, {"runtime.window=5", "schedule.dynamic=true"}),
+            "--set runtime.window: does not apply with schedule.dynamic");
+  EXPECT_EQ(problem(minimal_mlp, {"runtime.workers_per_core=5", "runtime.device=cuda"}),
+            "--set runtime.workers_per_core: does not apply to runtime.device cuda");
+  const std::string emulate = "runtime.emulate={F: 1ms, B: 1ms, W: 1ms}";
+  for (const char* other : {"training.seed=2", "training.optimizer.learning_rate=1", "model.init=x",
+                            "runtime.workers_per_core=3"}) {
+    const std::string key = std::string(other).substr(0, std::string(other).find('='));
+    EXPECT_EQ(problem(minimal_mlp, {emulate, other}),
+              "--set " + key + ": does not apply with runtime.emulate");
+  }
+  EXPECT_EQ(problem(minimal_mlp, {emulate, "runtime.device=cuda"}),
+            "--set runtime.device: cuda does not apply with runtime.emulate");
+}
+
+TEST_F(LoadConfig, EmulationReplacesTheNumbersOfTheFile) {
+  const std::string text =
+      "model: {kind: mlp, init: w.safetensors}\n"
+      "training: {steps: 3, seed: 7, optimizer: {learning_rate: 0.1}}\n"
+      "schedule: {name: gpipe, workers: 2}\n";
+  const runtime::Config config = load(text, {"runtime.emulate={F: 1ms, B: 1ms, W: 1ms}"});
+  EXPECT_EQ(config.training.seed, 1U);
+  EXPECT_FALSE(config.model.init.has_value());
+  EXPECT_EQ(problem(text + "runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}\n"),
+            "c.yaml:1: model.init: does not apply with runtime.emulate");
+}
+
 TEST_F(LoadConfig, NamesMissingKeys) {
   EXPECT_EQ(problem("data: {kind: text}"), "c.yaml: missing key 'model.kind'");
   EXPECT_EQ(problem("model: {kind: gpt}"), "c.yaml: missing key 'data.path'");
@@ -338,6 +370,7 @@ TEST_F(LoadConfig, NamesMissingKeys) {
   EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 1}"), "c.yaml: missing key 'schedule.name'");
   EXPECT_EQ(problem("model: {kind: mlp}\ntraining: {steps: 1}\nschedule: {name: ddp}"),
             "c.yaml: missing key 'schedule.workers'");
+  EXPECT_EQ(problem(minimal_mlp, {"runtime.emulate.comm=1ms"}), "c.yaml: missing key 'runtime.emulate.F'");
 }
 
 TEST_F(LoadConfig, NamesFilesThatAreNoConfiguration) {

@@ -265,17 +265,17 @@ class AutoTest(CommandTest):
         self.write("other.yaml", "layers: [{F: 1, stash: 1, count: 5}]\n")
         for key, *culprits in [
                 ("schedule.partition=best", "schedule.partition", "'best'"),
-                ("schedule.cuts=[1]", "schedule.cuts", "schedule.partition auto"),
+                ("schedule.cuts=[1]", "schedule.cuts", "schedule.partition"),
                 ("schedule.profile=none.yaml", "none.yaml"),
                 ("schedule.profile=short.yaml", "schedule.profile", "short.yaml has 1 units, the model has 5"),
                 ("schedule.profile=other.yaml", "schedule.profile", "other.yaml", "activation of unit 0"),
                 ("schedule.stages=6", "schedule.stages", "6"),
-                ("runtime.emulate={F: 1ms, B: 1ms, W: 1ms}", "runtime.emulate.F", "schedule.partition auto")]:
+                ("runtime.emulate={F: 1ms, B: 1ms, W: 1ms}", "runtime.emulate.F", "schedule.partition")]:
             self.refused(["simulate", "c.yaml", "--set", key], *culprits)
             self.refused(["train", "c.yaml", "--set", key], *culprits, launcher=launcher)
         self.refused(["simulate", "c.yaml", "--set", "schedule.name=zb-1p", "--set", "schedule.stages=3"], "zb-1p")
         self.write("c.yaml", self.read("c.yaml").replace("partition: auto, ", ""))
-        self.refused(["simulate", "c.yaml"], "schedule.profile", "schedule.partition auto")
+        self.refused(["simulate", "c.yaml"], "schedule.profile", "schedule.partition")
 
 
 if __name__ == "__main__":

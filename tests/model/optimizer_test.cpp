@@ -98,23 +98,5 @@ TEST(Sgd, WithMomentumByHand) {
   EXPECT_NEAR(w[0], -1.56, 1e-6);
 }
 
-TEST(CheckOptimizer, NamesTheKey) {
-  OptimizerConfig config;
-  EXPECT_NO_THROW(check_optimizer(config));
-  const auto with = [](auto change) {
-    OptimizerConfig changed;
-    change(changed);
-    return [changed] { check_optimizer(changed); };
-  };
-  expect_input_error(with([](auto& c) { c.kind = "lion"; }), "training.optimizer.kind: lion");
-  expect_input_error(with([](auto& c) { c.learning_rate = -1; }), "training.optimizer.learning_rate");
-  expect_input_error(with([](auto& c) { c.weight_decay = -1; }), "training.optimizer.weight_decay");
-  expect_input_error(with([](auto& c) { c.momentum = -1; }), "training.optimizer.momentum");
-  expect_input_error(with([](auto& c) { c.beta1 = 1; }), "training.optimizer.beta1");
-  expect_input_error(with([](auto& c) { c.beta2 = -0.1; }), "training.optimizer.beta2");
-  expect_input_error(with([](auto& c) { c.epsilon = std::numeric_limits<double>::quiet_NaN(); }),
-                     "training.optimizer.epsilon");
-}
-
 }  // namespace
 }  // namespace starpipe::model

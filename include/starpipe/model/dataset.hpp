@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/model/network.hpp"
 
 namespace starpipe::model {
 
+/// The kinds of data that there are.
+inline constexpr std::array<std::string_view, 2> data_kinds = {"text", "synthetic"};
+
 /// `data:` of the configuration.
 struct DataConfig {
-  std::string kind = "text";   ///< "text" or "synthetic": the one that the network reads
-  std::filesystem::path path;  ///< text: the file, its bytes are the tokens
+  std::string kind = "text";   ///< the one of data_kinds that the network reads
+  std::filesystem::path path;  ///< of text
 };
 
 /// Gives every rank the same micro-batches: data depends only on the configuration, the seed, the step and

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace starpipe::model {
 
-/// `training.optimizer:` of the configuration, with PyTorch's names, formulas and defaults.
+/// AdamW (arXiv 1711.05101), and SGD with momentum: v = momentum * v + g; w -= learning_rate * v.
+inline constexpr std::array<std::string_view, 2> optimizer_kinds = {"adamw", "sgd"};
+
+/// `training.optimizer:` of the configuration, with PyTorch's names, formulas and AdamW's defaults. The
+/// functions below expect values that the configuration's keys allow (runtime/setup/config_keys.hpp).
 struct OptimizerConfig {
-  std::string kind = "adamw";  ///< "adamw" (arXiv 1711.05101) or "sgd"
+  std::string kind = "adamw";
   double learning_rate = 1e-3;
-  double weight_decay = 0.01;  ///< adamw: decoupled; sgd: added to the gradient (its default is 0)
-  double momentum = 0.0;       ///< sgd: v = momentum * v + g; w -= learning_rate * v
+  double weight_decay = 0.01;
+  double momentum = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
 };
-
-/// Throws InputError with the key (`training.optimizer.beta1`) of a value that cannot work. The functions
-/// below expect a configuration that this check accepts.
-void check_optimizer(const OptimizerConfig& config);
 
 /// Floats of optimizer state for `parameters` floats: for adamw twice as many (all first moments, then all
 /// second ones), for sgd with momentum as many (velocities), otherwise 0. The state is all zeros before the

@@ -51,8 +51,8 @@ using Key = MapKey<FileStage>;
 constexpr std::array stage_keys = {
     time_key<0, FileStage, times_of>,
     time_key<1, FileStage, times_of>,
-    Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.not_negative(); }},
-    Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.not_negative(); }},
+    Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.number(not_negative); }},
+    Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.number(not_negative); }},
     Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_stages - 1); }},
 };
 

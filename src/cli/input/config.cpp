@@ -16,8 +16,8 @@
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/model/network_registry.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
+#include "starpipe/runtime/setup/config_rules.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -33,12 +33,8 @@ json read_one(const YamlValue& value, const ValueType& type) {
   switch (type.kind) {
     case Kind::whole:
       return value.whole<std::uint64_t>(type.least, type.most);
-    case Kind::positive:
-      return value.positive();
-    case Kind::not_negative:
-      return value.not_negative();
-    case Kind::fraction:
-      return value.fraction();
+    case Kind::number:
+      return value.number(type.interval);
     case Kind::boolean:
       return value.boolean();
     case Kind::bytes:
@@ -103,13 +99,6 @@ struct Schema {
     for (const ConfigKey& key : keys) add_section(section_of(key.name));
   }
 
-  /// By the key's name or its former one; null when there is no such key.
-  [[nodiscard]] const ConfigKey* find(std::string_view name) const {
-    const auto found = std::ranges::find_if(keys, [name](const ConfigKey& key) {
-      return key.name == name || (!key.former_name.empty() && key.former_name == name);
-    });
-    return found == keys.end() ? nullptr : &*found;
-  }
   [[nodiscard]] bool is_section(const std::string& name) const {
     return std::ranges::find(sections, name) != sections.end();
   }
@@ -186,9 +175,8 @@ class Given {
     return found == values_.end() ? nullptr : &found->second;
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
-  /// Throws InputError when the key is missing.
-  void require(std::string_view name) const {
-    if (!has(name)) throw InputError(fmt::format("{}: missing key '{}'", source_, name));
+  [[noreturn]] void fail_missing(std::string_view name) const {
+    throw InputError(fmt::format("{}: missing key '{}'", source_, name));
   }
 
  private:
@@ -216,28 +204,36 @@ class Given {
       add(node, name + ".", file, place);
       return;
     }
-    const ConfigKey* const key = schema_.find(name);
+    const ConfigKey* const key = runtime::find_key(schema_.keys, name);
     if (key == nullptr) {
       throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(schema_, name)));
     }
     if (override) values_.erase(key->name);
-    if (override) replace_schedule(key->name);
+    if (override) replace(*key);
     if (!values_.try_emplace(key->name, node, label).second) fail_twice(place, name);
   }
 
-  /// When an override names another schedule, the file's keys for its own schedule are dropped.
-  void replace_schedule(const std::string& key) {
-    overridden_.insert(key);
-    const auto erase = [this](std::string_view name) {
-      const auto found = values_.find(name);
-      if (found != values_.end() && !overridden_.contains(found->first)) values_.erase(found);
-    };
-    if (key == "schedule.name") erase("schedule.file");
-    if (key != "schedule.file") return;
+  /// Drops the file's keys that do not apply with an override, where the override replaces them.
+  void replace(const ConfigKey& key) {
+    overridden_.insert(key.name);
+    if (!key.replaces) return;
     for (const ConfigKey& other : schema_.keys) {
-      if (other.not_with == key) erase(other.name);
+      if (!overridden_.contains(other.name) && is_replaced(other, key)) values_.erase(other.name);
     }
-    for (const char* name : {"schedule.workers", "schedule.stages"}) erase(name);
+  }
+
+  /// Whether `by` replaces `key`: they exclude each other, or `by` gives `key` another default.
+  static bool is_replaced(const ConfigKey& key, const ConfigKey& by) {
+    const auto names = [](const runtime::Condition& condition, const ConfigKey& named) {
+      return condition.key == named.name || condition.key == section_of(named.name);
+    };
+    const auto excludes = [&](const ConfigKey& one, const ConfigKey& other) {
+      return std::ranges::any_of(one.not_with,
+                                 [&](const auto& condition) { return names(condition, other); });
+    };
+    return excludes(key, by) || (key.replaces && excludes(by, key)) ||
+           (section_of(key.name) == section_of(by.name) &&
+            std::ranges::any_of(key.defaults, [&](const auto& other) { return names(other.condition, by); }));
   }
 
   [[noreturn]] static void fail_twice(const std::string& place, const std::string& name) {
@@ -251,67 +247,19 @@ class Given {
   std::set<std::string> overridden_;
 };
 
-/// Refuses keys that do not apply with `schedule.file`, and leaves to the file what was not given.
-void leave_to_file(const Schema& schema, const Given& given, Config& config) {
-  for (const ConfigKey& key : schema.keys) {
-    if (key.not_with != "schedule.file") continue;
-    if (const YamlValue* value = given.find(key.name)) value->fail("does not apply with schedule.file");
-  }
-  if (!given.has("schedule.workers")) config.schedule.workers.reset();
-  if (!given.has("training.microbatches")) config.training.microbatches.reset();
-}
-
-/// Sets defaults that follow from other keys.
-void set_defaults(const Given& given, Config& config) {
-  if (!given.has("data.kind")) config.data.kind = model::find_network(config.model.kind).data;
-  // The default of OptimizerConfig is AdamW's; this one is that of PyTorch's SGD.
-  if (config.training.optimizer.kind == "sgd" && !given.has("training.optimizer.weight_decay")) {
-    config.training.optimizer.weight_decay = 0;
-  }
-}
-
-/// Refuses keys that another key's value makes useless.
-void require_applicable(const Schema& schema, const Given& given, const Config& config) {
+/// Refuses a configuration that lacks keys, or whose keys do not go together.
+void require_consistent(const Schema& schema, const Given& given, const Config& config) {
   for (const ConfigKey& key : schema.keys) {
     const YamlValue* const value = given.find(key.name);
-    if (value == nullptr || key.needs.empty()) continue;
-    const auto chosen = schema.find(key.needs)->get(config).get<std::string>();
-    if (std::ranges::find(key.needed, chosen) != key.needed.end()) continue;
-    value->fail(fmt::format("does not apply to {} {}", key.needs, chosen));
-  }
-}
-
-/// Refuses a configuration that lacks keys, or whose keys do not fit together.
-void require_consistent(const Schema& schema, const Given& given, Config& config) {
-  if (config.model.precision == model::Precision::tf32 &&
-      std::ranges::count(config.runtime.device, "cpu") > 0) {
-    given.find("runtime.precision")->fail("tf32 needs runtime.device: cuda, a CPU has no such unit");
-  }
-  if (config.data.kind == "text") given.require("data.path");
-  given.require("training.steps");
-  if (given.has("schedule.file")) {
-    leave_to_file(schema, given, config);
-  } else {
-    given.require("schedule.name");
-    given.require("schedule.workers");
-  }
-  if (const YamlValue* device = given.find("runtime.device");
-      device != nullptr && device->node().IsSequence() && config.schedule.workers &&
-      std::ssize(config.runtime.device) != *config.schedule.workers) {
-    device->fail(fmt::format("{} devices for schedule.workers {}", config.runtime.device.size(),
-                             *config.schedule.workers));
-  }
-  if (config.runtime.emulate) {
-    for (const char* pass : {"runtime.emulate.F", "runtime.emulate.B", "runtime.emulate.W"})
-      given.require(pass);
-  }
-  if (config.schedule.partition) {
-    for (const char* other : {"schedule.cuts", "runtime.emulate.F"}) {
-      if (given.has(other)) given.find(other)->fail("does not apply to schedule.partition auto");
+    if (value == nullptr) {
+      if (runtime::is_missing(key, config, schema.keys)) given.fail_missing(key.name);
+      continue;
     }
-    if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
-  } else if (given.has("schedule.profile")) {
-    given.find("schedule.profile")->fail("applies to schedule.partition auto only");
+    if (const std::string why = runtime::misfit(key, config, schema.keys); !why.empty()) value->fail(why);
+    if (key.type.length.empty() || !value->node().IsSequence()) continue;
+    const json length = runtime::find_key(schema.keys, key.type.length)->get(config);
+    if (length.is_null() || value->node().size() == length.get<std::size_t>()) continue;
+    value->fail(fmt::format("{} values for {} {}", value->node().size(), key.type.length, length.dump()));
   }
 }
 
@@ -338,10 +286,9 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     refuse_other_limit(key, *value);
     key.set(config, read(*value, key.type));
   }
-  given.require("model.kind");
-  set_defaults(given, config);
-  require_applicable(schema, given, config);
+  runtime::set_defaults(config, schema.keys, [&](const ConfigKey& key) { return given.has(key.name); });
   require_consistent(schema, given, config);
+  if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
   return config;
 }
 

@@ -62,31 +62,14 @@ Integer YamlValue::whole(Integer least, Integer most) const {
 template int YamlValue::whole<int>(int, int) const;
 template std::uint64_t YamlValue::whole<std::uint64_t>(std::uint64_t, std::uint64_t) const;
 
-double YamlValue::number() const {
+double YamlValue::number(const Interval& interval) const {
   if (!node_.IsScalar()) expected("a number");
   std::errc error{};
   const auto value = parse<double>(node_.Scalar(), error);
   if (!value) expected("a number");
   if (error != std::errc{} || !std::isfinite(*value)) expected("a finite number");
+  if (!interval.contains(*value)) fail(fmt::format("must be {}, got {}", interval.text(), node_.Scalar()));
   return *value;
-}
-
-double YamlValue::positive() const {
-  const double value = number();
-  if (value > 0) return value;
-  fail(fmt::format("must be greater than 0, got {}", node_.Scalar()));
-}
-
-double YamlValue::not_negative() const {
-  const double value = number();
-  if (value >= 0) return value;
-  fail(fmt::format("must be at least 0, got {}", node_.Scalar()));
-}
-
-double YamlValue::fraction() const {
-  const double value = number();
-  if (value >= 0 && value < 1) return value;
-  fail(fmt::format("must be at least 0 and less than 1, got {}", node_.Scalar()));
 }
 
 bool YamlValue::boolean() const {

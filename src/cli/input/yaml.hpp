@@ -13,6 +13,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {
@@ -39,12 +40,7 @@ class YamlValue {
   /// An integer in [least, most].
   template <class Integer>
   [[nodiscard]] Integer whole(Integer least, Integer most = std::numeric_limits<Integer>::max()) const;
-  /// A finite number.
-  [[nodiscard]] double number() const;
-  [[nodiscard]] double positive() const;
-  [[nodiscard]] double not_negative() const;
-  /// In [0, 1).
-  [[nodiscard]] double fraction() const;
+  [[nodiscard]] double number(const Interval& interval) const;
   [[nodiscard]] bool boolean() const;
   /// A number of bytes, with a unit (16MiB) or without.
   [[nodiscard]] std::uint64_t bytes() const;
@@ -90,7 +86,7 @@ std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> 
 /// The map key for the time of pass_times[pass]. `durations` returns the plan::Durations inside a T.
 template <std::size_t pass, class T, plan::Durations& (*durations)(T&)>
 constexpr MapKey<T> time_key = {plan::pass_times[pass].name, [](const YamlValue& value, T& into) {
-                                  durations(into).*plan::pass_times[pass].time = value.not_negative();
+                                  durations(into).*plan::pass_times[pass].time = value.number(not_negative);
                                 }};
 
 /// For messages: "'abc'", "a list", "nothing".

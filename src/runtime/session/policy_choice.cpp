@@ -12,6 +12,7 @@
 #include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/runtime/setup/config_rules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -56,7 +57,17 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
 
 PolicyChoice configured_policy(const RuntimeConfig& config) {
   const std::string name = environment("STARPU_SCHED").value_or("");
-  return name.empty() ? find_policy(config.policy, "runtime.policy") : find_policy(name, "STARPU_SCHED");
+  if (name.empty()) return find_policy(config.policy, "runtime.policy");
+  // The configuration's keys were read for its own policy.
+  Config asked;
+  asked.runtime = config;
+  asked.runtime.policy = name;
+  const std::vector<ConfigKey> keys = config_keys();
+  const ConfigKey& window = *find_key(keys, "runtime.window");
+  if (config.window != RuntimeConfig().window && !applies(window, asked, keys)) {
+    throw InputError(fmt::format("STARPU_SCHED: runtime.window does not apply to {}", name));
+  }
+  return find_policy(name, "STARPU_SCHED");
 }
 
 }  // namespace starpipe::runtime

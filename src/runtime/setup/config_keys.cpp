@@ -10,8 +10,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
 #include "starpipe/model/precision.hpp"
+#include "starpipe/runtime/setup/config_rules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -26,7 +28,7 @@ using Keys = std::vector<ConfigKey>;
 
 ValueType whole(std::uint64_t least = 1) { return {.kind = Kind::whole, .least = least}; }
 ValueType wholes(std::uint64_t least) { return {.kind = Kind::whole, .count = Count::list, .least = least}; }
-ValueType number(Kind kind) { return {.kind = kind}; }
+ValueType number(Interval interval) { return {.kind = Kind::number, .interval = interval}; }
 ValueType boolean() { return {.kind = Kind::boolean}; }
 ValueType text(Count count = Count::one) { return {.count = count}; }
 ValueType one_of(std::vector<std::string> words, Count count = Count::one) {
@@ -79,16 +81,8 @@ void from_json_value(const json& from, MappingKind& value) {
 }
 template <class T>
 void from_json_value(const json& from, std::optional<T>& value) {
-  from_json_value(from, value.emplace());
-}
-
-/// A default for people.
-std::string default_of(const json& value) {
-  if (value.is_null()) return "";
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return fmt::to_string(value.get<double>());  // 300, not 300.0
-  if (value.is_array() && value.size() == 1) return default_of(value.front());
-  return value.dump();
+  value.reset();
+  if (!from.is_null()) from_json_value(from, value.emplace());
 }
 
 /// A function that returns a member of the configuration, given the members that lead to it.
@@ -98,18 +92,16 @@ auto at(Members... members) {
 }
 
 /// A key that is one member of the configuration; `member` returns a reference to it. Its default is the
-/// member's own unless `default_text` says another.
+/// member's own.
 template <class Member>
-ConfigKey key(std::string name, ValueType type, std::string meaning, Member member,
-              std::optional<std::string> default_text = {}) {
+ConfigKey key(std::string name, ValueType type, std::string meaning, Member member) {
   ConfigKey made;
   made.name = std::move(name);
   made.type = std::move(type);
   made.meaning = std::move(meaning);
   made.set = [member](Config& config, const json& value) { from_json_value(value, member(config)); };
   made.get = [member](const Config& config) { return to_json_value(member(config)); };
-  const Config defaults;
-  made.default_text = default_text.value_or(default_of(made.get(defaults)));
+  made.default_value = made.get(Config());
   return made;
 }
 
@@ -122,26 +114,47 @@ ConfigKey unset_when_false(ConfigKey made) {
   return made;
 }
 
-ConfigKey only_for(ConfigKey made, std::string needs, std::string needed) {
-  made.needs = std::move(needs);
-  made.needed = {std::move(needed)};
+// What is said of a key beside its name, type and meaning.
+
+ConfigKey by_default(ConfigKey made, std::string text) {
+  made.default_text = std::move(text);
+  return made;
+}
+ConfigKey by_default(ConfigKey made, Condition condition, json value, std::string text = {}) {
+  made.defaults.push_back({std::move(condition), std::move(value), std::move(text)});
+  return made;
+}
+ConfigKey required(ConfigKey made, Condition condition = {}) {
+  made.default_value = {};
+  made.required = std::move(condition);
+  return made;
+}
+ConfigKey only_with(ConfigKey made, std::string other, std::vector<std::string> values = {}) {
+  made.only_with.push_back({std::move(other), std::move(values)});
+  return made;
+}
+ConfigKey not_with(ConfigKey made, std::string other, std::vector<std::string> values = {}) {
+  made.not_with.push_back({std::move(other), std::move(values)});
   return made;
 }
 
-ConfigKey only_named(ConfigKey made) {
-  made.not_with = "schedule.file";
-  return made;
-}
+constexpr const char* from_file = "schedule.file";
+ConfigKey only_named(ConfigKey made) { return not_with(std::move(made), from_file); }
+/// A key whose value is the file's where a schedule comes from a file.
+ConfigKey or_from_file(ConfigKey made) { return by_default(std::move(made), {from_file}, {}, "the file's"); }
+
+constexpr const char* emulation = "runtime.emulate";
+/// A key of the numbers that kernels compute: emulated jobs are waits.
+ConfigKey computed(ConfigKey made) { return not_with(std::move(made), emulation); }
 
 /// A key of `runtime.emulate`, which is there when any of its keys is given.
 template <class T>
-ConfigKey emulation_key(std::string name, ValueType type, std::string meaning, T EmulationConfig::*member,
-                        std::string default_text) {
+ConfigKey emulation_key(std::string name, ValueType type, std::string meaning, T EmulationConfig::*member) {
   ConfigKey made;
-  made.name = "runtime.emulate." + std::move(name);
+  made.name = fmt::format("{}.{}", emulation, name);
   made.type = std::move(type);
   made.meaning = std::move(meaning);
-  made.default_text = std::move(default_text);
+  made.replaces = true;
   made.set = [member](Config& config, const json& value) {
     if (!config.runtime.emulate) config.runtime.emulate.emplace();
     from_json_value(value, (*config.runtime.emulate).*member);
@@ -149,106 +162,129 @@ ConfigKey emulation_key(std::string name, ValueType type, std::string meaning, T
   made.get = [member](const Config& config) {
     return config.runtime.emulate ? to_json_value((*config.runtime.emulate).*member) : json();
   };
+  made.default_value = to_json_value(EmulationConfig().*member);
+  return made;
+}
+
+json default_of(const model::NetworkKey& key) { return key.default_value; }
+
+/// The key of a kind of network, by itself.
+ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& own) {
+  ConfigKey made;
+  made.name = "model." + own.name;
+  made.type = whole();
+  made.type.most = static_cast<std::uint64_t>(own.most);
+  made.meaning = own.meaning;
+  made.default_value = default_of(own);
+  made.defaults = {{.condition = {"model.kind", {kind.name}}, .value = made.default_value}};
+  made.only_with = {{"model.kind", {kind.name}}};
+  if (!own.former_name.empty()) made.former_name = "model." + own.former_name;
+  made.set = [option = own.name](Config& config, const json& value) {
+    config.model.options[option] = value.get<int>();
+  };
+  made.get = [option = own.name](const Config& config) { return json(model::option(config.model, option)); };
   return made;
 }
 
 /// Keys of all kinds of networks. A name that several kinds have is one key, with what each kind says of it.
 void add_network_keys(Keys& keys) {
-  const std::size_t first = keys.size();
+  Keys found;
   for (const model::NetworkKind& kind : model::registered_networks()) {
     for (const model::NetworkKey& own : kind.keys) {
-      const std::string name = "model." + own.name;
-      const std::string default_text = fmt::to_string(own.default_value);
-      const auto known = std::find_if(keys.begin() + static_cast<std::ptrdiff_t>(first), keys.end(),
-                                      [&](const ConfigKey& other) { return other.name == name; });
-      if (known != keys.end()) {
-        known->needed.push_back(kind.name);
-        known->type.most = std::max(known->type.most, static_cast<std::uint64_t>(own.most));
-        if (known->meaning != own.meaning) {
-          known->meaning += fmt::format(" For {}: {}", kind.name, own.meaning);
-        }
-        if (known->default_text != default_text) {
-          known->default_text += fmt::format(", {} for {}", default_text, kind.name);
-        }
+      ConfigKey made = network_key(kind, own);
+      const auto known = std::ranges::find(found, made.name, &ConfigKey::name);
+      if (known == found.end()) {
+        found.push_back(std::move(made));
         continue;
       }
-      ConfigKey& made = keys.emplace_back();
-      made.name = name;
-      made.type = whole();
-      made.type.most = static_cast<std::uint64_t>(own.most);
-      made.default_text = default_text;
-      made.meaning = own.meaning;
-      made.needs = "model.kind";
-      made.needed = {kind.name};
-      if (!own.former_name.empty()) made.former_name = "model." + own.former_name;
-      made.set = [option = own.name](Config& config, const json& value) {
-        config.model.options[option] = value.get<int>();
-      };
-      made.get = [option = own.name](const Config& config) {
-        return json(model::option(config.model, option));
-      };
+      known->only_with.front().values.push_back(kind.name);
+      known->defaults.push_back(std::move(made.defaults.front()));
+      known->type.most = std::max(known->type.most, made.type.most);
+      if (known->meaning != own.meaning) known->meaning += fmt::format(" For {}: {}", kind.name, own.meaning);
     }
+  }
+  for (ConfigKey& made : found) {
+    // A default that all kinds share, and a key that all have, need no condition.
+    const auto is_shared = [&](const DefaultUnder& other) { return other.value == made.default_value; };
+    if (std::ranges::all_of(made.defaults, is_shared)) {
+      made.defaults.clear();
+    } else {
+      made.default_value = {};
+    }
+    if (made.only_with.front().values.size() == model::network_kinds().size()) made.only_with.clear();
+    keys.push_back(std::move(made));
   }
 }
 
 void add_model_keys(Keys& keys) {
   std::string kinds = "The network.";
-  std::string data = "The data; it must be the kind that the network reads.";
-  std::string default_data;
   for (const model::NetworkKind& kind : model::registered_networks()) {
     kinds += fmt::format(" {}: {}", kind.name, kind.meaning);
-    default_data += fmt::format("{}{} for {}", default_data.empty() ? "" : ", ", kind.data, kind.name);
   }
-  keys.push_back(key("model.kind", one_of(model::network_kinds()), kinds,
-                     at(&Config::model, &model::ModelConfig::kind), "required"));
+  keys.push_back(required(key("model.kind", one_of(model::network_kinds()), kinds,
+                              at(&Config::model, &model::ModelConfig::kind))));
   add_network_keys(keys);
-  keys.push_back(key("model.init", text(), "A safetensors file with the parameters to start from.",
-                     at(&Config::model, &model::ModelConfig::init)));
-  keys.push_back(key("data.kind", one_of({"text", "synthetic"}), data,
-                     at(&Config::data, &model::DataConfig::kind), default_data));
-  keys.push_back(only_for(key("data.path", text(), "The file whose bytes are the tokens.",
-                              at(&Config::data, &model::DataConfig::path), "required"),
-                          "data.kind", "text"));
+  keys.push_back(computed(key("model.init", text(), "A safetensors file with the parameters to start from.",
+                              at(&Config::model, &model::ModelConfig::init))));
+  ConfigKey data =
+      key("data.kind", one_of(model::data_kinds), "The data; it must be the kind that the network reads.",
+          at(&Config::data, &model::DataConfig::kind));
+  data.default_value = {};
+  for (const model::NetworkKind& kind : model::registered_networks()) {
+    data = by_default(std::move(data), {"model.kind", {kind.name}}, kind.data);
+  }
+  keys.push_back(std::move(data));
+  keys.push_back(required(only_with(key("data.path", text(), "The file whose bytes are the tokens.",
+                                        at(&Config::data, &model::DataConfig::path)),
+                                    "data.kind", {"text"})));
 }
 
 void add_training_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
   ValueType seed = whole(0);
   seed.most = std::numeric_limits<std::uint64_t>::max();
-  add(key("training.microbatches", whole(), "Micro-batches of a step (B).",
-          at(&Config::training, &TrainingConfig::microbatches), "8, or as `schedule.file` has"));
+  add(or_from_file(key("training.microbatches", whole(), "Micro-batches of a step (B).",
+                       at(&Config::training, &TrainingConfig::microbatches))));
   add(key("training.microbatch_size", whole(), "Sequences (gpt) or samples (mlp) of a micro-batch.",
           at(&Config::training, &TrainingConfig::microbatch_size)));
-  add(key("training.steps", whole(), "Steps to train; the optimizer updates the weights once in each.",
-          at(&Config::training, &TrainingConfig::steps), "required"));
-  add(key("training.seed", seed, "Start values of the weights and the choice of data depend on it.",
-          at(&Config::training, &TrainingConfig::seed)));
-  add(key("training.nonfinite", one_of(nonfinite_words),
+  add(required(key("training.steps", whole(),
+                   "Steps to train; the optimizer updates the weights once in each.",
+                   at(&Config::training, &TrainingConfig::steps))));
+  add(computed(key("training.seed", seed, "Start values of the weights and the choice of data depend on it.",
+                   at(&Config::training, &TrainingConfig::seed))));
+  add(computed(
+      key("training.nonfinite", one_of(nonfinite_words),
           "After a step in which a pass computed infinity or NaN: stop ends the run with status 1 and names "
           "the first such pass; skip leaves weights and optimizer as they were before the step, and the "
           "report counts it; continue does not look.",
-          at(&Config::training, &TrainingConfig::nonfinite)));
+          at(&Config::training, &TrainingConfig::nonfinite))));
   const std::string kind = "training.optimizer.kind";
-  add(key(kind, one_of({"adamw", "sgd"}), "The optimizer, with PyTorch's formulas and defaults.",
+  add(key(kind, one_of(model::optimizer_kinds), "The optimizer, with PyTorch's formulas and defaults.",
           at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::kind)));
-  add(key("training.optimizer.learning_rate", number(Kind::positive), "The learning rate.",
-          at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::learning_rate)));
-  add(key("training.optimizer.weight_decay", number(Kind::not_negative), "The weight decay.",
-          at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::weight_decay),
-          "0.01 for adamw, 0 for sgd"));
-  add(only_for(key("training.optimizer.momentum", number(Kind::not_negative), "The momentum.",
-                   at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::momentum), "0"),
-               kind, "sgd"));
-  add(only_for(key("training.optimizer.beta1", number(Kind::fraction), "Decay of the first moment.",
-                   at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::beta1)),
-               kind, "adamw"));
-  add(only_for(key("training.optimizer.beta2", number(Kind::fraction), "Decay of the second moment.",
-                   at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::beta2)),
-               kind, "adamw"));
-  add(only_for(key("training.optimizer.epsilon", number(Kind::not_negative),
-                   "Added to the root of the second moment, so that no update divides by 0.",
-                   at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::epsilon)),
-               kind, "adamw"));
+  add(computed(key(
+      "training.optimizer.learning_rate", number(not_negative), "The learning rate. With 0, weights stay.",
+      at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::learning_rate))));
+  add(by_default(
+      computed(key("training.optimizer.weight_decay", number(not_negative),
+                   "The weight decay: decoupled under adamw, added to the gradient under sgd.",
+                   at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::weight_decay))),
+      {kind, {"sgd"}}, 0.0));
+  add(only_with(key("training.optimizer.momentum", number(not_negative), "The momentum.",
+                    at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::momentum)),
+                kind, {"sgd"}));
+  add(computed(
+      only_with(key("training.optimizer.beta1", number(fraction), "Decay of the first moment.",
+                    at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::beta1)),
+                kind, {"adamw"})));
+  add(computed(
+      only_with(key("training.optimizer.beta2", number(fraction), "Decay of the second moment.",
+                    at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::beta2)),
+                kind, {"adamw"})));
+  add(computed(
+      only_with(key("training.optimizer.epsilon", number(not_negative),
+                    "Added to the root of the second moment, so that no update divides by 0.",
+                    at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::epsilon)),
+                kind, {"adamw"})));
 }
 
 /// Which schedule, of how many workers and stages.
@@ -257,45 +293,56 @@ void add_schedule_keys(Keys& keys) {
   add(key("schedule.plugin", text(Count::one_or_list),
           "Shared objects that add schedules, as the option `--plugin` names them.",
           at(&Config::schedule, &ScheduleConfig::plugins)));
-  add(only_named(key("schedule.name", text(), "A schedule that `starpipe schedule list` shows.",
-                     at(&Config::schedule, &ScheduleConfig::name), "required")));
-  add(key("schedule.file", text(),
+  ConfigKey name =
+      required(only_named(key("schedule.name", text(), "A schedule that `starpipe schedule list` shows.",
+                              at(&Config::schedule, &ScheduleConfig::name))));
+  name.replaces = true;
+  add(std::move(name));
+  ConfigKey file =
+      key(from_file, text(),
           "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages and "
           "micro-batches follow from it. Its path is relative to the folder in which starpipe runs.",
-          at(&Config::schedule, &ScheduleConfig::file)));
-  add(key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers),
-          "required, or as `schedule.file` has"));
-  add(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
-          at(&Config::schedule, &ScheduleConfig::stages),
-          "W times as many as the schedule has on each worker"));
+          at(&Config::schedule, &ScheduleConfig::file));
+  file.replaces = true;
+  add(std::move(file));
+  add(or_from_file(required(
+      key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers)))));
+  add(or_from_file(by_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
+                                  at(&Config::schedule, &ScheduleConfig::stages)),
+                              "W times as many as the schedule has on each worker")));
   add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
                      at(&Config::schedule, &ScheduleConfig::groups))));
-  add(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
-                     at(&Config::schedule, &ScheduleConfig::placement), "the schedule's own")));
-  add(key(
-      "schedule.cuts", wholes(1),
-      "The first unit of each stage but the first. Units of gpt: 0 is the embedding, then the blocks, then "
-      "the head.",
-      at(&Config::schedule, &ScheduleConfig::cuts), "balanced by FLOPs"));
+  add(by_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
+                                at(&Config::schedule, &ScheduleConfig::placement))),
+                 "the schedule's own"));
+  add(by_default(not_with(key("schedule.cuts", wholes(1),
+                              "The first unit of each stage but the first. Units of gpt: 0 is the embedding, "
+                              "then the blocks, then "
+                              "the head.",
+                              at(&Config::schedule, &ScheduleConfig::cuts)),
+                          "schedule.partition"),
+                 "balanced by FLOPs"));
   ConfigKey partition =
       key("schedule.partition", one_of({"auto"}),
           "Chooses `cuts`, and `placement` where the schedule leaves it open, by the units' times.",
-          at(&Config::schedule, &ScheduleConfig::partition), "");
+          at(&Config::schedule, &ScheduleConfig::partition));
+  partition.default_value = {};
   partition.set = [](Config& config, const json& value) {
     config.schedule.partition = value.get<std::string>() == "auto";
   };
   partition.get = [](const Config& config) { return config.schedule.partition ? json("auto") : json(); };
   add(only_named(std::move(partition)));
-  add(only_named(
-      key("schedule.profile", text(),
-          "A file of `starpipe profile` with the units' times. Only with `schedule.partition: auto`.",
-          at(&Config::schedule, &ScheduleConfig::profile_file), "times are measured when the run starts")));
-  add(key(
-      "schedule.discipline", one_of(plan::discipline_words),
-      "How a worker uses the priorities: greedy takes the ready job that comes first, bounded does so within "
-      "`memory_limit`, ordered runs exactly in order.",
-      at(&Config::schedule, &ScheduleConfig::discipline),
-      "the schedule's own; bounded with a `memory_limit`"));
+  add(by_default(
+      only_with(key("schedule.profile", text(), "A file of `starpipe profile` with the units' times.",
+                    at(&Config::schedule, &ScheduleConfig::profile_file)),
+                "schedule.partition"),
+      "times are measured when the run starts"));
+  add(by_default(key("schedule.discipline", one_of(plan::discipline_words),
+                     "How a worker uses the priorities: greedy takes the ready job that comes first, bounded "
+                     "does so within "
+                     "`memory_limit`, ordered runs exactly in order.",
+                     at(&Config::schedule, &ScheduleConfig::discipline)),
+                 "the schedule's own; bounded with a `memory_limit`"));
   add(key("schedule.memory_limit", whole(),
           "Stashes that a worker may hold; the bounded discipline keeps to it.",
           at(&Config::schedule, &ScheduleConfig::memory_limit)));
@@ -322,26 +369,34 @@ void add_runtime_keys(Keys& keys) {
           "What a worker is: a core (cpu), or a GPU or one of several streams of it (cuda). A list names the "
           "device of each worker.",
           at(&Config::runtime, &RuntimeConfig::device));
+  device.type.length = "schedule.workers";
+  device.refused_values = {{"cuda", {emulation}}};
   device.get = [](const Config& config) {
     const std::vector<std::string>& devices = config.runtime.device;
     return devices.size() == 1 ? json(devices.front()) : json(devices);
   };
   add(std::move(device));
-  add(key(
+  ConfigKey precision = key(
       "runtime.precision", one_of(model::precision_words),
       "How numbers are stored. tf32 is fp32 whose matrix products GPUs compute in TF32. bf16 stores weights, "
       "activations, their gradients and stashes in bf16; sums, losses and the optimizer stay in fp32.",
-      at(&Config::model, &model::ModelConfig::precision)));
-  add(key(
-      "runtime.workers_per_core", whole(),
-      "The most workers that share a core. Workers that share a core slow each other, so measured times are "
-      "not a pipeline's.",
-      at(&Config::runtime, &RuntimeConfig::workers_per_core)));
-  add(key("runtime.window", whole(),
-          "The most tasks that a rank has submitted and not finished. A few leave workers idle. No effect "
-          "where a policy chooses among jobs at run time: the whole step is submitted then.",
-          at(&Config::runtime, &RuntimeConfig::window)));
-  add(key("runtime.timeout", number(Kind::positive), "Seconds without a finished task that end a run.",
+      at(&Config::model, &model::ModelConfig::precision));
+  precision.refused_values = {{"tf32", {"runtime.device", {"cpu"}}}};
+  add(std::move(precision));
+  add(computed(only_with(key("runtime.workers_per_core", whole(),
+                             "The most workers that share a core. Workers that share a core slow each other, "
+                             "so measured times are "
+                             "not a pipeline's.",
+                             at(&Config::runtime, &RuntimeConfig::workers_per_core)),
+                         "runtime.device", {"cpu"})));
+  // Elsewhere the policy chooses among ready jobs, and the whole step is submitted.
+  add(not_with(
+      only_with(key("runtime.window", whole(),
+                    "The most tasks that a rank has submitted and not finished. A few leave workers idle.",
+                    at(&Config::runtime, &RuntimeConfig::window)),
+                "runtime.policy", {"starpipe", "worker-order"}),
+      "schedule.dynamic"));
+  add(key("runtime.timeout", number(positive), "Seconds without a finished task that end a run.",
           at(&Config::runtime, &RuntimeConfig::timeout)));
   add(key("runtime.mapping", one_of({"linear", "auto"}),
           "Which worker gets which device of the ranks: linear takes them in order, auto puts workers that "
@@ -353,27 +408,22 @@ void add_runtime_keys(Keys& keys) {
 }
 
 void add_emulation_keys(Keys& keys) {
+  // Stages are cut by measured times, which emulated ones replace.
+  const auto time_key = [](ConfigKey made) {
+    return not_with(required(std::move(made), {emulation}), "schedule.partition");
+  };
   const ValueType times = {.kind = Kind::time, .count = Count::one_or_list};
-  keys.push_back(emulation_key("F", times, "How long F lasts, of all stages or of each; jobs are then waits.",
-                               &EmulationConfig::F, "no emulation"));
-  keys.push_back(emulation_key("B", times, "How long B lasts.", &EmulationConfig::B, "required with F"));
-  keys.push_back(emulation_key("W", times, "How long W lasts.", &EmulationConfig::W, "required with F"));
+  keys.push_back(time_key(emulation_key(
+      "F", times, "How long F lasts, of all stages or of each; jobs are then waits.", &EmulationConfig::F)));
+  keys.push_back(time_key(emulation_key("B", times, "How long B lasts.", &EmulationConfig::B)));
+  keys.push_back(time_key(emulation_key("W", times, "How long W lasts.", &EmulationConfig::W)));
   keys.push_back(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
-                               &EmulationConfig::comm, "0s"));
+                               &EmulationConfig::comm));
   keys.push_back(
       emulation_key("prefetch", boolean(),
                     "Whether transfers overlap compute. Otherwise a worker fetches the inputs of a job "
                     "after it has picked it.",
-                    &EmulationConfig::prefetch, "true"));
-}
-
-bool applies(const ConfigKey& key, const Config& config, const Keys& keys) {
-  const auto value_of = [&](const std::string& name) {
-    return std::ranges::find(keys, name, &ConfigKey::name)->get(config);
-  };
-  if (!key.not_with.empty() && !value_of(key.not_with).is_null()) return false;
-  return key.needs.empty() ||
-         std::ranges::find(key.needed, value_of(key.needs).get<std::string>()) != key.needed.end();
+                    &EmulationConfig::prefetch));
 }
 
 /// As it is read: a time gets its unit.
@@ -385,54 +435,7 @@ json readable(const ValueType& type, const json& value) {
   return list;
 }
 
-/// The meaning, and where the key applies.
-std::string full_meaning(const ConfigKey& key) {
-  std::string meaning = key.meaning;
-  const bool some_networks = key.needs == "model.kind" && key.needed.size() < model::network_kinds().size();
-  if (some_networks || (!key.needs.empty() && key.needs != "model.kind")) {
-    meaning += fmt::format(" Only with `{}: {}`.", key.needs, fmt::join(key.needed, ", "));
-  }
-  if (!key.not_with.empty()) meaning += fmt::format(" Not with `{}`.", key.not_with);
-  if (!key.former_name.empty()) meaning += fmt::format(" `{}` is read as well.", key.former_name);
-  return meaning;
-}
-
 }  // namespace
-
-std::string ValueType::text() const {
-  const auto one = [this]() -> std::string {
-    switch (kind) {
-      case Kind::whole:
-        if (most < std::numeric_limits<int>::max())
-          return fmt::format("a whole number from {} to {}", least, most);
-        return fmt::format("a whole number of at least {}", least);
-      case Kind::positive:
-        return "a number above 0";
-      case Kind::not_negative:
-        return "a number of at least 0";
-      case Kind::fraction:
-        return "a number of at least 0 and below 1";
-      case Kind::boolean:
-        return "true or false";
-      case Kind::bytes:
-        return "bytes, such as 16MiB";
-      case Kind::time:
-        return "a time, such as 2ms";
-      case Kind::word:
-        break;
-    }
-    return words.empty() ? "text" : fmt::format("{}", fmt::join(words, ", "));
-  };
-  switch (count) {
-    case Count::one:
-      break;
-    case Count::one_or_list:
-      return one() + "; or a list";
-    case Count::list:
-      return "a list, each " + one();
-  }
-  return one();
-}
 
 std::vector<ConfigKey> config_keys() {
   Keys keys;
@@ -442,6 +445,13 @@ std::vector<ConfigKey> config_keys() {
   add_runtime_keys(keys);
   add_emulation_keys(keys);
   return keys;
+}
+
+const ConfigKey* find_key(const Keys& keys, std::string_view name) {
+  const auto found = std::ranges::find_if(keys, [name](const ConfigKey& key) {
+    return key.name == name || (!key.former_name.empty() && key.former_name == name);
+  });
+  return found == keys.end() ? nullptr : &*found;
 }
 
 ordered_json config_json(const Config& config) {
@@ -458,23 +468,24 @@ ordered_json config_json(const Config& config) {
   return result;
 }
 
-std::string describe_keys(const std::vector<ConfigKey>& keys) {
+std::string describe_keys(const Keys& keys) {
   std::string text;
   for (const ConfigKey& key : keys) {
-    text += fmt::format("{}: {}{}\n    {}\n", key.name, key.type.text(),
-                        key.default_text.empty() ? "" : fmt::format(" (default: {})", key.default_text),
-                        full_meaning(key));
+    const std::string by_default = key.default_for_people();
+    text +=
+        fmt::format("{}: {}{}\n    {}\n", key.name, key.type.text(),
+                    by_default.empty() ? "" : fmt::format(" (default: {})", by_default), key.full_meaning());
   }
   return text;
 }
 
-ordered_json keys_json(const std::vector<ConfigKey>& keys) {
+ordered_json keys_json(const Keys& keys) {
   ordered_json list = ordered_json::array();
   for (const ConfigKey& key : keys) {
     list.push_back({{"name", key.name},
                     {"values", key.type.text()},
-                    {"default", key.default_text},
-                    {"meaning", full_meaning(key)}});
+                    {"default", key.default_for_people()},
+                    {"meaning", key.full_meaning()}});
   }
   return list;
 }

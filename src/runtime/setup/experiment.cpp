@@ -5,10 +5,12 @@
 
 #include "runtime/setup/memory_limit.hpp"
 #include "runtime/setup/planned_run.hpp"
+#include "starpipe/runtime/setup/config_rules.hpp"
 
 namespace starpipe::runtime {
 
 Experiment make_experiment(const Config& config) {
+  check_values(config);
   PlannedRun run = plan_run(config);
   auto data =
       model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);

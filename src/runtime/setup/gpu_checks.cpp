@@ -14,23 +14,22 @@ namespace starpipe::runtime {
 
 namespace {
 
-void check(const RuntimeConfig& runtime, bool needs_gpu) {
+void check(bool needs_gpu) {
   if (!built_with_cuda()) {
     throw InputError("runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
   }
-  if (runtime.emulate) throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   if (needs_gpu && cuda_devices().empty()) throw InputError("runtime.device: cuda: no CUDA device found");
 }
 
 }  // namespace
 
 void check_device(const Config& config) {
-  if (config.runtime.uses_gpus()) check(config.runtime, true);
+  if (config.runtime.uses_gpus()) check(true);
 }
 
 void check_rank_device(const Config& config) {
   if (!config.runtime.uses_gpus()) return;
-  check(config.runtime, !config.runtime.is_mixed());
+  check(!config.runtime.is_mixed());
   if (cuda_devices().empty()) return;
   if (const std::string problem = starpu_problem(); !problem.empty()) throw InputError(problem);
 }

@@ -9,8 +9,7 @@
 
 namespace starpipe::runtime {
 
-/// Throws InputError naming the key when this program or machine has no GPU for `runtime.device: cuda`, or
-/// when the configuration emulates jobs, which GPUs do not.
+/// Throws InputError naming the key when this program or machine has no GPU for `runtime.device: cuda`.
 void check_device(const Config& config);
 
 /// Like check_device(), for one rank. A rank without a GPU is accepted in a run that mixes cores and GPUs;

@@ -41,8 +41,6 @@ TEST(Device, IsRefusedWhereThereIsNone) {
   config.runtime.device = {"cuda"};
   EXPECT_EQ(problem(config, check_rank_device),
             cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : starpu_problem());
-  config.runtime.emulate.emplace();
-  EXPECT_EQ(problem(config), "runtime.device: cuda: runtime.emulate needs device cpu");
 }
 
 TEST(Device, NeedsAStarPUThatKeepsGpusBusy) {

@@ -31,8 +31,8 @@ inline constexpr std::array<std::string_view, 3> nonfinite_words = {"stop", "ski
 /// `training:` of the configuration. Required keys have initial values here too, for programs that fill a
 /// Config themselves.
 struct TrainingConfig {
-  std::optional<int> microbatches = 8;  ///< B, of a step; when absent, as `schedule.file` has
-  int microbatch_size = 1;              ///< sequences (gpt) or samples (mlp)
+  std::optional<int> microbatches = 8;
+  int microbatch_size = 1;
   int steps = 10;
   std::uint64_t seed = 1;
   model::OptimizerConfig optimizer;
@@ -41,37 +41,31 @@ struct TrainingConfig {
 
 /// `schedule:` of the configuration. Required keys have initial values here too.
 struct ScheduleConfig {
-  std::vector<std::string> plugins;  ///< `plugin`: shared objects (starpipe/plan/registry/plugin.hpp)
+  std::vector<std::string> plugins;  ///< `plugin`
   std::string name = "1f1b";
-  /// A file with the order of the jobs, CSV or JSON (plan::schedule_from_text), instead of a named schedule.
-  std::optional<std::filesystem::path> file;
-  std::optional<int> workers = 1;              ///< when absent, as `file` has
-  std::optional<int> stages;                   ///< when absent, as the schedule or `file` has
-  std::optional<int> groups;                   ///< of lpp and fslpp
-  std::vector<int> placement;                  ///< worker of each stage
-  std::vector<int> cuts;                       ///< first unit of each stage but the first
-  bool partition = false;                      ///< `auto`: choose_partition replaces it by cuts and placement
-  std::string profile_file;                    ///< `profile`; when empty, choose_partition measures the units
-  std::optional<plan::Discipline> discipline;  ///< when absent, the schedule's own
-  /// Stashes that a worker may hold. The bounded discipline keeps to this limit as it runs; a limit alone
-  /// means bounded. RuntimeConfig::memory_limit counts bytes instead.
-  std::optional<int> memory_limit;
-  /// Whether a greedy or bounded schedule picks jobs at run time. Otherwise `simulate` picks once, and each
-  /// run follows its order.
+  std::optional<std::filesystem::path> file;  ///< with it, `name` does not count
+  std::optional<int> workers = 1;
+  std::optional<int> stages;
+  std::optional<int> groups;
+  std::vector<int> placement;
+  std::vector<int> cuts;
+  bool partition = false;    ///< choose_partition replaces it by cuts and placement
+  std::string profile_file;  ///< `profile`
+  std::optional<plan::Discipline> discipline;
+  std::optional<int> memory_limit;  ///< in stashes; RuntimeConfig::memory_limit is in bytes
   bool dynamic = false;
-  /// Whether F keeps only the stage's inputs, and B computes F again (plan::Schedule::recompute).
   bool recompute = false;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
-/// workers runs on a small machine. Times are in seconds. F, B and W have one value a stage, or one for all
-/// stages. BW lasts B + W; with recomputation B and BW last F more.
+/// workers runs on a small machine. Times are in seconds. BW lasts B + W; with recomputation B and BW last F
+/// more.
 struct EmulationConfig {
   std::vector<double> F;
   std::vector<double> B;
   std::vector<double> W;
-  double comm = 0;       ///< of each transfer between workers
-  bool prefetch = true;  ///< whether transfers overlap compute (plan::Costs)
+  double comm = 0;
+  bool prefetch = true;
 };
 
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
@@ -82,20 +76,13 @@ inline constexpr std::array<std::string_view, 2> device_kinds = {"cpu", "cuda"};
 
 /// `runtime:` of the configuration, but for `precision`, which is in model::ModelConfig.
 struct RuntimeConfig {
-  std::string policy = "starpipe";  ///< or a policy of StarPU, or of the library in STARPU_SCHED_LIB
-  /// What the workers are, "cpu" cores or "cuda" GPUs: one word for all workers, or one for each.
-  std::vector<std::string> device = {"cpu"};
-  /// The most logical workers that share a CPU core. Several workers on a core emulate a pipeline on a small
-  /// machine; times are then not a pipeline's.
+  std::string policy = "starpipe";
+  std::vector<std::string> device = {"cpu"};  ///< one word for all workers, or one for each
   int workers_per_core = 4;
-  /// Seconds without a finished task after which the run is ended, since a rank is lost or stuck.
-  double timeout = 300;
-  /// The most tasks that a rank has submitted and not finished, so that StarPU's memory for tasks is bounded.
-  /// `Submitter` says in which runs it holds.
-  int window = 10'000;
+  double timeout = 300;  ///< seconds
+  int window = 10'000;   ///< so that StarPU's memory for tasks is bounded
   MappingKind mapping = MappingKind::linear;
-  /// Bytes that a worker may need (memory_need.hpp). A run in which a worker needs more is refused.
-  std::optional<std::uint64_t> memory_limit = std::nullopt;
+  std::optional<std::uint64_t> memory_limit = std::nullopt;  ///< bytes
   std::optional<EmulationConfig> emulate = std::nullopt;
 
   [[nodiscard]] const std::string& device_of(int worker) const {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+#include <string>
+
+namespace starpipe {
+
+/// The finite numbers from `least` to `most`.
+struct Interval {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool above = false;  ///< `least` itself is outside
+  bool below = false;  ///< `most` itself is outside
+
+  [[nodiscard]] bool contains(double value) const;
+  /// For people: "at least 0 and less than 1"; empty when all numbers are inside.
+  [[nodiscard]] std::string text() const;
+
+  friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+inline constexpr Interval positive = {.least = 0, .above = true};
+inline constexpr Interval not_negative = {.least = 0};
+inline constexpr Interval fraction = {.least = 0, .most = 1, .below = true};
+
+}  // namespace starpipe

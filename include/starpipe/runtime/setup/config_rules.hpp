@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the descriptions of the keys say about one configuration.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "starpipe/runtime/setup/config_keys.hpp"
+
+namespace starpipe::runtime {
+
+/// Whether a condition holds. `keys`: all keys.
+bool holds(const Condition& condition, const Config& config, const std::vector<ConfigKey>& keys);
+
+/// Whether the key applies, by `only_with` and `not_with`.
+bool applies(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
+
+/// Why the key does not apply in this configuration, or not with its value; empty when it does. "does not
+/// apply with schedule.file".
+std::string misfit(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
+
+/// Gives the keys that are not `given` the defaults that follow from other keys.
+void set_defaults(Config& config, const std::vector<ConfigKey>& keys,
+                  const std::function<bool(const ConfigKey& key)>& given);
+
+/// Whether a key that is not given is missing.
+bool is_missing(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
+
+/// For configurations that a program filled: throws InputError with the key and its value when a value is
+/// none of the key's, or does not go with other keys.
+void check_values(const Config& config);
+
+}  // namespace starpipe::runtime
