@@ -26,13 +26,13 @@ class CheckingBackend final : public Backend {
   }
 
   void copy(ConstMemory from, Memory to) const noexcept override {
-    if (!fits("copy", from, to.size()) || !apart("copy", {from, to})) return;
+    if (!fits("copy", from, to.size()) || !disjoint("copy", {from, to})) return;
     cpu_.copy(from, to);
   }
   void add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept override {
     if (!fits("add", a, sum.size()) || !fits("add", b, sum.size())) return;
-    if (a.data() != sum.data() && !apart("add", {a, sum})) return;
-    if (b.data() != sum.data() && !apart("add", {b, sum})) return;
+    if (a.data() != sum.data() && !disjoint("add", {a, sum})) return;
+    if (b.data() != sum.data() && !disjoint("add", {b, sum})) return;
     cpu_.add(precision, a, b, sum);
   }
   void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
@@ -51,7 +51,7 @@ class CheckingBackend final : public Backend {
       return;
     }
     const bool in_stash = layer.keeps_input() && input.data() == stash.data();
-    if (!apart("F", {output, stash, scratch, in_stash ? ConstMemory() : input})) return;
+    if (!disjoint("F", {output, stash, scratch, in_stash ? ConstMemory() : input})) return;
     poison(output);
     poison(in_stash ? stash.subspan(input.size()) : stash);
     poison(scratch);
@@ -61,7 +61,7 @@ class CheckingBackend final : public Backend {
                       Memory dx, Memory scratch) const noexcept override {
     if (!fits("dy", dy, output_words(layer)) || !fits("dx", dx, input_words(layer)) ||
         !fits("stash", stash, layer.stash_words()) || !holds(scratch, layer) ||
-        !apart("B", {stash, dy, dx, scratch})) {
+        !disjoint("B", {stash, dy, dx, scratch})) {
       return;
     }
     poison(dx);
@@ -72,7 +72,7 @@ class CheckingBackend final : public Backend {
                         Memory scratch) const noexcept override {
     if (!fits("dy", dy, output_words(layer)) || !fits("stash", stash, layer.stash_words()) ||
         !fits("gradient of parameters", gradient, layer.parameter_size()) || !holds(scratch, layer) ||
-        !apart("W", {stash, dy, scratch})) {
+        !disjoint("W", {stash, dy, scratch})) {
       return;
     }
     poison(scratch);
@@ -83,7 +83,7 @@ class CheckingBackend final : public Backend {
     if (!fits("input of the loss", input, input_words(loss)) ||
         !fits("target", target, loss.rows() * loss.target_columns()) ||
         !fits("stash of the loss", stash, loss.stash_words()) || !holds(scratch, loss) ||
-        !apart("F of the loss", {input, stash, scratch})) {
+        !disjoint("F of the loss", {input, stash, scratch})) {
       return;
     }
     poison(stash);
@@ -94,7 +94,7 @@ class CheckingBackend final : public Backend {
                       Memory scratch) const noexcept override {
     if (!fits("gradient of the loss", dx, input_words(loss)) ||
         !fits("stash of the loss", stash, loss.stash_words()) || !holds(scratch, loss) ||
-        !apart("B of the loss", {stash, dx, scratch})) {
+        !disjoint("B of the loss", {stash, dx, scratch})) {
       return;
     }
     poison(dx);
@@ -131,7 +131,7 @@ class CheckingBackend final : public Backend {
     const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
     return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
   }
-  static bool apart(const char* what, std::initializer_list<ConstMemory> views) {
+  static bool disjoint(const char* what, std::initializer_list<ConstMemory> views) {
     for (const ConstMemory* a = views.begin(); a != views.end(); ++a) {
       if (a->empty()) continue;
       if (reinterpret_cast<std::uintptr_t>(a->data()) % 16 != 0) {

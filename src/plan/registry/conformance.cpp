@@ -176,7 +176,7 @@ Finding split_backward(std::string_view name) {
   });
   if (split == 0) return {Verdict::does_not_apply, "B and W are fused everywhere"};
   return {Verdict::passed,
-          fmt::format("B and W are apart in {} answers, simulated with unequal passes", split)};
+          fmt::format("{} answers split the backward pass; they are simulated with unequal passes", split)};
 }
 
 // The smallest limit, the same for all workers, under which `check` lets the schedule run bounded.

@@ -84,7 +84,7 @@ struct Alternation {
   int group;   // number of micro-batches that go through all loops before the next group
   int ahead;   // number of forward passes by which a worker starts earlier than the next worker
   int spread;  // with a split backward pass, worker w runs each W `spread` * w passes after its B; else 0
-  bool split;  // B and W apart
+  bool split;  // whether the backward pass is split into B and W
 };
 
 // On each worker some forward passes, then forward and backward passes in turn, then the remaining backward
@@ -113,8 +113,8 @@ const bool registered = register_schedule(
      },
      default_chunks, "Interleaved1F1B"});
 
-// Groups of W / 2 leave no idle time between loops. W runs apart from B, so that it delays no other worker's
-// B.
+// Groups of W / 2 leave no idle time between loops. The backward pass is split, so that W delays no other
+// worker's B.
 const bool registered_grouped = register_schedule(
     {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
      "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
@@ -141,12 +141,12 @@ BuildingBlock uniform_block(int workers, int chunks, int spacing) {
   constexpr int cells = 3;  // F and BW of one stage
   BuildingBlock block{
       .workers = workers, .stages = workers * chunks, .interval = cells * chunks, .passes = {}};
-  const auto apart = [chunks](int passes) {
+  const auto distance_of = [chunks](int passes) {
     while (std::gcd(passes, chunks) != 1) ++passes;  // no two loops in the same cells
     return cells * passes;
   };
-  const int forward = apart(spacing);
-  const int backward = apart(2 * workers - 1);
+  const int forward = distance_of(spacing);
+  const int backward = distance_of(2 * workers - 1);
   const int loss = (chunks - 1) * forward + workers;
   for (int c = 0; c < chunks; ++c) {
     for (int w = 0; w < workers; ++w) {

@@ -55,10 +55,10 @@ Schedule hand_made(const char* name, const ScheduleRequest& request, int per_sta
   return filled(name, request, alternating(warm_up, request.microbatches), warm_up.front(), {});
 }
 
-const bool registered_h1 =
-    register_schedule({"zb-h1", "1F1B with W apart, in the gaps: a third of the bubbles, the same memory",
-                       "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.1",
-                       [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
+const bool registered_h1 = register_schedule(
+    {"zb-h1", "1F1B with B and W split, W in the gaps: a third of the bubbles, the same memory",
+     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.1",
+     [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
 
 const bool registered_h2 =
     register_schedule({"zb-h2", "no bubbles in a device's span, for up to twice 1F1B's memory",

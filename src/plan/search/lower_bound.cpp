@@ -115,9 +115,9 @@ double work_bound(const Load& load, double microbatches) {
   const double late = load.most_forward + time_for(load.limit, load.backward_rate);
   const double idle_after = std::max(0.0, load.from_forward - late);
   // Whether fill and drain cannot overlap (bound 5).
-  const bool apart = microbatches * load.stash > load.limit * (1 + 1e-9);
-  const double bound =
-      apart ? idle_before + work + idle_after : std::max(idle_before + work, load.head + work + idle_after);
+  const bool disjoint = microbatches * load.stash > load.limit * (1 + 1e-9);
+  const double bound = disjoint ? idle_before + work + idle_after
+                                : std::max(idle_before + work, load.head + work + idle_after);
   return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
 }
 
@@ -165,9 +165,9 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   const double up = steps * load.least_forward;
   const double down = steps * load.least_backward;
   // Whether memory has filled before it empties.
-  const bool apart = known - fixed >= up + down;
+  const bool disjoint = known - fixed >= up + down;
   // Whether, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
-  const bool pure = apart && load.first_backward - load.head >= up &&
+  const bool pure = disjoint && load.first_backward - load.head >= up &&
                     load.from_forward - load.most_forward >= load.after_backward - load.least_weights + down;
 
   double area = 0;
@@ -188,8 +188,8 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     const double most_live = least > 0 ? std::floor(limit / least * (1 + 1e-9)) : infinity;
     if (pure) area += std::max(0.0, instance.microbatches - most_live) * excess;
   }
-  const double ramps = unfilled * (apart ? load.least_forward + load.least_backward
-                                         : std::max(load.least_forward, load.least_backward));
+  const double ramps = unfilled * (disjoint ? load.least_forward + load.least_backward
+                                            : std::max(load.least_forward, load.least_backward));
   return fixed + (area + ramps) / limit;
 }
 

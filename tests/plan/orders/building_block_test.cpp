@@ -33,7 +33,7 @@ BuildingBlock one_forward_one_backward(int workers) {
   return block;
 }
 
-// The same with B and W apart; W is left out.
+// The same with a split backward pass; W is left out.
 BuildingBlock split(int workers) {
   BuildingBlock block = one_forward_one_backward(workers);
   for (BlockPass& pass : block.passes) {
@@ -120,7 +120,7 @@ TEST(Grid, JobsComeAfterWhatTheyWaitFor) {
   }
 }
 
-// 004's figure 11: with B and W apart, reordering leaves a third of 1F1B's bubbles at its memory.
+// 004's figure 11: with a split backward pass, reordering leaves a third of 1F1B's bubbles at its memory.
 TEST(Grid, ReorderingTakesNoMemoryAndNoMoreTime) {
   for (const int workers : {2, 3, 5, 8}) {
     for (const auto steady : {Grid::Steady::kept, Grid::Steady::moved}) {
