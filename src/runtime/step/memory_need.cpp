@@ -50,30 +50,30 @@ class Holdings {
   void add(Part part, std::uint64_t bytes, double from, double to) {
     // At equal times ends come before starts, so back-to-back intervals do not overlap. An interval of length
     // zero ends after the starts, so it counts at its instant.
-    changes_.push_back({from, Turn::start, part, static_cast<std::int64_t>(bytes)});
+    changes_.push_back({from, Order::start, part, static_cast<std::int64_t>(bytes)});
     changes_.push_back(
-        {to, from < to ? Turn::end : Turn::end_of_instant, part, -static_cast<std::int64_t>(bytes)});
+        {to, from < to ? Order::end : Order::end_of_instant, part, -static_cast<std::int64_t>(bytes)});
   }
 
   /// The memory at the moment with the largest total.
   WorkerMemory peak() {
     std::ranges::sort(changes_, [](const Change& a, const Change& b) {
-      return std::pair(a.time, a.turn) < std::pair(b.time, b.turn);
+      return std::pair(a.time, a.order) < std::pair(b.time, b.order);
     });
     WorkerMemory now;
     WorkerMemory most;
     for (const Change& change : changes_) {
       now.*change.part += static_cast<std::uint64_t>(change.bytes);  // an end adds modulo 2^64
-      if (change.turn == Turn::start && now.total() > most.total()) most = now;
+      if (change.order == Order::start && now.total() > most.total()) most = now;
     }
     return most;
   }
 
  private:
-  enum class Turn : std::uint8_t { end, start, end_of_instant };  // their order at equal times
+  enum class Order : std::uint8_t { end, start, end_of_instant };  // of changes at one time
   struct Change {
     double time;
-    Turn turn;
+    Order order;
     Part part;
     std::int64_t bytes;
   };

@@ -98,7 +98,7 @@ class Schedule {
 
   [[nodiscard]] Placement placement(JobId id) const { return placement_[id]; }
   [[nodiscard]] int compute(JobId id) const { return placement_[id].compute; }
-  /// The job's place in the total order n of all jobs: 0 is first. Unique.
+  /// The job's position in the total order n of all jobs: 0 is first. Unique.
   [[nodiscard]] std::uint32_t turn(JobId id) const { return turn_[id]; }
   /// Index of the job in `order(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return position_[id]; }
