@@ -60,8 +60,8 @@ std::string summary(const std::optional<runtime::PartitionChoice>& partition,
   for (int w = 0; w < schedule.workers(); ++w) {
     const auto i = index(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
-                       fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_activations[i]),
-                       bytes_text(timeline.peak_activation_bytes[i]), bytes_text(memory[i].total())});
+                       fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_stashes[i]),
+                       bytes_text(timeline.peak_stash_bytes[i]), bytes_text(memory[i].total())});
   }
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [&kind](const plan::Transfers& transfers) {

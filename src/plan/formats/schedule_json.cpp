@@ -277,10 +277,10 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["bubble_fraction"] = number(timeline.bubble_fraction);
   result["device_span"] = number(timeline.device_span);
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
-  result["peak_activations"] = timeline.peak_activations;
+  result["peak_activations"] = timeline.peak_stashes;
   result["received"] = received(timeline, &Received::count);
   if (has_sizes(costs)) {
-    result["peak_activation_bytes"] = timeline.peak_activation_bytes;
+    result["peak_activation_bytes"] = timeline.peak_stash_bytes;
     result["received_bytes"] = received(timeline, &Received::bytes);
   }
   result["ops"] = ops(schedule, timeline);

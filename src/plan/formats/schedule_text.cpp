@@ -187,7 +187,7 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
   add(
       "busy", [&](std::size_t w) { return number_text(timeline.busy[w]); }, true);
   add(
-      "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_activations[w]); }, true);
+      "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_stashes[w]); }, true);
   if (!schedule.memory_limits().empty()) {
     add(
         "limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);

@@ -199,16 +199,16 @@ class Svg {
   /// Draws the live stashes of each worker over time, on one scale, with the peaks as numbers. Returns the y
   /// below the drawing.
   double draw_memory(const Schedule& schedule, const Timeline& timeline, double origin, double y) {
-    if (!memory_ || timeline.peak_activations.empty()) return y;
+    if (!memory_ || timeline.peak_stashes.empty()) return y;
     const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
     const int most =
-        std::max(1, *std::max_element(timeline.peak_activations.begin(), timeline.peak_activations.end()));
+        std::max(1, *std::max_element(timeline.peak_stashes.begin(), timeline.peak_stashes.end()));
     const double unit = height / most;
     const auto live = memory_over_time(schedule, Costs{}, timeline.spans);
     y += 6;
     for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {
       put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
-               fmt::format("holds {}", timeline.peak_activations[w]), " text-anchor=\"end\"");
+               fmt::format("holds {}", timeline.peak_stashes[w]), " text-anchor=\"end\"");
       if (live[w].empty()) continue;
       std::string path =
           fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_), px(y + height));

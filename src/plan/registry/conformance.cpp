@@ -192,9 +192,9 @@ std::optional<int> least_limit(const Schedule& schedule, std::string& problem) {
 void require_within(const Schedule& schedule, const ScheduleRequest& request) {
   const Timeline timeline = simulated(schedule, request, {.alpha = 0.5});
   for (std::size_t w = 0; w < schedule.memory_limits().size(); ++w) {
-    if (timeline.peak_activations[w] <= schedule.memory_limits()[w]) continue;
+    if (timeline.peak_stashes[w] <= schedule.memory_limits()[w]) continue;
     throw Failure{fmt::format("{}: worker {} holds {} stashes, its limit is {}", describe(request), w,
-                              timeline.peak_activations[w], schedule.memory_limits()[w])};
+                              timeline.peak_stashes[w], schedule.memory_limits()[w])};
   }
 }
 

@@ -41,11 +41,11 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
     timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
   }
   for (const auto& steps : memory_over_time(schedule, costs, spans)) {
-    timeline.peak_activations.push_back(0);
-    timeline.peak_activation_bytes.push_back(0);
+    timeline.peak_stashes.push_back(0);
+    timeline.peak_stash_bytes.push_back(0);
     for (const MemoryStep& step : steps) {
-      timeline.peak_activations.back() = std::max(timeline.peak_activations.back(), step.stashes);
-      timeline.peak_activation_bytes.back() = std::max(timeline.peak_activation_bytes.back(), step.bytes);
+      timeline.peak_stashes.back() = std::max(timeline.peak_stashes.back(), step.stashes);
+      timeline.peak_stash_bytes.back() = std::max(timeline.peak_stash_bytes.back(), step.bytes);
     }
   }
   timeline.received = count_transfers(schedule, costs);

@@ -49,12 +49,10 @@ struct ComparedPolicy {
 };
 
 std::uint64_t most_bytes(const plan::Timeline& timeline) {
-  return *std::ranges::max_element(timeline.peak_activation_bytes);
+  return *std::ranges::max_element(timeline.peak_stash_bytes);
 }
 
-int most_stashes(const plan::Timeline& timeline) {
-  return *std::ranges::max_element(timeline.peak_activations);
-}
+int most_stashes(const plan::Timeline& timeline) { return *std::ranges::max_element(timeline.peak_stashes); }
 
 std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   std::uint64_t bytes = 0;
@@ -109,8 +107,8 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy) {
           {"makespans", makespans},
           {"submission", policy.median_repetition().submission},
           {"bubble_fraction", timeline.bubble_fraction},
-          {"peak_activations", timeline.peak_activations},
-          {"peak_activation_bytes", timeline.peak_activation_bytes},
+          {"peak_activations", timeline.peak_stashes},
+          {"peak_activation_bytes", timeline.peak_stash_bytes},
           {"bytes_moved", bytes_moved(timeline)}};
 }
 
@@ -149,8 +147,8 @@ void write_outputs(const Assignment& run, const Comparison& comparison,
   report["emulated"] = run.experiment.emulated.has_value();
   report["predicted"] = {{"makespan", predicted.makespan},
                          {"bubble_fraction", predicted.bubble_fraction},
-                         {"peak_activations", predicted.peak_activations},
-                         {"peak_activation_bytes", predicted.peak_activation_bytes},
+                         {"peak_activations", predicted.peak_stashes},
+                         {"peak_activation_bytes", predicted.peak_stash_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
   for (const ComparedPolicy& policy : policies) report["policies"].push_back(to_json(policy));
   if (comparison.json) {

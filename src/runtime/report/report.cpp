@@ -135,10 +135,9 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["device_bubble_fraction"] =
       both(predicted.device_bubble_fraction, measured.timeline.device_bubble_fraction);
   report["peak_activations"] =
-      both(predicted.peak_activations, by_worker(measurement.workers(), &WorkerRecord::peak_activations));
+      both(predicted.peak_stashes, by_worker(measurement.workers(), &WorkerRecord::peak_stashes));
   report["peak_activation_bytes"] =
-      both(predicted.peak_activation_bytes,
-           by_worker(measurement.workers(), &WorkerRecord::peak_activation_bytes));
+      both(predicted.peak_stash_bytes, by_worker(measurement.workers(), &WorkerRecord::peak_stash_bytes));
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     report["received"][kind.key] = transfers(predicted, measurement.workers(), kind.member);
   }

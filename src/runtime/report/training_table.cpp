@@ -53,12 +53,10 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
       {"worker", "stashes", "activation bytes", "received", "received", "received"}};
   for (int w = 0; w < schedule.workers(); ++w) {
     const WorkerRecord& worker = measured[index(w)];
-    TableRow& row =
-        rows.emplace_back(TableRow{std::to_string(w),
-                                   pair_text(fmt::to_string(predicted.peak_activations[index(w)]),
-                                             fmt::to_string(worker.peak_activations)),
-                                   pair_text(bytes_text(predicted.peak_activation_bytes[index(w)]),
-                                             bytes_text(worker.peak_activation_bytes))});
+    TableRow& row = rows.emplace_back(TableRow{
+        std::to_string(w),
+        pair_text(fmt::to_string(predicted.peak_stashes[index(w)]), fmt::to_string(worker.peak_stashes)),
+        pair_text(bytes_text(predicted.peak_stash_bytes[index(w)]), bytes_text(worker.peak_stash_bytes))});
     for (const plan::TransferKind& kind : plan::transfer_kinds) {
       if (!kind.always_shown) continue;
       row.push_back(pair_text(fmt::to_string((predicted.received[index(w)].*kind.member).count),

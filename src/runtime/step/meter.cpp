@@ -90,8 +90,8 @@ void Meter::hold(std::size_t datum, Copy& copy) {
   copy.held = true;
   if (graph_.data()[datum].kind == DataKind::stash) ++live_[w];
   live_bytes_[w] += bytes(datum);
-  workers_[w].peak_activations = std::max(workers_[w].peak_activations, live_[w]);
-  workers_[w].peak_activation_bytes = std::max(workers_[w].peak_activation_bytes, live_bytes_[w]);
+  workers_[w].peak_stashes = std::max(workers_[w].peak_stashes, live_[w]);
+  workers_[w].peak_stash_bytes = std::max(workers_[w].peak_stash_bytes, live_bytes_[w]);
 }
 
 void Meter::release(std::size_t datum, Copy& copy) {

@@ -23,8 +23,8 @@ struct JobRecord {
 /// The data that one worker received, and the most that it held for backward passes. Plain data.
 struct WorkerRecord {
   plan::Transfers received;
-  int peak_activations = 0;                 ///< number of stashes
-  std::uint64_t peak_activation_bytes = 0;  ///< as `plan::MemoryStep::bytes` counts them
+  int peak_stashes = 0;                ///< number of stashes
+  std::uint64_t peak_stash_bytes = 0;  ///< as `plan::MemoryStep::bytes` counts them
 };
 
 /// Measures a step from the starts and ends of its tasks. Thread-safe, except `jobs` and `workers`, which are

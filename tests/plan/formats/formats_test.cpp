@@ -472,7 +472,7 @@ TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
     }
     EXPECT_EQ(jobs, 2 * schedule.job_count());
     EXPECT_EQ(processes, (std::map<int, std::string>{{1, "predicted"}, {2, "measured"}}));
-    EXPECT_EQ(peaks, timeline.peak_activations) << schedule.name();
+    EXPECT_EQ(peaks, timeline.peak_stashes) << schedule.name();
   }
 }
 
@@ -504,7 +504,7 @@ TEST(Json, KeepsRecomputation) {
   EXPECT_TRUE(json.at("recompute"));
   const ImportedSchedule back = schedule_from_json(json_text(json), "x.json");
   EXPECT_TRUE(back.schedule.recompute());
-  EXPECT_EQ(simulate(back.schedule, back.costs).peak_activations, simulate(schedule, costs).peak_activations);
+  EXPECT_EQ(simulate(back.schedule, back.costs).peak_stashes, simulate(schedule, costs).peak_stashes);
 }
 
 }  // namespace

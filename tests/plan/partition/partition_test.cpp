@@ -435,7 +435,7 @@ TEST(Partition, MemoryIsWhatSimulateShows) {
       const Partition found = partition(placed(request, *stage_workers));
       const Timeline timeline = simulate(schedule, stage_costs(request.units, found.cuts));
       for (std::size_t w = 0; w < 3; ++w) {
-        const auto bytes = static_cast<double>(timeline.peak_activation_bytes[w]);
+        const auto bytes = static_cast<double>(timeline.peak_stash_bytes[w]);
         EXPECT_LE(bytes, found.loads[w].memory) << name;
         if (entry.stages_per_worker == 1) {
           EXPECT_EQ(bytes, found.loads[w].memory) << name;

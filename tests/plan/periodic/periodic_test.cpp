@@ -219,7 +219,7 @@ TEST(Periodic, UnrolledSchedulesGrowByThePeriodAndHoldTheActivations) {
       if (k > 0) pattern = thinned(pattern, k);
       ASSERT_EQ(pattern_problem(pattern, chain), "");
       const Activations live = concurrent_activations(pattern, chain);
-      EXPECT_EQ(run(pattern, chain, 40).peak_activations, live);
+      EXPECT_EQ(run(pattern, chain, 40).peak_stashes, live);
       if (k == 0) {
         EXPECT_NEAR(growth(pattern, chain), T, 1e-9 * T);
         EXPECT_THAT(live, Each(Le(limits[0])));
@@ -362,7 +362,7 @@ TEST(Periodic, TakesStagesWithoutTime) {
   EXPECT_EQ(pattern_problem(pattern, chain), "");
   EXPECT_NEAR(growth(pattern, chain), 2, 1e-9);
   // `simulate` does not count a stash that lives for no time.
-  EXPECT_THAT(run(pattern, chain, 9).peak_activations, ElementsAre(2, 2, 1, 1, 0));
+  EXPECT_THAT(run(pattern, chain, 9).peak_stashes, ElementsAre(2, 2, 1, 1, 0));
   EXPECT_TRUE(std::ranges::equal(concurrent_activations(pattern, chain), stage_groups(chain, 2),
                                  std::ranges::less_equal{}));
   EXPECT_NEAR(growth(busiest_worker_pattern(chain, std::vector{0, 1, 0, 1, 0}), chain), 3, 1e-9);

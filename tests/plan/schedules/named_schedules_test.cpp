@@ -41,7 +41,7 @@ Costs costs(Durations durations, double comm) {
   return result;
 }
 
-int peak(const Timeline& timeline) { return std::ranges::max(timeline.peak_activations); }
+int peak(const Timeline& timeline) { return std::ranges::max(timeline.peak_stashes); }
 
 // The schedules that need certain numbers of workers or micro-batches, and the condition for them.
 const std::map<std::string, std::function<bool(int W, int B)>> defined_for = {
@@ -403,10 +403,10 @@ TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
     EXPECT_DOUBLE_EQ(timeline.makespan, (12 + W - 1) * (2 + 2 + 3 + 1));
     for (int w = 0; w < W; ++w) {
       const auto worker = index(w);
-      EXPECT_EQ(timeline.peak_activations[worker], 1);
+      EXPECT_EQ(timeline.peak_stashes[worker], 1);
       // W - s inputs of 10 bytes, none for the data of stage 0, and one stash.
       const auto inputs = static_cast<std::uint64_t>(w == 0 ? 0 : 10 * (W - w));
-      EXPECT_EQ(timeline.peak_activation_bytes[worker], 100 + inputs);
+      EXPECT_EQ(timeline.peak_stash_bytes[worker], 100 + inputs);
     }
   }
   // With a split backward pass, W needs the stash that B computed again.

@@ -90,8 +90,8 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
 
 TEST(Search, PeakMemoryIsThatOfTheSimulatedRun) {
   const SearchResult result = search(request(4, 8, 2, Layout::v, {3, 2, 1}, 0.5, 5), work(0.05));
-  for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(result.peak_memory[w], result.timeline.peak_activations[w]);
-  EXPECT_THAT(result.timeline.peak_activations, testing::Each(testing::Le(5)));
+  for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(result.peak_memory[w], result.timeline.peak_stashes[w]);
+  EXPECT_THAT(result.timeline.peak_stashes, testing::Each(testing::Le(5)));
   EXPECT_THAT(result.schedule.memory_limits(), testing::Each(5));
 }
 
@@ -149,7 +149,7 @@ TEST(Search, IsNeverWorseThanANamedSchedule) {
       if (!loops || !check(*schedule).ok()) continue;
       SearchRequest r = request(workers, 6, chunks, Layout::loop, {2, 3, 1}, 0.25, 1);
       const Timeline timeline = simulate(*schedule, r.costs);
-      r.memory_limit = std::ranges::max(timeline.peak_activations);
+      r.memory_limit = std::ranges::max(timeline.peak_stashes);
       EXPECT_LE(search(r, work(0.02)).timeline.makespan, timeline.makespan * (1 + 1e-9)) << entry.name;
       ++compared;
     }
@@ -163,7 +163,7 @@ TEST(Search, RefusesLimitsThatNoScheduleKeeps) {
   };
   EXPECT_THAT(search_within(1),
               ThrowsMessage<InputError>(HasSubstr("memory limit of 1: the least feasible limit is 2")));
-  EXPECT_THAT(search_within(2)().timeline.peak_activations, ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(search_within(2)().timeline.peak_stashes, ElementsAre(2, 2, 2, 2));
 
   SearchRequest uneven = request(2, 3, 2, Layout::loop, {1, 1, 1}, 0, 99);
   uneven.stash = {10, 20, 90, 70};

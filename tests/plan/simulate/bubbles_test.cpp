@@ -64,8 +64,8 @@ TEST(Bubbles, MemoryExerciseOfSource001) {
   Costs costs;
   costs.sizes = {{.stash = 32 * megabyte}};
   const ScheduleRequest request{.workers = 4, .microbatches = 16};
-  EXPECT_EQ(simulate(make_schedule("gpipe", request), costs).peak_activation_bytes[0], 512 * megabyte);
-  EXPECT_EQ(simulate(make_schedule("1f1b", request), costs).peak_activation_bytes[0], 128 * megabyte);
+  EXPECT_EQ(simulate(make_schedule("gpipe", request), costs).peak_stash_bytes[0], 512 * megabyte);
+  EXPECT_EQ(simulate(make_schedule("1f1b", request), costs).peak_stash_bytes[0], 128 * megabyte);
 }
 
 /// Exercise 6 of 001: 8 GPUs, forward 10 ms, backward 20 ms, 64 micro-batches.
@@ -107,12 +107,11 @@ TEST(Bubbles, PeakStashesOfEachDevice) {
         const Timeline naive = run("naive", P, m, d);
         for (int i = 0; i < P; ++i) {
           const auto w = index(i);
-          EXPECT_EQ(gpipe.peak_activations[w], m);
-          EXPECT_EQ(one.peak_activations[w], std::min(m, P - i))
+          EXPECT_EQ(gpipe.peak_stashes[w], m);
+          EXPECT_EQ(one.peak_stashes[w], std::min(m, P - i)) << "P=" << P << " m=" << m << " device " << i;
+          EXPECT_EQ(eager.peak_stashes[w], std::min(m, 2 * (P - i) - 1))
               << "P=" << P << " m=" << m << " device " << i;
-          EXPECT_EQ(eager.peak_activations[w], std::min(m, 2 * (P - i) - 1))
-              << "P=" << P << " m=" << m << " device " << i;
-          EXPECT_EQ(naive.peak_activations[w], 1);
+          EXPECT_EQ(naive.peak_stashes[w], 1);
         }
       }
     }
@@ -165,7 +164,7 @@ TEST(Bubbles, ExampleOfTheManual) {
   const Timeline timeline = run("1f1b", 4, 8, {1, 1, 1});
   EXPECT_NEAR(timeline.makespan, 33, tolerance);
   EXPECT_NEAR(timeline.bubble_fraction, 0.2727, 5e-5);
-  EXPECT_THAT(timeline.peak_activations, ::testing::ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(timeline.peak_stashes, ::testing::ElementsAre(4, 3, 2, 1));
 }
 
 }  // namespace

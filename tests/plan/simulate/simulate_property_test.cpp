@@ -176,11 +176,11 @@ TEST_P(Simulate, KeepsTheLimitsWhenBounded) {
   each(25, 1500, [&](const Case& c, testing::Random&) {
     const Timeline timeline = simulate(c.schedule, c.costs);
     for (int w = 0; w < c.schedule.workers(); ++w) {
-      const int peak = timeline.peak_activations[index(w)];
+      const int peak = timeline.peak_stashes[index(w)];
       ASSERT_LE(peak, c.schedule.memory_limits()[index(w)]) << describe(c, timeline.spans);
     }
     const auto free = simulate(c.schedule.with(Discipline::greedy), c.costs);
-    tight += free.peak_activations != timeline.peak_activations ? 1 : 0;
+    tight += free.peak_stashes != timeline.peak_stashes ? 1 : 0;
   });
   EXPECT_GT(tight, 200) << "the limits hardly ever mattered";
 }
@@ -223,10 +223,10 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
       peak.stashes = std::max(peak.stashes, now.stashes);
       peak.bytes = std::max(peak.bytes, now.bytes);
     }
-    EXPECT_EQ(timeline.peak_activations.at(index(w)), peak.stashes) << "worker " << w << "\n"
-                                                                    << describe(c, spans);
-    EXPECT_EQ(timeline.peak_activation_bytes.at(index(w)), peak.bytes) << "worker " << w << "\n"
-                                                                       << describe(c, spans);
+    EXPECT_EQ(timeline.peak_stashes.at(index(w)), peak.stashes) << "worker " << w << "\n"
+                                                                << describe(c, spans);
+    EXPECT_EQ(timeline.peak_stash_bytes.at(index(w)), peak.bytes) << "worker " << w << "\n"
+                                                                  << describe(c, spans);
   }
   EXPECT_EQ(timeline.makespan, last - first);
   EXPECT_EQ(timeline.device_span, device_span);
@@ -460,7 +460,7 @@ TEST(SimulateByHand, TwoStagesWithTransfers) {
     EXPECT_EQ(timeline.device_span, 18);
     EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 1 - 6.0 / 36);
     EXPECT_DOUBLE_EQ(timeline.device_bubble_fraction, 1 - 3.0 / 18);
-    EXPECT_THAT(timeline.peak_activation_bytes, ::testing::ElementsAre(10, 10));
+    EXPECT_THAT(timeline.peak_stash_bytes, ::testing::ElementsAre(10, 10));
     EXPECT_EQ(timeline.received[1].activations, (Received{1, 3}));
     EXPECT_EQ(timeline.received[0].gradients, (Received{1, 2}));
   }

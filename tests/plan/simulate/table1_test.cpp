@@ -142,7 +142,7 @@ void expect_row(const Schedule& schedule, const Row& expected) {
   for (const Durations& split : splits) {
     const Timeline timeline = simulate(schedule, unit_costs(split));
     EXPECT_NEAR(timeline.makespan, expected.latency, tolerance) << "F=" << split.F;
-    EXPECT_EQ(timeline.peak_activations, expected.stashes) << "F=" << split.F;
+    EXPECT_EQ(timeline.peak_stashes, expected.stashes) << "F=" << split.F;
   }
 }
 
@@ -350,7 +350,7 @@ TEST(Table1, AttractiveRegime) {
       const auto schedule = make_schedule("lpp", asked);
       const Timeline timeline = simulate(schedule, unit_costs(splits[0]));
       EXPECT_NEAR(timeline.makespan, S + 1, tolerance);
-      EXPECT_TRUE(everywhere(timeline.peak_activations, 2));
+      EXPECT_TRUE(everywhere(timeline.peak_stashes, 2));
     }
   }
 }
@@ -363,7 +363,7 @@ struct Bound {
 Bound measure(const Schedule& schedule, const Durations& durations) {
   const Timeline timeline = simulate(schedule, unit_costs(durations));
   return {schedule.stages() * schedule.microbatches() / (timeline.makespan * schedule.workers()),
-          most(timeline.peak_activations)};
+          most(timeline.peak_stashes)};
 }
 
 void expect_bounds(const Schedule& schedule) {

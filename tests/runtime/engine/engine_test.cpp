@@ -160,15 +160,15 @@ void expect_peaks(const Outcome& run, const Schedule& schedule, const model::Net
   if (!is_root()) return;
   const plan::Timeline predicted = plan::simulate(schedule, costs_of(network));
   for (std::size_t w = 0; w < run.workers.size(); ++w) {
-    EXPECT_EQ(run.workers[w].peak_activations, predicted.peak_activations[w]) << "worker " << w;
-    EXPECT_EQ(run.workers[w].peak_activation_bytes, predicted.peak_activation_bytes[w]) << "worker " << w;
+    EXPECT_EQ(run.workers[w].peak_stashes, predicted.peak_stashes[w]) << "worker " << w;
+    EXPECT_EQ(run.workers[w].peak_stash_bytes, predicted.peak_stash_bytes[w]) << "worker " << w;
   }
 }
 
 void expect_below_limits(const Outcome& run, const Schedule& schedule) {
   if (!is_root()) return;
   for (std::size_t w = 0; w < run.workers.size(); ++w) {
-    EXPECT_LE(run.workers[w].peak_activations, schedule.memory_limits()[w]) << "worker " << w;
+    EXPECT_LE(run.workers[w].peak_stashes, schedule.memory_limits()[w]) << "worker " << w;
   }
 }
 
@@ -239,9 +239,9 @@ TEST(Engine, Recomputation) {
     expect_same_bits(run, c.schedule, c.network, sgd, *data_for(c.network));
     const plan::Timeline kept = plan::simulate(c.schedule, costs_of(c.network));
     for (std::size_t w = 0; w < run.workers.size(); ++w) {
-      EXPECT_LE(run.workers[w].peak_activations, kept.peak_activations[w]);
-      bytes_with += run.workers[w].peak_activation_bytes;
-      bytes_without += kept.peak_activation_bytes[w];
+      EXPECT_LE(run.workers[w].peak_stashes, kept.peak_stashes[w]);
+      bytes_with += run.workers[w].peak_stash_bytes;
+      bytes_without += kept.peak_stash_bytes[w];
     }
   }
   // Summed over all schedules: a worker with the embedding, whose stash is small, may hold more than without

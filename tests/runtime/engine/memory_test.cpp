@@ -119,16 +119,16 @@ TEST_P(BoundedMemory, NeverPassesTheLimit) {
     const plan::Costs costs = plan::testing::random_costs(random, schedule.stages());
     const Schedule decided = plan::ordered_as_simulated(schedule, costs);
     EXPECT_EQ(plan::check(decided).problem, "");
-    const std::vector<int> predicted = plan::simulate(decided).peak_activations;
+    const std::vector<int> predicted = plan::simulate(decided).peak_stashes;
 
     const std::vector<WorkerRecord> dynamic = run_once(session, schedule);
     const std::vector<WorkerRecord> as_decided = run_once(session, decided);
     for (std::size_t w = 0; w < dynamic.size(); ++w) {
       const int limit = schedule.memory_limits()[w];
-      EXPECT_LE(dynamic[w].peak_activations, limit) << "worker " << w;
-      EXPECT_LE(as_decided[w].peak_activations, limit) << "worker " << w << ", decided once";
-      EXPECT_EQ(as_decided[w].peak_activations, predicted[w]) << "worker " << w;
-      at_limit += dynamic[w].peak_activations == limit ? 1 : 0;
+      EXPECT_LE(dynamic[w].peak_stashes, limit) << "worker " << w;
+      EXPECT_LE(as_decided[w].peak_stashes, limit) << "worker " << w << ", decided once";
+      EXPECT_EQ(as_decided[w].peak_stashes, predicted[w]) << "worker " << w;
+      at_limit += dynamic[w].peak_stashes == limit ? 1 : 0;
     }
     if (HasFailure()) return;
   }
@@ -170,9 +170,9 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
                       patient, experiment.emulated ? &*experiment.emulated : nullptr);
         const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
         for (std::size_t w = 0; w < measured.size(); ++w) {
-          EXPECT_LE(measured[w].peak_activations, limit) << "worker " << w;
-          EXPECT_EQ(measured[w].peak_activations, predicted.peak_activations[w]) << "worker " << w;
-          EXPECT_EQ(measured[w].peak_activation_bytes, predicted.peak_activation_bytes[w]) << "worker " << w;
+          EXPECT_LE(measured[w].peak_stashes, limit) << "worker " << w;
+          EXPECT_EQ(measured[w].peak_stashes, predicted.peak_stashes[w]) << "worker " << w;
+          EXPECT_EQ(measured[w].peak_stash_bytes, predicted.peak_stash_bytes[w]) << "worker " << w;
         }
       }
     }

@@ -74,8 +74,8 @@ void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
 }
 
 void expect_equal(const WorkerRecord& measured, const plan::Timeline& timeline, std::size_t w) {
-  EXPECT_EQ(measured.peak_activations, timeline.peak_activations[w]) << "worker " << w;
-  EXPECT_EQ(measured.peak_activation_bytes, timeline.peak_activation_bytes[w]) << "worker " << w;
+  EXPECT_EQ(measured.peak_stashes, timeline.peak_stashes[w]) << "worker " << w;
+  EXPECT_EQ(measured.peak_stash_bytes, timeline.peak_stash_bytes[w]) << "worker " << w;
   EXPECT_EQ(measured.received, timeline.received[w]) << "worker " << w;
 }
 
@@ -124,7 +124,7 @@ TEST(Meter, RanksCountTheirOwnWorkers) {
           if (local[w]) {
             expect_equal(meter.workers()[w], timeline, w);
           } else {
-            EXPECT_EQ(meter.workers()[w].peak_activations, 0);
+            EXPECT_EQ(meter.workers()[w].peak_stashes, 0);
             EXPECT_EQ(meter.workers()[w].received, plan::Transfers{});
           }
         }
@@ -208,7 +208,7 @@ class Measured : public ::testing::Test {
     for (int w = 0; w < schedule_.workers(); ++w) {
       const auto i = index(w);
       result.workers.push_back(
-          {timeline.received[i], timeline.peak_activations[i], timeline.peak_activation_bytes[i]});
+          {timeline.received[i], timeline.peak_stashes[i], timeline.peak_stash_bytes[i]});
     }
     return result;
   }
@@ -233,8 +233,8 @@ TEST_F(Measured, AStepIsWhatThePlanSays) {
   EXPECT_NEAR(measured.bubble_fraction, timeline.bubble_fraction, 1e-9);
   EXPECT_NEAR(measured.device_span, timeline.device_span, 1e-9);
   EXPECT_EQ(measured.received, timeline.received);
-  EXPECT_EQ(measured.peak_activations, timeline.peak_activations);
-  EXPECT_EQ(measured.peak_activation_bytes, timeline.peak_activation_bytes);
+  EXPECT_EQ(measured.peak_stashes, timeline.peak_stashes);
+  EXPECT_EQ(measured.peak_stash_bytes, timeline.peak_stash_bytes);
   // The only step serves calibration and measurement: both give the same makespan.
   EXPECT_NEAR(measurement.predicted().makespan, timeline.makespan, 1e-9);
 }

@@ -194,7 +194,7 @@ TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
     const auto needs = memory_need(schedule, network, adamw, costs, timeline);
     for (std::size_t w = 0; w < needs.size(); ++w) {
       const std::uint64_t data = needs[w].total() - needs[w].workspace;
-      EXPECT_GE(data, lasting[w] + timeline.peak_activation_bytes[w]) << "worker " << w;
+      EXPECT_GE(data, lasting[w] + timeline.peak_stash_bytes[w]) << "worker " << w;
       EXPECT_LE(data, everything) << "worker " << w;
     }
     if (HasFailure()) return;

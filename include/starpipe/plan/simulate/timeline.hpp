@@ -29,9 +29,9 @@ struct Timeline {
   double device_bubble_fraction = 0;
 
   // Per worker:
-  std::vector<double> busy;                          ///< time spent computing
-  std::vector<int> peak_activations;                 ///< largest number of live stashes
-  std::vector<std::uint64_t> peak_activation_bytes;  ///< largest MemoryStep::bytes
+  std::vector<double> busy;                     ///< time spent computing
+  std::vector<int> peak_stashes;                ///< largest number of live stashes
+  std::vector<std::uint64_t> peak_stash_bytes;  ///< largest MemoryStep::bytes
   std::vector<Transfers> received;
 };
 
