@@ -15,9 +15,9 @@ namespace {
 using Floats = std::vector<float>;
 
 /// Takes one micro-batch after the other through the network; all of them use the same buffers.
-class Pass {
+class MicrobatchRunner {
  public:
-  explicit Pass(const Network& network) : network_(network), order_(network.stages.size()) {
+  explicit MicrobatchRunner(const Network& network) : network_(network), order_(network.stages.size()) {
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(),
                      [&](int a, int b) { return network.graph.depth(a) < network.graph.depth(b); });
@@ -85,7 +85,7 @@ class Pass {
 ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
                              std::vector<std::vector<float>> parameters, int microbatches, int steps) {
   ReferenceRun run;
-  Pass pass(network);
+  MicrobatchRunner runner(network);
   std::vector<Floats> states;
   for (const Floats& values : parameters) {
     run.gradients.emplace_back(values.size());
@@ -99,8 +99,8 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
     }
     double loss = 0;
     for (int b = 0; b < microbatches; ++b) {
-      loss += pass.forward(data, step, b, weights) / microbatches;
-      pass.backward(1.0f / static_cast<float>(microbatches), weights, run.gradients);
+      loss += runner.forward(data, step, b, weights) / microbatches;
+      runner.backward(1.0f / static_cast<float>(microbatches), weights, run.gradients);
     }
     run.losses.push_back(loss);
     for (std::size_t s = 0; s < parameters.size(); ++s) {

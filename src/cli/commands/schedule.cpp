@@ -161,8 +161,8 @@ struct CheckOptions {
 int check(const CheckOptions& options) {
   options.result.check();
   plan::ImportedSchedule imported = plan::schedule_from_text(read_file(options.file), options.file);
-  if (const auto verdict = plan::check(imported.schedule); !verdict.ok()) {
-    throw InputError(fmt::format("{}: {}", options.file, verdict.problem));
+  if (const auto result = plan::check(imported.schedule); !result.ok()) {
+    throw InputError(fmt::format("{}: {}", options.file, result.problem));
   }
   options.costs.apply(imported.costs, imported.schedule.stages());
   const plan::Timeline timeline = plan::simulate(imported.schedule, imported.costs);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int most_units = 4096;
 
-struct Unit {
+struct FileUnit {
   plan::UnitCosts costs;
   int count = 1;
   std::vector<std::string> devices = {};
@@ -30,32 +30,32 @@ struct Unit {
 
 using Value = const YamlValue&;
 
-void read_spread(Value value, Unit& /*unit*/) {
+void read_spread(Value value, FileUnit& /*unit*/) {
   if (!value.node().IsMap()) value.expected("a map of F, B and W");
 }
 
 // Reads the times on one kind of device, an index of device_kinds.
 template <std::size_t kind>
-void read_device(Value value, Unit& unit);
+void read_device(Value value, FileUnit& unit);
 
-plan::Durations& times_of(Unit& unit) { return unit.costs.time; }
-using Key = MapKey<Unit>;
+plan::Durations& times_of(FileUnit& unit) { return unit.costs.time; }
+using Key = MapKey<FileUnit>;
 template <std::size_t pass>
-constexpr Key unit_time = time_key<pass, Unit, times_of>;
+constexpr Key unit_time = time_key<pass, FileUnit, times_of>;
 constexpr std::array keys = {
     Key{runtime::device_kinds[0], read_device<0>},
     Key{runtime::device_kinds[1], read_device<1>},
-    Key{"name", [](Value v, Unit& u) { u.costs.name = v.word(); }},
-    Key{"count", [](Value v, Unit& u) { u.count = v.whole<int>(1, most_units); }},
+    Key{"name", [](Value v, FileUnit& u) { u.costs.name = v.word(); }},
+    Key{"count", [](Value v, FileUnit& u) { u.count = v.whole<int>(1, most_units); }},
     unit_time<0>,
     unit_time<1>,
     unit_time<2>,
-    Key{"weights", [](Value v, Unit& u) { u.costs.sizes.weights = v.bytes(); }},
-    Key{"master", [](Value v, Unit& u) { u.costs.sizes.master = v.bytes(); }},
-    Key{"activation", [](Value v, Unit& u) { u.costs.sizes.activation = v.bytes(); }},
-    Key{"gradient", [](Value v, Unit& u) { u.costs.sizes.gradient = v.bytes(); }},
-    Key{"stash", [](Value v, Unit& u) { u.costs.sizes.stash = v.bytes(); }},
-    Key{"gradient_stash", [](Value v, Unit& u) { u.costs.sizes.gradient_stash = v.bytes(); }},
+    Key{"weights", [](Value v, FileUnit& u) { u.costs.sizes.weights = v.bytes(); }},
+    Key{"master", [](Value v, FileUnit& u) { u.costs.sizes.master = v.bytes(); }},
+    Key{"activation", [](Value v, FileUnit& u) { u.costs.sizes.activation = v.bytes(); }},
+    Key{"gradient", [](Value v, FileUnit& u) { u.costs.sizes.gradient = v.bytes(); }},
+    Key{"stash", [](Value v, FileUnit& u) { u.costs.sizes.stash = v.bytes(); }},
+    Key{"gradient_stash", [](Value v, FileUnit& u) { u.costs.sizes.gradient_stash = v.bytes(); }},
     Key{"spread", read_spread},
 };
 
@@ -64,20 +64,20 @@ bool is_time(std::string_view name) {
 }
 
 template <std::size_t kind>
-void read_device(Value value, Unit& unit) {
+void read_device(Value value, FileUnit& unit) {
   static constexpr std::array of_device = {unit_time<0>, unit_time<1>, unit_time<2>,
                                            Key{"spread", read_spread}};
-  Unit times;
-  const auto seen = read_map<Unit>(value, of_device, times);
+  FileUnit times;
+  const auto seen = read_map<FileUnit>(value, of_device, times);
   if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
   unit.devices.emplace_back(runtime::device_kinds[kind]);
   unit.costs.others.push_back(times.costs.time);
 }
 
-Unit read_unit(const YAML::Node& map, const std::string& file, std::size_t number) {
+FileUnit read_unit(const YAML::Node& map, const std::string& file, std::size_t number) {
   const YamlValue value(map, place_of(file, map), fmt::format("layers[{}]", number));
-  Unit unit;
-  const std::set<std::string> seen = read_map<Unit>(value, keys, unit);
+  FileUnit unit;
+  const std::set<std::string> seen = read_map<FileUnit>(value, keys, unit);
   const bool has_times = std::ranges::any_of(seen, is_time);
   if (!has_times && unit.devices.empty()) value.fail("a time is missing (F, B or W)");
   if (has_times && !unit.devices.empty()) {
@@ -117,7 +117,7 @@ plan::Profile read_profile(const std::filesystem::path& file) {
   plan::Profile profile;
   std::vector<plan::UnitCosts>& units = profile.units;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const Unit unit = read_unit(list[i], name, i);
+    const FileUnit unit = read_unit(list[i], name, i);
     if (i == 0) profile.devices = unit.devices;
     if (unit.devices != profile.devices) {
       throw InputError(fmt::format("{}: layers[{}]: has times for other devices than layers[0]",

@@ -47,9 +47,9 @@ Schedule mixed_v() {
 }
 
 /// Two encoder branches into one head. B and W of stage 0 run on another worker than F.
-Schedule two_legs() {
+Schedule two_branches() {
   ScheduleSpec spec;
-  spec.name = "two-legs";
+  spec.name = "two-branches";
   spec.graph = StageGraph(4, {{0, 2}, {1, 2}, {2, 3}});
   spec.microbatches = 3;
   spec.workers = 3;
@@ -65,7 +65,7 @@ Schedule two_legs() {
 }
 
 std::vector<Schedule> examples() {
-  std::vector<Schedule> all = {mixed_v(), two_legs()};
+  std::vector<Schedule> all = {mixed_v(), two_branches()};
   for (const ScheduleEntry& entry : schedule_entries()) {
     for (const auto& [workers, microbatches] : {std::pair{4, 8}, {2, 4}, {4, 4}, {1, 1}}) {
       for (const std::optional<int> groups : {std::optional<int>{}, std::optional<int>{2}}) {

@@ -8,7 +8,7 @@
 
 namespace starpipe::plan {
 
-/// The verdict of `check`.
+/// The result of `check`.
 struct CheckResult {
   /// Empty when the schedule is sound; otherwise one line that names the job, worker or stage at fault.
   std::string problem;
