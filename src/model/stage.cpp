@@ -208,14 +208,14 @@ double Stage::flops() const {
 
 void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs, ConstMemory target,
                     Memory output, Memory stash, Memory scratch, const Backend& backend) const noexcept {
-  const Scratch room = divide(scratch, stash.empty());
+  const Scratch parts = divide(scratch, stash.empty());
   // Where activation i is written. `current`: the activation that is still read, and must not be overwritten.
   const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
     const Activation& of = activations_[i];
     if (i == ops_.size() && !is_sink() && !output.empty()) return output.first(of.size);
     if (of.stash != none && !stash.empty()) return stash.subspan(of.stash, of.size);
-    if (of.residual != none) return room.residuals.subspan(of.residual, of.size);
-    return room.other(current).first(of.size);
+    if (of.residual != none) return parts.residuals.subspan(of.residual, of.size);
+    return parts.other(current).first(of.size);
   };
 
   ConstMemory start = inputs[0].first(input_size(0));
@@ -233,17 +233,17 @@ void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs,
       const std::size_t kept = activation_read(layout.partner);
       backend.add(precision_, x, kept == 0 ? start : place_for(kept, {}), y);
     } else {
-      const Memory layer_stash = stash.empty() ? room.layer_stash.first(layout.stash_size)
+      const Memory layer_stash = stash.empty() ? parts.layer_stash.first(layout.stash_size)
                                                : stash.subspan(layout.stash, layout.stash_size);
-      backend.forward(*ops_[i].layer, weights_of(layout, parameters), x, y, layer_stash, room.layer);
+      backend.forward(*ops_[i].layer, weights_of(layout, parameters), x, y, layer_stash, parts.layer);
     }
     x = y;
   }
   if (is_sink()) {
     const std::size_t size = loss_->stash_words();
     backend.forward(*loss_, x, target.floats(),
-                    stash.empty() ? room.layer_stash.first(size) : stash.subspan(stash_size_ - size, size),
-                    output.floats(), room.layer);
+                    stash.empty() ? parts.layer_stash.first(size) : stash.subspan(stash_size_ - size, size),
+                    output.floats(), parts.layer);
   } else if (!output.empty()) {
     copy(backend, x, output.first(x.size()));  // copies only when no op wrote it there
   }
@@ -253,7 +253,7 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
                          std::span<const ConstMemory> output_gradients, float loss_scale,
                          std::span<const Memory> input_gradients, Memory gradient_stash,
                          Memory parameter_gradient, Memory scratch, const Backend& backend) const noexcept {
-  const Scratch room = divide(scratch, false);
+  const Scratch parts = divide(scratch, false);
   const bool source = input_gradients.empty();
   const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradients before this op
 
@@ -263,15 +263,16 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
     const Activation& of = activations_[i];
     if (i == 0 && input_gradients.size() == 1) return input_gradients[0].first(of.size);
     if (of.gradient != none && !gradient_stash.empty()) return gradient_stash.subspan(of.gradient, of.size);
-    if (of.gradient_residual != none) return room.residuals.subspan(of.gradient_residual, of.size);
-    return room.other(current).first(of.size);
+    if (of.gradient_residual != none) return parts.residuals.subspan(of.gradient_residual, of.size);
+    return parts.other(current).first(of.size);
   };
 
   ConstMemory start;
   if (is_sink()) {
     const Memory gradient = place_for(ops_.size(), {});
     const std::size_t size = loss_->stash_words();
-    backend.backward_input(*loss_, stash.subspan(stash_size_ - size, size), loss_scale, gradient, room.layer);
+    backend.backward_input(*loss_, stash.subspan(stash_size_ - size, size), loss_scale, gradient,
+                           parts.layer);
     start = gradient;
   } else {
     start = output_gradients[0].first(output_size());
@@ -298,12 +299,12 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
       if (!parameter_gradient.empty()) {
         backend.backward_weights(
             *ops_[i].layer, layer_stash, dy,
-            parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(), room.layer);
+            parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(), parts.layer);
       }
     }
     if (source && i == end) return;
     const Memory dx = place_for(i, dy);
-    backend.backward_input(*ops_[i].layer, weights_of(layout, parameters), layer_stash, dy, dx, room.layer);
+    backend.backward_input(*ops_[i].layer, weights_of(layout, parameters), layer_stash, dy, dx, parts.layer);
     dy = dx;
   }
   if (source) return;
@@ -324,14 +325,14 @@ void Stage::backward_input(ConstMemory parameters, ConstMemory stash,
 
 void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memory parameter_gradient,
                              Memory scratch, const Backend& backend) const noexcept {
-  const Scratch room = divide(scratch, false);
+  const Scratch parts = divide(scratch, false);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const OpLayout& layout = layouts_[i];
     if (layout.parameter_size == 0) continue;
     backend.backward_weights(*ops_[i].layer, stash.subspan(layout.stash, layout.stash_size),
                              gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns)),
                              parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(),
-                             room.layer);
+                             parts.layer);
   }
 }
 

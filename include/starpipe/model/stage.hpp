@@ -117,12 +117,12 @@ class Stage {
     std::size_t gradient = 0;  ///< of the output's gradient in the gradient stash; for layers with parameters
     std::size_t columns = 0;   ///< number of columns of the op's output
     std::size_t partner = 0;   ///< index of the op at the other end of the residual connection
-    std::size_t residual = 0;  ///< of the residual connection's room in Scratch::residuals
+    std::size_t residual = 0;  ///< of the residual connection's part of Scratch::residuals
   };
 
   /// Activation i lies between two ops, 0 <= i <= number of ops: ops_[i - 1] writes it and ops_[i] reads it;
   /// activation 0 is the stage's input. So that nothing is copied, an op writes its output where it is needed
-  /// later: in the stash, or in the room of a residual connection. Gradients are written likewise. The
+  /// later: in the stash, or in the part of a residual connection. Gradients are written likewise. The
   /// members are offsets of these places, in words; `none` where the activation or its gradient is not needed
   /// there. A residual_begin passes its activation on and writes none. In the backward pass a residual_end
   /// passes its gradient on.
