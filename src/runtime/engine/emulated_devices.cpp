@@ -27,7 +27,7 @@ EmulatedDevices::EmulatedDevices() : busy_until_(starpu_worker_get_count(), 0) {
 
 EmulatedDevices::~EmulatedDevices() { starpu_profiling_status_set(STARPU_PROFILING_DISABLE); }
 
-EmulatedDevices::Span EmulatedDevices::run(double duration) {
+plan::Span EmulatedDevices::run(double duration) {
   thread_local const bool on_time = (wake_on_time(), true);
   static_cast<void>(on_time);
   double& busy_until = busy_until_[starpu_worker_get_id_check()];

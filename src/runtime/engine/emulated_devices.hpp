@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "starpipe/plan/simulate/timeline.hpp"
+
 namespace starpipe::runtime {
 
 /// The devices that `runtime.emulate` uses instead of kernels, one for each StarPU worker. A device is a
@@ -15,11 +17,6 @@ namespace starpipe::runtime {
 /// a core of its own.
 class EmulatedDevices {
  public:
-  struct Span {
-    double start;  ///< seconds of `clock_seconds`
-    double end;
-  };
-
   /// Turns on StarPU's task profiling, for the times of pushes; the destructor turns it off.
   EmulatedDevices();
   ~EmulatedDevices();
@@ -27,8 +24,8 @@ class EmulatedDevices {
   EmulatedDevices& operator=(const EmulatedDevices&) = delete;
 
   /// Runs the calling worker's current task for `duration` seconds. If the job's end is past when the calling
-  /// thread gets here, the job ends now.
-  Span run(double duration);
+  /// thread gets here, the job ends now. Returns seconds of `clock_seconds`.
+  plan::Span run(double duration);
 
  private:
   std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element

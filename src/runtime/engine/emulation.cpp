@@ -14,7 +14,7 @@ Emulation::Emulation(const plan::Costs& costs, const Session& session, const pla
   if (costs.prefetch && costs.alpha > 0 && session.knows_workers()) links_.emplace(costs.alpha);
 }
 
-EmulatedDevices::Span Emulation::run(const Task& task, int received) {
+plan::Span Emulation::run(const Task& task, int received) {
   const double fetching = links_ ? 0 : received * costs_.alpha;
   const double duration = costs_.duration(task.stage).of(schedule_.job(*task.job).pass);
   const auto [start, end] = devices_.run(fetching + duration);

@@ -30,7 +30,7 @@ class Emulation {
 
   /// Runs a job on the emulated device of the calling worker. `received`: how many data the worker had to
   /// receive for it. Without links that send ahead, the device first fetches them, one after the other.
-  EmulatedDevices::Span run(const Task& task, int received);
+  plan::Span run(const Task& task, int received);
 
   /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links. Like
   /// `plan::simulate`, each datum is sent once to each worker that reads it, and gradients are reduced in no
