@@ -78,7 +78,7 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
   return codelets[may_be_skipped ? task_kinds : index(task.kind)];
 }
 
-bool TaskRunner::is_done_by_verdict(const Task& task, std::span<const model::Memory> data) const {
+bool TaskRunner::run_verdict_part(const Task& task, std::span<const model::Memory> data) const {
   const auto verdict = [&](std::size_t i) -> float& { return data[i].floats()[0]; };
   switch (task.kind) {
     case TaskKind::judge:
@@ -115,13 +115,13 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   const int received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
     const double start = clock_seconds();
-    if (!runner.is_done_by_verdict(task, memory.data)) {
+    if (!runner.run_verdict_part(task, memory.data)) {
       run_kernel(runner.context_, task, memory.data, memory.scratch, runner.observers_.finite.flags(task));
       runner.observers_.finite.end(task);
     }
     meter.end(task, worker, start, clock_seconds());
   } else {
-    const auto [start, end] = task.job ? runner.emulation_->run(task, received) : EmulatedDevices::Span{};
+    const auto [start, end] = task.job ? runner.emulation_->run(task, received) : plan::Span{};
     meter.end(task, worker, start, end);
   }
   runner.observers_.watchdog.note_progress();
@@ -136,7 +136,7 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   runner.observers_.meter.start(*running.task, running.worker);
   runner.observers_.gpu_memory.sample(running.worker);
   running.start = clock_seconds();
-  if (runner.is_done_by_verdict(*running.task, memory.data)) return;
+  if (runner.run_verdict_part(*running.task, memory.data)) return;
   run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
                        runner.observers_.finite.flags(*running.task));
 }

@@ -68,7 +68,7 @@ class TaskRunner {
   [[nodiscard]] bool reads_verdict(const Task& task) const;
   /// Runs `judge` and `merge`, and reads the verdict for `optimize`. Returns whether the task is then
   /// complete. Verdicts are in main memory, whatever the worker.
-  [[nodiscard]] bool is_done_by_verdict(const Task& task, std::span<const model::Memory> data) const;
+  [[nodiscard]] bool run_verdict_part(const Task& task, std::span<const model::Memory> data) const;
 
   const Session& session_;
   KernelContext context_;
