@@ -15,7 +15,7 @@ struct RankWithGpus {
 };
 
 /// Divides a host's GPUs among its ranks. Returns the GPUs of each rank's workers, ascending. Ranks that see
-/// the same GPUs divide them into blocks of near ones, in proportion to their workers. Where workers are more
+/// the same GPUs divide them into groups of near GPUs, in proportion to their workers. Where workers are more
 /// than GPUs, several share a GPU; where they are fewer, the GPUs nearest to each other are taken.
 std::vector<std::vector<Device>> divide_gpus(std::span<const RankWithGpus> ranks);
 

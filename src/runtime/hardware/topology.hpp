@@ -59,7 +59,7 @@ class Topology {
   void bind(const std::string& pus) const;
 
   /// The share of rank `rank` of `ranks`, all on this host. Ranks with one binding (several on an unbound
-  /// host, or in one Slurm allocation) divide its cores into blocks of neighbours, in proportion to their
+  /// host, or in one Slurm allocation) divide its cores into runs of neighbours, in proportion to their
   /// workers and their MPI thread. When the cores are oversubscribed, or bindings overlap in part, each rank
   /// keeps its binding and its workers float over it.
   [[nodiscard]] CoreShare share(std::span<const RankOnHost> ranks, std::size_t rank) const;

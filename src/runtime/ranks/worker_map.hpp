@@ -8,9 +8,9 @@
 
 namespace starpipe::runtime {
 
-/// Where the logical workers are. Slots are numbered over all ranks; each rank has a block of neighbours, and
-/// blocks differ in size by one at most. A slot carries one worker, on a core or a GPU of its rank. By
-/// default worker w is in slot w.
+/// Where the logical workers are. Slots are numbered over all ranks; each rank has a run of
+/// consecutive slots, and runs differ in length by one at most. A slot carries one worker, on a core or a GPU
+/// of its rank. By default worker w is in slot w.
 class WorkerMap {
  public:
   WorkerMap(int workers, int ranks);
@@ -29,7 +29,7 @@ class WorkerMap {
   /// The workers of a rank, by slot.
   [[nodiscard]] std::vector<int> workers_of(int rank) const;
   [[nodiscard]] int rank_of(int worker) const {
-    // The inverse of `first`: the last rank whose block starts at or before the slot.
+    // The inverse of `first`: the last rank whose slots start at or before this slot.
     return static_cast<int>((std::int64_t{slot(worker) + 1} * ranks_ - 1) / workers());
   }
 
