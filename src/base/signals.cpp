@@ -35,9 +35,10 @@ void write_text(const char* text) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
 }
 
-void end_process(int signal) {
+void end_process(int signal, siginfo_t* info, void* /*context*/) {
   remove_files_on_signal();
-  if (says_line) {
+  const bool another_says_it = pause_before_line_ms > 0 && info->si_pid == getppid();
+  if (says_line && !another_says_it) {
     if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);  // a sleep that a handler may call
     if (isatty(STDERR_FILENO) == 1) write_text("\r\033[K");                // a progress line may be there
     for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -48,11 +49,9 @@ void end_process(int signal) {
 }
 
 // The handler runs with the other ending signals held back.
-void set_action(int signal, void (*action)(int)) {
-  struct sigaction wanted {};
-  wanted.sa_handler = action;
-  wanted.sa_mask = ending_signal_set();
-  sigaction(signal, &wanted, nullptr);
+void set_action(int signal, struct sigaction action) {
+  action.sa_mask = ending_signal_set();
+  sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
@@ -83,14 +82,19 @@ void end_on_signals(std::string_view subject, int pause_ms) {
     const int signal = ending_signals[i];
     *fmt::format_to_n(lines[i].data(), lines[i].size() - 1, "{} ended by {}\n", subject, signal_text(signal))
          .out = '\0';
-    if (sigismember(&set, signal) == 1) set_action(signal, end_process);
+    struct sigaction end {};
+    end.sa_sigaction = end_process;
+    end.sa_flags = SA_SIGINFO;
+    if (sigismember(&set, signal) == 1) set_action(signal, end);
   }
 }
 
 void reset_signals() {
   const sigset_t set = ending_signal_set();
   for (const int signal : ending_signals) {
-    if (sigismember(&set, signal) == 1) set_action(signal, SIG_DFL);
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    if (sigismember(&set, signal) == 1) set_action(signal, standard);
   }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }

@@ -126,6 +126,23 @@ TEST_F(Signals, AHeldOneWaitsOrIsTaken) {
   EXPECT_EQ(taken.message, "");
 }
 
+// As when a launcher sends a signal to all ranks: one of them speaks.
+TEST_F(Signals, OneOfSeveralProcessesDoesNotNameASignalOfItsParent) {
+  for (const bool by_parent : {true, false}) {
+    const End end = run([by_parent] {
+      end_on_signals("child was", 20);
+      const pid_t child = fork();
+      if (child == 0) {
+        if (!by_parent) std::raise(SIGTERM);
+        for (;;) pause();
+      }
+      if (by_parent) kill(child, SIGTERM);
+      waitpid(child, nullptr, 0);
+    });
+    EXPECT_EQ(end.message, by_parent ? "" : "child was ended by " + signal_text(SIGTERM) + "\n");
+  }
+}
+
 // As under nohup.
 TEST_F(Signals, AnIgnoredHangUpStaysIgnored) {
   const End end = run([] {

@@ -137,6 +137,14 @@ class OfOtherCommands(JobTest):
                        self.path / "found.json")
         self.assertFalse((self.path / "found.json").exists())
 
+    def test_search_on_ranks(self):
+        self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
+        self.start("--budget=60", STARPIPE, "search", "--workers=8", "--microbatches=32", "--budget=60", "--quiet")
+        time.sleep(3)
+        os.kill(self.job.pid, signal.SIGTERM)
+        self.assertEqual(self.job.wait(10), 128 + signal.SIGTERM, self.output())
+        self.assertEqual(self.output().count("starpipe:"), 1, self.output())
+
     def test_simulate(self):
         self.config.write_text(CONFIG.replace("microbatches: 4", "microbatches: 200000"))
         self.check(signal.SIGTERM, self.running(0.5), "simulate", self.config)

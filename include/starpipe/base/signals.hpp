@@ -30,8 +30,11 @@ sigset_t ending_signal_set();
 
 /// For programs only, since signals belong to the program. From now on an ending signal removes the files of
 /// `RemovedOnSignal`, writes one line on standard error and ends the process with `status_of_signal`. The
-/// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line. `pause_ms`:
-/// milliseconds to wait before the line. Not thread-safe; the signals themselves may come on any thread.
+/// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line.
+///
+/// `pause_ms` above 0 is for a process beside which another one speaks for all that a launcher has started: a
+/// signal from the parent, the launcher, gives no line, and any other signal gives it after these
+/// milliseconds. Not thread-safe; the signals themselves may come on any thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
 /// For a process that was just forked: gives ending signals their default action and unblocks them.
