@@ -139,7 +139,8 @@ class OfOtherCommands(JobTest):
 
     def test_search_on_ranks(self):
         self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
-        self.start("--budget=60", STARPIPE, "search", "--workers=8", "--microbatches=32", "--budget=60", "--quiet")
+        found = str(self.path / "found.json")
+        self.start(found, STARPIPE, "search", "--workers=8", "--microbatches=32", "--budget=60", "--quiet", "-o", found)
         time.sleep(3)
         os.kill(self.job.pid, signal.SIGTERM)
         self.assertEqual(self.job.wait(10), 128 + signal.SIGTERM, self.output())
