@@ -79,8 +79,8 @@ class TextDataset final : public Dataset {
     }
     return result;
   }
-  std::string unit() const override { return "tokens"; }
-  std::size_t units_per_microbatch() const override { return context_ * index(sequences_); }
+  std::string sample_word() const override { return "tokens"; }
+  std::size_t samples_per_microbatch() const override { return context_ * index(sequences_); }
 
  private:
   /// The byte at which a sequence starts: uniform in [0, size - context - 1], up to a bias below size / 2^64.
@@ -151,8 +151,8 @@ class SyntheticDataset final : public Dataset {
     }
   }
   std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override { return {}; }
-  std::string unit() const override { return "samples"; }
-  std::size_t units_per_microbatch() const override { return samples_; }
+  std::string sample_word() const override { return "samples"; }
+  std::size_t samples_per_microbatch() const override { return samples_; }
 
  private:
   static constexpr std::size_t hidden_size = 32;

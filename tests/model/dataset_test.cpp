@@ -40,8 +40,8 @@ TEST(Text, TokensAreTheBytesAtTheOffsets) {
   const Folder folder;
   const std::string text = all_bytes();
   const auto data = make_dataset({"text", folder.write("t", text)}, gpt(5), 3, 1);
-  EXPECT_EQ(data->unit(), "tokens");
-  EXPECT_EQ(data->units_per_microbatch(), 15u);
+  EXPECT_EQ(data->sample_word(), "tokens");
+  EXPECT_EQ(data->samples_per_microbatch(), 15u);
   std::set<std::uint64_t> seen;
   for (int b = 0; b < 20; ++b) {
     const std::vector<std::uint64_t> offsets = data->offsets(4, b);
@@ -115,8 +115,8 @@ TEST(MakeDataset, KindsMustFitTheModel) {
 
 TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
   const auto data = make_dataset({"synthetic", ""}, mlp(), 500, 1);
-  EXPECT_EQ(data->unit(), "samples");
-  EXPECT_EQ(data->units_per_microbatch(), 500u);
+  EXPECT_EQ(data->sample_word(), "samples");
+  EXPECT_EQ(data->samples_per_microbatch(), 500u);
   EXPECT_TRUE(data->offsets(0, 0).empty());
   Guarded x(3000);
   Guarded y(1000);

@@ -122,8 +122,8 @@ class Noise : public model::Dataset {
   [[nodiscard]] std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override {
     return {};
   }
-  [[nodiscard]] std::string unit() const override { return "samples"; }
-  [[nodiscard]] std::size_t units_per_microbatch() const override { return 1; }
+  [[nodiscard]] std::string sample_word() const override { return "samples"; }
+  [[nodiscard]] std::size_t samples_per_microbatch() const override { return 1; }
 
  private:
   static void fill(int step, int microbatch, int branch, std::span<float> out) {

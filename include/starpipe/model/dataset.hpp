@@ -37,9 +37,9 @@ class Dataset {
   virtual void target(int step, int microbatch, std::span<float> out) const = 0;
   /// The byte offset in the file of each of the micro-batch's sequences. Empty for data that is not text.
   [[nodiscard]] virtual std::vector<std::uint64_t> offsets(int step, int microbatch) const = 0;
-  /// The unit of throughput, "tokens" or "samples", and how many units a micro-batch has.
-  [[nodiscard]] virtual std::string unit() const = 0;
-  [[nodiscard]] virtual std::size_t units_per_microbatch() const = 0;
+  /// What throughput counts, "tokens" or "samples", and how many of them a micro-batch has.
+  [[nodiscard]] virtual std::string sample_word() const = 0;
+  [[nodiscard]] virtual std::size_t samples_per_microbatch() const = 0;
 };
 
 /// Dataset::input() in the form that the source reads: token ids are floats, features are in the source's

@@ -32,13 +32,13 @@ namespace {
 // Shows each step on a terminal, and about twenty steps of a run in a log.
 class StepProgress {
  public:
-  StepProgress(int steps, std::string unit) : steps_(steps), unit_(std::move(unit)) {}
+  StepProgress(int steps, std::string sample_word) : steps_(steps), sample_word_(std::move(sample_word)) {}
 
   /// Steps without an update are shown in a log too.
-  void show(int step, std::optional<double> loss, bool skipped, double units_per_second) const {
+  void show(int step, std::optional<double> loss, bool skipped, double samples_per_second) const {
     const std::string text =
         fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}", step + 1, fmt::formatted_size("{}", steps_), steps_,
-                    loss ? fmt::format("loss {:.4f}", *loss) : "emulated", units_per_second, unit_,
+                    loss ? fmt::format("loss {:.4f}", *loss) : "emulated", samples_per_second, sample_word_,
                     skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
@@ -51,7 +51,7 @@ class StepProgress {
 
  private:
   int steps_;
-  std::string unit_;
+  std::string sample_word_;
   ProgressLine line_;
 };
 
@@ -67,9 +67,9 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
                       const Session& session, Measurement& measurement) {
   TrainRecord record;
   const bool root = session.mpi().rank() == 0;
-  const auto units =
-      static_cast<double>(experiment.data->units_per_microbatch()) * experiment.schedule.microbatches();
-  const StepProgress progress(config.training.steps, experiment.data->unit());
+  const auto samples =
+      static_cast<double>(experiment.data->samples_per_microbatch()) * experiment.schedule.microbatches();
+  const StepProgress progress(config.training.steps, experiment.data->sample_word());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
     std::optional<double> loss;
@@ -81,13 +81,13 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
     if (result.skipped_for) record.skipped.push_back({step, *result.skipped_for});
     if (!root) continue;
     measurement.add(result);
-    progress.show(step, loss, result.skipped_for.has_value(), units / result.seconds);
+    progress.show(step, loss, result.skipped_for.has_value(), samples / result.seconds);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
   std::ranges::nth_element(after_first,
                            after_first.begin() + static_cast<std::ptrdiff_t>(after_first.size() / 2));
-  record.units_per_second = units / after_first[after_first.size() / 2];
+  record.samples_per_second = samples / after_first[after_first.size() / 2];
   return record;
 }
 
@@ -122,8 +122,8 @@ void write_outputs(const Assignment& run, const TrainOutputs& outputs, const Tra
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
   fmt::print("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}", experiment.schedule.name(),
-             experiment.schedule.workers(), run.mpi.ranks(), record.policy, record.units_per_second,
-             experiment.data->unit(), describe_partition(run.partition),
+             experiment.schedule.workers(), run.mpi.ranks(), record.policy, record.samples_per_second,
+             experiment.data->sample_word(), describe_partition(run.partition),
              training_table(experiment.schedule, predicted, measured, measurement, record));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},

@@ -117,7 +117,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (config.training.nonfinite == NonFinitePolicy::skip)
     report["skipped_steps"] = skipped_steps(record, experiment.schedule);
   report["step_seconds"] = record.step_seconds;
-  report[experiment.data->unit() + "_per_second"] = record.units_per_second;
+  report[experiment.data->sample_word() + "_per_second"] = record.samples_per_second;
 
   ordered_json offsets = ordered_json::array();
   for (int step = 0; step < std::min(3, config.training.steps); ++step) {

@@ -30,7 +30,7 @@ struct TrainRecord {
   std::vector<double> losses;
   std::vector<SkippedStep> skipped;
   std::vector<double> step_seconds;
-  double units_per_second = 0;  ///< throughput of the median step after the first
+  double samples_per_second = 0;  ///< or tokens: throughput of the median step after the first
   std::string requested_policy;
   std::string policy;                      ///< the policy that ran
   std::uint64_t rank_bytes_predicted = 0;  ///< sent between ranks in the whole run

@@ -479,8 +479,8 @@ class Spoilt : public model::Dataset {
   [[nodiscard]] std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
     return data_.offsets(step, microbatch);
   }
-  [[nodiscard]] std::string unit() const override { return data_.unit(); }
-  [[nodiscard]] std::size_t units_per_microbatch() const override { return data_.units_per_microbatch(); }
+  [[nodiscard]] std::string sample_word() const override { return data_.sample_word(); }
+  [[nodiscard]] std::size_t samples_per_microbatch() const override { return data_.samples_per_microbatch(); }
 
  private:
   void replace(int step, int microbatch, float Value::*what, std::span<float> out) const {
@@ -571,8 +571,8 @@ class Without : public model::Dataset {
   [[nodiscard]] std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
     return data_.offsets(steps_[index(step)], microbatch);
   }
-  [[nodiscard]] std::string unit() const override { return data_.unit(); }
-  [[nodiscard]] std::size_t units_per_microbatch() const override { return data_.units_per_microbatch(); }
+  [[nodiscard]] std::string sample_word() const override { return data_.sample_word(); }
+  [[nodiscard]] std::size_t samples_per_microbatch() const override { return data_.samples_per_microbatch(); }
 
  private:
   const model::Dataset& data_;
