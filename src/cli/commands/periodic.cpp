@@ -75,7 +75,7 @@ ChainFile read_chain(const std::string& file) {
     throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_stages));
   }
   ChainFile chain;
-  for (const YAML::Node& stage : root) read_stage(YamlValue(stage, place_of(file, stage)), chain);
+  for (const YAML::Node& stage : root) read_stage(YamlValue(stage, position_of(file, stage)), chain);
   return chain;
 }
 

@@ -184,33 +184,33 @@ class Given {
   void add(const YAML::Node& map, const std::string& prefix, const std::string* file,
            const std::string& label) {
     for (const auto& pair : map) {
-      const std::string place = file != nullptr ? place_of(*file, pair.first) : label;
+      const std::string position = file != nullptr ? position_of(*file, pair.first) : label;
       if (!pair.first.IsScalar()) {
-        throw InputError(fmt::format("{}: a key must be a word, got {}", place, described(pair.first)));
+        throw InputError(fmt::format("{}: a key must be a word, got {}", position, described(pair.first)));
       }
       const std::string name = prefix + pair.first.Scalar();
-      add_one(name, pair.second, file, place,
-              file != nullptr ? fmt::format("{}: {}", place, name) : fmt::format("--set {}", name));
+      add_one(name, pair.second, file, position,
+              file != nullptr ? fmt::format("{}: {}", position, name) : fmt::format("--set {}", name));
     }
   }
 
   void add_one(const std::string& name, const YAML::Node& node, const std::string* file,
-               const std::string& place, const std::string& label) {
+               const std::string& position, const std::string& label) {
     const bool override = file == nullptr;
     if (schema_.is_section(name)) {
       if (node.IsNull()) return;
       if (!node.IsMap()) YamlValue(node, label).expected("a map");
-      if (!override && !seen_sections_.emplace(name, true).second) fail_twice(place, name);
-      add(node, name + ".", file, place);
+      if (!override && !seen_sections_.emplace(name, true).second) fail_twice(position, name);
+      add(node, name + ".", file, position);
       return;
     }
     const ConfigKey* const key = runtime::find_key(schema_.keys, name);
     if (key == nullptr) {
-      throw InputError(fmt::format("{}: unknown key '{}'{}", place, name, suggestion(schema_, name)));
+      throw InputError(fmt::format("{}: unknown key '{}'{}", position, name, suggestion(schema_, name)));
     }
     if (override) values_.erase(key->name);
     if (override) replace(*key);
-    if (!values_.try_emplace(key->name, node, label).second) fail_twice(place, name);
+    if (!values_.try_emplace(key->name, node, label).second) fail_twice(position, name);
   }
 
   /// Drops the file's keys that do not apply with an override, where the override replaces them.
@@ -236,8 +236,8 @@ class Given {
             std::ranges::any_of(key.defaults, [&](const auto& other) { return names(other.condition, by); }));
   }
 
-  [[noreturn]] static void fail_twice(const std::string& place, const std::string& name) {
-    throw InputError(fmt::format("{}: key '{}' is given twice", place, name));
+  [[noreturn]] static void fail_twice(const std::string& position, const std::string& name) {
+    throw InputError(fmt::format("{}: key '{}' is given twice", position, name));
   }
 
   const Schema& schema_;

@@ -75,7 +75,7 @@ void read_device(Value value, FileUnit& unit) {
 }
 
 FileUnit read_unit(const YAML::Node& map, const std::string& file, std::size_t number) {
-  const YamlValue value(map, place_of(file, map), fmt::format("layers[{}]", number));
+  const YamlValue value(map, position_of(file, map), fmt::format("layers[{}]", number));
   FileUnit unit;
   const std::set<std::string> seen = read_map<FileUnit>(value, keys, unit);
   const bool has_times = std::ranges::any_of(seen, is_time);
@@ -105,11 +105,11 @@ plan::Profile read_profile(const std::filesystem::path& file) {
   YAML::Node list;
   for (const auto& pair : root) {
     if (!pair.first.IsScalar() || pair.first.Scalar() != "layers") {
-      throw InputError(fmt::format("{}: unknown key {} (known: layers)", place_of(name, pair.first),
+      throw InputError(fmt::format("{}: unknown key {} (known: layers)", position_of(name, pair.first),
                                    described(pair.first)));
     }
     if (list.IsDefined() && !list.IsNull()) {
-      throw InputError(fmt::format("{}: layers is given twice", place_of(name, pair.first)));
+      throw InputError(fmt::format("{}: layers is given twice", position_of(name, pair.first)));
     }
     list.reset(pair.second);
   }
@@ -121,7 +121,7 @@ plan::Profile read_profile(const std::filesystem::path& file) {
     if (i == 0) profile.devices = unit.devices;
     if (unit.devices != profile.devices) {
       throw InputError(fmt::format("{}: layers[{}]: has times for other devices than layers[0]",
-                                   place_of(name, list[i]), i));
+                                   position_of(name, list[i]), i));
     }
     units.insert(units.end(), index(unit.count), unit.costs);
     if (units.size() > most_units) {

@@ -120,7 +120,7 @@ std::string YamlValue::one_of(const std::vector<std::string>& words) const {
   fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
 }
 
-std::string place_of(const std::string& file, const YAML::Node& node) {
+std::string position_of(const std::string& file, const YAML::Node& node) {
   return fmt::format("{}:{}", file, node.Mark().line + 1);
 }
 
@@ -129,8 +129,8 @@ YAML::Node load_yaml(const std::filesystem::path& file) {
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {
-      throw InputError(
-          fmt::format("{}: a second document, only one is expected", place_of(file.string(), documents[1])));
+      throw InputError(fmt::format("{}: a second document, only one is expected",
+                                   position_of(file.string(), documents[1])));
     }
     return documents.empty() ? YAML::Node() : documents.front();
   } catch (const YAML::Exception& error) {

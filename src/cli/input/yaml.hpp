@@ -22,16 +22,16 @@ namespace starpipe::cli {
 /// starts with `label`.
 class YamlValue {
  public:
-  /// `place`: the value's file and line, or option. `path`: the keys that lead to it, as "layers[2].F".
-  YamlValue(const YAML::Node& node, std::string place, std::string path = {})
-      : node_(node), place_(std::move(place)), path_(std::move(path)) {}
+  /// `position`: the value's file and line, or option. `path`: the keys that lead to it, as "layers[2].F".
+  YamlValue(const YAML::Node& node, std::string position, std::string path = {})
+      : node_(node), position_(std::move(position)), path_(std::move(path)) {}
 
   [[nodiscard]] const YAML::Node& node() const { return node_; }
-  /// "PLACE: PATH".
-  [[nodiscard]] std::string label() const { return path_.empty() ? place_ : place_ + ": " + path_; }
+  /// "POSITION: PATH".
+  [[nodiscard]] std::string label() const { return path_.empty() ? position_ : position_ + ": " + path_; }
   /// The value `node` of a key of this map.
   [[nodiscard]] YamlValue member(const std::string& key, const YAML::Node& node) const {
-    return {node, place_, path_.empty() ? key : path_ + "." + key};
+    return {node, position_, path_.empty() ? key : path_ + "." + key};
   }
   [[noreturn]] void fail(std::string_view message) const;
   /// Throws InputError "LABEL: expected WHAT, got VALUE".
@@ -52,12 +52,12 @@ class YamlValue {
 
  private:
   YAML::Node node_;
-  std::string place_;
+  std::string position_;
   std::string path_;
 };
 
 /// "FILE:LINE" of something in `file`.
-std::string place_of(const std::string& file, const YAML::Node& node);
+std::string position_of(const std::string& file, const YAML::Node& node);
 
 /// The one document in a file; null when it is empty. Throws InputError naming file and line.
 YAML::Node load_yaml(const std::filesystem::path& file);

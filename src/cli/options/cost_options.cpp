@@ -21,25 +21,25 @@ constexpr std::array keys = {time_key<0, plan::Durations, itself>, time_key<1, p
                              time_key<2, plan::Durations, itself>};
 
 /// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1.
-plan::Durations read_durations(const YAML::Node& map, const std::string& place) {
+plan::Durations read_durations(const YAML::Node& map, const std::string& position) {
   plan::Durations durations;
-  read_map<plan::Durations>(YamlValue(map, place), keys, durations);
+  read_map<plan::Durations>(YamlValue(map, position), keys, durations);
   return durations;
 }
 
 /// Reads F=1,B=2,W=1: durations of every stage.
 plan::Durations inline_durations(const std::string& argument) {
-  const std::string place = "--durations " + argument;
+  const std::string position = "--durations " + argument;
   YAML::Node map(YAML::NodeType::Map);
   std::istringstream items(argument);
   for (std::string item; std::getline(items, item, ',');) {
     const auto equals = item.find('=');
     if (equals == std::string::npos) {
-      throw InputError(fmt::format("{}: expected F=TIME,B=TIME,W=TIME, got '{}'", place, item));
+      throw InputError(fmt::format("{}: expected F=TIME,B=TIME,W=TIME, got '{}'", position, item));
     }
     map.force_insert(item.substr(0, equals), item.substr(equals + 1));
   }
-  return read_durations(map, place);
+  return read_durations(map, position);
 }
 
 std::vector<plan::Durations> file_durations(const std::filesystem::path& file, int stages) {
@@ -54,7 +54,7 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
         fmt::format("{}: has durations of {} stages, but there are {} stages", name, root.size(), stages));
   }
   std::vector<plan::Durations> durations;
-  for (const YAML::Node& stage : root) durations.push_back(read_durations(stage, place_of(name, stage)));
+  for (const YAML::Node& stage : root) durations.push_back(read_durations(stage, position_of(name, stage)));
   return durations;
 }
 
