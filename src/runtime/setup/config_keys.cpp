@@ -39,7 +39,7 @@ ValueType one_of(const std::array<std::string_view, size>& words, Count count = 
   return one_of(std::vector<std::string>(words.begin(), words.end()), count);
 }
 
-// Values as JSON. What is empty is unset: null.
+// Values as JSON. An empty value means unset, and becomes null.
 
 template <class T>
 json to_json_value(const T& value) {
@@ -348,9 +348,8 @@ void add_schedule_keys(Keys& keys) {
           at(&Config::schedule, &ScheduleConfig::memory_limit)));
   add(unset_when_false(
       key("schedule.dynamic", boolean(),
-          "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` picks once, and "
-          "every "
-          "run follows.",
+          "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "
+          "order before the run, and every run follows it.",
           at(&Config::schedule, &ScheduleConfig::dynamic))));
   add(unset_when_false(key("schedule.recompute", boolean(),
                            "Whether F keeps only the stage's inputs, and B computes F again.",
@@ -359,11 +358,11 @@ void add_schedule_keys(Keys& keys) {
 
 void add_runtime_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  add(key(
-      "runtime.policy", text(),
-      "Who schedules tasks: starpipe, a policy of StarPU or of STARPU_SCHED_LIB, or StarPU's static controls "
-      "on-worker and worker-order.",
-      at(&Config::runtime, &RuntimeConfig::policy)));
+  add(key("runtime.policy", text(),
+          "The policy that schedules tasks: starpipe, a policy of StarPU or of STARPU_SCHED_LIB, or StarPU's "
+          "static controls "
+          "on-worker and worker-order.",
+          at(&Config::runtime, &RuntimeConfig::policy)));
   ConfigKey device =
       key("runtime.device", one_of(device_kinds, Count::one_or_list),
           "What a worker is: a core (cpu), or a GPU or one of several streams of it (cuda). A list names the "
@@ -390,12 +389,12 @@ void add_runtime_keys(Keys& keys) {
                              at(&Config::runtime, &RuntimeConfig::workers_per_core)),
                          "runtime.device", {"cpu"})));
   // Elsewhere the policy chooses among ready jobs, and the whole step is submitted.
-  add(not_with(
-      only_with(key("runtime.window", whole(),
-                    "The most tasks that a rank has submitted and not finished. A few leave workers idle.",
-                    at(&Config::runtime, &RuntimeConfig::window)),
-                "runtime.policy", {"starpipe", "worker-order"}),
-      "schedule.dynamic"));
+  add(not_with(only_with(key("runtime.window", whole(),
+                             "The most tasks that a rank has submitted and not finished. A small number "
+                             "leaves workers idle.",
+                             at(&Config::runtime, &RuntimeConfig::window)),
+                         "runtime.policy", {"starpipe", "worker-order"}),
+               "schedule.dynamic"));
   add(key("runtime.timeout", number(positive), "Seconds without a finished task that end a run.",
           at(&Config::runtime, &RuntimeConfig::timeout)));
   add(key("runtime.mapping", one_of({"linear", "auto"}),
@@ -413,8 +412,10 @@ void add_emulation_keys(Keys& keys) {
     return not_with(required(std::move(made), {emulation}), "schedule.partition");
   };
   const ValueType times = {.kind = Kind::time, .count = Count::one_or_list};
-  keys.push_back(time_key(emulation_key(
-      "F", times, "How long F lasts, of all stages or of each; jobs are then waits.", &EmulationConfig::F)));
+  keys.push_back(time_key(emulation_key("F", times,
+                                        "How long F lasts: one time for all stages, or one for each. Jobs "
+                                        "are then timed waits, and nothing is computed.",
+                                        &EmulationConfig::F)));
   keys.push_back(time_key(emulation_key("B", times, "How long B lasts.", &EmulationConfig::B)));
   keys.push_back(time_key(emulation_key("W", times, "How long W lasts.", &EmulationConfig::W)));
   keys.push_back(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
@@ -426,7 +427,7 @@ void add_emulation_keys(Keys& keys) {
                     &EmulationConfig::prefetch));
 }
 
-/// As it is read: a time gets its unit.
+/// The value as a configuration has it: a time with its unit.
 json readable(const ValueType& type, const json& value) {
   if (type.kind != Kind::time) return value;
   if (value.is_number()) return fmt::format("{}s", value.get<double>());
