@@ -76,7 +76,9 @@ struct DataAccess {
   Access access;
 };
 
-/// A task of the step; `data` in the order in which the kernels expect it (kernels.cpp).
+/// A task of the step. `data`: for add, copy and merge first the source, then the target; for an update that
+/// may be skipped, first the verdict. Kernels of passes find their data by kind; data of one kind are in the
+/// order of the stage's predecessors or successors.
 struct Task {
   TaskKind kind;
   int stage;
