@@ -360,8 +360,7 @@ void add_runtime_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
   add(key("runtime.policy", text(),
           "The policy that schedules tasks: starpipe, a policy of StarPU or of STARPU_SCHED_LIB, or StarPU's "
-          "static controls "
-          "on-worker and worker-order.",
+          "static controls on-worker and worker-order.",
           at(&Config::runtime, &RuntimeConfig::policy)));
   ConfigKey device =
       key("runtime.device", one_of(device_kinds, Count::one_or_list),
