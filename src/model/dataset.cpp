@@ -119,7 +119,7 @@ class SyntheticDataset final : public Dataset {
         branches_(branch_count(model)),
         samples_(static_cast<std::size_t>(samples)),
         seed_(seed) {
-    Normal normal(generator(seed, std::array{teacher_word}));
+    Normal normal(generator(seed, std::array{teacher_stream}));
     first_ = weights(normal, inputs_, hidden_size);
     second_ = weights(normal, hidden_size, outputs_);
   }
@@ -158,8 +158,8 @@ class SyntheticDataset final : public Dataset {
   static constexpr std::size_t hidden_size = 32;
   // The first word that seeds a generator, after the seed: so weights and features have generators of their
   // own.
-  static constexpr std::uint32_t teacher_word = 0;
-  static constexpr std::uint32_t sample_word = 1;
+  static constexpr std::uint32_t teacher_stream = 0;
+  static constexpr std::uint32_t sample_stream = 1;
 
   /// Random weights [outputs, inputs], scaled so that outputs have the variance of the inputs.
   static std::vector<double> weights(Normal& normal, std::size_t inputs, std::size_t outputs) {
@@ -168,7 +168,7 @@ class SyntheticDataset final : public Dataset {
     return result;
   }
   std::vector<float> features(int step, int microbatch) const {
-    Normal normal(generator(seed_, std::array{sample_word, word(step), word(microbatch)}));
+    Normal normal(generator(seed_, std::array{sample_stream, word(step), word(microbatch)}));
     std::vector<float> x(samples_ * inputs_);
     for (float& value : x) value = static_cast<float>(normal());
     return x;
