@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -6,7 +7,9 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands/subcommand.hpp"
+#include "cli/conformance/plugin_crash.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
 #include "starpipe/base/signals.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/version.hpp"
@@ -52,6 +55,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int run(int argc, char** argv) {
+  starpipe::require_registrations();
   CLI::App app{
       "starpipe trains deep networks as task graphs on StarPU. A schedule is two functions of a job: its\n"
       "placement (the worker that computes it and the worker that holds its weights) and its priority.\n"
@@ -86,6 +90,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   starpipe::end_on_signals("starpipe:", starpipe::runtime::signal_line_pause_ms());
   try {
+    // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
+    std::signal(SIGXFSZ, SIG_IGN);
+    starpipe::cli::report_plugin_crashes();
     return run(argc, argv);
   } catch (const starpipe::EndedBySignal& error) {
     return report(error.what(), starpipe::status_of_signal(error.signal()));

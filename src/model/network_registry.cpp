@@ -2,13 +2,13 @@
 #include "starpipe/model/network_registry.hpp"
 
 #include <map>
-#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -24,17 +24,19 @@ std::map<std::string, NetworkKind, std::less<>>& registry() {
 bool register_network(NetworkKind kind) {
   std::string name = kind.name;
   const auto [where, added] = registry().try_emplace(std::move(name), std::move(kind));
-  if (!added) throw std::logic_error("network " + where->first + " is registered twice");
-  return true;
+  if (!added) keep_registration_error("network " + where->first + " is registered twice");
+  return added;
 }
 
 std::vector<NetworkKind> registered_networks() {
+  require_registrations();
   std::vector<NetworkKind> kinds;
   for (const auto& [name, kind] : registry()) kinds.push_back(kind);
   return kinds;
 }
 
 const NetworkKind& find_network(std::string_view name) {
+  require_registrations();
   const auto found = registry().find(name);
   if (found != registry().end()) return found->second;
   throw InputError(fmt::format("model.kind: {} is not one of {}", name, fmt::join(network_kinds(), ", ")));

@@ -32,6 +32,10 @@ const bool witness = [] {
   return true;
 }();
 
+// A registration that fails before anything of the plug-in is called.
+const bool registered = environment("STARPIPE_ODD") != "registers twice" ||
+                        starpipe::plan::register_schedule({"1f1b", "", "", {}});
+
 // A valid schedule: stage s on worker s mod W, forward passes first.
 ScheduleSpec sound(const ScheduleRequest& request) {
   const int workers = request.workers;
@@ -54,6 +58,13 @@ ScheduleEntry entry(const char* name, Change change) {
             change(spec);
             return Schedule(spec);
           }};
+}
+
+// Calls itself until the stack is full.
+int fill_stack(volatile int* depth) {
+  if (*depth < 0) return 0;
+  volatile int more = *depth + 1;
+  return fill_stack(&more) + more;
 }
 
 int next() {
@@ -105,6 +116,12 @@ STARPIPE_PLUGIN(schedules) {
     s.priority = [rank](const Job& job) { return rank == 0 ? job.microbatch : -job.microbatch; };
   }));
   schedules.push_back(entry("crash", [](ScheduleSpec&) { std::raise(SIGSEGV); }));
+  schedules.push_back(entry("abort", [](ScheduleSpec&) { std::abort(); }));
+  schedules.push_back(entry("exit", [](ScheduleSpec&) { std::exit(0); }));
+  schedules.push_back(entry("fill-stack", [](ScheduleSpec&) {
+    volatile int depth = 0;
+    fill_stack(&depth);
+  }));
   schedules.push_back(entry("endless", [](ScheduleSpec&) {
     for (;;) std::raise(SIGCHLD);  // ignored
   }));

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plug-ins that misbehave: starpipe refuses or reports each in one line and never crashes.
 
-Usage: plugin_test.py BINARY ODD_PLUGIN LAUNCHER..., where LAUNCHER starts two ranks.
+Usage: plugin_test.py BINARY ODD_PLUGIN TWICE_REGISTERED LAUNCHER..., where LAUNCHER starts two ranks. The plug-ins that
+were built otherwise than starpipe lie beside ODD_PLUGIN.
 """
 
 import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import unittest
 
@@ -15,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 from support import CommandTest, mlp_config  # noqa: E402
 
 PLUGIN = ""
+TWICE_REGISTERED = ""
 LAUNCHER = []
 SIZE = ["--workers", 2, "--microbatches", 4]
 
@@ -26,7 +29,7 @@ class Plugins(CommandTest):
     def other(self, name, old, new):
         """A copy of the plug-in with other bytes."""
         content = pathlib.Path(PLUGIN).read_bytes()
-        self.assertIn(old, content)
+        self.assertTrue(old in content, old)
         pathlib.Path(self.path(name)).write_bytes(content.replace(old, new))
         return name
 
@@ -74,8 +77,57 @@ class Plugins(CommandTest):
         self.ok("schedule", "list", "--plugin", PLUGIN, environment={"STARPIPE_ODD_WITNESS": "witness"})
         self.assertTrue(os.path.exists(self.path("witness")))
 
+    def test_what_was_built_otherwise(self):
+        version = self.ok("--version").split()[1].rpartition(".")[0]
+        for name, words in (("other_standard", ["language standard", "202002"]),
+                            ("debug_library", ["_GLIBCXX_DEBUG: 1 in the plug-in, 0 in starpipe"]),
+                            ("old_strings", ["_GLIBCXX_USE_CXX11_ABI: 0 in the plug-in, 1 in starpipe"]),
+                            ("changed_type", ["ScheduleEntry: "])):
+            file = str(pathlib.Path(PLUGIN).parent / f"lib{name}_plugin.so")
+            for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
+                with self.subTest(name=name, command=command):
+                    self.refused(command, file, "does not fit", *words)
+        # Of earlier versions only the number is known.
+        self.write("old.so", f"starpipe plug-in interface {version}\0")
+        self.refused(["schedule", "list", "--plugin", "old.so"], "old.so", "compiler: unknown in the plug-in")
+        for old, new in ((b";Job=", b";Joy="), (b"compiler=", b"compiled=")):
+            self.refused(["schedule", "list", "--plugin", self.other("faked.so", old, new)], "does not fit")
+
+    def test_names_that_are_registered_twice(self):
+        self.refused(["schedule", "list", "--plugin", PLUGIN], PLUGIN, "'1f1b' is registered twice",
+                     environment={"STARPIPE_ODD": "registers twice"})
+        result = subprocess.run([TWICE_REGISTERED, "schedule", "list"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stdout, result.stderr),
+                         (2, "", "starpipe: schedule '1f1b' is registered twice\n"))
+
+    def test_crashes_are_named(self):
+        self.write("mlp.yaml", mlp_config())
+        named = ["mlp.yaml", "--plugin", PLUGIN, "--set"]
+        for name, what in (("crash", "signal 11"), ("abort", "signal 6"), ("fill-stack", "signal 11"),
+                           ("exit", "a call of exit")):
+            if name == "fill-stack" and os.environ.get("STARPIPE_SANITIZE"):
+                continue  # the sanitizer has a report of its own for a full stack
+            for command, launcher in ((self.show(name), []), (["simulate", *named, f"schedule.name={name}"], []),
+                                      (["train", *named, f"schedule.name={name}"], []),
+                                      (["train", *named, f"schedule.name={name}"], LAUNCHER)):
+                with self.subTest(command=command, launcher=launcher):
+                    result = self.run_command(*command, launcher=launcher)
+                    lines = result.stderr.splitlines()
+                    self.assertNotEqual(result.returncode, 0)
+                    if not launcher:
+                        self.assertEqual((result.returncode, len(lines)), (1, 1), result.stderr)
+                    mine = [line for line in lines if line.startswith("starpipe: ")]
+                    self.assertEqual(len(mine), 1, result.stderr)
+                    self.assertIn(f"plug-in {PLUGIN}: its code was ended by {what}", mine[0])
+                    self.assertNotIn("backtrace", result.stderr)
+        result = self.run_command("schedule", "list", "--plugin", PLUGIN, environment={"STARPIPE_ODD": "crash"})
+        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1), result.stderr)
+        self.assertIn("signal 11", result.stderr)
+
     def test_what_the_loader_refuses(self):
-        self.write("broken.so", "starpipe plug-in interface %s\0" % self.ok("--version").split()[1].rpartition(".")[0])
+        content = pathlib.Path(PLUGIN).read_bytes()
+        begin = content.index(b"starpipe plug-in interface ")
+        self.write("broken.so", content[begin:content.index(b"\0", begin) + 1].decode())
         self.refused(["schedule", "list", "--plugin", "broken.so"], "broken.so", "cannot be loaded")
         self.other("nameless.so", b"starpipe_plugin\0", b"starpipe_nothin\0")
         self.refused(["schedule", "list", "--plugin", "nameless.so"], "nameless.so", "starpipe_plugin")
@@ -142,5 +194,6 @@ class Plugins(CommandTest):
 if __name__ == "__main__":
     CommandTest.binary = os.path.abspath(sys.argv[1])
     PLUGIN = os.path.abspath(sys.argv[2])
-    LAUNCHER = sys.argv[3:]
+    TWICE_REGISTERED = sys.argv[3]
+    LAUNCHER = sys.argv[4:]
     unittest.main(argv=sys.argv[:1])

@@ -58,8 +58,8 @@ using CudaLossFactory =
     std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns, Precision)>;
 
 /// Registers the CUDA implementation of a kind of layer or loss. To call from a file-scope initialiser:
-/// layers made afterwards have the implementation. Returns true; throws std::logic_error when the kind has
-/// one already.
+/// layers made afterwards have the implementation. Returns whether it was added, as
+/// `register_layer` does.
 bool register_cuda_layer(std::string kind, CudaLayerFactory factory);
 bool register_cuda_loss(std::string kind, CudaLossFactory factory);
 

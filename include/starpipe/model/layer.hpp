@@ -149,8 +149,9 @@ class Loss {
 using LayerFactory = std::function<std::unique_ptr<Layer>(const LayerSpec&)>;
 using LossFactory = std::function<std::unique_ptr<Loss>(std::size_t rows, std::size_t columns)>;
 
-/// Registers a kind of layer or loss. To call from a file-scope initialiser. Returns true; throws
-/// std::logic_error when the kind is registered already.
+/// Registers a kind of layer or loss. To call from a file-scope initialiser. Returns whether it was added:
+/// when the kind is there already, the error is kept (starpipe/base/registration.hpp), and `make_layer` and
+/// `make_loss` throw it.
 bool register_layer(std::string kind, LayerFactory factory);
 bool register_loss(std::string kind, LossFactory factory);
 

@@ -51,8 +51,8 @@ struct NetworkKind {
   std::function<UnitGraph(const ModelConfig& config, std::size_t microbatch_size)> units;
 };
 
-/// Adds a kind; returns true, so that a file can call it to initialize a variable. Throws std::logic_error
-/// for a name that is taken.
+/// Adds a kind. To call from a file-scope initialiser. Returns whether it was added: when the name is taken,
+/// the error is kept (starpipe/base/registration.hpp), and the functions below throw it.
 bool register_network(NetworkKind kind);
 
 /// All kinds by name, ascending.

@@ -2,6 +2,7 @@
 #include "starpipe/plan/registry/plugin.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -20,6 +22,28 @@ namespace {
 constexpr int most_stages_per_worker = 1024;
 
 using PluginFunction = void(std::vector<ScheduleEntry>&);
+
+std::atomic<const char*> running = nullptr;
+
+// While it lives, code of the plug-in runs.
+class PluginCall {
+ public:
+  // `file` must stay until the process ends: a signal handler may read it.
+  explicit PluginCall(const char* file) : outer_(running.exchange(file)) {}
+  ~PluginCall() { running = outer_; }
+  PluginCall(const PluginCall&) = delete;
+  PluginCall& operator=(const PluginCall&) = delete;
+
+ private:
+  const char* outer_;
+};
+
+// The name of a file, in memory that is never freed: not at the end of the process either, which a plug-in may
+// cause.
+const char* kept_name(const std::filesystem::path& file) {
+  static std::set<std::string>& names = *new std::set<std::string>;
+  return names.insert(file.string()).first->c_str();
+}
 
 // Whether a character is printable ASCII and not a blank.
 bool is_plain(char c) { return c > ' ' && c < 0x7f; }
@@ -51,14 +75,23 @@ void require_plugin(const std::filesystem::path& file) {
   const std::string found = interface_of(content);
   if (found.empty())
     refuse("it is no plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
-  if (found != STARPIPE_INTERFACE) {
-    refuse(fmt::format("it was built for starpipe {}, this is starpipe {}; build it again", found,
-                       STARPIPE_INTERFACE));
+  if (const std::string difference = interface_difference(found); !difference.empty()) {
+    refuse(
+        fmt::format("it does not fit this starpipe ({}); build it again with starpipe's headers, compiler "
+                    "and options",
+                    difference));
   }
 }
 
 PluginFunction* load(const std::filesystem::path& file) {
-  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* handle = nullptr;
+  {
+    const PluginCall call(kept_name(file));
+    handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (const auto errors = take_registration_errors(); !errors.empty()) {
+    throw InputError(fmt::format("plug-in {}: {}", file.string(), errors.front()));
+  }
   void* const function = handle == nullptr ? nullptr : dlsym(handle, "starpipe_plugin");
   if (function != nullptr) return reinterpret_cast<PluginFunction*>(function);
   std::string_view why = dlerror();
@@ -72,12 +105,21 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
   const auto refuse = [&](std::string_view what) {
     throw InputError(fmt::format("plug-in {}: handing over its schedules, it threw {}", file.string(), what));
   };
+  const char* const name = kept_name(file);
   try {
+    const PluginCall call(name);
     function(schedules);
   } catch (const std::exception& error) {
     refuse(error.what());
   } catch (...) {
     refuse("something that is no std::exception");
+  }
+  for (ScheduleEntry& entry : schedules) {
+    if (!entry.build) continue;  // `require_usable` refuses it
+    entry.build = [name, build = std::move(entry.build)](const ScheduleRequest& request) {
+      const PluginCall call(name);
+      return build(request);
+    };
   }
   return schedules;
 }
@@ -120,5 +162,7 @@ std::vector<std::string> load_plugin(const std::filesystem::path& file) {
   }
   return loaded[path] = names;
 }
+
+const char* running_plugin() { return running; }
 
 }  // namespace starpipe::plan

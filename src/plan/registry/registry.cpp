@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -55,19 +56,20 @@ Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
 
 bool register_schedule(ScheduleEntry entry) {
   const std::string name = entry.name;
-  if (!registry().emplace(name, std::move(entry)).second) {
-    throw InputError(fmt::format("schedule '{}' is registered already", name));
-  }
-  return true;
+  if (registry().emplace(name, std::move(entry)).second) return true;
+  keep_registration_error(fmt::format("schedule '{}' is registered twice", name));
+  return false;
 }
 
 std::vector<ScheduleEntry> schedule_entries() {
+  require_registrations();
   std::vector<ScheduleEntry> entries;
   for (const auto& [name, entry] : registry()) entries.push_back(entry);
   return entries;
 }
 
 const ScheduleEntry& find_schedule(std::string_view name) {
+  require_registrations();
   if (const auto found = registry().find(name); found != registry().end()) return found->second;
   std::vector<std::string_view> names;
   for (const auto& [known, entry] : registry()) {

@@ -12,6 +12,7 @@
 #include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/registration.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -19,6 +20,7 @@ namespace starpipe::plan {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 
@@ -57,11 +59,16 @@ TEST(Registry, AcceptsNewNamesOnce) {
   const ScheduleEntry mine{"registry-test", "one line", "here",
                            [](const ScheduleRequest& request) { return make_schedule("gpipe", request); }};
   EXPECT_TRUE(register_schedule(mine));
-  EXPECT_THROW(register_schedule(mine), InputError);
   EXPECT_EQ(make_schedule("registry-test", {.workers = 3}).workers(), 3);
+  EXPECT_FALSE(register_schedule(mine));
+  EXPECT_THAT(refusal("registry-test", {.workers = 3}),
+              AllOf(HasSubstr("'registry-test'"), HasSubstr("twice")));
+  EXPECT_THROW(schedule_entries(), InputError);
   ScheduleEntry taken = mine;
   taken.name = "gpipe";
-  EXPECT_THROW(register_schedule(taken), InputError);
+  EXPECT_FALSE(register_schedule(taken));
+  EXPECT_THAT(take_registration_errors(), ElementsAre(HasSubstr("'registry-test'"), HasSubstr("'gpipe'")));
+  EXPECT_EQ(refusal("registry-test", {.workers = 3}), "accepted");
 }
 
 TEST(Registry, GroupsMustDivideTheWorkers) {

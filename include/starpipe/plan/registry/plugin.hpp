@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "starpipe/plan/registry/plugin_interface.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/version.hpp"
 
 // Schedules from outside: a plug-in is a shared object with one STARPIPE_PLUGIN. Link it with
 // starpipe::plan.
@@ -19,16 +19,19 @@
 /// The function is called once in each process that loads the plug-in. An exception from it ends the command
 /// with one line.
 ///
-/// The macro also leaves a text with the version of starpipe in the file. `load_plugin` reads it before it
-/// runs any code of the plug-in: C++ interfaces only fit a starpipe of the same major and minor version.
+/// The macro also leaves `interface_text` in the file: the version of starpipe, the compiler, the language
+/// standard, the standard library and the layout of the types that both sides exchange. `load_plugin` reads
+/// it before it runs any code of the plug-in, and refuses a plug-in whose text is not that of starpipe.
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is the name of a parameter
-#define STARPIPE_PLUGIN(schedules)                                                           \
-  extern "C" {                                                                               \
-  __attribute__((visibility("default"))) extern const char starpipe_plugin_interface[];      \
-  const char starpipe_plugin_interface[] = "starpipe plug-in interface " STARPIPE_INTERFACE; \
-  __attribute__((visibility("default"))) void starpipe_plugin(                               \
-      std::vector<starpipe::plan::ScheduleEntry>& schedules);                                \
-  }                                                                                          \
+#define STARPIPE_PLUGIN(schedules)                                                                  \
+  extern "C" {                                                                                      \
+  __attribute__((                                                                                   \
+      visibility("default"))) extern const starpipe::plan::InterfaceText starpipe_plugin_interface; \
+  constinit const starpipe::plan::InterfaceText starpipe_plugin_interface =                         \
+      starpipe::plan::marked_interface_text();                                                      \
+  __attribute__((visibility("default"))) void starpipe_plugin(                                      \
+      std::vector<starpipe::plan::ScheduleEntry>& schedules);                                       \
+  }                                                                                                 \
   void starpipe_plugin(std::vector<starpipe::plan::ScheduleEntry>& schedules)
 // NOLINTEND(bugprone-macro-parentheses)
 
@@ -38,8 +41,14 @@ namespace starpipe::plan {
 /// file again adds nothing. It stays loaded until the process ends. Not thread-safe.
 ///
 /// Throws InputError, naming the file, when it is not a plug-in or was built for another interface (before
-/// any code of it runs), when the dynamic loader refuses it, when its function throws, and when an entry has
-/// no name, no function, or a name that is taken.
+/// any code of it runs), when the dynamic loader refuses it, when one of its initialisers registers a
+/// schedule whose name is taken, when its function throws, and when an entry has no name, no function, or a
+/// name that is taken.
 std::vector<std::string> load_plugin(const std::filesystem::path& file);
+
+/// The name of the plug-in whose code runs now: its initialisers, its function, or the function of one of its
+/// schedules. Null when none runs. A signal handler may call it. With several threads in plug-ins it names
+/// any one of them.
+const char* running_plugin();
 
 }  // namespace starpipe::plan

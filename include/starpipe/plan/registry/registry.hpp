@@ -51,14 +51,16 @@ struct ScheduleEntry {
   std::string alias = {};
 };
 
-/// Registers a schedule. Call it from a file-scope initialiser (`const bool registered = ...`). Returns true.
-/// Throws InputError when the name is taken. Not thread-safe.
+/// Registers a schedule. Call it from a file-scope initialiser (`const bool registered = ...`). Returns
+/// whether it was added: when the name is taken, the error is kept (starpipe/base/registration.hpp), and the
+/// functions below throw it. Not thread-safe.
 bool register_schedule(ScheduleEntry entry);
 
-/// All registered schedules, sorted by name.
+/// All registered schedules, sorted by name. Throws InputError when a registration failed.
 std::vector<ScheduleEntry> schedule_entries();
 
-/// The entry of a name or alias. Throws InputError for an unknown one, listing the known names.
+/// The entry of a name or alias. Throws InputError for an unknown one, listing the known names, and when a
+/// registration failed.
 const ScheduleEntry& find_schedule(std::string_view name);
 
 /// The function of a named schedule broke its contract.

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace starpipe {
+
+// Schedules, layers and networks register themselves in file-scope initialisers. An exception there would end
+// the program before `main` without a message. So a registration that fails keeps its error here, and the
+// first use of a registry throws it. Not thread-safe: registrations run one after the other.
+
+/// Keeps the message of a registration that failed.
+void keep_registration_error(std::string message);
+
+/// Throws InputError with the first message kept, if there is one. The messages stay.
+void require_registrations();
+
+/// Returns all messages kept, and forgets them.
+std::vector<std::string> take_registration_errors();
+
+}  // namespace starpipe

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/version.hpp"
+
+// What a plug-in and starpipe must have in common, as a text that the compiler makes. A plug-in leaves its
+// text in its file (STARPIPE_PLUGIN), and `load_plugin` compares it with starpipe's own. Both sides exchange
+// objects of the standard library, so equal headers are not enough: the same class may have another layout
+// under another compiler, standard library or option of the compiler.
+
+namespace starpipe::plan {
+
+/// A text of fixed capacity, ended by zeros.
+struct InterfaceText {
+  std::array<char, 1280> characters{};
+  std::size_t size = 0;
+
+  constexpr void add(std::string_view text) {
+    // Beyond the capacity this is no constant expression, and the compiler refuses it.
+    for (const char c : text) characters.at(size++) = c;
+  }
+  constexpr void add(std::uint64_t number) {
+    if (number > 9) add(number / 10);
+    characters.at(size++) = static_cast<char>('0' + number % 10);
+  }
+  [[nodiscard]] constexpr std::string_view view() const { return {characters.data(), size}; }
+};
+
+namespace interface_parts {
+
+/// FNV-1a of the text, begun with `hash`.
+constexpr std::uint64_t hash_of(std::string_view text, std::uint64_t hash) {
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return hash;
+}
+
+/// Text with the compiler's name of T. The names of a standard library's versions are in it.
+template <class T>
+constexpr std::string_view name_of() {
+  return __PRETTY_FUNCTION__;
+}
+
+template <class... Members>
+struct TypeList {
+  /// Hash of the types, sizes and alignments of the members, in their order.
+  static constexpr std::uint64_t hash() {
+    std::uint64_t result = 14695981039346656037U;
+    const auto add = [&result](std::string_view name, std::uint64_t size, std::uint64_t alignment) {
+      result = hash_of(name, result);
+      result = (result ^ (size * 64 + alignment)) * 1099511628211U;
+    };
+    (add(name_of<Members>(), sizeof(Members), alignof(Members)), ...);
+    return result;
+  }
+};
+
+/// The types of the `count` members of an aggregate. It only compiles when `count` is the number of members.
+template <std::size_t count, class T>
+constexpr auto members(T& value) {
+  if constexpr (count == 2) {
+    [[maybe_unused]] auto& [a, b] = value;
+    return TypeList<decltype(a), decltype(b)>();
+  } else if constexpr (count == 3) {
+    [[maybe_unused]] auto& [a, b, c] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c)>();
+  } else if constexpr (count == 5) {
+    [[maybe_unused]] auto& [a, b, c, d, e] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e)>();
+  } else if constexpr (count == 6) {
+    [[maybe_unused]] auto& [a, b, c, d, e, f] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f)>();
+  } else if constexpr (count == 8) {
+    [[maybe_unused]] auto& [a, b, c, d, e, f, g, h] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
+                    decltype(h)>();
+  } else {
+    static_assert(count == 10, "add a case for this number of members");
+    [[maybe_unused]] auto& [a, b, c, d, e, f, g, h, i, j] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
+                    decltype(h), decltype(i), decltype(j)>();
+  }
+}
+
+constexpr void begin(InterfaceText& text, std::string_view key) {
+  text.add(";");
+  text.add(key);
+  text.add("=");
+}
+
+constexpr void add(InterfaceText& text, std::string_view key, std::string_view value, std::uint64_t number) {
+  begin(text, key);
+  text.add(value);
+  text.add(number);
+}
+
+/// A class: its size and alignment.
+template <class T>
+constexpr void add_class(InterfaceText& text, std::string_view key) {
+  begin(text, key);
+  text.add(sizeof(T));
+  text.add("-bytes,-aligned-to-");
+  text.add(alignof(T));
+}
+
+/// An aggregate: also the types of its `count` members.
+template <class T, std::size_t count>
+constexpr void add_aggregate(InterfaceText& text, std::string_view key) {
+  add_class<T>(text, key);
+  text.add(",-member-types-#");
+  text.add(decltype(members<count>(std::declval<T&>()))::hash() % 1'000'000'007U);
+}
+
+}  // namespace interface_parts
+
+/// The interface of the file that is being compiled: "0.1;compiler=GCC-12;...". No blanks; a value has '-' in
+/// their place. The causes of differences come before the types, where their effects are.
+constexpr InterfaceText interface_text() {
+  using namespace interface_parts;
+  InterfaceText text;
+  text.add(STARPIPE_INTERFACE);
+#if defined(__clang__)
+  add(text, "compiler", "Clang-", __clang_major__);
+#elif defined(__GNUC__)
+  add(text, "compiler", "GCC-", __GNUC__);
+#else
+#error "starpipe's plug-ins are known to work with GCC and Clang only"
+#endif
+  add(text, "language-standard", "", __cplusplus);
+#if defined(_LIBCPP_VERSION)
+  add(text, "standard-library", "libc++-", _LIBCPP_VERSION / 10000);
+  add(text, "_LIBCPP_ABI_VERSION", "", _LIBCPP_ABI_VERSION);
+#elif defined(_GLIBCXX_RELEASE)
+  add(text, "standard-library", "libstdc++-", _GLIBCXX_RELEASE);
+  add(text, "_GLIBCXX_USE_CXX11_ABI", "", _GLIBCXX_USE_CXX11_ABI);
+#if defined(_GLIBCXX_DEBUG)
+  add(text, "_GLIBCXX_DEBUG", "", 1);
+#else
+  add(text, "_GLIBCXX_DEBUG", "", 0);
+#endif
+#else
+#error "starpipe's plug-ins are known to work with libstdc++ and libc++ only"
+#endif
+#if defined(__GXX_ABI_VERSION)
+  add(text, "C++-ABI", "", __GXX_ABI_VERSION);
+#endif
+  add(text, "pointers", "", sizeof(void*));
+  add_class<std::string>(text, "std::string");
+  add_class<std::vector<int>>(text, "std::vector");
+  add_class<std::optional<int>>(text, "std::optional");
+  add_class<std::function<void()>>(text, "std::function");
+  add_aggregate<Job, 3>(text, "Job");
+  add_aggregate<Placement, 2>(text, "Placement");
+  add_class<StageGraph>(text, "StageGraph");
+  add_aggregate<Durations, 3>(text, "Durations");
+  add_aggregate<StageSizes, 6>(text, "StageSizes");
+  add_aggregate<Costs, 5>(text, "Costs");
+  add_class<Schedule>(text, "Schedule");
+  add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
+  add_aggregate<ScheduleRequest, 8>(text, "ScheduleRequest");
+  add_aggregate<ScheduleEntry, 6>(text, "ScheduleEntry");
+  return text;
+}
+
+/// The same after the mark by which `load_plugin` finds it in a file.
+constexpr InterfaceText marked_interface_text() {
+  InterfaceText text;
+  text.add("starpipe plug-in interface ");
+  text.add(interface_text().view());
+  return text;
+}
+
+/// How the interface of a plug-in differs from that of this library, such as "compiler: Clang 14 in the
+/// plug-in, GCC 12 in starpipe"; empty when they are equal. Names the first difference and counts the others.
+/// `theirs`: an `interface_text`.
+std::string interface_difference(std::string_view theirs);
+
+}  // namespace starpipe::plan

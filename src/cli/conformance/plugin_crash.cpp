@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/conformance/plugin_crash.hpp"
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int exit_failure = 1;
+constexpr int other_ranks_pause_ms = 500;
+
+struct Crash {
+  int signal;
+  const char* words;  // a signal handler may not call strsignal
+  struct sigaction before;
+};
+std::array<Crash, 5> crashes = {{{SIGSEGV, "signal 11 (segmentation fault)", {}},
+                                 {SIGBUS, "signal 7 (bus error)", {}},
+                                 {SIGFPE, "signal 8 (arithmetic exception)", {}},
+                                 {SIGILL, "signal 4 (illegal instruction)", {}},
+                                 {SIGABRT, "signal 6 (abort)", {}}}};
+static_assert(SIGSEGV == 11 && SIGBUS == 7 && SIGFPE == 8 && SIGILL == 4 && SIGABRT == 6);
+
+// A plug-in that calls itself without end leaves no room on the stack of the thread.
+constexpr std::size_t handler_stack_bytes = std::size_t{64} * 1024;
+alignas(16) std::array<char, handler_stack_bytes> handler_stack;
+
+bool is_first_rank = true;
+
+// Calls only functions that a signal handler may call.
+[[noreturn]] void end_with(const char* plugin, const char* what) {
+  // Mostly the plug-in fails on all ranks. The line of the first one is enough, and its end ends the others;
+  // where another rank alone fails, its line comes after the pause.
+  if (!is_first_rank) poll(nullptr, 0, other_ranks_pause_ms);
+  for (const char* part : {"starpipe: plug-in ", plugin, ": its code was ended by ", what, "\n"}) {
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, part, std::strlen(part));
+  }
+  _exit(exit_failure);
+}
+
+void on_crash(int signal) {
+  const char* const plugin = plan::running_plugin();
+  for (const Crash& crash : crashes) {
+    if (crash.signal != signal) continue;
+    if (plugin != nullptr) end_with(plugin, crash.words);
+    sigaction(signal, &crash.before, nullptr);
+    raise(signal);  // the signal comes when this handler has returned
+  }
+}
+
+void at_exit() {
+  if (const char* const plugin = plan::running_plugin()) end_with(plugin, "a call of exit");
+}
+
+}  // namespace
+
+void report_plugin_crashes() {
+  is_first_rank = runtime::launcher_rank().value_or(0) == 0;
+  stack_t stack{};
+  stack.ss_sp = handler_stack.data();
+  stack.ss_size = handler_stack.size();
+  const bool has_stack = sigaltstack(&stack, nullptr) == 0;
+  for (Crash& crash : crashes) {
+    struct sigaction action {};
+    action.sa_handler = on_crash;
+    action.sa_flags = has_stack ? SA_ONSTACK : 0;
+    sigaction(crash.signal, &action, &crash.before);
+  }
+  std::atexit(at_exit);
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace starpipe::cli {
+
+/// From now on, when the code of a plug-in crashes or calls exit, the program prints one line that names the
+/// plug-in and the signal, and ends with status 1. Other crashes are left to the signal handlers that were
+/// there before. Call it once, in `main`: signal handlers belong to the program.
+void report_plugin_crashes();
+
+}  // namespace starpipe::cli
