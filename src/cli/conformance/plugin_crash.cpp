@@ -35,6 +35,7 @@ constexpr std::size_t handler_stack_bytes = std::size_t{64} * 1024;
 alignas(16) std::array<char, handler_stack_bytes> handler_stack;
 
 bool is_first_rank = true;
+bool parent_reports = false;
 
 // Calls only functions that a signal handler may call.
 [[noreturn]] void end_with(const char* plugin, const char* what) {
@@ -58,7 +59,10 @@ void on_crash(int signal) {
 }
 
 void at_exit() {
-  if (const char* const plugin = plan::running_plugin()) end_with(plugin, "a call of exit");
+  const char* const plugin = plan::running_plugin();
+  if (plugin == nullptr) return;
+  if (parent_reports) _exit(exit_failure);
+  end_with(plugin, "a call of exit");
 }
 
 }  // namespace
@@ -76,6 +80,12 @@ void report_plugin_crashes() {
     sigaction(crash.signal, &action, &crash.before);
   }
   std::atexit(at_exit);
+}
+
+void leave_plugin_crashes_to_parent() {
+  parent_reports = true;
+  // Not the handlers that were there before ours: MPI libraries have some that print pages of text.
+  for (const Crash& crash : crashes) std::signal(crash.signal, SIG_DFL);
 }
 
 }  // namespace starpipe::cli

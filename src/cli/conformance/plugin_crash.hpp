@@ -8,4 +8,8 @@ namespace starpipe::cli {
 /// there before. Call it once, in `main`: signal handlers belong to the program.
 void report_plugin_crashes();
 
+/// For a child process whose parent looks at how it ends: from now on a crash ends this process by its
+/// signal, and a call of exit by a plug-in gives status 1. Nothing is printed.
+void leave_plugin_crashes_to_parent();
+
 }  // namespace starpipe::cli

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/conformance/plugin_crash.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/signals.hpp"
 
@@ -130,8 +131,7 @@ SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(exit_exception);
     reset_signals();
-    // MPI libraries install handlers that print pages of text.
-    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
+    leave_plugin_crashes_to_parent();
     child(pipe.writing());
   }
   setpgid(id, id);  // in both processes: either may come first
