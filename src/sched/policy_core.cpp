@@ -5,6 +5,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "starpipe/base/index.hpp"
 
@@ -78,10 +79,10 @@ bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) 
   return !waits;
 }
 
-std::optional<int> PolicyCore::take_idle(Task task) {
+std::optional<int> PolicyCore::take_idle(const FreeTask& task) {
   for (auto at = idle_.rbegin(); at != idle_.rend(); ++at) {
     const int worker = *at;
-    if (!can_run_(task, worker)) continue;
+    if (!task.can_run[index(worker)]) continue;
     idle_.erase(std::next(at).base());
     return worker;
   }
@@ -98,12 +99,13 @@ void PolicyCore::notify(int worker_id) {
 }
 
 std::optional<int> PolicyCore::push_free(Task task, int priority) {
+  FreeTask queued{task, std::vector<bool>(workers_.size())};
+  for (std::size_t w = 0; w < workers_.size(); ++w) queued.can_run[w] = can_run_(task, static_cast<int>(w));
   std::optional<int> woken;
   {
     const std::scoped_lock lock(free_mutex_);
-    // First: once the task is queued, another thread may take and destroy it.
-    woken = take_idle(task);
-    free_.emplace(priority, task);
+    woken = take_idle(queued);
+    free_.emplace(priority, std::move(queued));
   }
   if (woken) notify(*woken);
   return woken;
@@ -161,8 +163,8 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
   }
   const std::scoped_lock lock(free_mutex_);
   for (auto at = free_.begin(); at != free_.end(); ++at) {
-    if (!can_run_(at->second, worker_id)) continue;
-    const Task task = at->second;
+    if (!at->second.can_run[index(worker_id)]) continue;
+    const Task task = at->second.task;
     free_.erase(at);
     return task;
   }

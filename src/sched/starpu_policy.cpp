@@ -37,22 +37,30 @@ PolicyCore& core_of(unsigned context) {
   return *static_cast<PolicyCore*>(starpu_sched_ctx_get_policy_data(context));
 }
 
-// Whether the worker can run the task. If so, it also chooses the task's implementation for this worker:
-// StarPU leaves that to policies.
-bool can_run(void* opaque, int worker) {
-  auto* task = static_cast<starpu_task*>(opaque);
+// The first implementation of the task that the worker can run; none if it can run none.
+std::optional<unsigned> implementation_on(int worker, starpu_task* task) {
   unsigned implementation = 0;
   if (starpu_worker_can_execute_task_first_impl(static_cast<unsigned>(worker), task, &implementation) == 0) {
-    return false;
+    return std::nullopt;
   }
-  starpu_task_set_implementation(task, implementation);
-  return true;
+  return implementation;
+}
+
+bool can_run(void* task, int worker) {
+  return implementation_on(worker, static_cast<starpu_task*>(task)).has_value();
+}
+
+// Chooses the task's implementation for the worker, which StarPU leaves to policies. Whether there is one.
+bool choose_implementation(starpu_task* task, int worker) {
+  const auto implementation = implementation_on(worker, task);
+  if (implementation) starpu_task_set_implementation(task, *implementation);
+  return implementation.has_value();
 }
 
 void init_sched(unsigned context) {
   starpu_sched_set_min_priority(INT_MIN);
   starpu_sched_set_max_priority(INT_MAX);
-  auto core = std::make_unique<PolicyCore>(STARPU_NMAXWORKERS, can_run);
+  auto core = std::make_unique<PolicyCore>(static_cast<int>(starpu_worker_get_count()), can_run);
   starpu_sched_ctx_set_policy_data(context, core.release());  // deinit_sched takes it back
 }
 
@@ -88,7 +96,7 @@ void wake(std::optional<int> worker) {
 int push_task(starpu_task* task) {
   PolicyCore& core = core_of(task->sched_ctx);
   const auto data = unpack(task);
-  if (data && !can_run(task, data->worker)) {
+  if (data && !choose_implementation(task, data->worker)) {
     // The placement names a worker that has no kernel for the task. This is a bug of the caller, and without
     // an abort the run would hang.
     STARPU_ABORT_MSG("worker %d cannot run task %s", data->worker, starpu_task_get_name(task));
@@ -111,16 +119,23 @@ int push_task(starpu_task* task) {
 // shutdown or for tasks that it gives the worker itself.
 constexpr std::chrono::microseconds longest_sleep{1000};
 
+// A free task may run on several kinds of workers: its implementation is chosen for the worker that got it.
+starpu_task* pop_from(PolicyCore& core, int worker) {
+  auto* const task = static_cast<starpu_task*>(core.pop(worker));
+  if (task != nullptr && !unpack(task)) choose_implementation(task, worker);
+  return task;
+}
+
 starpu_task* pop_task(unsigned context) {
   PolicyCore& core = core_of(context);
   const int worker = static_cast<int>(starpu_worker_get_id_check());
-  PolicyCore::Task task = core.pop(worker);
+  starpu_task* task = pop_from(core, worker);
   // Drivers of GPUs also pop while a kernel runs, and must notice its end: only CPU workers wait here.
   if (task == nullptr && starpu_worker_get_type(worker) == STARPU_CPU_WORKER) {
     starpu_worker_relax_on();
     core.wait(worker, longest_sleep);
     starpu_worker_relax_off();
-    task = core.pop(worker);
+    task = pop_from(core, worker);
   }
   if (task != nullptr) wake(core.start(worker));
   if (has_own_memory(worker)) {
@@ -129,7 +144,7 @@ starpu_task* pop_task(unsigned context) {
       fetch_inputs(static_cast<starpu_task*>(next), worker);
     starpu_worker_relax_off();
   }
-  return static_cast<starpu_task*>(task);
+  return task;
 }
 
 // StarPU calls it for tasks from `pop_task`, and for tasks that it gives the worker itself.

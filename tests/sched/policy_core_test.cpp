@@ -203,6 +203,26 @@ TEST(PolicyCore, FreeTasksGoToWorkersThatCanRunThem) {
   EXPECT_EQ(core.pop(1), tasks[0]);
 }
 
+// CanRun calls StarPU, and through it a function of the user: no lock of the core may be held then.
+TEST(PolicyCore, AsksWhoCanRunAFreeTaskWithoutALock) {
+  Tasks tasks(3);
+  static PolicyCore* asked = nullptr;
+  static int questions = 0;
+  PolicyCore core(2, [](PolicyCore::Task, int worker) {
+    ++questions;
+    (void)asked->start(worker);  // with the lock held, these calls would never return
+    (void)asked->pop(worker);
+    return true;
+  });
+  asked = &core;
+  EXPECT_EQ(core.pop(0), nullptr);
+  EXPECT_EQ(core.push_free(tasks[0], 0), 1);
+  EXPECT_EQ(questions, 2) << "once for each worker";
+  EXPECT_EQ(core.pop(0), tasks[0]);
+  EXPECT_EQ(core.start(0), std::nullopt);
+  EXPECT_EQ(questions, 2);
+}
+
 TEST(PolicyCore, AFreeTaskWakesOneIdleWorker) {
   Tasks tasks(4);
   PolicyCore core(3, always);

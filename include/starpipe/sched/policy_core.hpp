@@ -37,8 +37,10 @@ namespace starpipe::sched {
 /// own thread. `begin` runs on the submitting thread, when all jobs submitted before have finished.
 ///
 /// Locks. Each worker's queue has a mutex of its own, and the free tasks have one. They are leaves: while one
-/// is held, no other mutex is locked and only `CanRun` calls StarPU. Each is held for O(log jobs), or for one
-/// pass over the free tasks. So they may be locked in any StarPU callback without relaxing the worker first.
+/// is held, no other mutex is locked and no code of StarPU or of a user runs. A worker's mutex is held for
+/// O(log jobs) (in `begin` for O(jobs), in `to_fetch` for a pass over the ready jobs), the one of the free
+/// tasks for a pass over these tasks and the idle workers. So they may be locked in any StarPU callback
+/// without relaxing the worker first.
 ///
 /// Wake-ups. The caller must wake the worker when `push` returns true, and the worker that `push_free` or
 /// `start` returns. StarPU loses no wake-up that follows the publication of a task. A free task wakes one
@@ -61,10 +63,11 @@ namespace starpipe::sched {
 class PolicyCore {
  public:
   using Task = void*;
-  /// Whether `worker` can run a free task. Called under the lock of the free tasks; must not block.
+  /// Whether `worker` can run a free task. `push_free` calls it once for each worker, on its own thread,
+  /// before the task is queued and while no lock is held.
   using CanRun = bool (*)(Task task, int worker);
 
-  /// For workers 0 .. workers-1.
+  /// For workers 0 .. workers-1. `can_run` is called for these workers only.
   PolicyCore(int workers, CanRun can_run);
 
   /// Starts a run of all jobs of `schedule`. `logical[w]`: the worker of the schedule whose jobs worker w
@@ -113,17 +116,22 @@ class PolicyCore {
     std::vector<bool> fetched;               // by the same position: whether the job was named to be fetched
   };
 
+  struct FreeTask {
+    Task task;
+    std::vector<bool> can_run;  // by worker
+  };
+
   /// Takes from `idle_` the worker that became idle last among those that can run the task. Call it under
   /// `free_mutex_`.
-  std::optional<int> take_idle(Task task);
+  std::optional<int> take_idle(const FreeTask& task);
   /// Ends the worker's `wait`.
   void notify(int worker);
 
   const plan::Schedule* schedule_ = nullptr;
   std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
   CanRun can_run_;
-  std::mutex free_mutex_;  // guards the members below
-  std::multimap<int, Task, std::greater<>> free_;
+  std::mutex free_mutex_;                              // guards the members below
+  std::multimap<int, FreeTask, std::greater<>> free_;  // by priority
   std::vector<int> idle_;  // idle workers: `pop` returned null to them, and no wake-up has named them since;
                            // the most recent is last
 };

@@ -11,7 +11,8 @@
 namespace starpipe::runtime {
 
 /// Owns the mean duration of each stage and pass in the last step, for StarPU's policies that plan by time
-/// (dmdas and its like). The thread that runs the steps calls `learn` between them; any thread may ask.
+/// (dmdas and its like). The thread that runs the steps calls `learn` when no task runs; any thread may ask
+/// during a step.
 class ExpectedTimes {
  public:
   /// `schedule` must outlive this.

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/session/gpu_memory.hpp"
 
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
 #include <starpu.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
 
 namespace starpipe::runtime {
+
+GpuMemory& entry_of(std::span<GpuMemory> memory, int gpu) {
+  const auto found = std::ranges::find(memory, gpu, &GpuMemory::gpu);
+  if (found == memory.end()) {
+    throw std::logic_error("GPU " + std::to_string(gpu) + " of StarPU is not among this rank's GPUs");
+  }
+  return *found;
+}
 
 GpuMemoryMeters::GpuMemoryMeters(std::vector<int> nodes) : nodes_(std::move(nodes)) {
   for (const int node : nodes_) {
@@ -20,9 +32,9 @@ GpuMemoryMeters::GpuMemoryMeters(std::vector<int> nodes) : nodes_(std::move(node
 void GpuMemoryMeters::write_to(std::vector<GpuMemory>& memory) const {
   for (const auto& [node, meter] : meters_) {
     const int gpu = starpu_memory_node_get_devid(static_cast<unsigned>(node));
-    const auto at = std::ranges::find(memory, gpu, &GpuMemory::gpu);
-    at->starpu_peak = meter.starpu_peak();
-    at->driver_peak = meter.driver_peak();
+    GpuMemory& entry = entry_of(memory, gpu);
+    entry.starpu_peak = meter.starpu_peak();
+    entry.driver_peak = meter.driver_peak();
   }
 }
 

@@ -2,11 +2,11 @@
 // The memory that a run takes of GPUs, by StarPU's account and by the driver's.
 #pragma once
 
-#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -30,7 +30,8 @@ struct GpuMemory {
   }
 };
 
-/// The peaks of both accounts for one GPU, over the moments at which it is sampled. Thread-safe.
+/// The peaks of both accounts for one GPU, over the moments at which it is sampled. Any thread may call any
+/// function at any time; no lock is held while StarPU or the driver is asked.
 class GpuMemoryMeter {
  public:
   using Bytes = std::function<std::uint64_t()>;
@@ -40,33 +41,37 @@ class GpuMemoryMeter {
   GpuMemoryMeter(Bytes starpu, Bytes driver) : starpu_(std::move(starpu)), driver_(std::move(driver)) {}
 
   void sample() {
-    const std::scoped_lock lock(mutex_);
-    const std::uint64_t now = starpu_();
-    if (now <= starpu_peak_) return;
-    starpu_peak_ = now;
-    sample_driver();
+    if (raise(starpu_peak_, starpu_())) raise(driver_peak_, driver_());
   }
 
   /// Asks the driver too: other processes, or libraries, may have taken memory meanwhile. For the end of a
   /// step.
   void sample_both() {
     sample();
-    const std::scoped_lock lock(mutex_);
-    sample_driver();
+    raise(driver_peak_, driver_());
   }
 
   [[nodiscard]] std::uint64_t starpu_peak() const { return starpu_peak_; }
   [[nodiscard]] std::uint64_t driver_peak() const { return driver_peak_; }
 
  private:
-  void sample_driver() { driver_peak_ = std::max(driver_peak_, driver_()); }
+  // Whether `value` is a new peak.
+  static bool raise(std::atomic<std::uint64_t>& peak, std::uint64_t value) {
+    std::uint64_t before = peak;
+    while (before < value) {
+      if (peak.compare_exchange_weak(before, value)) return true;
+    }
+    return false;
+  }
 
   Bytes starpu_;
   Bytes driver_;
-  std::mutex mutex_;
-  std::uint64_t starpu_peak_ = 0;
-  std::uint64_t driver_peak_ = 0;
+  std::atomic<std::uint64_t> starpu_peak_ = 0;
+  std::atomic<std::uint64_t> driver_peak_ = 0;
 };
+
+/// The entry of a GPU. Throws std::logic_error when it has none.
+GpuMemory& entry_of(std::span<GpuMemory> memory, int gpu);
 
 /// A meter for each GPU of this process's StarPU.
 class GpuMemoryMeters {
@@ -79,7 +84,8 @@ class GpuMemoryMeters {
   void end_step() {
     for (auto& [node, meter] : meters_) meter.sample_both();
   }
-  /// Sets the peaks of `memory`, this rank's GPUs.
+  /// Sets the peaks of `memory`, this rank's GPUs. Throws std::logic_error when a GPU of StarPU's is not
+  /// among them.
   void write_to(std::vector<GpuMemory>& memory) const;
 
  private:

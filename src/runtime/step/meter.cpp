@@ -45,12 +45,10 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
 }  // namespace
 
 Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local)
-    : graph_(graph),
-      workers_(index(workers)),
-      live_(workers_.size()),
-      live_bytes_(workers_.size()),
-      on_(graph.data().size()),
-      copies_(graph.data().size()) {
+    : graph_(graph), workers_(index(workers)), copies_(graph.data().size()) {
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (local[w]) workers_[w] = std::make_unique<Worker>();
+  }
   const std::vector<bool> is_kept = kept(graph);
   for (const Task& task : graph.tasks()) {
     if (!local[index(task.worker)]) continue;
@@ -66,15 +64,23 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
 }
 
 void Meter::reset() {
-  const std::scoped_lock lock(mutex_);
-  jobs_.clear();
-  std::ranges::fill(workers_, WorkerRecord{});
-  std::ranges::fill(live_, 0);
-  std::ranges::fill(live_bytes_, 0);
-  for (std::size_t d = 0; d < on_.size(); ++d) {
-    on_[d].clear();
-    if (!is_temporary(graph_.data()[d].kind)) on_[d].push_back(graph_.data()[d].worker);
-    for (Copy& copy : copies_[d]) {
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (!workers_[w]) continue;
+    Worker& worker = *workers_[w];
+    const std::scoped_lock lock(worker.mutex);
+    worker.jobs.clear();
+    worker.record = {};
+    worker.live = 0;
+    worker.live_bytes = 0;
+    worker.has.assign(graph_.data().size(), false);
+    for (std::size_t d = 0; d < worker.has.size(); ++d) {
+      const Datum& datum = graph_.data()[d];
+      if (!is_temporary(datum.kind) && index(datum.worker) == w) worker.has[d] = true;
+    }
+  }
+  for (std::vector<Copy>& copies : copies_) {
+    for (Copy& copy : copies) {
+      const std::scoped_lock lock(workers_[index(copy.worker)]->mutex);
       copy.readers_left = copy.readers;
       copy.held = false;
     }
@@ -85,57 +91,89 @@ bool Meter::keeps(const DataAccess& access) const {
   return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
 }
 
-void Meter::hold(std::size_t datum, Copy& copy) {
-  const std::size_t w = index(copy.worker);
+void Meter::hold(std::size_t datum, Copy& copy, Worker& worker) const {
   copy.held = true;
-  if (graph_.data()[datum].kind == DataKind::stash) ++live_[w];
-  live_bytes_[w] += bytes(datum);
-  workers_[w].peak_stashes = std::max(workers_[w].peak_stashes, live_[w]);
-  workers_[w].peak_stash_bytes = std::max(workers_[w].peak_stash_bytes, live_bytes_[w]);
+  if (graph_.data()[datum].kind == DataKind::stash) ++worker.live;
+  worker.live_bytes += bytes(datum);
+  WorkerRecord& record = worker.record;
+  record.peak_stashes = std::max(record.peak_stashes, worker.live);
+  record.peak_stash_bytes = std::max(record.peak_stash_bytes, worker.live_bytes);
 }
 
-void Meter::release(std::size_t datum, Copy& copy) {
-  const std::size_t w = index(copy.worker);
+void Meter::release(std::size_t datum, Copy& copy, Worker& worker) const {
   copy.held = false;
-  if (graph_.data()[datum].kind == DataKind::stash) --live_[w];
-  live_bytes_[w] -= bytes(datum);
+  if (graph_.data()[datum].kind == DataKind::stash) --worker.live;
+  worker.live_bytes -= bytes(datum);
 }
 
-bool Meter::receive(const DataAccess& access, int worker) {
-  auto& on = on_[access.datum];
-  if (std::ranges::find(on, worker) != on.end()) return false;
-  on.push_back(worker);
+bool Meter::receive(const DataAccess& access, Worker& worker) const {
+  if (worker.has[access.datum]) return false;
+  worker.has[access.datum] = true;
   if (access.access == Access::write) return false;
-  plan::Received* count = received(workers_[index(worker)].received, graph_.data()[access.datum].kind);
+  plan::Received* count = received(worker.record.received, graph_.data()[access.datum].kind);
   if (count == nullptr) return false;
   ++count->count;
   count->bytes += bytes(access.datum);
   return true;
 }
 
+// Where a policy chooses the workers, a task may run on another worker than the one that the schedule names:
+// data are received where the task runs, stashes count where the schedule puts them.
 int Meter::start(const Task& task, int worker) {
-  const std::scoped_lock lock(mutex_);
   int count = 0;
+  {
+    Worker& runs = *workers_[index(worker)];
+    const std::scoped_lock lock(runs.mutex);
+    for (const DataAccess& access : task.data) {
+      if (receive(access, runs)) ++count;
+    }
+  }
+  Worker& named = *workers_[index(task.worker)];
+  const std::scoped_lock lock(named.mutex);
   for (const DataAccess& access : task.data) {
-    if (receive(access, worker)) ++count;
     if (!keeps(access)) continue;
     for (Copy& copy : copies_[access.datum]) {
-      if (copy.worker == task.worker && !copy.held) hold(access.datum, copy);
+      if (copy.worker == task.worker && !copy.held) hold(access.datum, copy, named);
     }
   }
   return count;
 }
 
 void Meter::end(const Task& task, int worker, double start_time, double end_time) {
-  const std::scoped_lock lock(mutex_);
-  if (task.job) jobs_.push_back({*task.job, worker, start_time, end_time});
+  if (task.job) {
+    Worker& ran = *workers_[index(worker)];
+    const std::scoped_lock lock(ran.mutex);
+    ran.jobs.push_back({*task.job, worker, start_time, end_time});
+  }
+  Worker& named = *workers_[index(task.worker)];
+  const std::scoped_lock lock(named.mutex);
   for (const DataAccess& access : task.data) {
     for (Copy& copy : copies_[access.datum]) {
       if (copy.worker != task.worker) continue;
       if (access.access == Access::read) --copy.readers_left;
-      if (copy.held && copy.readers_left == 0) release(access.datum, copy);
+      if (copy.held && copy.readers_left == 0) release(access.datum, copy, named);
     }
   }
+}
+
+std::vector<JobRecord> Meter::jobs() const {
+  std::vector<JobRecord> all;
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    const std::scoped_lock lock(worker->mutex);
+    all.insert(all.end(), worker->jobs.begin(), worker->jobs.end());
+  }
+  return all;
+}
+
+std::vector<WorkerRecord> Meter::workers() const {
+  std::vector<WorkerRecord> all(workers_.size());
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (!workers_[w]) continue;
+    const std::scoped_lock lock(workers_[w]->mutex);
+    all[w] = workers_[w]->record;
+  }
+  return all;
 }
 
 }  // namespace starpipe::runtime

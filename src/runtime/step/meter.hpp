@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -27,53 +28,62 @@ struct WorkerRecord {
   std::uint64_t peak_stash_bytes = 0;  ///< as `plan::MemoryStep::bytes` counts them
 };
 
-/// Measures a step from the starts and ends of its tasks. Thread-safe, except `jobs` and `workers`, which are
-/// for the time between steps.
+/// Measures a step from the starts and ends of its tasks. Any thread may call any function at any time. Each
+/// worker has a record with a mutex of its own, so that workers that run the tasks placed on them never wait
+/// for each other; the records are merged when they are read.
 class Meter {
  public:
-  /// `local`: whether a logical worker belongs to this rank.
+  /// `local`: whether a logical worker belongs to this rank. The graph must outlive this.
   Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local);
 
-  /// Forgets the last step.
+  /// Forgets the last step. Call it when no task runs.
   void reset();
 
-  /// Call it when `task` starts on logical worker `worker`, and its data are there. Returns how many of the
-  /// data the worker had to receive.
+  /// Call it when `task` starts on logical worker `worker`, which is of this rank, and its data are there.
+  /// Returns how many of the data the worker had to receive.
   int start(const Task& task, int worker);
   /// Call it when the task has ended. Times are in seconds of this rank's clock.
   void end(const Task& task, int worker, double start_time, double end_time);
 
-  [[nodiscard]] const std::vector<JobRecord>& jobs() const { return jobs_; }
+  /// The jobs that have ended: those that one worker ran after those of the other, each in the order of their
+  /// ends.
+  [[nodiscard]] std::vector<JobRecord> jobs() const;
   /// By logical worker; those of other ranks are empty.
-  [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
+  [[nodiscard]] std::vector<WorkerRecord> workers() const;
 
  private:
-  // One worker's copy of a datum that is kept for backward passes.
+  // One worker's copy of a datum that is kept for backward passes. The worker's mutex guards the members that
+  // change.
   struct Copy {
     int worker;
     int readers;       // number of tasks on the worker that read it
     int readers_left;  // number of these tasks that have not ended in this step
     bool held = false;
   };
+  // A worker of this rank. Aligned to cache lines: no worker slows down another one's record.
+  struct alignas(64) Worker {
+    mutable std::mutex mutex;     // guards the members below
+    std::vector<JobRecord> jobs;  // that it ran
+    WorkerRecord record;
+    std::vector<bool> has;  // by datum
+    int live = 0;           // stashes that it holds
+    std::uint64_t live_bytes = 0;
+  };
 
   // Whether a task with this access holds the worker's copy: all that access a stash, but only those that
   // read an activation.
   [[nodiscard]] bool keeps(const DataAccess& access) const;
+  // Call these under the worker's mutex.
   // Notes that the worker has the datum. Returns whether it had to receive it.
-  bool receive(const DataAccess& access, int worker);
-  void hold(std::size_t datum, Copy& copy);
-  void release(std::size_t datum, Copy& copy);
+  bool receive(const DataAccess& access, Worker& worker) const;
+  void hold(std::size_t datum, Copy& copy, Worker& worker) const;
+  void release(std::size_t datum, Copy& copy, Worker& worker) const;
   [[nodiscard]] std::uint64_t bytes(std::size_t datum) const {
     return graph_.data()[datum].size * sizeof(float);
   }
 
   const TaskGraph& graph_;
-  std::mutex mutex_;
-  std::vector<JobRecord> jobs_;
-  std::vector<WorkerRecord> workers_;
-  std::vector<int> live_;                  // stashes, by worker
-  std::vector<std::uint64_t> live_bytes_;  // by worker
-  std::vector<std::vector<int>> on_;       // by datum: workers that have it, the writer first
+  std::vector<std::unique_ptr<Worker>> workers_;  // by logical worker; null for those of other ranks
   std::vector<std::vector<Copy>> copies_;  // by datum, if kept for backward passes: copies on local workers
 };
 

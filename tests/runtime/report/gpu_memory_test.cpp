@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of GPUs, as far as tests can check it without a GPU: dropped copies, measured use, the report.
+#include <stdexcept>
 #include <tuple>
 
 #include <gmock/gmock.h>
@@ -110,6 +111,12 @@ TEST(GpuMemoryMeter, KeepsThePeaksOfBothAccounts) {
   meter.sample_both();
   EXPECT_EQ(meter.driver_peak(), 1000U);
   EXPECT_EQ(meter.starpu_peak(), 300U);
+}
+
+TEST(GpuMemoryMeters, RefuseAGpuThatIsNotTheRanks) {
+  std::vector<GpuMemory> memory = {{.gpu = 2}, {.gpu = 3}};
+  EXPECT_EQ(&entry_of(memory, 3), &memory[1]);
+  EXPECT_THROW(entry_of(memory, 1), std::logic_error);
 }
 
 TEST(GpuMemoryMeter, StepsAddWhatIsAboveTheStart) {
