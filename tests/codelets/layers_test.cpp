@@ -12,6 +12,8 @@
 
 #include "codelets/cpu/math.hpp"
 #include "model/gradients.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -147,8 +149,10 @@ INSTANTIATE_TEST_SUITE_P(All, Layers, ::testing::ValuesIn(cases()),
 TEST(Registry, EveryKindIsTestedHere) {
   std::set<std::string> tested;
   for (const Case& c : cases()) tested.insert(c.spec.kind);
-  const std::vector<std::string> kinds = layer_kinds();
-  EXPECT_EQ(tested, std::set<std::string>(kinds.begin(), kinds.end()));
+  for (const std::string& kind : layer_kinds()) {
+    EXPECT_TRUE(tested.contains(kind))
+        << "layer " << kind << ": add it to cases() in tests/codelets/layers_test.cpp";
+  }
   EXPECT_EQ(loss_kinds(), (std::vector<std::string>{"cross_entropy", "mse"}));
 }
 
@@ -162,8 +166,18 @@ TEST(Registry, RefusesInvalidLayersAndLosses) {
   EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 3}, {"context", 4}}}), std::invalid_argument);
   EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 2}, {"context", 3}}}), std::invalid_argument);
   EXPECT_THROW(make_loss("hinge", 1, 1), std::invalid_argument);
-  EXPECT_THROW(register_layer("gelu", {}), std::logic_error);
-  EXPECT_THROW(register_loss("mse", {}), std::logic_error);
+  EXPECT_THROW(make_layer({"gelu", "g", std::size_t{1} << 31U, 1, {}}), InputError);
+  EXPECT_THROW(make_layer({"linear", "l", 1, 1, {{"outputs", 2147483648.0}}}), InputError);
+}
+
+TEST(Registry, KeepsTheErrorOfANameThatIsTaken) {
+  EXPECT_FALSE(register_layer("gelu", {}));
+  EXPECT_FALSE(register_loss("mse", {}));
+  EXPECT_THROW(make_layer({"gelu", "g", 1, 1, {}}), InputError);
+  EXPECT_THROW(make_loss("mse", 1, 1), InputError);
+  EXPECT_EQ(take_registration_errors(), (std::vector<std::string>{"layer kind gelu is registered twice",
+                                                                  "loss kind mse is registered twice"}));
+  EXPECT_NE(make_layer({"gelu", "g", 1, 1, {}}), nullptr);
 }
 
 Floats run(const Layer& layer, const Floats& parameters, const Floats& input, Floats* kept = nullptr) {
