@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -36,6 +37,28 @@ bool is_written_directly(const fs::path& target, const fs::file_status& status) 
   std::error_code error;
   return fs::exists(status) && (!fs::is_regular_file(status) || fs::is_symlink(target, error));
 }
+
+/// Whether a file that cannot be created, with this error, was named wrongly. A full disk is nobody's
+/// mistake.
+bool is_users_mistake(int error) {
+  return error != ENOSPC && error != EDQUOT && error != EIO && error != EMFILE && error != ENFILE;
+}
+
+/// Removes a file when it leaves its scope, by an exception too, unless the file was renamed.
+class RemovedUnlessRenamed {
+ public:
+  /// An empty path stands for no file.
+  explicit RemovedUnlessRenamed(fs::path file) : file_(std::move(file)) {}
+  ~RemovedUnlessRenamed() {
+    std::error_code ignored;
+    if (!file_.empty()) fs::remove(file_, ignored);
+  }
+  RemovedUnlessRenamed(const RemovedUnlessRenamed&) = delete;
+  RemovedUnlessRenamed& operator=(const RemovedUnlessRenamed&) = delete;
+
+ private:
+  fs::path file_;
+};
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
@@ -92,19 +115,23 @@ void write_file(std::string_view option, const fs::path& file,
     temporary = folder_of(target) / fmt::format(".{}.{}.tmp", target.filename().string(), ::getpid());
     removed.emplace(temporary);
   }
+  const auto problem = [&](int why) {
+    return fmt::format("{}: cannot write {}: {}", option, file.string(), reason(why));
+  };
   errno = 0;
   std::ofstream stream(temporary, std::ios::binary);
-  if (!stream) throw InputError(fmt::format("{}: cannot write {}: {}", option, file.string(), reason(errno)));
+  if (!stream) {
+    if (is_users_mistake(errno)) throw InputError(problem(errno));
+    throw std::runtime_error(problem(errno));
+  }
+  const RemovedUnlessRenamed created(direct ? fs::path() : temporary);
+  errno = 0;
   write(stream);
   stream.close();
-  int failure = stream ? 0 : (errno != 0 ? errno : EIO);
-  if (!direct && failure == 0) {
-    fs::rename(temporary, target, error);
-    failure = error.value();
-  }
-  if (failure == 0) return;
-  if (!direct) fs::remove(temporary, error);
-  throw std::runtime_error(fmt::format("{}: cannot write {}: {}", option, file.string(), reason(failure)));
+  if (!stream) throw std::runtime_error(problem(errno != 0 ? errno : EIO));
+  if (direct) return;
+  fs::rename(temporary, target, error);
+  if (error) throw std::runtime_error(problem(error.value()));
 }
 
 void print(std::string_view text) {

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model {
@@ -26,9 +29,10 @@ Registry<Factory>& registry() {
 template <class Factory>
 bool add(const char* registered, std::string kind, Factory factory) {
   const auto [where, added] = registry<Factory>().try_emplace(std::move(kind), std::move(factory));
-  if (!added)
-    throw std::logic_error(std::string(registered) + " kind " + where->first + " is registered twice");
-  return true;
+  if (!added) {
+    keep_registration_error(std::string(registered) + " kind " + where->first + " is registered twice");
+  }
+  return added;
 }
 
 template <class Factory>
@@ -47,6 +51,15 @@ std::vector<std::string> kinds() {
 std::invalid_argument bad_option(const LayerSpec& spec, std::string_view key, const char* problem) {
   return std::invalid_argument(spec.kind + " layer " + spec.name + ": option " + std::string(key) + " " +
                                problem);
+}
+
+// Matrix products take their numbers of rows and columns as int.
+void require_products(std::string_view kind, std::string_view name, std::size_t rows, std::size_t columns) {
+  constexpr std::size_t most = std::numeric_limits<int>::max();
+  if (rows <= most && columns <= most) return;
+  throw InputError(std::string(kind) + " layer " + std::string(name) + ": " + std::to_string(rows) +
+                   " rows and " + std::to_string(columns) + " columns, matrix products take at most " +
+                   std::to_string(most) + " of each (training.microbatch_size, and the sizes of model)");
 }
 
 }  // namespace
@@ -107,6 +120,7 @@ bool register_cuda_loss(std::string kind, CudaLossFactory factory) {
 }
 
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
+  require_registrations();
   const auto* factory = find<LayerFactory>(spec.kind);
   if (factory == nullptr) {
     throw std::invalid_argument("layer " + spec.name + ": unknown kind " + spec.kind);
@@ -114,7 +128,9 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   if (spec.rows == 0 || spec.columns == 0) {
     throw std::invalid_argument(spec.kind + " layer " + spec.name + ": rows and columns must be positive");
   }
+  require_products(spec.kind, spec.name, spec.rows, spec.columns);
   auto layer = (*factory)(spec);
+  require_products(spec.kind, spec.name, layer->rows(), layer->output_columns());
   layer->precision_ = precision;
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
   if (const auto* make_cuda = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*make_cuda)(spec, precision);
@@ -123,6 +139,7 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
 
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
                                 Precision precision) {
+  require_registrations();
   const auto* factory = find<LossFactory>(kind);
   if (factory == nullptr) throw std::invalid_argument("unknown loss kind " + std::string(kind));
   if (rows == 0 || columns == 0) {

@@ -2,12 +2,21 @@
 #include "starpipe/base/files.hpp"
 
 #include <array>
+#include <csignal>
 #include <filesystem>
+#include <functional>
+#include <new>
+#include <ostream>
+#include <stdexcept>
 #include <string>
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "starpipe/base/error.hpp"
 
 namespace starpipe {
 namespace {
@@ -49,6 +58,69 @@ TEST_F(Files, ALinkToADeletedFileIsWrittenThroughAndNotReplaced) {
   EXPECT_EQ(::pread(file, text.data(), text.size(), 0), 4);
   EXPECT_STREQ(text.data(), "text");
   ::close(file);
+}
+
+// A limit of the process, put back at the end of the scope.
+class Limit {
+ public:
+  Limit(decltype(RLIMIT_FSIZE) resource, rlim_t most) : resource_(resource) {
+    getrlimit(resource_, &before_);
+    const rlimit now{most, before_.rlim_max};
+    setrlimit(resource_, &now);
+  }
+  ~Limit() { setrlimit(resource_, &before_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+ private:
+  decltype(RLIMIT_FSIZE) resource_;
+  rlimit before_{};
+};
+
+// Whether it throws an exception of a failure, which is none of bad input.
+void expect_failure(const std::function<void()>& write, const std::string& word) {
+  try {
+    write();
+    ADD_FAILURE() << "no exception";
+  } catch (const InputError& error) {
+    ADD_FAILURE() << "not a mistake of the user: " << error.what();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(word));
+  }
+}
+
+TEST_F(Files, AFileThatGrowsTooLargeLeavesNothing) {
+  write_file("-o", folder_ / "a", "old");
+  std::signal(SIGXFSZ, SIG_IGN);
+  {
+    const Limit limit(RLIMIT_FSIZE, 4096);
+    expect_failure([&] { write_file("-o", folder_ / "a", std::string(100'000, 'x')); }, "too large");
+    expect_failure([&] { write_file("-o", folder_ / "b", std::string(100'000, 'x')); }, "-o: cannot write");
+  }
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_EQ(read_file(folder_ / "a"), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1) << "a alone";
+}
+
+TEST_F(Files, AFullDeviceIsAFailure) {
+  expect_failure([&] { write_file("-o", "/dev/full", "text"); }, "No space left");
+}
+
+TEST_F(Files, TooManyOpenFilesAreAFailure) {
+  const int next = ::dup(STDERR_FILENO);
+  ::close(next);
+  const Limit limit(RLIMIT_NOFILE, static_cast<rlim_t>(next));
+  expect_failure([&] { write_file("-o", folder_ / "a", "text"); }, "Too many open files");
+}
+
+TEST_F(Files, AnExceptionOfTheWriterLeavesNothing) {
+  EXPECT_THROW(write_file("-o", folder_ / "a",
+                          [](std::ostream& out) {
+                            out << "half";
+                            throw std::bad_alloc();
+                          }),
+               std::bad_alloc);
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 }  // namespace

@@ -179,6 +179,15 @@ class ScheduleShow(CommandTest):
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stderr, "starpipe: cannot write to standard output: No space left on device\n")
 
+    def test_no_room_for_a_file(self):
+        limited = ["bash", "-c", 'ulimit -f 4; exec "$0" "$@"']
+        for name in ("a.svg", "a.json", "a.csv"):
+            result = self.run_command("schedule", "show", "1f1b", "--workers", 8, "--microbatches", 64, "-o", name,
+                                      launcher=limited)
+            self.assertEqual(result.returncode, 1)
+            self.assertEqual(result.stderr, f"starpipe: -o: cannot write {name}: File too large\n")
+            self.assertEqual(os.listdir(self.folder), [])
+
     def test_bad_requests(self):
         def refused(*arguments, **expected):
             self.refused(["schedule", "show", *arguments], *expected["names"])

@@ -390,6 +390,10 @@ class Train(CommandTest):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):
             self.refused_by_all(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")
             self.refused_by_all(["mlp.yaml", option, "."], option)
+            # A full disk is found when the file is written: a failure, and not wrong use.
+            result = self.run_command("train", "mlp.yaml", option, "/dev/full")
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertRegex(result.stderr, "starpipe: .*: cannot write /dev/full: No space left on device\n")
         if os.geteuid() != 0:  # root may write anywhere
             os.mkdir(self.path("closed"), mode=0o500)
             self.refused_by_all(["mlp.yaml", "--report", "closed/f"], "--report", "closed/f",

@@ -17,10 +17,11 @@ std::string read_file(const std::filesystem::path& file);
 void require_writable(std::string_view option, const std::filesystem::path& file);
 
 /// Writes `text` to a temporary name beside `file` and renames it, so that nobody ever sees half a file.
-/// Throws InputError with `option` when the file cannot be created, and std::runtime_error when writing fails
-/// half-way.
+/// Throws InputError with `option` when the file cannot be created because of its name or its rights, and
+/// std::runtime_error when the disk is full or fails; the temporary file is removed.
 void write_file(std::string_view option, const std::filesystem::path& file, std::string_view text);
-/// Like the function above; `write` puts the text into the stream, piece by piece.
+/// Like the function above; `write` puts the text into the stream, piece by piece. An exception of `write`
+/// goes through, and leaves no file.
 void write_file(std::string_view option, const std::filesystem::path& file,
                 const std::function<void(std::ostream&)>& write);
 

@@ -5,17 +5,32 @@
 #include <cstdint>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "runtime/engine/data_sizes.hpp"
 #include "runtime/hardware/locality.hpp"
 #include "runtime/ranks/core_share.hpp"
+#include "runtime/ranks/gather.hpp"
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/ranks/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
+// What rank 0 tells the others of its choice of a partition.
+namespace starpipe::plan {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Durations, F, B, W)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageSizes, activation, gradient, stash, gradient_stash, weights, master)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnitCosts, name, time, sizes, others)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, devices, units)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerLoad, time, transfers, memory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Partition, cuts, stage_workers, loads, bottleneck, lower_bound)
+}  // namespace starpipe::plan
+
 namespace starpipe::runtime {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartitionChoice, profile, profile_file, partition, placement, stage_kinds)
+
 namespace {
 
 // Collective. Throws InputError on every rank if their schedules differ: such ranks would wait for each other
@@ -40,21 +55,14 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
       schedule.name()));
 }
 
-void share(const Mpi& mpi, std::vector<int>& values) {
-  int size = static_cast<int>(values.size());
-  MPI_Bcast(&size, 1, MPI_INT, 0, mpi.comm());
-  values.resize(index(size));
-  MPI_Bcast(values.data(), size, MPI_INT, 0, mpi.comm());
-}
-
-// Collective. Rank 0 measures and decides. The others sleep meanwhile: their times would differ, and their
-// work would disturb rank 0.
-std::optional<PartitionChoice> decide_partition(const Mpi& mpi, Config& config) {
-  std::optional<PartitionChoice> choice;
+// Collective. Rank 0 measures and decides, and tells the others. They sleep meanwhile: their times would
+// differ, and their work would disturb rank 0.
+PartitionChoice decide_partition(const Mpi& mpi, Config& config) {
+  PartitionChoice choice;
   std::string problem;
   if (mpi.rank() == 0) {
     try {
-      choice = choose_partition(config);
+      choice = choose_partition(config).value();
     } catch (const InputError& error) {
       problem = error.what();
     }
@@ -62,10 +70,8 @@ std::optional<PartitionChoice> decide_partition(const Mpi& mpi, Config& config) 
   mpi.barrier();
   problem = mpi.first_problem(problem);
   if (!problem.empty()) throw InputError(problem);
-  share(mpi, config.schedule.cuts);
-  share(mpi, config.schedule.placement);
-  config.schedule.partition = false;
-  config.schedule.profile_file.clear();
+  choice = gather_all(mpi, choice).front();
+  use_partition(config, choice);
   return choice;
 }
 
@@ -109,8 +115,6 @@ int run_on_ranks(const std::function<Config()>& configure,
         return made;
       });
       require_same(mpi, experiment.schedule);
-      auto parameters =
-          agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
       WorkerMap map(experiment.schedule.workers(), mpi.ranks());
       CoreShare share = share_cores(mpi, map, config.runtime);
       GpuShare gpus = share_gpus(mpi, map, config.runtime);
@@ -120,6 +124,10 @@ int run_on_ranks(const std::function<Config()>& configure,
       if (config.runtime.mapping == MappingKind::automatic) {
         map = map_to_ranks(mpi, devices, traffic_of(experiment));
       }
+      check_data_sizes(TaskGraph(experiment.schedule, experiment.network, config.training.optimizer),
+                       experiment.schedule, experiment.network, map);
+      auto parameters =
+          agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
       auto locations = gather_locations(mpi, map, share, devices);
       work({mpi, std::move(config), std::move(partition), std::move(experiment), std::move(parameters), map,
             share, std::move(gpus), std::move(locations)});

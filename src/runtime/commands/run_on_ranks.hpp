@@ -22,7 +22,7 @@ namespace starpipe::runtime {
 struct Assignment {
   const Mpi& mpi;
   Config config;                             ///< with the cuts and the placement of `partition`
-  std::optional<PartitionChoice> partition;  ///< on rank 0, where it was chosen
+  std::optional<PartitionChoice> partition;  ///< the same on every rank
   Experiment experiment;
   std::vector<std::vector<float>> parameters;  ///< [stage]: start values
   WorkerMap map;

@@ -2,6 +2,8 @@
 #include "runtime/engine/gathering.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "runtime/ranks/clock.hpp"
@@ -10,6 +12,18 @@
 #include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
+namespace {
+
+// Calls `f` for consecutive parts of `values`, each small enough for one message: MPI counts in int.
+template <class Value, class Function>
+void for_each_message(std::span<Value> values, Function&& f) {
+  constexpr std::size_t most = std::numeric_limits<int>::max();
+  for (; !values.empty(); values = values.subspan(std::min(most, values.size()))) {
+    f(values.first(std::min(most, values.size())));
+  }
+}
+
+}  // namespace
 
 Gathering::Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                      const TaskGraph& graph, const StepData& data)
@@ -72,18 +86,21 @@ std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
     const std::size_t d =
         find(has_master ? DataKind::master : wanted, s, plan::weight_holders(schedule_, s).front());
     const int owner = data_.owner(graph_.data()[d]);
-    const int count = static_cast<int>(graph_.data()[d].size);
     if (rank == owner) {
       data_.read(d, "a stage's parameters", [&](std::span<const float> values) {
         if (rank == 0) {
           gathered.assign(values.begin(), values.end());
         } else {
-          MPI_Send(values.data(), count, MPI_FLOAT, 0, s, comm);
+          for_each_message(values, [&](std::span<const float> part) {
+            MPI_Send(part.data(), static_cast<int>(part.size()), MPI_FLOAT, 0, s, comm);
+          });
         }
       });
     } else if (rank == 0) {
       gathered.resize(graph_.data()[d].size);
-      MPI_Recv(gathered.data(), count, MPI_FLOAT, owner, s, comm, MPI_STATUS_IGNORE);
+      for_each_message(std::span(gathered), [&](std::span<float> part) {
+        MPI_Recv(part.data(), static_cast<int>(part.size()), MPI_FLOAT, owner, s, comm, MPI_STATUS_IGNORE);
+      });
     }
   }
   return all;

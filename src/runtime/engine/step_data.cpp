@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <stdexcept>
 
 #include <starpu_mpi.h>
 
@@ -18,10 +20,17 @@ namespace {
 // no other effect here, since all writers are on this node.
 void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_mask(handle, 1U << node); }
 
+// StarPU counts words in 32 bits. `check_data_sizes` refuses a run with larger data before it starts.
+std::uint32_t starpu_words(std::size_t size) {
+  if (size > std::numeric_limits<std::uint32_t>::max())
+    throw std::length_error("a datum is too large for StarPU");
+  return static_cast<std::uint32_t>(size);
+}
+
 // Memory that StarPU allocates when it is first written.
 starpu_data_handle_t register_words(std::size_t size) {
   starpu_data_handle_t handle = nullptr;
-  starpu_vector_data_register(&handle, -1, 0, static_cast<std::uint32_t>(size), sizeof(float));
+  starpu_vector_data_register(&handle, -1, 0, starpu_words(size), sizeof(float));
   return handle;
 }
 
@@ -61,7 +70,7 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
     memory = start_value(datum, parameters);
     if (session_.on_gpus()) pinned_.emplace_back(memory);
     starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()),
-                                static_cast<std::uint32_t>(datum.size), sizeof(float));
+                                starpu_words(datum.size), sizeof(float));
   } else {
     handle = register_words(datum.size);
   }

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -30,14 +33,22 @@ std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
 /// and travels as bytes: this is for many records.
 template <class Record>
 std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine) {
-  const int bytes = static_cast<int>(mine.size_bytes());
-  std::vector<int> sizes(index(mpi.ranks()));
-  MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, mpi.comm());
-  std::vector<int> offsets(sizes.size() + 1, 0);
-  std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
-  std::vector<Record> all(index(offsets.back()) / sizeof(Record));
-  MPI_Gatherv(mine.data(), bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, 0,
-              mpi.comm());
+  // MPI counts in int: records, since bytes may be more.
+  const std::uint64_t count = mine.size();
+  std::vector<std::uint64_t> counts(index(mpi.ranks()));
+  MPI_Allgather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, mpi.comm());
+  const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
+  const std::vector<int> sizes(counts.begin(), counts.end());
+  std::vector<int> offsets(sizes.size(), 0);
+  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
+  std::vector<Record> all(mpi.rank() == 0 ? total : 0);
+  MPI_Datatype record = MPI_DATATYPE_NULL;
+  MPI_Type_contiguous(sizeof(Record), MPI_BYTE, &record);
+  MPI_Type_commit(&record);
+  MPI_Gatherv(mine.data(), static_cast<int>(count), record, all.data(), sizes.data(), offsets.data(), record,
+              0, mpi.comm());
+  MPI_Type_free(&record);
   return all;
 }
 

@@ -213,12 +213,16 @@ std::optional<PartitionChoice> choose_partition(Config& config) {
     choice.partition = std::move(found);
   }
   choice.stage_kinds = kinds_of_stages(choice.partition, kinds);
-  wanted.cuts = choice.partition.cuts;
-  wanted.placement = choice.placement;
-  wanted.partition = false;
-  wanted.profile_file.clear();
-  config.profile = {};
+  use_partition(config, choice);
   return choice;
+}
+
+void use_partition(Config& config, const PartitionChoice& choice) {
+  config.schedule.cuts = choice.partition.cuts;
+  config.schedule.placement = choice.placement;
+  config.schedule.partition = false;
+  config.schedule.profile_file.clear();
+  config.profile = {};
 }
 
 std::string describe_partition(const std::optional<PartitionChoice>& choice) {

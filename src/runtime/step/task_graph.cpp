@@ -14,6 +14,34 @@
 
 namespace starpipe::runtime {
 
+std::string_view to_string(DataKind kind) {
+  switch (kind) {
+    case DataKind::weights:
+      return "weights";
+    case DataKind::master:
+      return "master weights";
+    case DataKind::optimizer_state:
+      return "optimizer state";
+    case DataKind::weight_gradient:
+      return "weight gradient";
+    case DataKind::input:
+      return "input";
+    case DataKind::target:
+      return "target";
+    case DataKind::loss:
+      return "loss";
+    case DataKind::activation:
+      return "activation";
+    case DataKind::stash:
+      return "stash";
+    case DataKind::gradient:
+      return "gradient";
+    case DataKind::gradient_stash:
+      return "gradient stash";
+  }
+  return "";
+}
+
 std::string_view to_string(TaskKind kind) {
   switch (kind) {
     case TaskKind::zero:

@@ -36,6 +36,9 @@ enum class DataKind : std::uint8_t {
 /// host provides the memory, and may read it between steps.
 constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation; }
 
+/// Its name in messages, such as "weight gradient".
+std::string_view to_string(DataKind kind);
+
 /// A piece of data of the step. Only one worker writes it: its owner.
 struct Datum {
   DataKind kind;

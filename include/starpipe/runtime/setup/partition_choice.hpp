@@ -30,6 +30,9 @@ struct PartitionChoice {
 /// InputError for a profile of another model, and as `make_experiment` does.
 std::optional<PartitionChoice> choose_partition(Config& config);
 
+/// Puts a choice into a configuration: `choose_partition` does it, and on other ranks the rank's own call.
+void use_partition(Config& config, const PartitionChoice& choice);
+
 /// One line for people that ends in a newline; empty when nothing was chosen.
 std::string describe_partition(const std::optional<PartitionChoice>& choice);
 
