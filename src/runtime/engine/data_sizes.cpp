@@ -42,7 +42,7 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
   for (const Task& task : graph.tasks()) {
     for (const DataAccess& access : task.data) {
       const Datum& datum = graph.data()[access.datum];
-      if (datum.size <= most_message_bytes / word_bytes) continue;
+      if (access.access == Access::precede || datum.size <= most_message_bytes / word_bytes) continue;
       if (map.rank_of(datum.worker) == map.rank_of(task.worker)) continue;
       refuse(datum.stage, to_string(datum.kind), datum.size,
              fmt::format("and ranks send each other at most {} bytes at once", most_message_bytes));

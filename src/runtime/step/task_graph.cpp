@@ -30,6 +30,8 @@ std::string_view to_string(DataKind kind) {
       return "target";
     case DataKind::loss:
       return "loss";
+    case DataKind::verdict:
+      return "verdict";
     case DataKind::activation:
       return "activation";
     case DataKind::stash:
