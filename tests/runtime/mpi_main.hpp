@@ -38,6 +38,9 @@ class FailuresOnly : public ::testing::EmptyTestEventListener {
   int rank_;
 };
 
+/// The MPI of all tests, in a program with the main() of mpi_main.cpp.
+extern const Mpi* mpi;
+
 /// Call after InitGoogleTest.
 inline void report_on_rank_0(const Mpi& mpi) {
   // An exception on one rank would leave the others waiting: end the job instead.

@@ -35,7 +35,7 @@ using plan::testing::between;
 using plan::testing::chance;
 using plan::testing::Random;
 
-const Mpi* mpi = nullptr;
+const bool one_thread = (openblas_set_num_threads(1), true);
 bool is_root() { return mpi->rank() == 0; }
 
 const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.01};
@@ -228,18 +228,5 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   }
 }
 
-int run() {
-  openblas_set_num_threads(1);
-  const Mpi started;
-  mpi = &started;
-  report_on_rank_0(started);
-  return run_all_tests(started);
-}
-
 }  // namespace
 }  // namespace starpipe::runtime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  return starpipe::runtime::run();
-}

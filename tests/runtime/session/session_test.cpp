@@ -53,8 +53,6 @@ namespace {
 
 using namespace testing;
 
-const Mpi* mpi = nullptr;
-
 /// The policy that runs, or the message of the InputError; the same on all ranks.
 std::string start(const std::string& policy) {
   RuntimeConfig config;
@@ -304,17 +302,5 @@ TEST(GpuCopies, TellTheWayBetweenRanks) {
 #endif
 }
 
-int run() {
-  const Mpi started;
-  mpi = &started;
-  report_on_rank_0(started);
-  return run_all_tests(started);
-}
-
 }  // namespace
 }  // namespace starpipe::runtime
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  return starpipe::runtime::run();
-}
