@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
@@ -11,7 +12,11 @@ namespace {
 /// the gradient of this mean: (softmax(x) - one-hot(target)) / rows.
 class CrossEntropy final : public Loss {
  public:
-  CrossEntropy(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
+  CrossEntropy(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {
+    if (columns > cpu::most_ids) {
+      throw std::invalid_argument("cross_entropy: targets are floats, exact up to 2^24");
+    }
+  }
 
   std::size_t rows() const override { return rows_; }
   std::size_t input_columns() const override { return columns_; }

@@ -19,6 +19,9 @@ class Embedding final : public Layer {
     context_ = size_option(spec, "context");
     outputs_ = size_option(spec, "outputs");
     deviation_ = option(spec, "deviation", 0);
+    if (vocabulary_ > cpu::most_ids) {
+      throw std::invalid_argument("embedding " + name_ + ": token ids are floats, exact up to 2^24");
+    }
     if (spec.columns != 1) throw std::invalid_argument("embedding " + name_ + ": input is not one column");
     if (rows_ % context_ != 0) {
       throw std::invalid_argument("embedding " + name_ + ": rows are not whole sequences");

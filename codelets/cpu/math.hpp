@@ -78,8 +78,11 @@ inline float exp_of(float x) noexcept {
   return p * std::bit_cast<float>(power);
 }
 
-/// A token id as an index below `count`. An id out of range is a bug elsewhere, but passes cannot throw: the
-/// id is clamped, so that it never becomes an access outside the table.
+/// The most token ids there may be: they travel as floats, which are exact up to this number.
+constexpr std::size_t most_ids = std::size_t{1} << 24U;
+
+/// A token id as an index below `count`, which is at most `most_ids`. An id out of range is a bug elsewhere,
+/// but passes cannot throw: the id is clamped, so that it never becomes an access outside the table.
 inline std::size_t index_of(float id, std::size_t count) noexcept {
   if (!(id >= 0)) return 0;
   return id < static_cast<float>(count) ? static_cast<std::size_t>(id) : count - 1;

@@ -166,6 +166,10 @@ TEST(Registry, RefusesInvalidLayersAndLosses) {
   EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 3}, {"context", 4}}}), std::invalid_argument);
   EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 2}, {"context", 3}}}), std::invalid_argument);
   EXPECT_THROW(make_loss("hinge", 1, 1), std::invalid_argument);
+  EXPECT_THROW(make_loss("cross_entropy", 1, (std::size_t{1} << 24U) + 1), std::invalid_argument);
+  EXPECT_THROW(
+      make_layer({"embedding", "e", 1, 1, {{"vocabulary", 16777217.0}, {"context", 1}, {"outputs", 1}}}),
+      std::invalid_argument);
   EXPECT_THROW(make_layer({"gelu", "g", std::size_t{1} << 31U, 1, {}}), InputError);
   EXPECT_THROW(make_layer({"linear", "l", 1, 1, {{"outputs", 2147483648.0}}}), InputError);
 }
