@@ -21,13 +21,16 @@ PolicyCore::PolicyCore(int workers, CanRun can_run) : can_run_(can_run) {
 }
 
 void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logical) {
+  for (const auto& worker : workers_) {
+    const std::scoped_lock lock(worker->mutex);
+    if (worker->queue && worker->queue->unfinished() > 0) {
+      throw std::logic_error("a run of the policy began before the last one ended");
+    }
+  }
   schedule_ = &schedule;
   for (std::size_t w = 0; w < workers_.size(); ++w) {
     Worker& worker = *workers_[w];
     const std::scoped_lock lock(worker.mutex);
-    if (worker.queue && worker.queue->unfinished() > 0) {
-      throw std::logic_error("a run of the policy began before the last one ended");
-    }
     worker.queue.reset();
     worker.task_of.clear();
     worker.fetched.clear();
@@ -38,11 +41,16 @@ void PolicyCore::begin(const plan::Schedule& schedule, std::span<const int> logi
   }
 }
 
+plan::WorkerQueue& PolicyCore::queue_of(Worker& worker) {
+  if (!worker.queue) throw std::logic_error("a job of a worker that has none in this run of the policy");
+  return *worker.queue;
+}
+
 bool PolicyCore::fetch_before_push(int worker_id, std::optional<plan::JobId> job) {
   if (!job) return true;
   Worker& worker = *workers_.at(index(worker_id));
   const std::scoped_lock lock(worker.mutex);
-  if (!worker.queue->is_near(*job, fetched_ahead)) return false;
+  if (!queue_of(worker).is_near(*job, fetched_ahead)) return false;
   worker.fetched[schedule_->position(*job)] = true;
   return true;
 }
@@ -67,8 +75,9 @@ bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) 
   {
     const std::scoped_lock lock(worker.mutex);
     if (job) {
+      plan::WorkerQueue& queue = queue_of(worker);
       worker.task_of[schedule_->position(*job)] = task;
-      worker.queue->push(*job);
+      queue.push(*job);
     } else {
       worker.pinned.push_back(task);
     }
@@ -176,7 +185,7 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
 void PolicyCore::finish(int worker_id, plan::JobId job) {
   Worker& worker = *workers_[index(worker_id)];
   const std::scoped_lock lock(worker.mutex);
-  worker.queue->finish(job);
+  queue_of(worker).finish(job);
   // Idle workers go on popping, but after the last job the schedule may be destroyed.
   if (worker.queue->unfinished() == 0) worker.queue.reset();
 }

@@ -333,6 +333,33 @@ TEST(PolicyCore, NeedsNoScheduleAfterTheLastJob) {
   }
 }
 
+TEST(PolicyCore, ARunThatMayNotBeginChangesNothing) {
+  const Schedule schedule = one_f_one_b(1, 2);
+  const Schedule other = one_f_one_b(1, 1);  // too small for the jobs of the first
+  Tasks tasks(schedule.id_count());
+  const std::array logical = {0};
+  PolicyCore core(1, always);
+  core.begin(schedule, logical);
+  EXPECT_THROW(core.begin(other, logical), std::logic_error);
+  for (const JobId id : schedule.order(0)) {
+    core.push(0, tasks[id], id);
+    ASSERT_EQ(core.pop(0), tasks[id]);
+    core.finish(0, id);
+  }
+}
+
+TEST(PolicyCore, AJobOfAWorkerThatHasNone) {
+  const Schedule schedule = one_f_one_b(1, 1);
+  Tasks tasks(schedule.id_count());
+  PolicyCore core(2, always);
+  const JobId job = schedule.order(0).front();
+  EXPECT_THROW(core.push(0, tasks[job], job), std::logic_error) << "no run has begun";
+  core.begin(schedule, std::array{0, -1});
+  EXPECT_THROW(core.push(1, tasks[job], job), std::logic_error);
+  EXPECT_THROW((void)core.fetch_before_push(1, job), std::logic_error);
+  EXPECT_THROW(core.finish(1, job), std::logic_error);
+}
+
 TEST(PolicyCore, AWorkerThatDoesNotExist) {
   Tasks tasks(1);
   PolicyCore core(2, always);

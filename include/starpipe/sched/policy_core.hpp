@@ -58,6 +58,10 @@ namespace starpipe::sched {
 /// worker, the worker would spin on a core that another rank needs. `push` itself wakes a worker that is in
 /// `wait`; the caller then need not, which saves two of StarPU's locks for each task.
 ///
+/// Errors. A job pushed to, or finished on, a worker that has no jobs in the run is a bug of the caller:
+/// std::logic_error. So is a push to a worker that does not exist:
+/// std::out_of_range.
+///
 /// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
 /// the schedule, which must live until all its jobs have finished.
 class PolicyCore {
@@ -71,7 +75,8 @@ class PolicyCore {
   PolicyCore(int workers, CanRun can_run);
 
   /// Starts a run of all jobs of `schedule`. `logical[w]`: the worker of the schedule whose jobs worker w
-  /// runs; -1 if it runs none. Throws std::logic_error when jobs of the previous run have not finished.
+  /// runs; -1 if it runs none. Throws std::logic_error, and changes nothing, when jobs of the previous run
+  /// have not finished.
   void begin(const plan::Schedule& schedule, std::span<const int> logical);
 
   // A worker with memory of its own (a GPU) fetches the inputs of tasks ahead, weights included (the second
@@ -121,6 +126,8 @@ class PolicyCore {
     std::vector<bool> can_run;  // by worker
   };
 
+  /// The queue of a worker that has jobs in this run. Call it under the worker's mutex.
+  static plan::WorkerQueue& queue_of(Worker& worker);
   /// Takes from `idle_` the worker that became idle last among those that can run the task. Call it under
   /// `free_mutex_`.
   std::optional<int> take_idle(const FreeTask& task);
