@@ -16,6 +16,7 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
       [] {
         Config config;
         config.model.kind = "mlp";
+        config.data.kind = "synthetic";
         config.model.options = {{"layers", 6}, {"hidden", 8}, {"inputs", 4}, {"outputs", 2}};
         config.training.microbatches = 4;
         config.training.microbatch_size = 2;

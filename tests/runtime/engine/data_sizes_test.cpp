@@ -45,7 +45,7 @@ TEST(DataSizes, FitOrAreRefused) {
   EXPECT_EQ(refusal({.hidden = 30'000, .microbatch_size = 1}), "");  // 1.8e9 words of weights
   EXPECT_THAT(refusal({.hidden = 60'000, .microbatch_size = 1}),
               AllOf(HasSubstr("stage 0: its weights"), HasSubstr("at most 4294967295")));
-  EXPECT_THAT(refusal({.hidden = 1000, .microbatch_size = 2'000'000}),
+  EXPECT_THAT(refusal({.hidden = 4000, .microbatch_size = 500'000}),
               AllOf(HasSubstr("stage"), HasSubstr("stash"), HasSubstr("at most 4294967295")));
 }
 
