@@ -15,8 +15,8 @@ namespace starpipe::plan::detail {
 /// Whole numbers without a decimal point: 33, not 33.0.
 nlohmann::ordered_json number(double value);
 
-/// Throws InputError, naming `source_name` and the place in `text`, when `text` is not JSON, and naming the
-/// key when an object has it twice.
+/// Throws InputError, naming `source_name` and the position in `text`, when `text` is not JSON, and naming
+/// the key when an object has it twice.
 nlohmann::json parse_json(std::string_view text, const std::string& source_name);
 
 /// A value in a parsed file, and the path to it for messages, as in "durations[2].F". Refers to the parsed

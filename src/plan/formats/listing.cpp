@@ -58,7 +58,7 @@ class Completeness {
     for (std::size_t i = 1; i < entries_.size(); ++i) {
       if (entries_[i].job() != entries_[i - 1].job()) continue;
       fail(entries_[i], fmt::format("{} is listed twice, first at {}", to_string(entries_[i].job()),
-                                    where(entries_[i - 1])));
+                                    position_text(entries_[i - 1])));
     }
     std::size_t next = 0;
     // Stops at the first missing job, so after at most as many rounds as there are entries.
@@ -71,7 +71,9 @@ class Completeness {
   [[nodiscard]] int stages() const { return stages_; }
   [[nodiscard]] int microbatches() const { return microbatches_; }
 
-  [[nodiscard]] std::string where(const Entry& e) const { return listing_.where(e.row, e.listed->cell); }
+  [[nodiscard]] std::string position_text(const Entry& e) const {
+    return listing_.position_text(e.row, e.listed->cell);
+  }
   /// The entry of a job; null when the listing has none.
   [[nodiscard]] const Entry* find(const Job& job) const {
     const auto found =
@@ -79,7 +81,7 @@ class Completeness {
     return found != entries_.end() && found->job() == job ? &*found : nullptr;
   }
   [[noreturn]] void fail(const Entry& e, const std::string& message) const {
-    throw InputError(fmt::format("{}: {}: {}", listing_.source_name, where(e), message));
+    throw InputError(fmt::format("{}: {}: {}", listing_.source_name, position_text(e), message));
   }
 
  private:
@@ -88,7 +90,7 @@ class Completeness {
         *std::ranges::max_element(entries_, {}, [&](const Entry& e) { return e.job().*index; });
     const int top = largest.job().*index;
     if (!given) {
-      note = fmt::format("{} {} by {}", top + 1, noun, where(largest));
+      note = fmt::format("{} {} by {}", top + 1, noun, position_text(largest));
       return top + 1;
     }
     note = fmt::format("{} {} stated", *given, noun);
@@ -177,7 +179,7 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
   for (std::size_t i = 0; i < std::min(cycle.size(), most); ++i) {
     const Entry& other = *before(at);
     text += fmt::format("{} {}", i == 0 ? ": it waits for" : ", which waits for", to_string(other.job()));
-    if (i + 1 < cycle.size()) text += fmt::format(" ({})", jobs.where(other));
+    if (i + 1 < cycle.size()) text += fmt::format(" ({})", jobs.position_text(other));
     at = at == 0 ? cycle.size() - 1 : at - 1;
   }
   jobs.fail(*jobs.find(cycle[first]),

@@ -24,7 +24,7 @@ struct ListedJob {
 struct Listing {
   std::string source_name;
   /// Text for messages that names a cell: "ops[0][3]" or "row 1, cell 4".
-  std::string (*where)(std::size_t row, std::size_t cell) = nullptr;
+  std::string (*position_text)(std::size_t row, std::size_t cell) = nullptr;
   std::string name = {};  ///< of the schedule; when empty, the stem of the file's name
   std::vector<std::vector<ListedJob>> rows = {};
   std::optional<int> stages = {};

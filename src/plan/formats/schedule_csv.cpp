@@ -186,7 +186,7 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
     throw InputError(fmt::format("{}: empty; expected one row of actions a worker", source_name));
   }
   std::vector<std::vector<CsvAction>> rows;
-  detail::Listing listing{.source_name = source_name, .where = detail::csv_position, .graph = graph};
+  detail::Listing listing{.source_name = source_name, .position_text = detail::csv_position, .graph = graph};
   while (!text.empty()) {
     const auto newline = text.find('\n');
     const auto row = rows.size();

@@ -246,7 +246,7 @@ Discipline read_discipline(const JsonValue& value) {
   }
 }
 
-std::string where(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
+std::string op_position(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
 
 }  // namespace
 
@@ -299,7 +299,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
 
   detail::Listing listing;
   listing.source_name = source_name;
-  listing.where = where;
+  listing.position_text = op_position;
   const JsonValue rows = file.at("ops").array();
   for (std::size_t w = 0; w < rows.size(); ++w) listing.rows.push_back(read_row(rows.at(w), w));
   if (const auto value = file.find("workers")) {

@@ -13,7 +13,7 @@ namespace starpipe::plan::detail {
 /// Tabu search over the workers' orders, as for job shops. A move puts a job of a critical path elsewhere
 /// among the critical jobs around it on its worker. Each step makes the move with the best estimate, even if
 /// the makespan grows, and forbids for some steps to swap the same jobs back (Nowicki and Smutnicki, A Fast
-/// Taboo Search Algorithm for the Job Shop Problem, 1996; moves by more than one place as in Balas and
+/// Taboo Search Algorithm for the Job Shop Problem, 1996; moves by more than one position as in Balas and
 /// Vazacopoulos, 1998). Memory depends on the orders alone, not on times, so every visited order keeps the
 /// limit.
 class OrderSearch {
