@@ -124,15 +124,16 @@ void add_show(CLI::App& schedule, Action& action) {
       ->check(CLI::Range(1, most_stages));
   command
       ->add_option("--groups", options->request.groups,
-                   "Number of independent pipelines of lpp and fslpp; W / G workers form one")
+                   "Groups (G) of lpp and fslpp, W / G workers each; G divides W")
       ->type_name("G");
   command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
       ->type_name("W,W,...")
       ->delimiter(',')
       ->allow_extra_args(false);
   command
-      ->add_option("--discipline", options->discipline,
-                   "How workers use the order: greedy, bounded or ordered (default: the schedule's own)")
+      ->add_option(
+          "--discipline", options->discipline,
+          "How a worker uses the priorities: greedy, bounded or ordered (default: the schedule's own)")
       ->type_name("NAME")
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
@@ -143,7 +144,7 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command->add_flag("--recompute", options->request.recompute,
-                    "F keeps only the input of its stage; B runs F again first, so its time includes F's");
+                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
   options->costs.add_to(*command, "1 for each pass");
   options->result.add_to(*command);
   command->footer(
