@@ -215,14 +215,15 @@ GraphOfStages read_graph(const JsonValue& value) {
 constexpr std::array<std::string_view, 14> schedule_keys = {
     "schedule",      "workers",   "stages",    "microbatches", "split_backward", "discipline", "stage_graph",
     "memory_limits", "recompute", "durations", "comm",         "comm_per_byte",  "prefetch",   "sizes"};
-// The keys that tell of the run that was written, or of how the schedule was found. They decide nothing.
+// The keys that describe the run that was written, or how the schedule was found. Reading ignores their
+// values.
 constexpr std::array<std::string_view, 5> told_numbers = {"makespan", "bubble_fraction", "device_span",
                                                           "device_bubble_fraction", "lower_bound"};
 constexpr std::array<std::string_view, 3> told_arrays = {"peak_activations", "peak_activation_bytes",
                                                          "memory"};
 constexpr std::array<std::string_view, 4> told_objects = {"received", "received_bytes", "search", "pattern"};
 
-/// Refuses unknown keys, and values of the wrong kind where the value is not read.
+/// Refuses unknown keys, and values of the wrong type among those that reading ignores.
 void require_known_keys(const JsonValue& file) {
   std::vector<std::string_view> known(schedule_keys.begin(), schedule_keys.end());
   known.push_back("ops");

@@ -114,7 +114,7 @@ ConfigKey unset_when_false(ConfigKey made) {
   return made;
 }
 
-// What is said of a key beside its name, type and meaning.
+// Adds to a key what its name, type and meaning do not say.
 
 ConfigKey by_default(ConfigKey made, std::string text) {
   made.default_text = std::move(text);

@@ -45,8 +45,7 @@ class Meter {
   /// Call it when the task has ended. Times are in seconds of this rank's clock.
   void end(const Task& task, int worker, double start_time, double end_time);
 
-  /// The jobs that have ended: those that one worker ran after those of the other, each in the order of their
-  /// ends.
+  /// The jobs that have ended, worker by worker; the jobs of one worker are in the order of their ends.
   [[nodiscard]] std::vector<JobRecord> jobs() const;
   /// By logical worker; those of other ranks are empty.
   [[nodiscard]] std::vector<WorkerRecord> workers() const;

@@ -16,8 +16,8 @@ bool holds(const Condition& condition, const Config& config, const std::vector<C
 /// Whether the key applies, by `only_with` and `not_with`.
 bool applies(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
 
-/// Why the key does not apply in this configuration, or not with its value; empty when it does. "does not
-/// apply with schedule.file".
+/// Why this configuration cannot have the key, or cannot have its value; empty when it can. "does not apply
+/// with schedule.file".
 std::string misfit(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
 
 /// Gives the keys that are not `given` the defaults that follow from other keys.
@@ -27,8 +27,8 @@ void set_defaults(Config& config, const std::vector<ConfigKey>& keys,
 /// Whether a key that is not given is missing.
 bool is_missing(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
 
-/// For configurations that a program filled: throws InputError with the key and its value when a value is
-/// none of the key's, or does not go with other keys.
+/// For configurations that a program filled: throws InputError with the key and its value when the key does
+/// not take this value, or when other keys exclude it.
 void check_values(const Config& config);
 
 }  // namespace starpipe::runtime
