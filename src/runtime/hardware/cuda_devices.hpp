@@ -25,7 +25,7 @@ std::vector<Device> visible_gpus();
 /// allocate memory there. In builds without STARPIPE_WITH_CUDA it is never called.
 void use_gpu(int gpu);
 
-/// Bytes in use of the memory of a GPU (CUDA's number), of all processes and libraries, as the driver counts
+/// Bytes of a GPU (CUDA's number) that all processes and libraries use, as the driver counts
 /// them. In builds without STARPIPE_WITH_CUDA it is never called.
 std::uint64_t gpu_bytes_in_use(int gpu);
 
