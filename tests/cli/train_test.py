@@ -88,6 +88,15 @@ class Train(CommandTest):
                                  r"infinity or NaN \(training.nonfinite: stop\)$")
                 self.assertFalse(os.path.exists(self.path("r.json")) or os.path.exists(self.path("w")))
 
+                # The update of the last step spoils the weights, but no pass reads them.
+                result = self.run_command("train", "mlp.yaml", "--set", "training.steps=1", "--set",
+                                          "training.optimizer={kind: sgd, learning_rate: 1e39}", "--save-weights", "w",
+                                          launcher=launcher)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertRegex(result.stderr, r"(?m)^starpipe: step 1: its update left infinity or NaN in the weights "
+                                 r"of stage 0, which are not saved \(training.nonfinite: stop\)$")
+                self.assertFalse(os.path.exists(self.path("w")))
+
                 result = self.run_command(*absurd, "--set", "training.nonfinite=continue", launcher=launcher)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 report = json.loads(self.read("r.json"))

@@ -19,6 +19,7 @@
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/progress.hpp"
+#include "starpipe/model/backend.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
@@ -143,6 +144,23 @@ void write_outputs(const Assignment& run, const TrainOutputs& outputs, const Tra
   }
 }
 
+// Collective. No pass has read the weights of the last update. `trained`: of each stage, on rank 0.
+void require_finite(const Assignment& run, const std::vector<std::vector<float>>& trained) {
+  if (run.config.training.nonfinite != NonFinitePolicy::stop) return;
+  int spoilt = -1;
+  for (std::size_t s = trained.size(); s-- > 0;) {
+    float found = 0;
+    model::cpu_backend().find_nonfinite(model::Precision::fp32, trained[s], trained[s].size(), found);
+    if (found != 0) spoilt = static_cast<int>(s);
+  }
+  MPI_Bcast(&spoilt, 1, MPI_INT, 0, run.mpi.comm());
+  if (spoilt < 0) return;
+  throw RunFailure(
+      fmt::format("step {}: its update left infinity or NaN in the weights of stage {}, which are not saved "
+                  "(training.nonfinite: stop)",
+                  run.config.training.steps, spoilt));
+}
+
 void run_and_report(const Assignment& run, const TrainOutputs& outputs, const Session& session,
                     Engine& engine) {
   const Experiment& experiment = run.experiment;
@@ -153,6 +171,7 @@ void run_and_report(const Assignment& run, const TrainOutputs& outputs, const Se
   count_rank_bytes(run.config, engine, session, engine.graph(), record);
   record.gpus = report_gpus(run, engine, measurement);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
+  if (outputs.save_weights) require_finite(run, trained);
   if (session.mpi().rank() != 0) return;
   if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
   write_outputs(run, outputs, record, measurement);
