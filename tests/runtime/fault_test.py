@@ -7,6 +7,7 @@ usage: fault_test.py STARPIPE ENGINE_TEST LAUNCHER...   (the launcher starts 2 r
 """
 import os
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -18,10 +19,12 @@ STARPIPE, ENGINE_TEST, *LAUNCHER = sys.argv[1:]
 class Faults(JobTest):
     binary, launcher = STARPIPE, LAUNCHER
 
-    def expect_watchdog(self, seconds):
+    def expect_watchdog(self, seconds, table, speaker=0):
+        """`table`: a pattern of the message's table of who waits for whom."""
         lines = [line for line in self.output().splitlines() if "runtime.timeout" in line]
         self.assertEqual(len(lines), 1, self.output())
-        self.assertRegex(lines[0], rf"starpipe: rank 0: no task finished for {seconds} s in step \d+")
+        self.assertRegex(lines[0], rf"starpipe: rank {speaker}: no task finished for {seconds} s in step \d+")
+        self.assertRegex(self.output(), table)
 
     def expect_line(self, rank, pid):
         lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]
@@ -40,15 +43,33 @@ class Faults(JobTest):
                     self.log.unlink()
 
     def test_stopped(self):
-        self.train("--set", "runtime.timeout=3")
-        os.kill(self.pids_of(1)[1], signal.SIGSTOP)
-        self.expect_end(60)
-        self.expect_watchdog(3)
+        for rank in 0, 1:
+            with self.subTest(rank=rank):
+                self.train("--set", "runtime.timeout=3")
+                os.kill(self.pids_of(rank)[1], signal.SIGSTOP)
+                self.expect_end(60)
+                self.expect_watchdog(3, rf"(?m)^ +{rank}  silent for [23]\.\d s \(before: ", speaker=1 - rank)
+                self.assertRegex(self.output(), rf"(?m)^ +{1 - rank}  waits .*rank {rank}: silent for")
+                self.log.unlink()
+
+    def test_a_job_may_last_longer_than_the_timeout(self):
+        """On rank 1; rank 0 waits meanwhile. Then one lasts for more than ten timeouts."""
+        steps = ["--set", "training.steps=1", "--set", "training.microbatches=2", "--set", "runtime.timeout=0.5",
+                 "--set", "schedule={name: 1f1b, workers: 2, stages: 2}", "--set"]
+        run = [*LAUNCHER, STARPIPE, "train", str(self.config), *steps]
+        done = subprocess.run([*run, "runtime.emulate={F: [1ms, 2s], B: 1ms, W: 1ms}"], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([*run, "runtime.emulate={F: [1ms, 60s], B: 1ms, W: 1ms}"], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=50, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"(?m)^ +0  waits to run BW\(0,0\) +BW\(0,0\) +gradient of stage 0, "
+                         r"micro-batch 0, from BW\(1,0\)  rank 1: runs F\(1,0\) for 5\.")
 
     def test_stopped_between_steps(self):
         self.start("--stall=yes", ENGINE_TEST, "--stall=yes", "--workers=2")
         self.expect_end(60)
-        self.expect_watchdog(2)
+        self.expect_watchdog(2, r"(?m)^ +0  waits for all ranks to begin step 2 .*rank 1: is in no step")
 
 
 if __name__ == "__main__":

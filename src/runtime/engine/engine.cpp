@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
+#include "runtime/engine/wait_table.hpp"
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
@@ -33,33 +34,48 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
                      : std::make_unique<Emulation>(*emulated, session, schedule, graph_, data_)),
       finite_(graph_, schedule.workers(), session.on_gpus(),
               emulated == nullptr && nonfinite != NonFinitePolicy::proceed),
-      watchdog_(config.timeout, [&session](const std::string& message) { session.mpi().abort(message); }),
+      progress_(graph_, session.local_workers()),
+      exchange_(session.mpi()),
+      watchdog_(config.timeout, session.mpi().rank(), session.mpi().ranks(), watchdog_calls()),
       runner_(session, graph_,
               {.graph = &graph_,
                .network = &network,
                .optimizer = &optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())},
-              {meter_, gpu_memory_, data_, expected_, finite_, watchdog_}, emulation_.get()),
+              {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
       submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), config.window) {}
 
 Engine::~Engine() { starpu_task_wait_for_all(); }
+
+WatchdogCalls Engine::watchdog_calls() {
+  return {.status = [this] { return progress_.status(); },
+          .tell = [this](const RankStatus& mine) { exchange_.tell(mine); },
+          .hear = [this] { return exchange_.hear(); },
+          .explain =
+              [this](std::span<const RankNews> news, double silent_after) {
+                return wait_table(graph_, schedule_, session_.map(), news, silent_after);
+              },
+          .end_run = [this](const std::string& message) { session_.mpi().abort(message); }};
+}
 
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
   runner_.begin_step(updates_);
   finite_.begin_step();
-  watchdog_.begin_step(step);
+  progress_.enter(StepPhase::beginning, step);
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
   data_.begin_step(step, emulation_ ? nullptr : &data);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
+  progress_.enter(StepPhase::running, step);
   const double start = clock_seconds();
   starpu_iteration_push(static_cast<unsigned long>(step));  // for traces
   submitter_.submit_step();
   starpu_iteration_pop();
   result.submission = clock_seconds() - start;
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "StarPU", "waiting for", "all tasks");
+  progress_.enter(StepPhase::ending, step);
   gpu_memory_.end_step();
   session_.mpi().barrier();  // the collective calls that follow then wait for nobody
   result.seconds = clock_seconds() - start;
@@ -69,7 +85,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   result.jobs = gathering_.jobs(meter_.jobs());
   result.workers = gathering_.workers(meter_.workers());
   const std::optional<plan::JobId> nonfinite = finite_.first(session_.mpi());
-  watchdog_.end_step();
+  progress_.enter(StepPhase::outside, step);
   if (nonfinite && nonfinite_ == NonFinitePolicy::stop) {
     const plan::Job job = schedule_.job(*nonfinite);
     throw RunFailure(

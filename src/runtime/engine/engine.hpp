@@ -10,8 +10,10 @@
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
+#include "runtime/engine/status_exchange.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/submitter.hpp"
+#include "runtime/engine/task_progress.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/engine/watchdog.hpp"
 #include "runtime/session/gpu_memory.hpp"
@@ -77,6 +79,8 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
+  [[nodiscard]] WatchdogCalls watchdog_calls();
+
   const Session& session_;
   const plan::Schedule& schedule_;
   NonFinitePolicy nonfinite_;
@@ -90,6 +94,8 @@ class Engine {
   ExpectedTimes expected_;
   std::unique_ptr<Emulation> emulation_;  // none when kernels run
   FiniteCheck finite_;
+  TaskProgress progress_;
+  StatusExchange exchange_;
   Watchdog watchdog_;
   TaskRunner runner_;
   Submitter submitter_;

@@ -16,11 +16,6 @@
 namespace starpipe::runtime {
 namespace {
 
-std::string name_of(const Task& task, const plan::Schedule& schedule) {
-  if (task.job) return plan::to_string(schedule.job(*task.job));
-  return fmt::format("{}({})", to_string(task.kind), task.stage);
-}
-
 // StarPU's mode for an access. `known_worker`: whether the worker of the task is known before it runs.
 //
 // With known workers all tasks that add to an accumulator run on its owner, one after the other, so StarPU

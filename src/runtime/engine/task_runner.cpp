@@ -112,6 +112,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   const TaskMemory& memory = memory_of(task, buffers);
   const int worker = runner.calling_worker();
   Meter& meter = runner.observers_.meter;
+  runner.observers_.progress.start(task);
   const int received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
     const double start = clock_seconds();
@@ -124,7 +125,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
     const auto [start, end] = task.job ? runner.emulation_->run(task, received) : plan::Span{};
     meter.end(task, worker, start, end);
   }
-  runner.observers_.watchdog.note_progress();
+  runner.observers_.progress.end(task);
 }
 
 // Returns when the kernels are on the stream; StarPU sees them end and calls end_on_gpu.
@@ -133,6 +134,7 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   TaskRunner& runner = *running.runner;
   const TaskMemory& memory = memory_of(*running.task, buffers);
   running.worker = runner.calling_worker();
+  runner.observers_.progress.start(*running.task);
   runner.observers_.meter.start(*running.task, running.worker);
   runner.observers_.gpu_memory.sample(running.worker);
   running.start = clock_seconds();
@@ -149,7 +151,7 @@ void TaskRunner::end_on_gpu(void* /*unused*/) {
   observers.meter.end(*ended.task, ended.worker, ended.start, clock_seconds());
   observers.finite.end(*ended.task);
   observers.data.drop_fetched(*ended.task);
-  observers.watchdog.note_progress();
+  observers.progress.end(*ended.task);
 }
 
 }  // namespace starpipe::runtime

@@ -11,7 +11,7 @@
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/step_data.hpp"
-#include "runtime/engine/watchdog.hpp"
+#include "runtime/engine/task_progress.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/kernels.hpp"
@@ -27,7 +27,7 @@ struct TaskObservers {
   StepData& data;
   const ExpectedTimes& expected;
   FiniteCheck& finite;
-  Watchdog& watchdog;
+  TaskProgress& progress;
 };
 
 /// Owns what StarPU calls for the tasks of a step: their codelets, with the time that a policy may ask for,

@@ -1,42 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/watchdog.hpp"
 
+#include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
+
+#include "runtime/ranks/clock.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-constexpr std::chrono::milliseconds interval(200);  // between looks
+constexpr double shortest_period = 0.05;  // seconds
+constexpr double longest_period = 5;
+constexpr double longest_interval = 0.2;  // between looks
+constexpr double pause_of_others = 2;     // before a rank speaks in the place of a lower one
+constexpr int timeouts_of_a_task = 10;
+constexpr int silent_periods = 3;  // without news, after which a rank counts as silent
 
 }  // namespace
 
-Watchdog::Watchdog(double timeout, std::function<void(const std::string&)> end_run)
+Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
     : timeout_(timeout),
-      end_run_(std::move(end_run)),
+      period_(std::clamp(timeout / 8, shortest_period, longest_period)),
+      rank_(rank),
+      calls_(std::move(calls)),
+      statuses_(index(ranks)),
+      heard_(statuses_.size(), clock_seconds()),
+      last_progress_(clock_seconds()),
       thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
-void Watchdog::begin_step(int step) {
-  step_ = step;
-  running_ = true;
+void Watchdog::note(int rank, const RankStatus& status, double now) {
+  RankStatus& before = statuses_[index(rank)];
+  const bool runs = status.running >= 0 && status.running_for < timeouts_of_a_task * timeout_;
+  if (runs || status.ended != before.ended || status.step != before.step || status.phase != before.phase)
+    last_progress_ = now;
+  before = status;
+  heard_[index(rank)] = now;
+}
+
+bool Watchdog::another_speaks(double now) const {
+  if (now - last_progress_ > timeout_ + pause_of_others) return false;
+  for (std::size_t r = 0; r < index(rank_); ++r) {
+    if (statuses_[r].phase != StepPhase::outside && now - heard_[r] < silent_periods * period_) return true;
+  }
+  return false;
+}
+
+void Watchdog::end_run(double now) {
+  std::vector<RankNews> news;
+  for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - heard_[r]});
+  calls_.end_run(fmt::format(
+      "no task finished for {} s in step {} (runtime.timeout), on any rank: a rank is lost or "
+      "stuck. Who waits for whom:\n{}",
+      timeout_, statuses_[index(rank_)].step + 1, calls_.explain(news, silent_periods * period_)));
 }
 
 void Watchdog::watch(const std::stop_token& stop) {
-  auto last_progress = std::chrono::steady_clock::now();
-  std::uint64_t seen = 0;
+  const std::chrono::duration<double> interval(std::min(period_, longest_interval));
+  double tell_at = 0;
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     wake_.wait_for(lock, stop, interval, [] { return false; });
-    const auto now = std::chrono::steady_clock::now();
-    if (const std::uint64_t count = finished_; count != seen || !running_) {
-      seen = count;
-      last_progress = now;
+    const double now = clock_seconds();
+    const RankStatus mine = calls_.status();
+    note(rank_, mine, now);
+    for (const auto& [rank, status] : calls_.hear()) note(rank, status, now);
+    if (now >= tell_at) {
+      calls_.tell(mine);
+      tell_at = now + period_;
     }
-    if (std::chrono::duration<double>(now - last_progress).count() < timeout_) continue;
-    end_run_(fmt::format("no task finished for {} s in step {} (runtime.timeout): a rank is lost or stuck",
-                         timeout_, step_.load()));
+    if (mine.phase == StepPhase::outside) last_progress_ = now;
+    if (now - last_progress_ < timeout_ || another_speaks(now)) continue;
+    end_run(now);
   }
 }
 

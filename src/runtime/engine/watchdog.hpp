@@ -1,39 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/rank_status.hpp"
 
 namespace starpipe::runtime {
 
-/// Owns a thread that ends a run in which no task finishes for too long: StarPU and MPI wait without end for
-/// a rank that is lost or stuck. The thread that runs the steps calls `begin_step` and `end_step`, StarPU's
-/// workers call `note_progress`.
+/// What the watchdog's thread calls.
+struct WatchdogCalls {
+  std::function<RankStatus()> status;           ///< of this rank
+  std::function<void(const RankStatus&)> tell;  ///< tells the other ranks what this rank does
+  std::function<std::vector<std::pair<int, RankStatus>>()>
+      hear;  ///< what others have told since the last call
+  /// A table for the message. `news`: [rank]; ranks without news for `silent_after` seconds are silent.
+  std::function<std::string(std::span<const RankNews> news, double silent_after)> explain;
+  /// Ends the run with the message; is called again and again unless it ends the process.
+  std::function<void(const std::string&)> end_run;
+};
+
+/// Owns a thread that ends a run in which no rank makes progress for too long: StarPU and MPI wait without
+/// end for a rank that is lost or stuck. A rank makes progress when a task ends there, and while a task runs,
+/// for at most ten timeouts. The ranks tell each other so, every eighth of a timeout or more often. A rank
+/// that is silent makes no progress that others know of.
+///
+/// All ranks come to the same end at about the same time. The lowest of them speaks; others do so 2 seconds
+/// later, in case it cannot.
 class Watchdog {
  public:
-  /// `timeout`: seconds without progress, during a step, after which the watchdog's thread calls `end_run`
-  /// with a message of one line; `end_run` is called again and again unless it ends the process.
-  Watchdog(double timeout, std::function<void(const std::string&)> end_run);
-
-  /// The time counts from here until `end_step`: every wait for other ranks may be without end.
-  void begin_step(int step);
-  void end_step() { running_ = false; }
-  /// A task has finished.
-  void note_progress() { finished_.fetch_add(1, std::memory_order_relaxed); }
+  /// `timeout`: seconds without progress, during a step of this rank.
+  Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls);
 
  private:
   void watch(const std::stop_token& stop);
+  void note(int rank, const RankStatus& status, double now);
+  [[nodiscard]] bool another_speaks(double now) const;
+  void end_run(double now);
 
   double timeout_;
-  std::function<void(const std::string&)> end_run_;
-  std::atomic<std::uint64_t> finished_ = 0;  // tasks
-  std::atomic<bool> running_ = false;
-  std::atomic<int> step_ = 0;
+  double period_;  // seconds between messages of a rank
+  int rank_;
+  WatchdogCalls calls_;
+  std::vector<RankStatus> statuses_;  // by rank: the last that was heard
+  std::vector<double> heard_;         // by rank: when
+  double last_progress_;              // of any rank
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::jthread thread_;  // last: it uses the other members

@@ -394,8 +394,11 @@ void add_runtime_keys(Keys& keys) {
                              at(&Config::runtime, &RuntimeConfig::window)),
                          "runtime.policy", {"starpipe", "worker-order"}),
                "schedule.dynamic"));
-  add(key("runtime.timeout", number(positive), "Seconds without a finished task that end a run.",
-          at(&Config::runtime, &RuntimeConfig::timeout)));
+  add(key(
+      "runtime.timeout", number(positive),
+      "Seconds in which no task runs or ends, on any rank, that end a run. A task that runs for ten times "
+      "as long does not count.",
+      at(&Config::runtime, &RuntimeConfig::timeout)));
   add(key("runtime.mapping", one_of({"linear", "auto"}),
           "Which worker gets which device of the ranks: linear takes them in order, auto puts workers that "
           "exchange much on near devices.",

@@ -72,6 +72,11 @@ std::string_view to_string(TaskKind kind) {
   return "?";
 }
 
+std::string name_of(const Task& task, const plan::Schedule& schedule) {
+  if (task.job) return plan::to_string(schedule.job(*task.job));
+  return std::string(to_string(task.kind)) + "(" + std::to_string(task.stage) + ")";
+}
+
 class TaskGraph::Builder {
  public:
   Builder(const plan::Schedule& schedule, const model::Network& network,

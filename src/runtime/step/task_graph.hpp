@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -89,6 +90,9 @@ struct Task {
   std::optional<plan::JobId> job;
   std::vector<DataAccess> data;
 };
+
+/// The task for people: F(2,0) for a job, else its kind and its stage.
+std::string name_of(const Task& task, const plan::Schedule& schedule);
 
 /// All data and tasks of a step of `schedule`. The tasks would run correctly one after the other in their
 /// order, and the order keeps the order of each worker: StarPU derives implicit dependencies from it.

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace starpipe::runtime {
+
+/// The parts of a step, as a rank goes through them.
+enum class StepPhase : std::int32_t {
+  outside,    ///< between two steps, or before the first
+  beginning,  ///< it waits for all ranks to begin the step
+  running,    ///< its tasks run
+  ending,     ///< its tasks have ended; it waits for the other ranks and their results
+};
+
+/// What a rank does, as it tells the other ranks. Plain data: it travels as bytes. Tasks have their numbers
+/// in the graph; -1: none.
+struct RankStatus {
+  StepPhase phase = StepPhase::outside;
+  std::int32_t step = -1;     ///< from 0; the last one when `outside`
+  std::int32_t next = -1;     ///< the rank's first task, in the graph's order, that has not ended
+  std::int32_t running = -1;  ///< the first of its tasks that runs
+  double running_for = 0;     ///< seconds of that task
+  std::uint64_t ended = 0;    ///< number of tasks since the start of the run
+};
+
+/// The last that a rank has heard of another, or of itself.
+struct RankNews {
+  RankStatus status;
+  double age = 0;  ///< seconds since it was heard
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <mpi.h>
+
+#include "runtime/engine/rank_status.hpp"
+#include "runtime/ranks/mpi.hpp"
+
+namespace starpipe::runtime {
+
+/// Small messages by which each rank tells every other rank what it does, on a communicator of their own. One
+/// thread calls the member functions. They never wait for another rank, so a rank that is lost or stopped
+/// holds up nobody.
+class StatusExchange {
+ public:
+  /// Collective. `mpi` must outlive this.
+  explicit StatusExchange(const Mpi& mpi);
+  /// Collective. Receives the messages that are still on their way.
+  ~StatusExchange();
+  StatusExchange(const StatusExchange&) = delete;
+  StatusExchange& operator=(const StatusExchange&) = delete;
+
+  /// To all other ranks, except those that have not taken the message before.
+  void tell(const RankStatus& mine);
+  /// The messages that have come since the last call, with their ranks, in the order of their coming.
+  std::vector<std::pair<int, RankStatus>> hear();
+
+ private:
+  RankStatus receive(int from);
+
+  const Mpi& mpi_;
+  MPI_Comm comm_ = MPI_COMM_NULL;     // none when there is one rank
+  std::vector<MPI_Request> sending_;  // by rank
+  std::vector<RankStatus> told_;      // by rank: the message that is being sent
+  std::vector<std::uint64_t> sent_;   // by rank: number of messages
+  std::vector<std::uint64_t> heard_;  // by rank: number of messages
+};
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/wait_table.hpp"
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/table.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+class Waits {
+ public:
+  Waits(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
+        std::span<const RankNews> news, double silent_after)
+      : graph_(graph), schedule_(schedule), map_(map), news_(news), silent_after_(silent_after) {}
+
+  [[nodiscard]] TableRow row(int rank) const {
+    const RankStatus& status = of(rank);
+    TableRow row = {std::to_string(rank), doing(rank), "", "", ""};
+    if (status.phase == StepPhase::outside) return row;
+    if (status.phase == StepPhase::beginning || waits_for_end(status)) {
+      if (const auto late = find_late(rank)) row[4] = fmt::format("rank {}: {}", *late, doing(*late));
+      return row;
+    }
+    row[2] = name(status.next);
+    if (status.running == status.next) return row;
+    const auto missing = find_missing(rank, status.next);
+    if (!missing) return row;
+    const auto [datum, writer] = *missing;
+    const int sender = map_.rank_of(graph_.tasks()[writer].worker);
+    row[3] = fmt::format("{}, from {}", describe(graph_.data()[datum]), name(static_cast<int>(writer)));
+    row[4] =
+        fmt::format("rank {}: {}{}", sender, doing(sender),
+                    has_ended(sender, writer, status.step) ? "; has made it, but no message has come" : "");
+    return row;
+  }
+
+ private:
+  [[nodiscard]] const RankStatus& of(int rank) const { return news_[index(rank)].status; }
+  [[nodiscard]] std::string name(int task) const { return name_of(graph_.tasks()[index(task)], schedule_); }
+
+  [[nodiscard]] std::string doing(int rank) const {
+    const RankStatus& status = of(rank);
+    std::string does;
+    switch (status.phase) {
+      case StepPhase::outside:
+        does = "is in no step";
+        break;
+      case StepPhase::beginning:
+        does = fmt::format("waits for all ranks to begin step {}", status.step + 1);
+        break;
+      case StepPhase::ending:
+      case StepPhase::running:
+        does = status.running >= 0
+                   ? fmt::format("runs {} for {:.1f} s", name(status.running), status.running_for)
+               : status.next >= 0 ? "waits to run " + name(status.next)
+                                  : fmt::format("waits for all ranks to end step {}", status.step + 1);
+        break;
+    }
+    if (!is_silent(rank)) return does;
+    return fmt::format("silent for {:.1f} s (before: {})", news_[index(rank)].age, does);
+  }
+
+  [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= silent_after_; }
+
+  static bool waits_for_end(const RankStatus& status) {
+    return status.phase == StepPhase::ending || (status.phase == StepPhase::running && status.next < 0);
+  }
+
+  // For a rank that waits for all others to begin or to end the step: a silent one, else one that is behind.
+  [[nodiscard]] std::optional<int> find_late(int waiting) const {
+    const RankStatus& mine = of(waiting);
+    std::optional<int> late;
+    for (int rank = 0; std::cmp_less(rank, news_.size()); ++rank) {
+      if (rank == waiting) continue;
+      if (is_silent(rank)) return rank;
+      const RankStatus& status = of(rank);
+      const bool behind = status.step < mine.step || status.phase == StepPhase::outside ||
+                          (waits_for_end(mine) && !waits_for_end(status));
+      if (behind && !late) late = rank;
+    }
+    return late;
+  }
+
+  // Whether the rank has run a task of a step. Of the tasks after its next one nothing is known.
+  [[nodiscard]] bool has_ended(int rank, std::size_t task, int step) const {
+    const RankStatus& status = of(rank);
+    if (status.step != step) return status.step > step;
+    return status.phase == StepPhase::outside || waits_for_end(status) ||
+           (status.phase == StepPhase::running && task < static_cast<std::size_t>(status.next));
+  }
+
+  // The first datum that the task reads and that its writer, on another rank, has not made; else the first
+  // that comes from another rank. With the task that writes it.
+  [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_missing(int rank, int task) const {
+    std::optional<std::pair<std::size_t, std::size_t>> sent;
+    for (const DataAccess& access : graph_.tasks()[index(task)].data) {
+      if (access.access != Access::read) continue;
+      const auto writer = find_writer(access.datum, index(task));
+      if (!writer) continue;
+      const int sender = map_.rank_of(graph_.tasks()[*writer].worker);
+      if (sender == rank) continue;
+      if (!has_ended(sender, *writer, of(rank).step)) return std::pair(access.datum, *writer);
+      if (!sent) sent.emplace(access.datum, *writer);
+    }
+    return sent;
+  }
+
+  // The last task before `reader` that writes the datum.
+  [[nodiscard]] std::optional<std::size_t> find_writer(std::size_t datum, std::size_t reader) const {
+    for (std::size_t t = reader; t-- > 0;) {
+      for (const DataAccess& access : graph_.tasks()[t].data) {
+        if (access.datum == datum && access.access != Access::read && access.access != Access::precede)
+          return t;
+      }
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] static std::string describe(const Datum& datum) {
+    std::string text(to_string(datum.kind));
+    if (datum.stage >= 0) text += fmt::format(" of stage {}", datum.stage);
+    if (datum.microbatch >= 0) text += fmt::format(", micro-batch {}", datum.microbatch);
+    return text;
+  }
+
+  const TaskGraph& graph_;
+  const plan::Schedule& schedule_;
+  const WorkerMap& map_;
+  std::span<const RankNews> news_;
+  double silent_after_;
+};
+
+}  // namespace
+
+std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
+                       std::span<const RankNews> news, double silent_after) {
+  constexpr std::array columns = {TableColumn{Align::right}, TableColumn{Align::left},
+                                  TableColumn{Align::left}, TableColumn{Align::left},
+                                  TableColumn{Align::left}};
+  const Waits waits(graph, schedule, map, news, silent_after);
+  std::vector<TableRow> rows = {{"rank", "does", "next task", "missing datum", "sent by"}};
+  for (int rank = 0; std::cmp_less(rank, news.size()); ++rank) rows.push_back(waits.row(rank));
+  std::string text = table_text(rows, columns);
+  text.pop_back();  // the last line ends where the message ends
+  return text;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "runtime/engine/rank_status.hpp"
+#include "runtime/ranks/worker_map.hpp"
+#include "runtime/step/task_graph.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::runtime {
+
+/// Who waits for whom in a step that makes no progress, a line for each rank: what the rank does, its next
+/// task, the datum that this task misses, the rank that is to send the datum, and what that rank does.
+/// The last line has no end of line. `news`: [rank]. `silent_after`: seconds without news after which a rank
+/// counts as silent.
+std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
+                       std::span<const RankNews> news, double silent_after);
+
+}  // namespace starpipe::runtime
