@@ -253,10 +253,12 @@ struct SlowMemory {
   std::uint64_t bytes = 0;
 };
 
-/// The memory that `worker` holds at `time`. Intervals that end then no longer count; those that start then
-/// do.
-inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
-                              int worker, double time) {
+/// The memory that `worker` holds while it runs job number `now` of `row`, its jobs in the order of the run.
+inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, const std::vector<JobId>& row,
+                              int worker, int now) {
+  const auto place = [&row](JobId id) {
+    return static_cast<int>(std::find(row.begin(), row.end(), id) - row.begin());
+  };
   SlowMemory result;
   for (int b = 0; b < schedule.microbatches(); ++b) {
     for (int s = 0; s < schedule.stages(); ++s) {
@@ -270,12 +272,12 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
       // B's part is held from B or, where B runs elsewhere, from W. A copy of F's part is held from its first
       // reader on.
       const auto live = [&](bool with_f) {
-        double from = std::numeric_limits<double>::infinity();
-        double to = from;
-        if (w_here) from = spans[w].start, to = spans[w].end;
-        if (b_here) from = spans[bw].start, to = w_here ? std::max(to, spans[bw].end) : spans[bw].end;
-        if (with_f && f_here) from = spans[f].start, to = b_here || w_here ? to : spans[f].end;
-        return from <= time && time < to;
+        int from = std::numeric_limits<int>::max();
+        int to = -1;
+        if (w_here) from = to = place(w);
+        if (b_here) from = place(bw), to = w_here ? std::max(to, place(bw)) : place(bw);
+        if (with_f && f_here) from = place(f), to = b_here || w_here ? to : place(f);
+        return from <= now && now <= to;
       };
       if (live(!schedule.recompute())) {
         ++result.stashes;
@@ -283,16 +285,16 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
       }
       if (schedule.split_backward(s, b) && live(false)) result.bytes += size.gradient_stash;
       // The output of F, where jobs that run here keep it as their input.
-      double from = std::numeric_limits<double>::infinity();
-      double to = -from;
+      int from = std::numeric_limits<int>::max();
+      int to = -1;
       for (const int next : schedule.graph().succ(s)) {
         for (const JobId reader : {schedule.forward(next, b), schedule.backward(next, b)}) {
           if (schedule.compute(reader) != worker) continue;
-          from = std::min(from, spans[reader].start);
-          to = std::max(to, spans[reader].end);
+          from = std::min(from, place(reader));
+          to = std::max(to, place(reader));
         }
       }
-      if (schedule.recompute() && from <= time && time < to) result.bytes += size.activation;
+      if (schedule.recompute() && from <= now && now <= to) result.bytes += size.activation;
     }
   }
   return result;

@@ -12,7 +12,6 @@
 
 #include "plan/formats/csv_communication.hpp"
 #include "plan/formats/listing.hpp"
-#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -164,7 +163,7 @@ class RowReader {
 }  // namespace
 
 std::string schedule_csv(const Schedule& schedule, const Timeline& timeline) {
-  return csv(schedule, detail::run_order(schedule, timeline));
+  return csv(schedule, timeline.order);
 }
 
 std::string schedule_csv(const Schedule& schedule) {

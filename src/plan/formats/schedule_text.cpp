@@ -12,7 +12,6 @@
 
 #include "plan/formats/axis.hpp"
 #include "plan/formats/palette.hpp"
-#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
@@ -57,7 +56,7 @@ class Drawing {
       : schedule_(schedule),
         timeline_(timeline),
         options_(options),
-        origin_(detail::first_start(schedule, timeline)),
+        origin_(first_start(timeline)),
         gutter_(fmt::formatted_size("worker {} ", schedule.workers() - 1)) {}
 
   /// The drawing, or nothing when the terminal is too narrow.
@@ -69,7 +68,7 @@ class Drawing {
       if (!std::exchange(with_stage_, false) || !choose_scale()) return std::nullopt;
     }
     std::string text;
-    const auto rows = detail::run_order(schedule_, timeline_);
+    const auto& rows = timeline_.order;
     for (std::size_t w = 0; w < rows.size(); ++w) draw_row(w, rows[w], text);
     draw_axis(text);
     text += fmt::format("{:{}}{}\n", "", gutter_,

@@ -14,7 +14,6 @@
 #include "plan/formats/job_labels.hpp"
 #include "plan/formats/palette.hpp"
 #include "plan/formats/svg_text.hpp"
-#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
@@ -154,9 +153,9 @@ class Svg {
         px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));
     y += title_height - 6;
 
-    const double origin = detail::first_start(schedule, timeline);
+    const double origin = first_start(timeline);
     const double run_width = timeline.makespan * scale_;
-    const auto rows = detail::run_order(schedule, timeline);
+    const auto& rows = timeline.order;
     const double label_size = std::clamp(row_height_ * 0.7, 7.0, 12.0);
     for (std::size_t w = 0; w < rows.size(); ++w) {
       const double top = row_top(y, w);
@@ -204,7 +203,7 @@ class Svg {
     const int most =
         std::max(1, *std::max_element(timeline.peak_stashes.begin(), timeline.peak_stashes.end()));
     const double unit = height / most;
-    const auto live = memory_over_time(schedule, Costs{}, timeline.spans);
+    const auto live = memory_over_time(schedule, Costs{}, timeline);
     y += 6;
     for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {
       put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,

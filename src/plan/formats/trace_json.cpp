@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/simulate/run_order.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
@@ -22,12 +21,12 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
   for (const TracedRun& run : runs) {
     ++pid;  // from 1: Perfetto takes process 0 for the idle task
     const Schedule& schedule = *run.schedule;
-    const double origin = detail::first_start(schedule, *run.timeline);
+    const double origin = first_start(*run.timeline);
     const auto microseconds = [&](double time) { return (time - origin) * microseconds_per_unit; };
     metadata("process_name", pid, 0, {{"name", run.name}});
     metadata("process_sort_index", pid, 0, {{"sort_index", pid}});
 
-    const auto rows = detail::run_order(schedule, *run.timeline);
+    const auto& rows = run.timeline->order;
     for (std::size_t w = 0; w < rows.size(); ++w) {
       const int tid = static_cast<int>(w) + 1;
       metadata("thread_name", pid, tid, {{"name", fmt::format("worker {}", w)}});
@@ -50,7 +49,7 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
       }
     }
 
-    const auto live = memory_over_time(schedule, Costs{}, run.timeline->spans);
+    const auto live = memory_over_time(schedule, Costs{}, *run.timeline);
     for (std::size_t w = 0; w < live.size(); ++w) {
       for (const MemoryStep& step : live[w]) {
         events.push_back({{"ph", "C"},

@@ -93,7 +93,7 @@ class Run {
   };
 
   [[nodiscard]] double transfer(int from, int to, std::uint64_t bytes) const {
-    return from == to ? 0 : problem_->costs.alpha + problem_->costs.beta * static_cast<double>(bytes);
+    return from == to ? 0 : problem_->costs.link().time(bytes);
   }
 
   // The time at which the inputs of F or B are on its worker.

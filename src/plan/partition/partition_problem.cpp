@@ -69,12 +69,10 @@ void add_to(std::vector<double>& before, double amount) { before.push_back(befor
 
 PartitionProblem::PartitionProblem(const PartitionRequest& request)
     : request_(request),
-      has_transfers_(request.alpha > 0 || request.beta > 0),
+      has_transfers_(Link{request.alpha, request.beta}.takes_time()),
       least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
   check(request);
-  const auto transfer = [&](std::uint64_t bytes) {
-    return request.alpha + request.beta * static_cast<double>(bytes);
-  };
+  const Link link{request.alpha, request.beta};
   const bool mixed = std::ranges::adjacent_find(request.kinds, std::not_equal_to()) != request.kinds.end();
   const int one = request.kinds.empty() ? 0 : request.kinds.front();
   for (int kind = 0; kind <= (mixed ? std::ranges::max(request.kinds) : 0); ++kind) {
@@ -90,8 +88,8 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
     add_to(weights_, static_cast<double>(sizes.weights + sizes.master) +
                          (1 + request.optimizer_states) * static_cast<double>(sizes.updated()));
     add_to(stash_, static_cast<double>(unit.sizes.stash));
-    activation_.push_back(transfer(unit.sizes.activation));
-    gradient_.push_back(transfer(unit.sizes.gradient));
+    activation_.push_back(link.time(unit.sizes.activation));
+    gradient_.push_back(link.time(unit.sizes.gradient));
   }
   activation_.back() = 0;
   gradient_.back() = 0;

@@ -15,10 +15,6 @@ namespace {
 constexpr int most_repetitions = 4;
 constexpr double most_parts = 16;  // number of stages that stand for one transfer
 
-double transfer(const Costs& costs, std::uint64_t bytes) {
-  return costs.alpha + costs.beta * static_cast<double>(bytes);
-}
-
 /// The stages as a chain in which each transfer that overlaps compute is a stage on a worker of its own, a
 /// link (002, section 3.1). Real links carry several transfers at a time, so a long transfer is several such
 /// stages.
@@ -33,8 +29,8 @@ struct LinkedChain {
     for (int s = 0; s < count; ++s) {
       add(own[index(s)], s, memory_limit.value_or(std::numeric_limits<int>::max()));
       if (s + 1 == count || !costs.prefetch) continue;
-      const ChainStage link{.forward = transfer(costs, costs.size(s).activation),
-                            .backward = transfer(costs, costs.size(s).gradient)};
+      const ChainStage link{.forward = costs.link().time(costs.size(s).activation),
+                            .backward = costs.link().time(costs.size(s).gradient)};
       const double parts = std::min(std::ceil(link.time() / longest), most_parts);
       for (int part = 0; part < static_cast<int>(parts); ++part) {
         add({.forward = link.forward / parts, .backward = link.backward / parts}, -1,
@@ -50,8 +46,8 @@ struct LinkedChain {
     for (int s = 0; s < count; ++s) {
       const Durations& time = costs.duration(s);
       ChainStage stage{.forward = time.F, .backward = time.of(Pass::BW)};
-      if (!costs.prefetch && s > 0) stage.forward += transfer(costs, costs.size(s - 1).activation);
-      if (!costs.prefetch && s + 1 < count) stage.backward += transfer(costs, costs.size(s).gradient);
+      if (!costs.prefetch && s > 0) stage.forward += costs.link().time(costs.size(s - 1).activation);
+      if (!costs.prefetch && s + 1 < count) stage.backward += costs.link().time(costs.size(s).gradient);
       total += stage.time();
       own.push_back(stage);
     }

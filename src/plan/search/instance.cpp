@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -69,9 +68,7 @@ Instance::Instance(const SearchProblem& problem)
     time[2].push_back(d.W);
     stash.push_back(problem.stash.size() == 1 ? problem.stash.front() : problem.stash[index(s)]);
     const bool moves = s + 1 < stages && worker_of[index(s)] != worker_of[index(s + 1)];
-    const auto lag = [&](std::uint64_t bytes) {
-      return moves ? costs.alpha + costs.beta * static_cast<double>(bytes) : 0.0;
-    };
+    const auto lag = [&](std::uint64_t bytes) { return moves ? costs.link().time(bytes) : 0.0; };
     forward_lag.push_back(lag(costs.size(s).activation));
     backward_lag.push_back(lag(costs.size(s).gradient));
   }
@@ -134,7 +131,8 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
     if (schedule.placement(id) != Placement{.weights = worker, .compute = worker}) return std::nullopt;
   }
   Orders orders;
-  for (const auto& row : run_order(schedule, simulate(schedule, costs))) {
+  const Timeline timeline = simulate(schedule, costs);
+  for (const auto& row : timeline.order) {
     auto& order = orders.emplace_back();
     for (const JobId id : row) {
       const Job job = schedule.job(id);

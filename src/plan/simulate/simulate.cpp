@@ -6,6 +6,7 @@
 #include <optional>
 #include <queue>
 #include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -80,6 +81,12 @@ class Simulation {
   }
 
   std::vector<Span> spans() && { return std::move(spans_); }
+  /// By worker: its jobs in the order in which they started.
+  [[nodiscard]] std::vector<std::vector<JobId>> order() const {
+    std::vector<std::vector<JobId>> rows(running_.size());
+    for (const JobId id : started_) rows[index(schedule_.compute(id))].push_back(id);
+    return rows;
+  }
   /// The jobs in the order in which they started.
   [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
 
@@ -94,10 +101,8 @@ class Simulation {
     }
   };
 
-  [[nodiscard]] bool transfers_cost() const { return costs_.alpha > 0 || costs_.beta > 0; }
-  [[nodiscard]] double transfer_time(std::uint64_t bytes) const {
-    return costs_.alpha + costs_.beta * static_cast<double>(bytes);
-  }
+  [[nodiscard]] bool transfers_cost() const { return costs_.link().takes_time(); }
+  [[nodiscard]] double transfer_time(std::uint64_t bytes) const { return costs_.link().time(bytes); }
 
   // Calls f(Fetch) for each input of `id` that lies on another worker.
   template <class Function>
@@ -228,7 +233,9 @@ Simulation simulated(const Schedule& schedule, const Costs& costs) {
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs) {
-  return evaluate(schedule, costs, simulated(schedule, costs).spans());
+  Simulation run = simulated(schedule, costs);
+  std::vector<std::vector<JobId>> order = run.order();
+  return evaluate(schedule, costs, std::move(run).spans(), std::move(order));
 }
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {

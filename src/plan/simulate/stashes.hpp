@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -30,28 +30,28 @@ void for_each_output_reader(const Schedule& schedule, JobId forward, Function&& 
   }
 }
 
-/// An interval in which a worker keeps a datum for a backward pass.
+/// The jobs of one worker from which and until which it keeps a datum for a backward pass.
 struct Kept {
-  int worker;
-  double from;
-  double to;
+  JobId first;
+  JobId last;
 };
 
-/// Calls f(Kept) once for each worker that computes any of `jobs`: from the start of the first of its jobs to
-/// the end of the last.
+/// Calls f(Kept) once for each worker that computes any of `jobs`: the worker keeps the datum from the start
+/// of the first of its jobs to the end of the last. `position`: by JobId, index in the order in which the
+/// job's worker runs its jobs.
 template <class Function>
-void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, std::span<const JobId> jobs,
-                     Function&& f) {
+void for_each_keeper(const Schedule& schedule, std::span<const std::uint32_t> position,
+                     std::span<const JobId> jobs, Function&& f) {
   for (auto job = jobs.begin(); job != jobs.end(); ++job) {
     const auto is_here = [&, worker = schedule.compute(*job)](JobId id) {
       return schedule.compute(id) == worker;
     };
     if (std::any_of(jobs.begin(), job, is_here)) continue;
-    Kept kept{schedule.compute(*job), spans[*job].start, spans[*job].end};
+    Kept kept{*job, *job};
     for (const JobId id : jobs) {
       if (!is_here(id)) continue;
-      kept.from = std::min(kept.from, spans[id].start);
-      kept.to = std::max(kept.to, spans[id].end);
+      if (position[id] < position[kept.first]) kept.first = id;
+      if (position[id] > position[kept.last]) kept.last = id;
     }
     f(kept);
   }
@@ -60,10 +60,10 @@ void for_each_keeper(const Schedule& schedule, std::span<const Span> spans, std:
 /// Calls f(Kept) for each worker that keeps the gradient stash, which B makes for W. The backward pass of
 /// `forward`'s stage and micro-batch must be split.
 template <class Function>
-void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward,
+void for_each_gradient_stash(const Schedule& schedule, std::span<const std::uint32_t> position, JobId forward,
                              Function&& f) {
   const Job job = schedule.job(forward);
-  for_each_keeper(schedule, spans,
+  for_each_keeper(schedule, position,
                   std::array{schedule.backward(job.stage, job.microbatch),
                              schedule.weight_gradient(job.stage, job.microbatch)},
                   f);
@@ -72,9 +72,10 @@ void for_each_gradient_stash(const Schedule& schedule, std::span<const Span> spa
 /// Calls f(Kept) for each worker that keeps the stash. On the worker that makes it, it lives from the start
 /// of F, or from the start of B with recomputation.
 template <class Function>
-void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
+void for_each_stash(const Schedule& schedule, std::span<const std::uint32_t> position, JobId forward,
+                    Function&& f) {
   const Job job = schedule.job(forward);
-  for_each_keeper(schedule, spans,
+  for_each_keeper(schedule, position,
                   std::array{stash_maker(schedule, forward), schedule.backward(job.stage, job.microbatch),
                              schedule.weight_gradient(job.stage, job.microbatch)},
                   f);
@@ -83,11 +84,12 @@ void for_each_stash(const Schedule& schedule, std::span<const Span> spans, JobId
 /// Calls f(Kept) for each worker that keeps the output of `forward` as an input of a recomputation. Without
 /// recomputation there is none.
 template <class Function>
-void for_each_input_kept(const Schedule& schedule, std::span<const Span> spans, JobId forward, Function&& f) {
+void for_each_input_kept(const Schedule& schedule, std::span<const std::uint32_t> position, JobId forward,
+                         Function&& f) {
   if (!schedule.recompute()) return;
   std::vector<JobId> readers;
   for_each_output_reader(schedule, forward, [&](JobId id) { readers.push_back(id); });
-  for_each_keeper(schedule, spans, readers, f);
+  for_each_keeper(schedule, position, readers, f);
 }
 
 }  // namespace starpipe::plan::detail

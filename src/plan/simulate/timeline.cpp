@@ -2,6 +2,7 @@
 #include "starpipe/plan/simulate/timeline.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -10,7 +11,16 @@
 
 namespace starpipe::plan {
 
-Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans) {
+double first_start(const Timeline& timeline) {
+  double first = std::numeric_limits<double>::infinity();
+  for (const std::vector<JobId>& row : timeline.order) {
+    for (const JobId id : row) first = std::min(first, timeline.spans[id].start);
+  }
+  return std::isfinite(first) ? first : 0;
+}
+
+Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans,
+                  std::vector<std::vector<JobId>> order) {
   Timeline timeline;
   const auto workers = index(schedule.workers());
   timeline.busy.assign(workers, 0);
@@ -40,7 +50,9 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   if (timeline.device_span > 0) {
     timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
   }
-  for (const auto& steps : memory_over_time(schedule, costs, spans)) {
+  timeline.spans = std::move(spans);
+  timeline.order = std::move(order);
+  for (const auto& steps : memory_over_time(schedule, costs, timeline)) {
     timeline.peak_stashes.push_back(0);
     timeline.peak_stash_bytes.push_back(0);
     for (const MemoryStep& step : steps) {
@@ -49,7 +61,6 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
     }
   }
   timeline.received = count_transfers(schedule, costs);
-  timeline.spans = std::move(spans);
   return timeline;
 }
 

@@ -125,7 +125,12 @@ MeasuredRun Measurement::measured() const {
                          .recompute = schedule_.recompute()});
   plan::Costs costs;
   costs.sizes = sizes_;
-  plan::Timeline timeline = plan::evaluate(as_run, costs, std::move(spans));
+  std::vector<std::vector<plan::JobId>> rows;
+  for (int w = 0; w < as_run.workers(); ++w) {
+    const auto row = as_run.order(w);
+    rows.emplace_back(row.begin(), row.end());
+  }
+  plan::Timeline timeline = plan::evaluate(as_run, costs, std::move(spans), std::move(rows));
   return {std::move(as_run), std::move(timeline)};
 }
 

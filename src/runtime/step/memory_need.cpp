@@ -127,7 +127,7 @@ class Accountant {
   }
 
   [[nodiscard]] double arrival(std::size_t datum) const {
-    return written_[datum] + costs_.alpha + costs_.beta * static_cast<double>(bytes_of(graph_.data()[datum]));
+    return written_[datum] + costs_.link().time(bytes_of(graph_.data()[datum]));
   }
 
   // A job has the times of the timeline. Any other task starts and ends when its last input is there.

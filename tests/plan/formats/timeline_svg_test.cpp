@@ -97,7 +97,7 @@ TEST(TimelineSvg, StacksRunsOnOneTimeScale) {
   auto spans = predicted.spans;
   // A measured run starts at any time.
   for (Span& span : spans) span = {1000 + 2 * span.start, 1000 + 2 * span.end};
-  const Timeline measured = evaluate(schedule, {}, spans);
+  const Timeline measured = evaluate(schedule, {}, spans, predicted.order);
   const std::vector<SvgRun> runs = {{"predicted", &schedule, &predicted}, {"measured", &schedule, &measured}};
 
   const std::string svg = timeline_svg(runs);

@@ -27,14 +27,16 @@ const model::OptimizerConfig sgd = {.kind = "sgd"};
 plan::Timeline random_run(const Schedule& schedule, const model::Network& network, std::mt19937_64& random) {
   std::uniform_real_distribution<double> duration(0.5, 2);
   std::vector<plan::Span> spans(schedule.id_count());
+  std::vector<std::vector<plan::JobId>> order(index(schedule.workers()));
   std::vector<double> free_at(index(schedule.workers()), 0);
   for (const plan::JobId id : plan::topological_order(schedule)) {
     double& start = free_at[index(schedule.compute(id))];
     schedule.for_each_pred(id, [&](plan::JobId before) { start = std::max(start, spans[before].end); });
     spans[id] = {start, start + duration(random)};
     start = spans[id].end;
+    order[index(schedule.compute(id))].push_back(id);
   }
-  return plan::evaluate(schedule, costs_of(network), std::move(spans));
+  return plan::evaluate(schedule, costs_of(network), std::move(spans), std::move(order));
 }
 
 /// Reports all tasks of the workers in `local` to the meter, in the order of the timeline.

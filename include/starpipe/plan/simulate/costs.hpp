@@ -49,13 +49,21 @@ struct StageSizes {
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
+/// What transfers between two workers cost.
+struct Link {
+  double alpha = 0;  ///< time of each transfer
+  double beta = 0;   ///< time of each byte
+
+  [[nodiscard]] double time(std::uint64_t bytes) const { return alpha + beta * static_cast<double>(bytes); }
+  [[nodiscard]] bool takes_time() const { return alpha > 0 || beta > 0; }
+};
+
 /// Durations, sizes and the price of transfers. Per-stage vectors have one entry a stage, or a single entry
 /// for all stages.
 struct Costs {
   std::vector<Durations> durations = {Durations{}};
   std::vector<StageSizes> sizes = {StageSizes{}};
-  /// A transfer between two workers takes alpha + beta * bytes.
-  double alpha = 0;
+  double alpha = 0;  ///< see Link
   double beta = 0;
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
   /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
@@ -64,6 +72,7 @@ struct Costs {
   /// The entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
   [[nodiscard]] const StageSizes& size(int stage) const;
+  [[nodiscard]] Link link() const { return {alpha, beta}; }
 };
 
 /// The costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by itself,

@@ -17,8 +17,8 @@ struct MemoryStep {
   std::uint64_t bytes = 0;  ///< of stashes, of gradient stashes, and of inputs kept for recomputation
 };
 
-/// For each worker, the memory that it holds for backward passes, as steps in the order of time. `spans`:
-/// when each job starts and ends, by JobId.
+/// For each worker, the memory that it holds for backward passes, as steps in the order of time. Reads the
+/// spans and the order of the timeline.
 ///
 /// A stash is live from the start of F to the end of the last of B and W. These passes may run on several
 /// workers. The worker of F then holds the stash from the start of F until the last of those passes that it
@@ -31,8 +31,9 @@ struct MemoryStep {
 /// or B that reads the input to the end of the last. Inputs of the network are not counted, since they are in
 /// memory anyway.
 ///
-/// Intervals are half-open: at equal times ends come before starts. O(jobs log jobs).
+/// The end of a job and the start of the next at the same time make one step. Jobs that take no time hold
+/// their stashes too: several steps may then have the same time. O(jobs).
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
-                                                      const std::vector<Span>& spans);
+                                                      const Timeline& timeline);
 
 }  // namespace starpipe::plan

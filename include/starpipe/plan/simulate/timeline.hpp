@@ -21,6 +21,9 @@ struct Timeline {
   /// By JobId, in the unit of the durations. A predicted step begins at time 0; its first job starts later
   /// when it must fetch its weights. Ids without a job have an empty span.
   std::vector<Span> spans;
+  /// By worker: its jobs in the order in which they ran. Spans alone do not tell the order of jobs that take
+  /// no time.
+  std::vector<std::vector<JobId>> order;
   double makespan = 0;         ///< first start to last end, all workers
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
   double device_span = 0;      ///< the longest first start to last end of one worker
@@ -35,8 +38,12 @@ struct Timeline {
   std::vector<Transfers> received;
 };
 
-/// The timeline of a run whose jobs have these spans, by JobId. Predicted and measured runs both go through
-/// this function. O(jobs log jobs).
-Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans);
+/// The earliest start of any job: 0 for most predicted timelines.
+double first_start(const Timeline& timeline);
+
+/// The timeline of a run whose jobs have these spans, by JobId, and which ran on each worker in this order.
+/// Predicted and measured runs both go through this function. O(jobs log jobs).
+Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans,
+                  std::vector<std::vector<JobId>> order);
 
 }  // namespace starpipe::plan
