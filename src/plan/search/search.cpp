@@ -204,6 +204,11 @@ struct Variant {
   double bound = 0;
 };
 
+/// The bound, or the makespan where rounding alone puts the bound above it.
+double bound_of_makespan(double bound, double makespan) {
+  return bound > makespan && bound <= makespan * (1 + 1e-9) ? makespan : bound;
+}
+
 Found search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
                      const SearchOptions& options) {
   const Instance instance(variant.problem);
@@ -224,7 +229,7 @@ Found search_variant(const Variant& variant, double seconds, std::uint64_t seed,
     while (searcher.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
       SearchProgress progress = board.progress();
       progress.seconds = clock.seconds();
-      progress.lower_bound = variant.bound;
+      progress.lower_bound = bound_of_makespan(variant.bound, progress.makespan);
       if (options.progress && progress.makespan > 0) options.progress(progress);
     }
     if (Found found = searcher.get(); found.makespan < best.makespan) best = std::move(found);
@@ -314,6 +319,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   const Instance instance(chosen->problem);
   Schedule schedule = to_schedule(instance, best.orders);
   Timeline timeline = simulate(schedule, chosen->problem.costs);
+  const double bound = bound_of_makespan(variants.front().bound, timeline.makespan);
   return {.schedule = std::move(schedule),
           .costs = chosen->problem.costs,
           .timeline = std::move(timeline),
@@ -321,7 +327,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
           .chunks = chosen->chunks,
           .memory_limit = chosen->problem.memory_limit,
           .peak_memory = instance.peak_memory(best.orders),
-          .lower_bound = variants.front().bound,
+          .lower_bound = bound,
           .complete = !clock.was_over()};
 }
 
