@@ -242,6 +242,24 @@ class Simulate(CommandTest):
         self.assertEqual(data["ops"][1][0]["stage"], 0)
         data = json.loads(self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1", "--json"))
         self.assertEqual((data["discipline"], data["memory_limits"], data["peak_activations"]), ("ordered", [1, 1], [1, 1]))
+        self.assertEqual(data["reordered"], {"worker": 0, "stashes": 4, "limit": 1})
+        self.assertIn("another order than gpipe's own", self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1"))
+        free, fitting = (json.loads(self.ok("simulate", "mlp.yaml", *more, "--json")) for more in (
+            (), ("--set", "schedule.memory_limit=4")))
+        self.assertEqual({**free, "memory_limits": [4, 4]}, fitting)
+
+    def test_a_limit_on_the_schedule_of_a_file(self):
+        """The order stays where it fits. The smaller of the file's limit and the configured one holds."""
+        for name, of_file, asked, holds, reordered in (
+                ("gpipe", None, 4, 4, False), ("gpipe", 4, 5, 4, False), ("gpipe", None, 2, 2, True), ("gpipe", 4, 2, 2, True)):
+            more = () if of_file is None else ("--memory-limit", of_file)
+            data = json.loads(self.ok("schedule", "show", name, "--workers", 2, "--microbatches", 4, *more, "--json"))
+            self.write("order.json", json.dumps(data))
+            self.write("file.yaml", mlp_config(schedule="file: order.json"))
+            data = json.loads(self.ok("simulate", "file.yaml", "--set", f"schedule.memory_limit={asked}", "--json"))
+            self.assertEqual(data["memory_limits"], [holds] * 2)
+            self.assertLessEqual(max(data["peak_activations"]), holds)
+            self.assertEqual("reordered" in data, reordered)
 
     def test_a_tree_of_stages(self):
         self.write("towers.yaml", """model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, legs: 2}

@@ -46,6 +46,36 @@ class Emulation(CommandTest):
             self.assertTrue(report["emulated"])
             self.assertNotIn("losses", report)
 
+    def test_simulate_predicts_what_train_predicts(self):
+        """Times, transfers, prefetch, recomputation and limits of an emulated run: the makespan of both is the same."""
+        one = "F: 1ms, B: 1ms, W: 1ms"
+        for times, schedule, more in (
+                (one, "name: 1f1b, workers: 4", ()),
+                (one + ", comm: 700us", "name: 1f1b, workers: 4", ()),
+                (one + ", comm: 700us, prefetch: false", "name: gpipe, workers: 4", ()),
+                ("F: [1ms, 2ms, 3ms, 4ms], B: 2ms, W: 0us", "name: zb-1p, workers: 4", ()),
+                ("F: 0us, B: 1ms, W: 0us", "name: 1f1b, workers: 4", ()),
+                (one + ", comm: 300us", "name: v-half, workers: 4", ("schedule.memory_limit=4",)),
+                (one + ", comm: 300us", "name: 1f1b, workers: 4", ("schedule.discipline=greedy", "schedule.recompute=true")),
+                (one, "name: 1f1b, workers: 4", ("schedule.discipline=greedy", "schedule.dynamic=true"))):
+            with self.subTest(times=times, schedule=schedule, more=more):
+                sets = [word for key in more for word in ("--set", key)]
+                report = self.report(emulated(times, schedule), *sets)
+                predicted = json.loads(self.ok("simulate", "job.yaml", *sets, "--json"))
+                self.assertEqual(predicted["makespan"], report["makespan"]["predicted"])
+                self.assertEqual(predicted["peak_activations"], report["peak_activations"]["predicted"])
+                self.assertEqual(predicted["comm"], report["transfer_delay"])
+                if "dynamic" not in str(more):
+                    self.assertEqual(predicted["peak_activations"], report["peak_activations"]["measured"])
+                durations = predicted["durations"]
+                if isinstance(durations, dict):
+                    durations = [durations] * predicted["stages"]
+                self.assertEqual(durations, report["durations"])
+        # Options replace what the configuration emulates.
+        data = json.loads(self.ok("simulate", "job.yaml", "--durations", "F=1,B=1,W=1", "--comm", 2, "--json"))
+        self.assertEqual((data["durations"], data["comm"]), ({"F": 1, "B": 1, "W": 1}, 2))
+        self.refused(["simulate", "job.yaml", "--set", "runtime.device=cuda"], "runtime.device: cuda", "runtime.emulate")
+
     def test_times_by_stage_and_units(self):
         report = self.report(emulated("F: [1ms, 2ms, 3000us, 0.004s], B: 1ms, W: 0us"))
         self.assertEqual([d["F"] for d in report["durations"]], [0.001, 0.002, 0.003, 0.004])
@@ -92,6 +122,17 @@ class Emulation(CommandTest):
 
 class Compare(CommandTest):
     POLICIES = ["starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"]
+
+    def test_a_memory_limit(self):
+        """What fits is kept; another order is told of, in text and JSON."""
+        self.write("job.yaml", emulated("F: 1ms, B: 1ms, W: 1ms", "name: gpipe, workers: 4, memory_limit: 3"))
+        compare = ["compare", "job.yaml", "--policies", "starpipe", "--repetitions", 1]
+        result = self.run_command(*compare)
+        self.assertIn("another order than gpipe's own", result.stdout)
+        result = self.run_command(*compare, "--json")
+        self.assertEqual(json.loads(result.stdout)["reordered"], {"worker": 0, "stashes": 8, "limit": 3})
+        result = self.run_command(*compare, "--json", "--set", "schedule.memory_limit=8")
+        self.assertNotIn("reordered", json.loads(result.stdout))
 
     def test_emulated(self):
         self.write("job.yaml", emulated("F: 1ms, B: 1ms, W: 1ms, comm: 100us"))

@@ -108,10 +108,52 @@ class ScheduleShow(CommandTest):
             with self.subTest(more=more):
                 self.assert_sound(self.show("1f1b", 3, 5, *more))
         self.assert_sound(self.show("fsdp", 3, 5, "--no-prefetch", "--comm", 1))
-        data = self.show("1f1b", 3, 5, "--memory-limit", 2)
-        self.assertEqual((data["discipline"], data["memory_limits"]), ("bounded", [2, 2, 2]))
         data = self.show("1f1b", 3, 5, "--durations", "stages.yaml")
         self.assertEqual(data["durations"][1], {"F": 2.5, "B": 1, "W": 0.5})
+
+    def test_memory_limits(self):
+        """An order that fits is kept; where it does not fit, every format tells that another order was made."""
+        free = self.show("v-half", 4, 8)
+        self.assertEqual((free["makespan"], max(free["peak_activations"])), (53, 6))
+        for limit in (6, 8):
+            data = self.show("v-half", 4, 8, "--memory-limit", limit)
+            self.assertNotIn("reordered", data)
+            self.assertEqual((data["ops"], data["memory_limits"]), (free["ops"], [limit] * 4))
+        data = self.show("v-half", 4, 8, "--memory-limit", 4)
+        self.assertLessEqual(max(data["peak_activations"]), 4)
+        self.assertEqual((data["discipline"], data["memory_limits"]), ("bounded", [4] * 4))
+        self.assertEqual(data["reordered"], {"worker": 0, "stashes": 6, "limit": 4})
+        words = "another order than v-half's own, in which worker 0 would hold 6 stashes, above the memory limit of 4"
+        show = ["schedule", "show", "v-half", "--workers", 4, "--microbatches", 8, "--memory-limit", 4]
+        self.assertEqual(self.ok(*show).splitlines()[0], words)
+        for form in ("csv", "svg", "trace"):
+            result = self.run_command(*show, "--format", form)
+            self.assertEqual((result.returncode, result.stderr), (0, f"starpipe: {words}\n"))
+            self.assertNotIn("another order", result.stdout)
+        # A schedule that is made for a limit is also told when its own order would fit.
+        self.assertNotIn("reordered", self.show("1f1b-star", 6, 24, "--memory-limit", 6))
+        self.assertEqual(self.show("1f1b-star", 6, 24, "--memory-limit", 4)["reordered"]["limit"], 4)
+        # Limits that cannot be kept, or a discipline that keeps none.
+        self.refused([*show[:-1], 1], "memory limit of 1")
+        self.refused([*show, "--discipline", "ordered"], "memory limit of 4")
+        self.refused([*show, "--discipline", "greedy"], "keeps no memory limit")
+
+    def test_limit_and_recomputation_of_a_file(self):
+        """`check` takes --memory-limit and --recompute, and says the same of a file as `show` of the schedule."""
+        times = ("--durations", "F=1,B=2,W=1")
+        self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 6, *times, "-o", "plain.json")
+        for more in ([], ["--recompute"], ["--memory-limit", 3], ["--memory-limit", 2], ["--memory-limit", 2, "--recompute"]):
+            with self.subTest(more=more):
+                shown = self.show("1f1b", 3, 6, *times, *more)
+                checked = json.loads(self.ok("schedule", "check", "plain.json", *more, "--json"))
+                self.assertEqual(checked, shown)
+                # Times of the command line do not have the repeated F yet.
+                self.write("again.json", json.dumps(checked))
+                self.assertEqual(json.loads(self.ok("schedule", "check", "again.json", *times, "--json"))["makespan"],
+                                 shown["makespan"])
+        self.refused(["schedule", "check", "plain.json", "--memory-limit", 0], "--memory-limit")
+        self.write("tight.json", json.dumps({**self.show("1f1b", 3, 6), "memory_limits": [1, 1, 1]}))
+        self.refused(["schedule", "check", "tight.json", "--memory-limit", 3], "worker 0", "limit of 1")
 
     def test_figures_of_the_documentation(self):
         data = self.show("1f1b", 4, 8)
@@ -256,6 +298,7 @@ class ScheduleCheck(CommandTest):
                 with self.subTest(request=request, costs=costs):
                     self.ok("schedule", "show", *request, *costs, "-o", "s.json")
                     shown = json.loads(self.read("s.json"))
+                    shown.pop("reordered", None)
                     checked = json.loads(self.ok("schedule", "check", "s.json", "--json"))
                     self.assertEqual(check(checked), [])
                     self.assertEqual(checked, shown)
@@ -274,7 +317,7 @@ class ScheduleCheck(CommandTest):
                 exported = json.loads(self.read("e.json"))
                 again = json.loads(self.ok("schedule", "check", "e.json", "--json"))
                 self.assertEqual(again, {key: value for key, value in exported.items()
-                                         if key not in ("lower_bound", "search", "pattern", "memory")})
+                                         if key not in ("lower_bound", "search", "pattern", "memory", "reordered")})
 
     def test_the_order_of_the_list_is_the_order(self):
         self.ok("schedule", "show", "gpipe", "--workers", 2, "--microbatches", 3, "-o", "s.json")

@@ -58,7 +58,7 @@ class Train(CommandTest):
     def test_bounded_runs_hold_what_is_predicted(self):
         """The losses are the same bits each time, on 1, 2 and 4 ranks, whatever the timing."""
         four = ["4" if word == "2" else word for word in LAUNCHER]
-        for name, limit, peaks in (("gpipe", 3, [3, 3, 3, 3]), ("1f1b", 4, [4, 4, 4, 1])):
+        for name, limit, discipline, peaks in (("gpipe", 3, "bounded", [3, 3, 3, 3]), ("1f1b", 4, "ordered", [4, 3, 2, 1])):
             losses = []
             for launcher in ([], LAUNCHER, four):
                 result = self.run_command(
@@ -67,7 +67,10 @@ class Train(CommandTest):
                     "training.microbatches=8", "--set", "runtime.workers_per_core=16", launcher=launcher)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 report = json.loads(self.read("r.json"))
-                self.assertEqual(report["discipline"], "bounded")
+                self.assertEqual(report["discipline"], discipline)
+                reordered = {"worker": 0, "stashes": 8, "limit": 3} if name == "gpipe" else None
+                self.assertEqual(report.get("reordered"), reordered)
+                self.assertEqual("another order than gpipe's own" in result.stdout, name == "gpipe")
                 self.assertEqual(report["peak_activations"], {"predicted": peaks, "measured": peaks})
                 for figures in (report["peak_activation_bytes"], *report["received"]["activations"].values()):
                     self.assertEqual(figures["predicted"], figures["measured"])

@@ -186,7 +186,7 @@ int periodic(const PeriodicOptions& options) {
     costs.durations.push_back({stage.forward, stage.backward, 0});
   const plan::Timeline timeline = plan::simulate(schedule, costs);
   options.result.show(
-      schedule, costs, timeline, [&] { return summary(result, chain) + drawn(schedule, timeline); },
+      {schedule}, costs, timeline, [&] { return summary(result, chain) + drawn(schedule, timeline); },
       described(result, chain));
   return 0;
 }

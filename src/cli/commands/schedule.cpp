@@ -78,6 +78,24 @@ struct ShowOptions {
   ResultOptions result;
 };
 
+void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, bool& recompute) {
+  command
+      .add_option(
+          "--memory-limit", memory_limit,
+          "Largest number of stashes on a worker. An order that fits is kept. Otherwise another order is "
+          "made, bounded or by the schedule for this limit, and the output says so")
+      ->type_name("M")
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+  command.add_flag("--recompute", recompute,
+                   "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
+}
+
+void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& made,
+                     const plan::Costs& costs) {
+  const plan::Timeline timeline = plan::simulate(made.schedule, costs);
+  result.show(made, costs, timeline, [&] { return drawn(made.schedule, timeline); });
+}
+
 int show(const ShowOptions& options) {
   options.result.check();
   load_plugins(options.plugins);
@@ -94,17 +112,10 @@ int show(const ShowOptions& options) {
   options.costs.apply(costs, *stages);
   if (request.recompute) costs = plan::with_recomputation(costs);
   request.costs = costs;
-  request.memory_limit = options.memory_limit;
-  plan::Schedule schedule = plan::make_schedule(options.name, request);
-  if (options.discipline || (options.memory_limit && schedule.memory_limits().empty())) {
-    std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-    if (options.memory_limit) limits.assign(index(request.workers), *options.memory_limit);
-    schedule = schedule.with(
-        options.discipline ? plan::parse_discipline(*options.discipline) : plan::Discipline::bounded,
-        std::move(limits));
-  }
-  const plan::Timeline timeline = plan::simulate(schedule, costs);
-  options.result.show(schedule, costs, timeline, [&] { return drawn(schedule, timeline); });
+  plan::OrderRequest order{.memory_limit = options.memory_limit};
+  if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
+  const plan::LimitedSchedule made = plan::make_limited_schedule(options.name, request, order, costs);
+  show_prediction(options.result, made, costs);
   return 0;
 }
 
@@ -137,14 +148,7 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
-  command
-      ->add_option("--memory-limit", options->memory_limit,
-                   "Largest number of stashes on a worker. Implies --discipline bounded, unless --discipline "
-                   "is given or the schedule is built for a limit")
-      ->type_name("M")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
-  command->add_flag("--recompute", options->request.recompute,
-                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
+  add_memory_options(*command, options->memory_limit, options->request.recompute);
   options->costs.add_to(*command, "1 for each pass");
   options->result.add_to(*command);
   command->footer(
@@ -155,20 +159,30 @@ void add_show(CLI::App& schedule, Action& action) {
 
 struct CheckOptions {
   std::string file;
+  std::optional<int> memory_limit;
+  bool recompute = false;
   CostOptions costs;
   ResultOptions result;
 };
 
+void require_finishing(const std::string& file, const plan::Schedule& schedule) {
+  const plan::CheckResult result = plan::check(schedule);
+  if (!result.ok()) throw InputError(fmt::format("{}: {}", file, result.problem));
+}
+
 int check(const CheckOptions& options) {
   options.result.check();
-  plan::ImportedSchedule imported = plan::schedule_from_text(read_file(options.file), options.file);
-  if (const auto result = plan::check(imported.schedule); !result.ok()) {
-    throw InputError(fmt::format("{}: {}", options.file, result.problem));
-  }
-  options.costs.apply(imported.costs, imported.schedule.stages());
-  const plan::Timeline timeline = plan::simulate(imported.schedule, imported.costs);
-  options.result.show(imported.schedule, imported.costs, timeline,
-                      [&] { return drawn(imported.schedule, timeline); });
+  auto [schedule, costs] = plan::schedule_from_text(read_file(options.file), options.file);
+  // Times in a file with recomputation have F's time in B. Times of the command line never have.
+  const bool has_repeated_forward = schedule.recompute() && !options.costs.gives_durations();
+  options.costs.apply(costs, schedule.stages());
+  if (options.recompute) schedule = schedule.with_recomputation();
+  if (schedule.recompute() && !has_repeated_forward) costs = plan::with_recomputation(costs);
+  require_finishing(options.file, schedule);
+  const plan::LimitedSchedule made =
+      plan::as_requested(schedule, {.memory_limit = options.memory_limit}, costs);
+  require_finishing(options.file, made.schedule);
+  show_prediction(options.result, made, costs);
   return 0;
 }
 
@@ -182,7 +196,8 @@ void add_check(CLI::App& schedule, Action& action) {
                    "its communication actions")
       ->required()
       ->type_name("FILE.csv|FILE.json");
-  options->costs.add_to(*command, "the times in the file, or 1 for each pass");
+  add_memory_options(*command, options->memory_limit, options->recompute);
+  options->costs.add_to(*command, "the times in the file, or 1 for each pass", "that of the file, else 0");
   options->result.add_to(*command);
   command->footer("Example:\n  starpipe schedule check schedule.csv --durations F=1,B=1,W=1 --comm 0.1");
   command->callback([options, &action] { action = [options] { return check(*options); }; });

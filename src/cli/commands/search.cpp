@@ -125,7 +125,7 @@ int search(const SearchCommand& options) {
   const plan::SearchResult result =
       options.quiet ? plan::search(request, options.search) : search_with_progress(request, options.search);
   options.result.show(
-      result.schedule, result.costs, result.timeline, [&] { return drawn_result(result); },
+      {result.schedule}, result.costs, result.timeline, [&] { return drawn_result(result); },
       described(result, options));
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,15 +37,25 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-std::string summary(const std::optional<runtime::PartitionChoice>& partition,
+/// Where the durations of the passes come from, and so their unit.
+std::string_view source_of_times(const SimulateOptions& options, const runtime::Config& config,
+                                 const std::optional<runtime::PartitionChoice>& partition,
+                                 const runtime::Experiment& experiment) {
+  if (options.costs.gives_durations()) return "of --durations";
+  if (config.runtime.emulate) return "of runtime.emulate, in seconds";
+  if (partition && experiment.network.graph.is_chain()) return "as measured for the partition, in seconds";
+  return "by FLOPs, 1 for a pass of an average stage";
+}
+
+std::string summary(std::string_view times, const std::optional<runtime::PartitionChoice>& partition,
                     const runtime::Experiment& experiment, const plan::Costs& costs,
                     const plan::Timeline& timeline, const std::vector<runtime::WorkerMemory>& memory) {
   const plan::Schedule& schedule = experiment.schedule;
   std::string text =
-      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}\n", schedule.name(),
-                  schedule.workers(), schedule.stages(), schedule.microbatches(),
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n\n",
+                  schedule.name(), schedule.workers(), schedule.stages(), schedule.microbatches(),
                   plan::to_string(experiment.discipline), schedule.recompute() ? ", with recomputation" : "",
-                  experiment.network.parameter_count(), runtime::describe_partition(partition));
+                  experiment.network.parameter_count(), runtime::describe_partition(partition), times);
 
   std::vector<TableRow> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
@@ -89,9 +100,12 @@ nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory)
   return json;
 }
 
-/// The measured times if the cuts were chosen by them, else times in proportion to FLOPs.
-plan::Costs default_costs(const std::optional<runtime::PartitionChoice>& partition,
+/// The times that `train` would emulate; else the measured times if the cuts were chosen by them; else times
+/// in proportion to FLOPs. All without recomputation.
+plan::Costs default_costs(const runtime::Config& config,
+                          const std::optional<runtime::PartitionChoice>& partition,
                           const runtime::Experiment& experiment) {
+  if (config.runtime.emulate) return runtime::emulated_costs(*config.runtime.emulate, experiment.network);
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
   if (partition && experiment.network.graph.is_chain()) {
     costs.durations =
@@ -108,7 +122,7 @@ int simulate(const SimulateOptions& options) {
   runtime::Config config = options.config.load();
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  plan::Costs costs = default_costs(partition, experiment);
+  plan::Costs costs = default_costs(config, partition, experiment);
   options.costs.apply(costs, experiment.schedule.stages());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
@@ -119,8 +133,11 @@ int simulate(const SimulateOptions& options) {
     write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
   }
   if (options.trace) write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
-  options.result.show(experiment.schedule, costs, timeline,
-                      [&] { return summary(partition, experiment, costs, timeline, memory); },
+  options.result.show({experiment.schedule, experiment.reordering}, costs, timeline,
+                      [&] {
+                        return summary(source_of_times(options, config, partition, experiment), partition,
+                                       experiment, costs, timeline, memory);
+                      },
                       {{"memory", to_json(memory)}});
   return 0;
 }
@@ -131,8 +148,9 @@ void add_simulate(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
   options->costs.add_to(*command,
-                        "in proportion to the FLOPs of each stage, 1 for an average stage; with "
-                        "schedule.partition the measured times");
+                        "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
+                        "proportion to the FLOPs of each stage, 1 for an average stage",
+                        "runtime.emulate.comm, else 0");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
       ->type_name("FILE.svg");

@@ -60,14 +60,17 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
 
 }  // namespace
 
-void CostOptions::add_to(CLI::App& command, const std::string& default_durations) {
+void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
+                         const std::string& default_comm) {
   command
       .add_option("--durations", durations_,
                   "Time of each pass: F=1,B=1,W=1, or a YAML file with a map of F, B and W, or with a list "
                   "of such maps, one for each stage. Default: " +
                       default_durations)
       ->type_name("F=T,B=T,W=T|FILE.yaml");
-  command.add_option("--comm", comm_, "Time of a transfer between two workers (default 0)")->type_name("T");
+  command
+      .add_option("--comm", comm_, "Time of a transfer between two workers (default: " + default_comm + ")")
+      ->type_name("T");
   command.add_flag(
       "--no-prefetch", no_prefetch_,
       "Transfers do not overlap compute: a worker fetches a job's inputs after it has picked the job");

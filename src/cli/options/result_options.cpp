@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/formats/schedule_text.hpp"
@@ -61,20 +63,23 @@ void ResultOptions::check() const {
   if (file_) require_writable("-o", *file_);
 }
 
-void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
+void ResultOptions::show(const plan::LimitedSchedule& made, const plan::Costs& costs,
                          const plan::Timeline& timeline, const std::function<std::string()>& text) const {
-  show(schedule, costs, timeline, text, nlohmann::ordered_json::object());
+  show(made, costs, timeline, text, nlohmann::ordered_json::object());
 }
 
-void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& costs,
+void ResultOptions::show(const plan::LimitedSchedule& made, const plan::Costs& costs,
                          const plan::Timeline& timeline, const std::function<std::string()>& text,
                          const nlohmann::ordered_json& more) const {
+  const plan::Schedule& schedule = made.schedule;
+  const std::string note = plan::describe_reordering(schedule.name(), made.reordering);
   const std::string chosen = format();
   std::string result;
   if (chosen == "json") {
     nlohmann::ordered_json json = plan::schedule_json(schedule, costs, timeline);
     nlohmann::ordered_json ops = std::move(json["ops"]);  // long, so it stays last
     json.erase("ops");
+    if (made.reordering) json["reordered"] = plan::reordering_json(*made.reordering);
     json.update(more);
     json["ops"] = std::move(ops);
     result = plan::json_text(json);
@@ -85,8 +90,10 @@ void ResultOptions::show(const plan::Schedule& schedule, const plan::Costs& cost
   } else if (chosen == "trace") {
     result = predicted_trace(schedule, timeline);
   } else {
-    result = text();
+    result = note + text();
   }
+  const bool is_in_result = chosen == "json" || chosen == "text";
+  if (made.reordering && !is_in_result) fmt::print(stderr, "starpipe: {}", note);
   if (file_) {
     write_file("-o", *file_, result);
   } else {

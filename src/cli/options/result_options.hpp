@@ -10,6 +10,7 @@
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::cli {
@@ -20,11 +21,12 @@ class ResultOptions {
   void add_to(CLI::App& command);
   /// Call before the work is done. Throws InputError if the file of -o cannot be written.
   void check() const;
-  /// Writes the result to standard output or to the file of -o. `text` makes the text format.
-  void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
+  /// Writes the result to standard output or to the file of -o. `text` makes the text format. A reordering is
+  /// part of text and JSON; with the other formats, standard error tells of it.
+  void show(const plan::LimitedSchedule& made, const plan::Costs& costs, const plan::Timeline& timeline,
             const std::function<std::string()>& text) const;
   /// `more`: an object whose members are added to the JSON format.
-  void show(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
+  void show(const plan::LimitedSchedule& made, const plan::Costs& costs, const plan::Timeline& timeline,
             const std::function<std::string()>& text, const nlohmann::ordered_json& more) const;
 
  private:

@@ -13,7 +13,6 @@
 
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
-#include "plan/simulate/run_order.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
@@ -65,7 +64,7 @@ bool has_sizes(const Costs& costs) {
 
 ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
   ordered_json all = ordered_json::array();
-  for (const auto& order : detail::run_order(schedule, timeline)) {
+  for (const auto& order : timeline.order) {
     ordered_json row = ordered_json::array();
     for (const JobId id : order) {
       const Job job = schedule.job(id);
@@ -221,7 +220,8 @@ constexpr std::array<std::string_view, 5> told_numbers = {"makespan", "bubble_fr
                                                           "device_bubble_fraction", "lower_bound"};
 constexpr std::array<std::string_view, 3> told_arrays = {"peak_activations", "peak_activation_bytes",
                                                          "memory"};
-constexpr std::array<std::string_view, 4> told_objects = {"received", "received_bytes", "search", "pattern"};
+constexpr std::array<std::string_view, 5> told_objects = {"received", "received_bytes", "search", "pattern",
+                                                          "reordered"};
 
 /// Refuses unknown keys, and values of the wrong type among those that reading ignores.
 void require_known_keys(const JsonValue& file) {

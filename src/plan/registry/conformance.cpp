@@ -198,6 +198,16 @@ void require_within(const Schedule& schedule, const ScheduleRequest& request) {
   }
 }
 
+// Asks for the schedule within a limit, as a user does with schedule.memory_limit.
+void require_limited(std::string_view name, const ScheduleRequest& request, int limit) {
+  const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, {.alpha = 0.5});
+  const auto limits = made.schedule.memory_limits();
+  if (limits.empty() || std::ranges::max(limits) > limit) {
+    throw Failure{fmt::format("{}: a memory limit of {} is not obeyed", describe(request), limit)};
+  }
+  require_within(made.schedule, request);
+}
+
 Finding memory_limit(std::string_view name) {
   int bounded = 0;
   std::string why_not;
@@ -213,6 +223,7 @@ Finding memory_limit(std::string_view name) {
     ++bounded;
     const std::vector<int> limits(index(schedule.workers()), *limit);
     require_within(schedule.with(Discipline::bounded, limits), request);
+    require_limited(name, request, *limit);
     example = fmt::format("{}: {} a worker", describe(request), *limit);
   });
   if (bounded == 0) return {Verdict::does_not_apply, "no answer can be bounded: " + why_not};

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <new>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -52,6 +53,17 @@ Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   }
 }
 
+// Nothing when the schedule is not defined for the request.
+std::optional<Schedule> try_make(std::string_view name, const ScheduleRequest& request) {
+  try {
+    return make_schedule(name, request);
+  } catch (const BrokenSchedule&) {
+    throw;
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 bool register_schedule(ScheduleEntry entry) {
@@ -93,6 +105,21 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
   Schedule schedule = build(entry, complete);
   return request.recompute ? schedule.with_recomputation() : schedule;
+}
+
+LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
+                                      const OrderRequest& order, const Costs& costs) {
+  request.memory_limit = order.memory_limit;
+  const Schedule for_limit = make_schedule(name, request);
+  LimitedSchedule result = as_requested(for_limit, order, costs);
+  if (!order.memory_limit || order.discipline || order.dynamic) return result;
+  request.memory_limit.reset();
+  const std::optional<Schedule> own = try_make(name, request);
+  if (!own || *own == for_limit) return result;
+  LimitedSchedule unlimited = as_requested(*own, order, costs);
+  if (!unlimited.reordering) return unlimited;
+  if (!result.reordering) result.reordering = unlimited.reordering;
+  return result;
 }
 
 }  // namespace starpipe::plan

@@ -78,6 +78,47 @@ std::vector<int> most_stages(const Schedule& schedule) {
   return most;
 }
 
+// Calls f(JobId, held) for each job of the worker with which it begins to hold a stash, in the order of n.
+// `held`: the number of stashes with this one.
+template <class Function>
+void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
+  int held = 0;
+  for (const JobId id : schedule.order(worker)) {
+    const auto [s, b, pass] = schedule.job(id);
+    bool is_first = true;
+    bool is_last = true;
+    for (const JobId other :
+         {schedule.forward(s, b), schedule.backward(s, b), schedule.weight_gradient(s, b)}) {
+      if (schedule.compute(other) != worker) continue;
+      is_first = is_first && schedule.position(other) >= schedule.position(id);
+      is_last = is_last && schedule.position(other) <= schedule.position(id);
+    }
+    if (is_first) f(id, ++held);
+    if (is_last) --held;
+  }
+}
+
+// Why the bounded discipline cannot keep the limits, each of which is at least 1.
+std::string bounded_problem(const Schedule& schedule) {
+  for (const JobId id : schedule.order()) {
+    const Job job = schedule.job(id);
+    if (schedule.compute(id) == schedule.compute(schedule.forward(job.stage, job.microbatch))) continue;
+    return fmt::format(
+        "the bounded discipline needs F, B and W of a stage and micro-batch on one worker, but {} runs on "
+        "worker {} and its F on {}",
+        to_string(job), schedule.compute(id), schedule.compute(schedule.forward(job.stage, job.microbatch)));
+  }
+  const auto limits = schedule.memory_limits();
+  const auto need = most_stages(schedule);
+  for (std::size_t w = 0; w < need.size(); ++w) {
+    if (limits[w] >= need[w]) continue;
+    return fmt::format(
+        "worker {}: a memory limit of {} stashes is below the {} stages it runs of one micro-batch", w,
+        limits[w], need[w]);
+  }
+  return {};
+}
+
 std::string memory_problem(const Schedule& schedule) {
   const auto limits = schedule.memory_limits();
   if (limits.empty()) {
@@ -91,34 +132,15 @@ std::string memory_problem(const Schedule& schedule) {
     const int limit = limits[index(w)];
     if (limit < 1) return fmt::format("worker {}: a memory limit of {} is below one stash", w, limit);
   }
-  for (const JobId id : schedule.order()) {
-    const Job job = schedule.job(id);
-    if (schedule.compute(id) == schedule.compute(schedule.forward(job.stage, job.microbatch))) continue;
-    return fmt::format(
-        "a memory limit needs F, B and W of a stage and micro-batch on one worker, but {} runs on worker {} "
-        "and its F on {}",
-        to_string(job), schedule.compute(id), schedule.compute(schedule.forward(job.stage, job.microbatch)));
-  }
-  if (schedule.discipline() == Discipline::bounded) {
-    const auto need = most_stages(schedule);
-    for (std::size_t w = 0; w < need.size(); ++w) {
-      if (limits[w] >= need[w]) continue;
-      return fmt::format(
-          "worker {}: a memory limit of {} stashes is below the {} stages it runs of one micro-batch", w,
-          limits[w], need[w]);
-    }
-    return {};
-  }
+  if (schedule.discipline() == Discipline::bounded) return bounded_problem(schedule);
   for (int w = 0; w < schedule.workers(); ++w) {
-    int live = 0;
-    for (const JobId id : schedule.order(w)) {
-      const Job job = schedule.job(id);
-      if (job.pass == Pass::F && ++live > limits[index(w)]) {
-        return fmt::format("worker {}: {} needs stash number {}, over its memory limit of {}", w,
-                           to_string(job), live, limits[index(w)]);
-      }
-      if (job.pass == Pass::W || job.pass == Pass::BW) --live;
-    }
+    std::string problem;
+    for_each_new_stash(schedule, w, [&](JobId id, int held) {
+      if (held <= limits[index(w)] || !problem.empty()) return;
+      problem = fmt::format("worker {}: {} needs stash number {}, over its memory limit of {}", w,
+                            to_string(schedule.job(id)), held, limits[index(w)]);
+    });
+    if (!problem.empty()) return problem;
   }
   return {};
 }
@@ -168,6 +190,15 @@ CheckResult check(const Schedule& schedule) {
   }
   result.problem = memory_problem(schedule);
   return result;
+}
+
+std::vector<int> stashes_in_order(const Schedule& schedule) {
+  std::vector<int> most(index(schedule.workers()), 0);
+  for (int w = 0; w < schedule.workers(); ++w) {
+    for_each_new_stash(schedule, w,
+                       [&](JobId, int held) { most[index(w)] = std::max(most[index(w)], held); });
+  }
+  return most;
 }
 
 std::vector<JobId> topological_order(const Schedule& schedule) {

@@ -42,7 +42,7 @@ void WorkerQueue::skip_finished() {
 }
 
 // Whether F of the job's stage and micro-batch and W (or BW) both run on this worker, so that W ends the
-// stash that F began. `check` refuses memory limits where these passes run on different workers.
+// stash that F began. `check` refuses the bounded discipline where these passes run on different workers.
 bool WorkerQueue::keeps_stash(JobId id) const {
   const Job job = schedule_->job(id);
   return schedule_->compute(schedule_->forward(job.stage, job.microbatch)) == worker_ &&

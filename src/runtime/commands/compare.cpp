@@ -16,6 +16,7 @@
 #include "starpipe/base/progress.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -145,6 +146,7 @@ void write_outputs(const Assignment& run, const Comparison& comparison,
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
   report["emulated"] = run.experiment.emulated.has_value();
+  if (run.experiment.reordering) report["reordered"] = plan::reordering_json(*run.experiment.reordering);
   report["predicted"] = {{"makespan", predicted.makespan},
                          {"bubble_fraction", predicted.bubble_fraction},
                          {"peak_activations", predicted.peak_stashes},
@@ -154,9 +156,11 @@ void write_outputs(const Assignment& run, const Comparison& comparison,
   if (comparison.json) {
     print(plan::json_text(report));
   } else {
-    print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}\n{}", schedule.name(),
+    print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}{}\n{}", schedule.name(),
                       schedule.workers(), run.mpi.ranks(), comparison.repetitions, run.config.training.steps,
-                      describe_partition(run.partition), comparison_table(predicted, policies)));
+                      describe_partition(run.partition),
+                      plan::describe_reordering(schedule.name(), run.experiment.reordering),
+                      comparison_table(predicted, policies)));
   }
   if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
   if (!comparison.timeline) return;

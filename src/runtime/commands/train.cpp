@@ -122,10 +122,11 @@ void write_outputs(const Assignment& run, const TrainOutputs& outputs, const Tra
   const Experiment& experiment = run.experiment;
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
-  print(fmt::format("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}\n{}",
+  print(fmt::format("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}{}\n{}",
                     experiment.schedule.name(), experiment.schedule.workers(), run.mpi.ranks(), record.policy,
                     record.samples_per_second, experiment.data->sample_word(),
                     describe_partition(run.partition),
+                    plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
                     training_table(experiment.schedule, predicted, measured, measurement, record)));
   if (outputs.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},

@@ -10,6 +10,7 @@
 #include "runtime/hardware/topology.hpp"
 #include "runtime/report/versions.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
+#include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::runtime {
@@ -108,6 +109,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   ordered_json report = report_head(config, partition, locations);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
+  if (experiment.reordering) report["reordered"] = plan::reordering_json(*experiment.reordering);
   report["workers"] = experiment.schedule.workers();
   report["stages"] = experiment.schedule.stages();
   report["microbatches"] = experiment.schedule.microbatches();

@@ -342,10 +342,12 @@ void add_schedule_keys(Keys& keys) {
                      "does so within "
                      "`memory_limit`, ordered runs exactly in order.",
                      at(&Config::schedule, &ScheduleConfig::discipline)),
-                 "the schedule's own; bounded with a `memory_limit`"));
-  add(key("schedule.memory_limit", whole(),
-          "Stashes that a worker may hold; the bounded discipline keeps to it.",
-          at(&Config::schedule, &ScheduleConfig::memory_limit)));
+                 "the schedule's own; bounded where its order exceeds a `memory_limit`"));
+  add(key(
+      "schedule.memory_limit", whole(),
+      "Stashes that a worker may hold; where the schedule has a smaller limit, that one holds. An order that "
+      "fits is kept. Otherwise another order is made, and the output says so.",
+      at(&Config::schedule, &ScheduleConfig::memory_limit)));
   add(unset_when_false(
       key("schedule.dynamic", boolean(),
           "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "

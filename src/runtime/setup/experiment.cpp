@@ -17,8 +17,8 @@ Experiment make_experiment(const Config& config) {
   require_memory(config, run);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = std::move(run.costs);
-  return {std::move(run.network), std::move(run.schedule), run.discipline, std::move(data),
-          std::move(emulated)};
+  return {std::move(run.network), std::move(run.schedule), run.discipline,
+          run.reordering,         std::move(data),         std::move(emulated)};
 }
 
 }  // namespace starpipe::runtime

@@ -69,7 +69,7 @@ void split_until(plan::Partition& partition, int stages, int units) {
 
 bool can_be_built(const Config& config, const plan::StageGraph& graph) {
   try {
-    build_schedule(config, graph, std::nullopt);
+    build_schedule(config, graph);
     return true;
   } catch (const InputError&) {
     return false;
@@ -111,7 +111,7 @@ std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& 
     return {{placed(one_worker_each(each), each), true}};
   }
   if (!leaves_placement_open(config, graph)) {
-    const auto fixed = plan::stage_workers_of(build_schedule(config, graph, std::nullopt));
+    const auto fixed = plan::stage_workers_of(build_schedule(config, graph).schedule);
     if (fixed) return {{placed(*fixed, workers)}};
     return {{placed(one_worker_each(stages), stages), true}};
   }
@@ -133,7 +133,7 @@ double predicted(const Config& config, const plan::StageGraph& graph, const plan
   placed.schedule.placement = partition.stage_workers;
   std::vector<int> of_stages;
   for (const int worker : partition.stage_workers) of_stages.push_back(kinds[index(worker)]);
-  return plan::simulate(build_schedule(placed, graph, std::nullopt),
+  return plan::simulate(build_schedule(placed, graph).schedule,
                         plan::stage_costs(units, partition.cuts, of_stages))
       .makespan;
 }

@@ -10,7 +10,6 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -57,7 +56,6 @@ plan::Schedule read_schedule(const Config& config) {
   if (schedule.graph() != graph(schedule.stages())) {
     throw InputError(fmt::format("{}: its stage graph differs from the model's", file));
   }
-  if (wanted.memory_limit) schedule = schedule.with(schedule.discipline());  // instead of the file's
   return wanted.recompute ? schedule.with_recomputation() : schedule;
 }
 
@@ -68,19 +66,16 @@ void refuse_many_jobs(int stages, int microbatches) {
       "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
 }
 
-// Applies the configured discipline and memory limit. Throws InputError unless the schedule finishes.
-plan::Schedule finished(plan::Schedule schedule, const ScheduleConfig& wanted) {
-  if (wanted.discipline || (wanted.memory_limit && schedule.memory_limits().empty())) {
-    std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-    if (wanted.memory_limit) {
-      limits.assign(index(schedule.workers()), *wanted.memory_limit);
-    }
-    schedule = schedule.with(wanted.discipline.value_or(plan::Discipline::bounded), std::move(limits));
+plan::OrderRequest order_request(const ScheduleConfig& wanted) {
+  return {.discipline = wanted.discipline, .memory_limit = wanted.memory_limit, .dynamic = wanted.dynamic};
+}
+
+// Throws InputError unless the schedule finishes.
+plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
+  if (const plan::CheckResult result = plan::check(made.schedule); !result.ok()) {
+    throw InputError(fmt::format("schedule {}: {}", made.schedule.name(), result.problem));
   }
-  if (const plan::CheckResult result = plan::check(schedule); !result.ok()) {
-    throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
-  }
-  return schedule;
+  return made;
 }
 
 // StarPU's vectors and MPI's messages count elements in 31 bits.
@@ -103,8 +98,8 @@ void refuse_large_stages(const model::Network& network) {
 
 }  // namespace
 
-plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
-                              const std::optional<plan::Costs>& costs) {
+plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                                     const std::optional<plan::Costs>& known, const plan::Costs& expected) {
   plan::ScheduleRequest request;
   request.workers = config.schedule.workers.value();
   request.microbatches = config.training.microbatches.value();
@@ -112,13 +107,16 @@ plan::Schedule build_schedule(const Config& config, const plan::StageGraph& grap
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
   request.recompute = config.schedule.recompute;
-  request.costs = costs;
-  if (costs && request.recompute) request.costs = plan::with_recomputation(*costs);
-  request.memory_limit = config.schedule.memory_limit;
-  return finished(plan::make_schedule(config.schedule.name, request), config.schedule);
+  request.costs = known;
+  if (known && request.recompute) request.costs = plan::with_recomputation(*known);
+  return finishing(plan::make_limited_schedule(config.schedule.name, std::move(request),
+                                               order_request(config.schedule), expected));
 }
 
 PlannedRun plan_run(const Config& config) {
+  if (config.runtime.emulate && config.runtime.uses_gpus()) {
+    throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
+  }
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
   const std::size_t devices = config.runtime.device.size();
@@ -132,18 +130,21 @@ PlannedRun plan_run(const Config& config) {
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
-  plan::Schedule schedule = listed ? finished(*std::move(listed), config.schedule)
-                                   : build_schedule(config, network.graph, emulated);
+  plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+  const bool recompute = listed ? listed->recompute() : config.schedule.recompute;
+  if (recompute) costs = plan::with_recomputation(std::move(costs));
+  auto [schedule, reordering] =
+      listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
+             : build_schedule(config, network.graph, emulated, costs);
   const plan::Discipline discipline = schedule.discipline();
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
-  plan::Costs costs = emulated ? *std::move(emulated) : costs_by_flops(network);
-  if (schedule.recompute()) costs = plan::with_recomputation(std::move(costs));
+  if (schedule.recompute() && !recompute) costs = plan::with_recomputation(std::move(costs));
   if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
-  return {std::move(network), std::move(schedule), discipline, std::move(costs)};
+  return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs)};
 }
 
 }  // namespace starpipe::runtime

@@ -8,6 +8,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
@@ -16,17 +17,21 @@ namespace starpipe::runtime {
 /// InputError for an unknown schedule.
 int stage_count(const Config& config);
 
-/// The named schedule. Throws InputError for a schedule that cannot finish. `costs`: for schedules that
-/// depend on durations.
-plan::Schedule build_schedule(const Config& config, const plan::StageGraph& graph,
-                              const std::optional<plan::Costs>& costs);
+/// The named schedule under the configured discipline and memory limit. Throws InputError for a schedule that
+/// cannot finish. `known`: costs without recomputation, for schedules that depend on durations. `expected`:
+/// costs as `simulate` takes them, which tell the order of a greedy or bounded schedule; unit durations when
+/// absent.
+plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                                     const std::optional<plan::Costs>& known = {},
+                                     const plan::Costs& expected = {});
 
 /// An experiment without its data.
 struct PlannedRun {
   model::Network network;
   plan::Schedule schedule;      ///< as it runs
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
-  plan::Costs costs;            ///< emulated, or by FLOPs; with recomputation, B includes F
+  std::optional<plan::Reordering> reordering;
+  plan::Costs costs;  ///< emulated, or by FLOPs; with recomputation, B includes F
 };
 
 /// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.

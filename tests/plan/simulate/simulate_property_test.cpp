@@ -198,12 +198,10 @@ TEST_P(Simulate, IsDeterministic) {
 
 void expect_metrics(const Case& c, const Timeline& timeline) {
   const auto& spans = timeline.spans;
-  std::set<double> times;
   double first = 1e300, last = -1e300, busy = 0, device_span = 0, most_busy = 0;
   for (const JobId id : c.schedule.order()) {
     first = std::min(first, spans[id].start);
     last = std::max(last, spans[id].end);
-    times.insert({spans[id].start, spans[id].end});
   }
   for (int w = 0; w < c.schedule.workers(); ++w) {
     double mine = 0, from = 1e300, to = -1e300;
@@ -218,8 +216,11 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
     most_busy = std::max(most_busy, mine);
     device_span = std::max(device_span, to - from);
     testing::SlowMemory peak;
-    for (const double time : times) {
-      const auto now = testing::slow_memory(c.schedule, c.costs, spans, w, time);
+    const std::vector<JobId>& row = timeline.order.at(index(w));
+    ASSERT_TRUE(std::ranges::is_sorted(row, {}, [&](JobId id) { return spans[id].start; }));
+    ASSERT_EQ(std::set<JobId>(row.begin(), row.end()).size(), c.schedule.order(w).size());
+    for (int place = 0; place < static_cast<int>(row.size()); ++place) {
+      const auto now = testing::slow_memory(c.schedule, c.costs, row, w, place);
       peak.stashes = std::max(peak.stashes, now.stashes);
       peak.bytes = std::max(peak.bytes, now.bytes);
     }
@@ -249,6 +250,7 @@ TEST_P(Simulate, MetricsEqualBruteForce) {
 TEST_P(Simulate, MetricsOfMeasuredSpansEqualBruteForce) {
   each(28, 600, [](const Case& c, testing::Random& random) {
     std::vector<Span> spans(c.schedule.id_count());
+    std::vector<std::vector<JobId>> rows(index(c.schedule.workers()));
     std::vector<double> free(index(c.schedule.workers()), testing::between(random, 0, 20) / 4.0);
     for (const JobId id : topological_order(c.schedule)) {
       double& mine = free[index(c.schedule.compute(id))];
@@ -257,9 +259,29 @@ TEST_P(Simulate, MetricsOfMeasuredSpansEqualBruteForce) {
       if (testing::chance(random, 0.5)) start += testing::between(random, 0, 4) / 4.0;
       spans[id] = {start, start + testing::between(random, 0, 6) / 4.0};
       mine = spans[id].end;
+      rows[index(c.schedule.compute(id))].push_back(id);
     }
-    expect_metrics(c, evaluate(c.schedule, c.costs, spans));
+    expect_metrics(c, evaluate(c.schedule, c.costs, spans, rows));
   });
+}
+
+/// Peaks follow from the order of the jobs, also where passes take no time.
+TEST(Peaks, DoNotDependOnTheLengthOfPasses) {
+  const StageSizes sizes{.activation = 1, .gradient = 1, .stash = 100, .gradient_stash = 7};
+  for (const ScheduleEntry& entry : schedule_entries()) {
+    ScheduleRequest request{.workers = 4, .microbatches = 8};
+    if (entry.name == "lpp" || entry.name == "fslpp") request.groups = 2;
+    const Schedule schedule = make_schedule(entry.name, request);
+    if (schedule.discipline() != Discipline::ordered) continue;
+    SCOPED_TRACE(entry.name);
+    const Timeline expected = simulate(schedule, {.durations = {{1, 2, 1}}, .sizes = {sizes}});
+    EXPECT_EQ(expected.peak_stashes, stashes_in_order(schedule));
+    for (const Durations& times : {Durations{0, 0, 0}, Durations{0, 1, 1}, Durations{1, 0, 0}}) {
+      const Timeline timeline = simulate(schedule, {.durations = {times}, .sizes = {sizes}});
+      EXPECT_EQ(timeline.peak_stashes, expected.peak_stashes);
+      EXPECT_EQ(timeline.peak_stash_bytes, expected.peak_stash_bytes);
+    }
+  }
 }
 
 TEST_P(Simulate, TransfersEqualBruteForce) {

@@ -20,7 +20,8 @@ namespace starpipe::plan {
 /// "ops" has one array for each worker, sorted by start. "durations" is an object when all stages cost the
 /// same, else an array with one object a stage. "stage_graph" (edges), "recompute", "memory_limits",
 /// "comm_per_byte", "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they
-/// differ from the default: a chain, false, none, 0, true, all zero. Callers that look inside the result
+/// differ from the default: a chain, false, none, 0, true, all zero. The command line adds "reordered"
+/// (`reordering_json`) and other members about how it got the schedule. Callers that look inside the result
 /// include <nlohmann/json.hpp>.
 nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline);
 

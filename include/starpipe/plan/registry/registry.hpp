@@ -10,6 +10,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 
 namespace starpipe::plan {
 
@@ -73,5 +74,13 @@ class BrokenSchedule : public InputError {
 /// BrokenSchedule when the schedule's function throws anything but InputError, or builds a schedule with
 /// other numbers of workers, micro-batches or stages than requested.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
+
+/// The schedule with this name or alias under `order`, see `as_requested`; ScheduleRequest::memory_limit is
+/// not read. A schedule that is made for a limit is first made without one: where this order keeps the limit,
+/// it stays, otherwise the order made for the limit is taken and `reordering` is set. A schedule that is
+/// defined only with a limit has no order of its own to keep. `costs`: as
+/// `simulate` takes them. Throws as make_schedule and as_requested do.
+LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
+                                      const OrderRequest& order, const Costs& costs);
 
 }  // namespace starpipe::plan

@@ -23,6 +23,12 @@ struct CheckResult {
 /// discipline) the workers' orders. O(jobs).
 CheckResult check(const Schedule& schedule);
 
+/// For each worker, the largest number of stashes that it holds when it runs its jobs in the order of n. A
+/// stash counts from the first to the last of those passes of its stage and micro-batch that the worker runs;
+/// with recomputation too it counts from F on. These are the smallest memory limits that the order keeps.
+/// Every job must be on a worker that exists. O(jobs).
+std::vector<int> stashes_in_order(const Schedule& schedule);
+
 /// Every job once, after all jobs that it waits for: the producers of its data and, under the ordered
 /// discipline, the jobs before it on its worker. Among jobs free to go next, the smallest n comes first.
 /// Throws InputError with `check`'s message when there is no such order.

@@ -8,6 +8,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/runtime/setup/config.hpp"
 
 namespace starpipe::runtime {
@@ -19,6 +20,8 @@ struct Experiment {
   /// schedule here, from the emulated times or the FLOPs, so memory does not depend on timing.
   plan::Schedule schedule;
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
+  /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
+  std::optional<plan::Reordering> reordering;
   std::unique_ptr<model::Dataset> data;
   /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
   std::optional<plan::Costs> emulated;

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/simulate/limited_schedule.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+std::vector<int> own_limits(const Schedule& schedule) {
+  return {schedule.memory_limits().begin(), schedule.memory_limits().end()};
+}
+
+std::vector<int> smaller_limits(const Schedule& schedule, int limit) {
+  std::vector<int> limits = own_limits(schedule);
+  limits.resize(index(schedule.workers()), limit);
+  for (int& own : limits) own = std::min(own, limit);
+  return limits;
+}
+
+/// The schedule with the order that its workers follow in a run: n itself under the ordered discipline, else
+/// the order of a simulated run.
+Schedule with_known_order(const Schedule& schedule, const Costs& costs) {
+  if (schedule.discipline() == Discipline::ordered) return schedule;
+  return ordered_as_simulated(schedule, costs);
+}
+
+std::optional<Reordering> first_excess(const Schedule& ordered, const std::vector<int>& limits) {
+  const std::vector<int> held = stashes_in_order(ordered);
+  for (std::size_t w = 0; w < held.size(); ++w) {
+    if (held[w] > limits[w]) return Reordering{static_cast<int>(w), held[w], limits[w]};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs) {
+  if (!request.memory_limit) {
+    if (!request.discipline) return {schedule};
+    return {schedule.with(*request.discipline, own_limits(schedule))};
+  }
+  std::vector<int> limits = smaller_limits(schedule, *request.memory_limit);
+  const Discipline discipline = request.discipline.value_or(Discipline::bounded);
+  if (discipline != Discipline::bounded) return {schedule.with(discipline, std::move(limits))};
+  const bool may_keep = !request.discipline && !request.dynamic;
+  if (may_keep && limits == own_limits(schedule)) return {schedule};
+  const Schedule ordered = with_known_order(schedule, costs);
+  const std::optional<Reordering> reordering = first_excess(ordered, limits);
+  if (may_keep && !reordering) return {ordered.with(Discipline::ordered, std::move(limits))};
+  return {schedule.with(Discipline::bounded, std::move(limits)), reordering};
+}
+
+std::string describe_reordering(const std::string& schedule, const std::optional<Reordering>& reordering) {
+  if (!reordering) return "";
+  return fmt::format(
+      "another order than {}'s own, in which worker {} would hold {} stashes, above the memory limit of {}\n",
+      schedule, reordering->worker, reordering->held, reordering->limit);
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Schedules under a memory limit: an order that fits is kept, another one keeps the limit and says so.
+#include "starpipe/plan/simulate/limited_schedule.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::Le;
+
+bool equal_spans(const Timeline& a, const Timeline& b) {
+  return std::ranges::equal(
+      a.spans, b.spans, [](const Span& x, const Span& y) { return x.start == y.start && x.end == y.end; });
+}
+
+std::optional<Schedule> try_make(const std::string& name, const ScheduleRequest& request) {
+  try {
+    return make_schedule(name, request);
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+/// The most stashes of a worker in the schedule's own order, counted from F on.
+int own_need(const Schedule& schedule, const Costs& costs) {
+  const Schedule ordered =
+      schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
+  return std::ranges::max(stashes_in_order(ordered));
+}
+
+class LimitOfEverySchedule : public testing::TestWithParam<std::string> {};
+
+TEST_P(LimitOfEverySchedule, KeepsAnOrderThatFitsAndAnyOtherKeepsTheLimit) {
+  const std::string& name = GetParam();
+  int kept = 0;
+  for (const int workers : {1, 2, 4, 6}) {
+    for (const int microbatches : {1, 4, 8, 12}) {
+      for (const bool recompute : {false, true}) {
+        const Costs plain{.durations = {{1, 2, 0.5}}, .alpha = microbatches % 8 == 0 ? 0.25 : 0};
+        const Costs costs = recompute ? with_recomputation(plain) : plain;
+        ScheduleRequest request{
+            .workers = workers, .microbatches = microbatches, .recompute = recompute, .costs = costs};
+        if (name == "lpp" || name == "fslpp") request.groups = workers % 2 == 0 ? 2 : 1;
+        const std::optional<Schedule> own = try_make(name, request);
+        if (!own) continue;  // not defined for these numbers
+        SCOPED_TRACE(name + " W=" + std::to_string(workers) + " B=" + std::to_string(microbatches));
+        const Timeline free = simulate(*own, costs);
+        const int need = own_need(*own, costs);
+        for (const int limit : {need, need + 1, need + 50}) {
+          const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, costs);
+          EXPECT_FALSE(made.reordering);
+          EXPECT_THAT(made.schedule.memory_limits(), Each(Le(limit)));
+          EXPECT_TRUE(equal_spans(simulate(made.schedule, costs), free)) << "limit " << limit;
+          ++kept;
+        }
+        for (int limit = 1; limit < need; limit += 1 + need / 8) {
+          const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, costs);
+          if (!check(made.schedule).ok()) {  // fewer than the stages of one micro-batch on a worker
+            EXPECT_THAT(check(made.schedule).problem, HasSubstr("memory limit"));
+            continue;
+          }
+          EXPECT_THAT(simulate(made.schedule, costs).peak_stashes, Each(Le(limit)));
+          ASSERT_TRUE(made.reordering) << "limit " << limit;
+          EXPECT_EQ(made.reordering->limit, limit);
+          EXPECT_GT(made.reordering->held, limit);
+        }
+      }
+    }
+  }
+  EXPECT_GT(kept, 0);
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const ScheduleEntry& entry : schedule_entries()) all.push_back(entry.name);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, LimitOfEverySchedule, testing::ValuesIn(names()), [](const auto& test) {
+  std::string name = test.param;
+  std::ranges::replace_if(
+      name, [](char c) { return c == '-'; }, '_');
+  return name;
+});
+
+TEST(LimitedSchedules, ALimitThatDoesNotBindCostsNothing) {
+  const ScheduleRequest request{.workers = 4, .microbatches = 8};
+  const auto makespan = [&](std::optional<int> limit) {
+    const LimitedSchedule made = make_limited_schedule("v-half", request, {.memory_limit = limit}, {});
+    return simulate(made.schedule).makespan;
+  };
+  EXPECT_EQ(makespan(std::nullopt), 53);
+  EXPECT_EQ(makespan(6), 53);
+  EXPECT_EQ(makespan(8), 53);
+}
+
+/// Forward passes first, on one worker for each stage, under limits of its own.
+Schedule wave(int own_limit) {
+  return Schedule(
+      {.name = "wave",
+       .graph = StageGraph::chain(3),
+       .microbatches = 12,
+       .workers = 3,
+       .placement =
+           [](const Job& job) {
+             return Placement{job.stage, job.stage};
+           },
+       .priority = [](const Job& job) { return (job.pass == Pass::F ? 0 : 100) + job.microbatch; },
+       .discipline = Discipline::bounded,
+       .memory_limits = {own_limit, own_limit, own_limit}});
+}
+
+TEST(LimitedSchedules, TheSmallerLimitHolds) {
+  const LimitedSchedule tighter = as_requested(wave(8), {.memory_limit = 4}, {});
+  EXPECT_THAT(simulate(tighter.schedule).peak_stashes, Each(Le(4)));
+  ASSERT_TRUE(tighter.reordering);
+  EXPECT_EQ(tighter.reordering->limit, 4);
+  EXPECT_THAT(describe_reordering("wave", tighter.reordering), HasSubstr("memory limit of 4"));
+  const LimitedSchedule wider = as_requested(wave(3), {.memory_limit = 4}, {});
+  EXPECT_EQ(wider.schedule, wave(3));
+  EXPECT_FALSE(wider.reordering);
+  EXPECT_EQ(describe_reordering("wave", wider.reordering), "");
+}
+
+TEST(LimitedSchedules, ARequestedDisciplineIsObeyed) {
+  const LimitedSchedule bounded =
+      as_requested(wave(8), {.discipline = Discipline::bounded, .memory_limit = 4}, {});
+  EXPECT_EQ(bounded.schedule.discipline(), Discipline::bounded);
+  EXPECT_TRUE(bounded.reordering);
+  const LimitedSchedule greedy =
+      as_requested(wave(8), {.discipline = Discipline::greedy, .memory_limit = 4}, {});
+  EXPECT_THAT(check(greedy.schedule).problem, HasSubstr("keeps no memory limit"));
+  const LimitedSchedule dynamic = as_requested(wave(8), {.memory_limit = 9, .dynamic = true}, {});
+  EXPECT_EQ(dynamic.schedule, wave(8));
+}
+
+}  // namespace
+}  // namespace starpipe::plan
