@@ -36,7 +36,7 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// Bytes of what each stage exchanges and keeps, for `plan`.
+  /// [stage]: bytes that the stage exchanges and keeps.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   [[nodiscard]] std::size_t parameter_count() const;
   /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. -1

@@ -20,8 +20,8 @@ enum class Polling : std::uint8_t {
 void poll_mpi(Polling polling);
 
 /// The calling thread has polled a request; `done`: whether the request was complete. Waits as the way of
-/// polling says. The threads that call it are StarPU-MPI's, and that of `Mpi::barrier`, which sleeps between
-/// its polls anyway.
+/// polling says. StarPU-MPI's thread calls it, and so does the thread in `Mpi::barrier`, which sleeps between
+/// polls anyway.
 void note_poll(bool done);
 
 /// The calling thread starts a transfer.

@@ -26,12 +26,11 @@ namespace starpipe::runtime {
 /// on the same GPU. When the share has a core for each worker, workers are bound to their cores, and the
 /// process's other threads to the share.
 ///
-/// StarPU is told by environment variables what its interface has no words for: STARPU_SILENT,
-/// STARPU_MPI_STATS, STARPU_MPI_NOBIND, STARPU_CUDA_PIPELINE, STARPU_MINIMUM_CLEAN_BUFFERS (unless the user
-/// has set them), STARPU_SCHED, STARPU_SCHED_LIB, STARPU_NWORKER_PER_CUDA and STARPU_WORKERS_NOBIND. A
-/// session sets them before StarPU has threads, and restores them when StarPU has none any more. For the same
-/// time OpenBLAS computes each call with one thread. So start and end a session while no other thread uses
-/// the environment.
+/// Settings for which StarPU has no function are environment variables: STARPU_SILENT, STARPU_MPI_STATS,
+/// STARPU_MPI_NOBIND, STARPU_CUDA_PIPELINE, STARPU_MINIMUM_CLEAN_BUFFERS (unless the user has set them),
+/// STARPU_SCHED, STARPU_SCHED_LIB, STARPU_NWORKER_PER_CUDA and STARPU_WORKERS_NOBIND. A session sets them
+/// before StarPU has threads, and restores them when StarPU has none any more. For the same time OpenBLAS
+/// computes each call with one thread. So start and end a session while no other thread uses the environment.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
@@ -79,7 +78,8 @@ class Session {
   void set_variables(const CoreShare& share, const GpuShare& gpus);
   void start(const CoreShare& share, const GpuShare& gpus);
   void shut_down();
-  /// Collective. Sets what StarPU has started, or shuts it down and throws InputError.
+  /// Collective. Notes the policy and the workers that StarPU has started. Where they are not those that the
+  /// run asked for, on some rank, shuts StarPU down and throws InputError.
   void check_start(const GpuShare& gpus);
 
   const Mpi& mpi_;

@@ -186,7 +186,8 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
   return made;
 }
 
-/// Keys of all kinds of networks. A name that several kinds have is one key, with what each kind says of it.
+/// Keys of all kinds of networks. Where several kinds have a key of one name, it is one key, and its meaning
+/// joins theirs.
 void add_network_keys(Keys& keys) {
   Keys found;
   for (const model::NetworkKind& kind : model::registered_networks()) {

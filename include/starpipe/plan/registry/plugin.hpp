@@ -40,10 +40,10 @@ namespace starpipe::plan {
 /// Adds the schedules of a plug-in to the registry, all of them or none, and returns their names. Loading a
 /// file again adds nothing. It stays loaded until the process ends. Not thread-safe.
 ///
-/// Throws InputError, naming the file, when it is not a plug-in or was built for another interface (before
-/// any code of it runs), when the dynamic loader refuses it, when one of its initialisers registers a
-/// schedule whose name is taken, when its function throws, and when an entry has no name, no function, or a
-/// name that is taken.
+/// Throws InputError, naming the file, when it is not a plug-in or was built for another interface; then none
+/// of its code runs. Also throws when the dynamic loader refuses the file, when an initialiser registers a
+/// schedule under a name that is taken, when the plug-in's function throws, and when an entry has no name, no
+/// function, or a name that is taken.
 std::vector<std::string> load_plugin(const std::filesystem::path& file);
 
 /// The name of the plug-in whose code runs now: its initialisers, its function, or the function of one of its
