@@ -75,9 +75,9 @@ class Table {
 
 std::string Table::fill() {
   const int k = pattern_.microbatches;
-  if (k < 1 || !(pattern_.period > 0) || !std::isfinite(pattern_.period)) {
-    return fmt::format("the period {} or the number of micro-batches {} is not positive and finite",
-                       pattern_.period, k);
+  if (k < 1) return fmt::format("a period must have at least 1 micro-batch, not {}", k);
+  if (!(pattern_.period > 0) || !std::isfinite(pattern_.period)) {
+    return fmt::format("the period must be positive and finite, not {}", pattern_.period);
   }
   for (const PeriodicOperation& op : pattern_.operations) {
     if (op.stage < 0 || op.stage >= stages() || op.worker < 0 ||

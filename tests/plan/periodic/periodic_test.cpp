@@ -181,7 +181,9 @@ TEST(Periodic, ProblemsAreNamed) {
   EXPECT_THAT(problem([&](auto& p) { p.operations.pop_back(); }), HasSubstr("no BW of stage 0"));
   EXPECT_THAT(problem([&](auto& p) { p.operations.push_back(p.operations.front()); }), HasSubstr("the same"));
   EXPECT_THAT(problem([&](auto& p) { p.microbatches = 2; }), HasSubstr("micro-batches"));
-  EXPECT_THAT(problem([&](auto& p) { p.period = 0; }), HasSubstr("period of 0"));
+  EXPECT_THAT(problem([&](auto& p) { p.microbatches = 0; }), HasSubstr("at least 1 micro-batch, not 0"));
+  EXPECT_THAT(problem([&](auto& p) { p.period = 0; }),
+              HasSubstr("period must be positive and finite, not 0"));
 }
 
 // Patterns with random times and shifts; most of them are not valid.
