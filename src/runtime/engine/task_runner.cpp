@@ -35,8 +35,8 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
 }  // namespace
 
 TaskRunner::TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
-                       const TaskObservers& observers, Emulation* emulation)
-    : session_(session), context_(context), observers_(observers), emulation_(emulation) {
+                       const StepParts& parts, Emulation* emulation)
+    : session_(session), context_(context), parts_(parts), emulation_(emulation) {
   for (const Task& task : graph.tasks()) arguments_.push_back({this, &task});
 }
 
@@ -82,7 +82,7 @@ bool TaskRunner::run_verdict_part(const Task& task, std::span<const model::Memor
   const auto verdict = [&](std::size_t i) -> float& { return data[i].floats()[0]; };
   switch (task.kind) {
     case TaskKind::judge:
-      verdict(0) = observers_.finite.found(task.worker) ? 1.0F : 0.0F;
+      verdict(0) = parts_.finite.found(task.worker) ? 1.0F : 0.0F;
       return true;
     case TaskKind::merge:
       verdict(1) = std::max(verdict(0), verdict(1));
@@ -99,7 +99,7 @@ double TaskRunner::expected_microseconds(starpu_task* task, unsigned /*worker*/,
                                          unsigned /*implementation*/) {
   const Argument& argument = *static_cast<const Argument*>(task->cl_arg);
   if (!argument.task->job) return 1;
-  return argument.runner->observers_.expected.microseconds(*argument.task->job);
+  return argument.runner->parts_.expected.microseconds(*argument.task->job);
 }
 
 int TaskRunner::calling_worker() const {
@@ -111,21 +111,21 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   const Task& task = *static_cast<Argument*>(argument)->task;
   const TaskMemory& memory = memory_of(task, buffers);
   const int worker = runner.calling_worker();
-  Meter& meter = runner.observers_.meter;
-  runner.observers_.progress.start(task);
+  Meter& meter = runner.parts_.meter;
+  runner.parts_.progress.start(task);
   const int received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
     const double start = clock_seconds();
     if (!runner.run_verdict_part(task, memory.data)) {
-      run_kernel(runner.context_, task, memory.data, memory.scratch, runner.observers_.finite.flags(task));
-      runner.observers_.finite.end(task);
+      run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));
+      runner.parts_.finite.end(task);
     }
     meter.end(task, worker, start, clock_seconds());
   } else {
     const auto [start, end] = task.job ? runner.emulation_->run(task, received) : plan::Span{};
     meter.end(task, worker, start, end);
   }
-  runner.observers_.progress.end(task);
+  runner.parts_.progress.end(task);
 }
 
 // Returns when the kernels are on the stream; StarPU sees them end and calls end_on_gpu.
@@ -134,24 +134,24 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   TaskRunner& runner = *running.runner;
   const TaskMemory& memory = memory_of(*running.task, buffers);
   running.worker = runner.calling_worker();
-  runner.observers_.progress.start(*running.task);
-  runner.observers_.meter.start(*running.task, running.worker);
-  runner.observers_.gpu_memory.sample(running.worker);
+  runner.parts_.progress.start(*running.task);
+  runner.parts_.meter.start(*running.task, running.worker);
+  runner.parts_.gpu_memory.sample(running.worker);
   running.start = clock_seconds();
   if (runner.run_verdict_part(*running.task, memory.data)) return;
   run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
-                       runner.observers_.finite.flags(*running.task));
+                       runner.parts_.finite.flags(*running.task));
 }
 
 void TaskRunner::end_on_gpu(void* /*unused*/) {
   // Where a policy chooses the worker, the task may have run on a core.
   if (starpu_worker_get_type(starpu_worker_get_id()) != STARPU_CUDA_WORKER) return;
   const Argument& ended = *static_cast<const Argument*>(starpu_task_get_current()->cl_arg);
-  const TaskObservers& observers = ended.runner->observers_;
-  observers.meter.end(*ended.task, ended.worker, ended.start, clock_seconds());
-  observers.finite.end(*ended.task);
-  observers.data.drop_fetched(*ended.task);
-  observers.progress.end(*ended.task);
+  const StepParts& parts = ended.runner->parts_;
+  parts.meter.end(*ended.task, ended.worker, ended.start, clock_seconds());
+  parts.finite.end(*ended.task);
+  parts.data.drop_fetched(*ended.task);
+  parts.progress.end(*ended.task);
 }
 
 }  // namespace starpipe::runtime

@@ -21,7 +21,7 @@
 namespace starpipe::runtime {
 
 /// The parts of the engine that codelets call while a task runs.
-struct TaskObservers {
+struct StepParts {
   Meter& meter;
   GpuMemoryMeters& gpu_memory;
   StepData& data;
@@ -38,7 +38,7 @@ class TaskRunner {
   /// `emulation`: nullptr when kernels run. The references must outlive this, and this must outlive the
   /// tasks.
   TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
-             const TaskObservers& observers, Emulation* emulation);
+             const StepParts& parts, Emulation* emulation);
 
   /// `updates`: that the optimizer has done before.
   void begin_step(int updates) { context_.updates = updates; }
@@ -72,7 +72,7 @@ class TaskRunner {
 
   const Session& session_;
   KernelContext context_;
-  TaskObservers observers_;
+  StepParts parts_;
   Emulation* emulation_;
   std::vector<Argument> arguments_;  // by task
 };
