@@ -73,7 +73,7 @@ std::string ran_as(const ComparedPolicy& policy) {
   return policy.ran;
 }
 
-void repeat(const Assignment& run, ComparedPolicy& policy) {
+void repeat(const AgreedRun& run, ComparedPolicy& policy) {
   const Session session(run.mpi, run.map, run.share, policy.choice, run.gpus);
   policy.ran = session.policy();
   or_abort(run.mpi, [&] {
@@ -137,7 +137,7 @@ std::string comparison_table(const plan::Timeline& predicted, const std::vector<
          "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
 }
 
-void write_outputs(const Assignment& run, const Comparison& comparison,
+void write_outputs(const AgreedRun& run, const Comparison& comparison,
                    const std::vector<ComparedPolicy>& policies) {
   const plan::Schedule& schedule = run.experiment.schedule;
   // The prediction uses the durations of the first policy, which is starpipe by default.
@@ -172,7 +172,7 @@ void write_outputs(const Assignment& run, const Comparison& comparison,
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
 
-std::vector<ComparedPolicy> find_policies(const Assignment& run, const Comparison& comparison) {
+std::vector<ComparedPolicy> find_policies(const AgreedRun& run, const Comparison& comparison) {
   return agree(run.mpi, [&] {
     if (run.mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
@@ -192,7 +192,7 @@ std::vector<ComparedPolicy> find_policies(const Assignment& run, const Compariso
 }  // namespace
 
 int compare(const std::function<Config()>& configure, const Comparison& comparison) {
-  return run_on_ranks(configure, [&](const Assignment& run) {
+  return run_on_ranks(configure, [&](const AgreedRun& run) {
     std::vector<ComparedPolicy> policies = find_policies(run, comparison);
     const bool root = run.mpi.rank() == 0;
     const ProgressLine progress;

@@ -83,7 +83,7 @@ std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
 
 }  // namespace
 
-Engine make_engine(const Session& session, const Assignment& run) {
+Engine make_engine(const Session& session, const AgreedRun& run) {
   const Experiment& e = run.experiment;
   return {session,
           e.schedule,
@@ -96,7 +96,7 @@ Engine make_engine(const Session& session, const Assignment& run) {
 }
 
 int run_on_ranks(const std::function<Config()>& configure,
-                 const std::function<void(const Assignment&)>& work) {
+                 const std::function<void(const AgreedRun&)>& work) {
   const Mpi mpi;
   int status = 0;
   or_abort(mpi, [&] {

@@ -17,9 +17,9 @@
 
 namespace starpipe::runtime {
 
-/// What `work` of `run_on_ranks` gets: the configuration, the Experiment that all ranks have built from it (a
+/// The run on which all ranks agree: the configuration, the Experiment that each rank has built from it (a
 /// PlannedRun with its data), start values, and where each worker is.
-struct Assignment {
+struct AgreedRun {
   const Mpi& mpi;
   Config config;                             ///< with the cuts and the placement of `partition`
   std::optional<PartitionChoice> partition;  ///< the same on every rank
@@ -32,12 +32,11 @@ struct Assignment {
 };
 
 /// The engine of `run`. `run` and `session` must outlive the engine.
-Engine make_engine(const Session& session, const Assignment& run);
+Engine make_engine(const Session& session, const AgreedRun& run);
 
 /// Collective. Starts MPI, agrees on the configuration, calls `work`, ends MPI. Returns the exit code: 0, or
 /// after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work` throws
 /// RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all ranks.
-int run_on_ranks(const std::function<Config()>& configure,
-                 const std::function<void(const Assignment&)>& work);
+int run_on_ranks(const std::function<Config()>& configure, const std::function<void(const AgreedRun&)>& work);
 
 }  // namespace starpipe::runtime

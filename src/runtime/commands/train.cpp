@@ -102,7 +102,7 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
 }
 
 // Collective; complete on rank 0.
-std::optional<GpuReport> report_gpus(const Assignment& run, const Engine& engine,
+std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
                                      const Measurement& measurement) {
   if (!run.config.runtime.uses_gpus()) return std::nullopt;
   const std::vector<GpuMemory> measured = engine.gpu_memory();
@@ -117,7 +117,7 @@ std::optional<GpuReport> report_gpus(const Assignment& run, const Engine& engine
   return report;
 }
 
-void write_outputs(const Assignment& run, const TrainOutputs& outputs, const TrainRecord& record,
+void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const TrainRecord& record,
                    const Measurement& measurement) {
   const Experiment& experiment = run.experiment;
   const plan::Timeline predicted = measurement.predicted();
@@ -146,7 +146,7 @@ void write_outputs(const Assignment& run, const TrainOutputs& outputs, const Tra
 }
 
 // Collective. No pass has read the weights of the last update. `trained`: of each stage, on rank 0.
-void require_finite(const Assignment& run, const std::vector<std::vector<float>>& trained) {
+void require_finite(const AgreedRun& run, const std::vector<std::vector<float>>& trained) {
   if (run.config.training.nonfinite != NonFinitePolicy::stop) return;
   int spoilt = -1;
   for (std::size_t s = trained.size(); s-- > 0;) {
@@ -162,7 +162,7 @@ void require_finite(const Assignment& run, const std::vector<std::vector<float>>
                   run.config.training.steps, spoilt));
 }
 
-void run_and_report(const Assignment& run, const TrainOutputs& outputs, const Session& session,
+void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Session& session,
                     Engine& engine) {
   const Experiment& experiment = run.experiment;
   Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
@@ -181,7 +181,7 @@ void run_and_report(const Assignment& run, const TrainOutputs& outputs, const Se
 }  // namespace
 
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
-  return run_on_ranks(configure, [&](const Assignment& run) {
+  return run_on_ranks(configure, [&](const AgreedRun& run) {
     const auto policy = agree(run.mpi, [&] {
       if (run.mpi.rank() == 0) check_outputs(outputs);
       return configured_policy(run.config.runtime);

@@ -25,7 +25,7 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
         config.schedule.partition = true;
         return config;
       },
-      [&](const Assignment& run) {
+      [&](const AgreedRun& run) {
         ++calls;
         ASSERT_TRUE(run.partition);
         const PartitionChoice& choice = *run.partition;
