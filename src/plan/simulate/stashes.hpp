@@ -30,7 +30,7 @@ void for_each_output_reader(const Schedule& schedule, JobId forward, Function&& 
   }
 }
 
-/// The jobs of one worker from which and until which it keeps a datum for a backward pass.
+/// A worker keeps a datum for a backward pass from the start of its job `first` to the end of its job `last`.
 struct Kept {
   JobId first;
   JobId last;

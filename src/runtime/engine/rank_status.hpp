@@ -13,8 +13,8 @@ enum class StepPhase : std::int32_t {
   ending,     ///< its tasks have ended; it waits for the other ranks and their results
 };
 
-/// What a rank does, as it tells the other ranks. Plain data: it travels as bytes. Tasks have their numbers
-/// in the graph; -1: none.
+/// What a rank does, for the other ranks. Plain data: it travels as bytes. A task is an index into the
+/// graph's tasks; -1: none.
 struct RankStatus {
   StepPhase phase = StepPhase::outside;
   std::int32_t step = -1;     ///< from 0; the last one when `outside`
@@ -24,10 +24,10 @@ struct RankStatus {
   std::uint64_t ended = 0;    ///< number of tasks since the start of the run
 };
 
-/// The last that a rank has heard of another, or of itself.
+/// The latest status that a rank has received from another rank, or its own.
 struct RankNews {
   RankStatus status;
-  double age = 0;  ///< seconds since it was heard
+  double age = 0;  ///< seconds since it came
 };
 
 }  // namespace starpipe::runtime

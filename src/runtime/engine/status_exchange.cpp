@@ -25,7 +25,7 @@ StatusExchange::StatusExchange(const Mpi& mpi)
 
 StatusExchange::~StatusExchange() {
   if (comm_ == MPI_COMM_NULL) return;
-  mpi_.barrier();  // it sleeps while it waits, what follows does not wait any more
+  mpi_.barrier();  // this wait sleeps; the calls below then return at once
   std::vector<std::uint64_t> to_me(sent_.size());
   MPI_Alltoall(sent_.data(), 1, MPI_UINT64_T, to_me.data(), 1, MPI_UINT64_T, comm_);
   for (std::size_t r = 0; r < to_me.size(); ++r) {

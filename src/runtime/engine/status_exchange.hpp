@@ -24,9 +24,9 @@ class StatusExchange {
   StatusExchange(const StatusExchange&) = delete;
   StatusExchange& operator=(const StatusExchange&) = delete;
 
-  /// To all other ranks, except those that have not taken the message before.
+  /// Sends `mine` to all other ranks, except those that have not received the previous message yet.
   void tell(const RankStatus& mine);
-  /// The messages that have come since the last call, with their ranks, in the order of their coming.
+  /// The messages that have arrived since the last call, with their ranks, in the order of arrival.
   std::vector<std::pair<int, RankStatus>> hear();
 
  private:

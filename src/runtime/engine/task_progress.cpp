@@ -35,7 +35,8 @@ void TaskProgress::end(const Task& task) {
 RankStatus TaskProgress::status() const {
   const std::scoped_lock lock(mutex_);
   RankStatus status{.phase = phase_, .step = step_};
-  // In this order: a task that starts and ends in between counts as one that runs, and is not found below.
+  // Reads `ended_` before `started_`: so a task that starts and ends in between only makes `runs` true, and
+  // the loop below does not find it.
   status.ended = ended_;
   const bool runs = started_ != status.ended;
   if (phase_ != StepPhase::running) return status;

@@ -22,17 +22,17 @@ struct WatchdogCalls {
       hear;  ///< what others have told since the last call
   /// A table for the message. `news`: [rank]; ranks without news for `silent_after` seconds are silent.
   std::function<std::string(std::span<const RankNews> news, double silent_after)> explain;
-  /// Ends the run with the message; is called again and again unless it ends the process.
+  /// Ends the run with the message. Where it returns, it is called again.
   std::function<void(const std::string&)> end_run;
 };
 
 /// Owns a thread that ends a run in which no rank makes progress for too long: StarPU and MPI wait without
 /// end for a rank that is lost or stuck. A rank makes progress when a task ends there, and while a task runs,
-/// for at most ten timeouts. The ranks tell each other so, every eighth of a timeout or more often. A rank
-/// that is silent makes no progress that others know of.
+/// for at most ten timeouts. The ranks send each other their status every eighth of a timeout or more often.
+/// A rank whose status does not arrive makes no progress in the eyes of the others.
 ///
-/// All ranks come to the same end at about the same time. The lowest of them speaks; others do so 2 seconds
-/// later, in case it cannot.
+/// All ranks find the timeout exceeded at about the same time. The lowest rank that is in the step and not
+/// silent ends the run with the message. A higher rank does so 2 seconds later, in case the lower one cannot.
 class Watchdog {
  public:
   /// `timeout`: seconds without progress, during a step of this rank.
