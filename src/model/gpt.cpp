@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <map>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -76,15 +78,36 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   return graph;
 }
 
-const bool registered =
-    register_network({.name = "gpt",
-                      .meaning = "GPT-2 on bytes, with an untied head.",
-                      .data = "text",
-                      .keys = {{"layers", 4, 1 << 16, "Transformer blocks."},
-                               {"hidden", 128, 1 << 18, "Columns of the hidden activations."},
-                               {"heads", 4, 1 << 18, "Attention heads of a block; they divide `hidden`."},
-                               {"context", 128, 1 << 20, "Tokens of a sequence."}},
-                      .units = gpt_units});
+/// Names of a file of Hugging Face's: those of a GPT2Model lack the prefix "transformer." of GPT2LMHeadModel.
+/// Without lm_head.weight, the head's weights are tied to wte and start as a copy of it. Old versions of
+/// transformers saved causal masks among the weights; these are dropped.
+void rename_weights(std::map<std::string, Tensor>& tensors) {
+  constexpr std::string_view prefix = "transformer.";
+  const std::string head = "lm_head.weight";
+  std::map<std::string, Tensor> renamed;
+  for (auto& [name, tensor] : tensors) {
+    if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) continue;
+    const bool bare = !name.starts_with(prefix) && name != head;
+    const std::string full = bare ? std::string(prefix) + name : name;
+    if (!renamed.emplace(full, std::move(tensor)).second) {
+      throw InputError(fmt::format("tensor {}: is there twice, with and without its prefix", full));
+    }
+  }
+  const auto embedding = renamed.find("transformer.wte.weight");
+  if (embedding != renamed.end()) renamed.try_emplace(head, embedding->second);
+  tensors = std::move(renamed);
+}
+
+const bool registered = register_network(
+    {.name = "gpt",
+     .meaning = "GPT-2 on bytes, with an untied head.",
+     .data = "text",
+     .keys = {{"layers", 4, "Transformer blocks.", from_1_to(1 << 16)},
+              {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
+              {"heads", 4, "Attention heads of a block; they divide `hidden`.", from_1_to(1 << 18)},
+              {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)}},
+     .units = gpt_units,
+     .rename_weights = rename_weights});
 
 }  // namespace
 }  // namespace starpipe::model

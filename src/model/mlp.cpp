@@ -66,11 +66,17 @@ const bool registered = register_network(
     {.name = "mlp",
      .meaning = "A multilayer perceptron with GELU and squared error, of one or several branches.",
      .data = "synthetic",
-     .keys = {{"layers", 4, 1 << 16, "Hidden layers, of each branch."},
-              {"hidden", 128, most_columns, "Columns of the hidden activations."},
-              {"inputs", 16, most_columns, "Features of a sample; each branch reads an equal share."},
-              {"outputs", 4, most_columns, "Columns of the regression target."},
-              {"branches", 1, 1 << 10, "Encoders side by side, which the last layer joins.", "legs"}},
+     .keys = {{"layers", 4, "Hidden layers, of each branch.", from_1_to(1 << 16)},
+              {"hidden", 128, "Columns of the hidden activations.", from_1_to(most_columns)},
+              {"inputs", 16, "Features of a sample; each branch reads an equal share.",
+               from_1_to(most_columns)},
+              {"outputs", 4, "Columns of the regression target.", from_1_to(most_columns)},
+              {"branches",
+               1,
+               "Encoders side by side, which the last layer joins.",
+               from_1_to(1 << 10),
+               {},
+               "legs"}},
      .units = units});
 
 }  // namespace

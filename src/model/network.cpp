@@ -18,11 +18,6 @@
 namespace starpipe::model {
 namespace {
 
-void require_range(std::string_view key, int value, int most) {
-  if (value >= 1 && value <= most) return;
-  throw InputError(fmt::format("{}: {} is not between 1 and {}", key, value, most));
-}
-
 UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   const NetworkKind& kind = find_network(config.kind);
   for (const auto& [name, value] : config.options) {
@@ -31,9 +26,14 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
     }
   }
   constexpr int most_samples = 1 << 20;
-  require_range("training.microbatch_size", microbatch_size, most_samples);
+  const auto refuse = [](const std::string& key, const std::string& problem) {
+    if (!problem.empty()) throw InputError(fmt::format("{}: {}", key, problem));
+  };
+  refuse("training.microbatch_size",
+         problem_of({.name = "", .default_value = 1, .meaning = "", .interval = from_1_to(most_samples)},
+                    microbatch_size));
   for (const NetworkKey& key : kind.keys) {
-    require_range("model." + key.name, option(config, key.name), key.most);
+    refuse("model." + key.name, problem_of(key, option_value(config, key.name)));
   }
   return kind.units(config, index(microbatch_size));
 }
@@ -84,12 +84,16 @@ std::size_t columns_after(const std::vector<StageOp>& ops, std::size_t columns) 
 
 }  // namespace
 
-int option(const ModelConfig& config, std::string_view key) {
+OptionValue option_value(const ModelConfig& config, std::string_view key) {
   if (const auto given = config.options.find(key); given != config.options.end()) return given->second;
   const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
   const auto known = std::ranges::find(keys, key, &NetworkKey::name);
   if (known == keys.end()) throw std::logic_error(fmt::format("{} has no key {}", config.kind, key));
   return known->default_value;
+}
+
+std::string to_string(const OptionValue& value) {
+  return std::visit([](const auto& one) { return fmt::format("{}", one); }, value);
 }
 
 std::vector<std::string> network_kinds() {

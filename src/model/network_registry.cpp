@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/network_registry.hpp"
 
+#include <algorithm>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,9 +21,58 @@ std::map<std::string, NetworkKind, std::less<>>& registry() {
   return kinds;
 }
 
+bool has_whole(const NetworkKind& kind, std::string_view name) {
+  const auto key = std::ranges::find(kind.keys, name, &NetworkKey::name);
+  return key != kind.keys.end() && std::holds_alternative<int>(key->default_value);
+}
+
+/// Why a kind cannot be registered; empty when it can.
+std::string problem_of(const NetworkKind& kind) {
+  for (const NetworkKey& key : kind.keys) {
+    if (const std::string problem = model::problem_of(key, key.default_value); !problem.empty()) {
+      return fmt::format("key {}: the default {}", key.name, problem);
+    }
+    for (const auto& [other_name, other] : registry()) {
+      const auto same = std::ranges::find(other.keys, key.name, &NetworkKey::name);
+      if (same != other.keys.end() && same->default_value.index() != key.default_value.index()) {
+        return fmt::format("key {}: has another type in network {}", key.name, other_name);
+      }
+    }
+  }
+  const std::vector<std::string_view> needed = kind.data == "text"
+                                                   ? std::vector<std::string_view>{"context"}
+                                                   : std::vector<std::string_view>{"inputs", "outputs"};
+  for (const std::string_view name : needed) {
+    if (!has_whole(kind, name)) return fmt::format("data {} needs a whole number as key {}", kind.data, name);
+  }
+  return "";
+}
+
 }  // namespace
 
+std::string problem_of(const NetworkKey& key, const OptionValue& value) {
+  const auto refused = [&](const std::string& why) { return fmt::format("{} {}", to_string(value), why); };
+  if (value.index() != key.default_value.index()) return refused("is not of the key's type");
+  Interval interval = key.interval;
+  if (std::holds_alternative<int>(value)) interval.least = std::max(interval.least, 0.0);
+  const bool inside = std::visit(
+      [&]<class T>(const T& one) {
+        if constexpr (std::is_same_v<T, int> || std::is_same_v<T, double>) return interval.contains(one);
+        return true;
+      },
+      value);
+  if (!inside) return refused(fmt::format("is not {}", interval.text()));
+  const auto* const text = std::get_if<std::string>(&value);
+  if (text == nullptr || key.words.empty() || std::ranges::find(key.words, *text) != key.words.end())
+    return "";
+  return refused(fmt::format("is not one of {}", fmt::join(key.words, ", ")));
+}
+
 bool register_network(NetworkKind kind) {
+  if (const std::string problem = problem_of(kind); !problem.empty()) {
+    keep_registration_error(fmt::format("network {}: {}", kind.name, problem));
+    return false;
+  }
   std::string name = kind.name;
   const auto [where, added] = registry().try_emplace(std::move(name), std::move(kind));
   if (!added) keep_registration_error("network " + where->first + " is registered twice");

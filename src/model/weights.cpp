@@ -2,7 +2,6 @@
 #include "starpipe/model/weights.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,8 +12,6 @@
 
 namespace starpipe::model {
 namespace {
-
-constexpr std::string_view gpt_prefix = "transformer.";
 
 std::string shape_text(const std::vector<std::size_t>& shape) {
   std::string text = "[";
@@ -29,14 +26,9 @@ std::string shape_text(const std::vector<std::size_t>& shape) {
 std::map<std::string, std::string> describe(const ModelConfig& config) {
   std::map<std::string, std::string> result = {{"model", config.kind}};
   for (const NetworkKey& key : find_network(config.kind).keys) {
-    result[key.name] = std::to_string(option(config, key.name));
+    result[key.name] = to_string(option_value(config, key.name));
   }
   return result;
-}
-
-/// The causal masks that old versions of transformers saved among the weights.
-bool is_mask(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 }  // namespace
@@ -74,21 +66,11 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
     }
   }
 
-  std::map<std::string, Tensor> by_name;  // names with the prefix
-  const bool gpt = network.config.kind == "gpt";
-  for (auto& [name, tensor] : tensors) {
-    if (gpt && is_mask(name)) continue;
-    const bool bare = gpt && !name.starts_with(gpt_prefix) && name != "lm_head.weight";
-    const std::string full = bare ? std::string(gpt_prefix) + name : name;
-    if (!by_name.emplace(full, std::move(tensor)).second) {
-      throw InputError(file.string() + ": tensor " + full + ": is there twice, with and without its prefix");
-    }
-  }
-  if (gpt && !by_name.contains("lm_head.weight")) {
-    const auto embedding = by_name.find("transformer.wte.weight");
-    if (embedding != by_name.end()) {
-      Tensor tied = embedding->second;
-      by_name.emplace("lm_head.weight", std::move(tied));
+  if (const auto& rename = find_network(network.config.kind).rename_weights) {
+    try {
+      rename(tensors);
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {}", file.string(), error.what()));
     }
   }
 
@@ -97,8 +79,8 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
     std::vector<float>& values = parameters.emplace_back();
     values.reserve(stage.parameter_size());
     for (const Parameter& parameter : stage.parameters()) {
-      const auto found = by_name.find(parameter.name);
-      if (found == by_name.end()) {
+      const auto found = tensors.find(parameter.name);
+      if (found == tensors.end()) {
         throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
       }
       if (found->second.shape != parameter.shape) {
@@ -106,11 +88,11 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
                          shape_text(found->second.shape) + ", the model has " + shape_text(parameter.shape));
       }
       values.insert(values.end(), found->second.values.begin(), found->second.values.end());
-      by_name.erase(found);
+      tensors.erase(found);
     }
   }
-  if (!by_name.empty()) {
-    throw InputError(file.string() + ": tensor " + by_name.begin()->first + ": is not one of the model's");
+  if (!tensors.empty()) {
+    throw InputError(file.string() + ": tensor " + tensors.begin()->first + ": is not one of the model's");
   }
   return parameters;
 }

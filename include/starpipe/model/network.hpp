@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "starpipe/model/precision.hpp"
@@ -18,17 +19,29 @@
 
 namespace starpipe::model {
 
+/// The value of a kind's own key: a whole number, a number, a truth value or text.
+using OptionValue = std::variant<int, double, bool, std::string>;
+
 /// `model:` of the configuration, and the precision.
 struct ModelConfig {
   std::string kind = "gpt";  ///< one of network_kinds()
   /// Values of the kind's own keys (`layers`, `hidden`, ...); a key that is not here has its default.
-  std::map<std::string, int, std::less<>> options;
+  std::map<std::string, OptionValue, std::less<>> options;
   std::optional<std::filesystem::path> init;  ///< safetensors file with the parameters to start from
   Precision precision = Precision::fp32;      ///< `runtime.precision`: stages are built for it
 };
 
 /// The value of a key of the kind. Throws std::logic_error when the kind has no such key.
-int option(const ModelConfig& config, std::string_view key);
+OptionValue option_value(const ModelConfig& config, std::string_view key);
+
+/// The same as a T, the type of the key's default. Throws std::bad_variant_access for another type.
+template <class T = int>
+T option(const ModelConfig& config, std::string_view key) {
+  return std::get<T>(option_value(config, key));
+}
+
+/// A value for people and for files: "4", "0.5", "true", "relu".
+std::string to_string(const OptionValue& value);
 
 /// A model cut into stages.
 struct Network {

@@ -5,12 +5,15 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "starpipe/base/interval.hpp"
 #include "starpipe/model/network.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 
@@ -30,33 +33,45 @@ struct UnitGraph {
   std::shared_ptr<const Loss> loss;
 };
 
-/// A key of `model:` that a kind of network has. Its value is a whole number from 1 to `most`.
+/// A key of `model:` that a kind of network has. Its values have the type of its default. Kinds whose keys
+/// have the same name give it the same type.
 struct NetworkKey {
   std::string name;
-  int default_value = 1;
-  int most = 1;
-  std::string meaning;           ///< one sentence
-  std::string former_name = {};  ///< read as well
+  OptionValue default_value;
+  std::string meaning;                  ///< one sentence
+  Interval interval = {};               ///< of numbers; whole numbers are at least 0
+  std::vector<std::string> words = {};  ///< of text: the values that it may have; empty: any text
+  std::string former_name = {};         ///< read as well
 };
+inline constexpr Interval from_1_to(int most) { return {.least = 1, .most = static_cast<double>(most)}; }
 
 struct NetworkKind {
   std::string name;     ///< the value of `model.kind`
   std::string meaning;  ///< one sentence
   /// The value of `data.kind` that the network reads. "text" needs a key `context`, the tokens of a sequence;
-  /// "synthetic" needs `inputs` and `outputs`, the columns of both, and may have `branches`.
+  /// "synthetic" needs `inputs` and `outputs`, the columns of both, and may have `branches`. These keys are
+  /// whole numbers. Tokens are bytes, 0 to 255.
   std::string data;
   std::vector<NetworkKey> keys;
   /// Builds the network for micro-batches of `microbatch_size` samples. Each key is in its range. Throws
   /// InputError naming the keys whose values do not fit together.
   std::function<UnitGraph(const ModelConfig& config, std::size_t microbatch_size)> units;
+  /// Gives the tensors of a file of other programs the names of Stage::parameters(); may drop tensors and add
+  /// some. Empty: such files have these names. Throws InputError naming the tensor.
+  std::function<void(std::map<std::string, Tensor>& tensors)> rename_weights = {};
 };
 
-/// Adds a kind. To call from a file-scope initialiser. Returns whether it was added: when the name is taken,
-/// the error is kept (starpipe/base/registration.hpp), and the functions below throw it.
+/// Adds a kind. To call from a file-scope initialiser. Returns whether it was added. It is not when its name
+/// is taken, a key has another type than that of another kind, a default is none of its key's values, or a
+/// key that the data needs is missing. The error is then kept (starpipe/base/registration.hpp), and the
+/// functions below throw it.
 bool register_network(NetworkKind kind);
 
 /// All kinds by name, ascending.
 std::vector<NetworkKind> registered_networks();
+
+/// Why `value` is none of the key's: "0 is not at least 1 and at most 8". Empty when it is one.
+std::string problem_of(const NetworkKey& key, const OptionValue& value);
 
 /// Throws InputError for an unknown `model.kind`.
 const NetworkKind& find_network(std::string_view name);

@@ -12,18 +12,16 @@
 namespace starpipe::model {
 
 /// Saves the parameters of all stages, `parameters[stage]`, as a safetensors file. Tensors have the names of
-/// Stage::parameters(): those of a gpt have the names and shapes of Hugging Face's GPT2LMHeadModel. The
-/// file's metadata is "format": "pt", the configuration ("model", "layers", "heads", ...) and `metadata`.
-/// Throws InputError with the file when it cannot be written.
+/// Stage::parameters(). The file's metadata is "format": "pt", the configuration ("model", "layers", "heads",
+/// ...) and `metadata`. Throws InputError with the file when it cannot be written.
 void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::vector<std::vector<float>>& parameters,
                   const std::map<std::string, std::string>& metadata = {});
 
-/// Loads the parameters of all stages, [stage]. The network that was saved may have had other cuts. Names of
-/// a gpt may lack their prefix "transformer." (GPT2Model). When lm_head.weight is absent, its weights are
-/// tied to wte and start as a copy of it. Buffers of old checkpoints (attn.bias, attn.masked_bias) are
-/// ignored. Throws InputError with the file and the tensor that is missing, unknown or of another shape, or
-/// the metadata entry ("heads", "context", ...) that contradicts the network's configuration.
+/// Loads the parameters of all stages, [stage]. The network that was saved may have had other cuts, and may
+/// have the names of other programs (NetworkKind::rename_weights). Throws InputError with the file and the
+/// tensor that is missing, unknown or of another shape, or the metadata entry ("heads", "context", ...) that
+/// contradicts the network's configuration.
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network);
 
 /// The parameters that training starts from, [stage]: those of the file `model.init` when it is set,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -166,24 +167,62 @@ ConfigKey emulation_key(std::string name, ValueType type, std::string meaning, T
   return made;
 }
 
-json default_of(const model::NetworkKey& key) { return key.default_value; }
+// The values of a network's key. Text that is empty is unset.
+json json_of(const model::OptionValue& value) {
+  return std::visit([](const auto& one) { return to_json_value(one); }, value);
+}
+model::OptionValue option_of(const json& value, model::OptionValue of_type) {
+  std::visit([&]<class T>(T& one) { one = value.is_null() ? T() : value.get<T>(); }, of_type);
+  return of_type;
+}
+
+ValueType type_of(const model::NetworkKey& key) {
+  if (std::holds_alternative<double>(key.default_value)) return number(key.interval);
+  if (std::holds_alternative<bool>(key.default_value)) return boolean();
+  if (std::holds_alternative<std::string>(key.default_value)) return one_of(key.words);
+  ValueType type = whole(static_cast<std::uint64_t>(std::max(key.interval.least, 0.0)));
+  if (key.interval.most < static_cast<double>(type.most)) {
+    type.most = static_cast<std::uint64_t>(key.interval.most);
+  }
+  return type;
+}
 
 /// The key of a kind of network, by itself.
 ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& own) {
   ConfigKey made;
   made.name = "model." + own.name;
-  made.type = whole();
-  made.type.most = static_cast<std::uint64_t>(own.most);
+  made.type = type_of(own);
   made.meaning = own.meaning;
-  made.default_value = default_of(own);
+  made.default_value = json_of(own.default_value);
   made.defaults = {{.condition = {"model.kind", {kind.name}}, .value = made.default_value}};
   made.only_with = {{"model.kind", {kind.name}}};
   if (!own.former_name.empty()) made.former_name = "model." + own.former_name;
-  made.set = [option = own.name](Config& config, const json& value) {
-    config.model.options[option] = value.get<int>();
+  made.set = [option = own.name, type = own.default_value](Config& config, const json& value) {
+    config.model.options[option] = option_of(value, type);
   };
-  made.get = [option = own.name](const Config& config) { return json(model::option(config.model, option)); };
+  made.get = [option = own.name](const Config& config) {
+    return json_of(model::option_value(config.model, option));
+  };
   return made;
+}
+
+/// Widens a type to the values of another one of the same kind. No words: any text.
+void widen(ValueType& type, const ValueType& other) {
+  type.least = std::min(type.least, other.least);
+  type.most = std::max(type.most, other.most);
+  if (other.interval.least < type.interval.least) {
+    type.interval.least = other.interval.least;
+    type.interval.above = other.interval.above;
+  }
+  if (other.interval.most > type.interval.most) {
+    type.interval.most = other.interval.most;
+    type.interval.below = other.interval.below;
+  }
+  if (other.words.empty()) type.words.clear();
+  if (type.words.empty()) return;
+  for (const std::string& word : other.words) {
+    if (std::ranges::find(type.words, word) == type.words.end()) type.words.push_back(word);
+  }
 }
 
 /// Keys of all kinds of networks. Where several kinds have a key of one name, it is one key, and its meaning
@@ -200,7 +239,7 @@ void add_network_keys(Keys& keys) {
       }
       known->only_with.front().values.push_back(kind.name);
       known->defaults.push_back(std::move(made.defaults.front()));
-      known->type.most = std::max(known->type.most, made.type.most);
+      widen(known->type, made.type);
       if (known->meaning != own.meaning) known->meaning += fmt::format(" For {}: {}", kind.name, own.meaning);
     }
   }
