@@ -27,4 +27,8 @@ std::string number_text(double value) {
   return fmt::format("{:.5g}", value);
 }
 
+std::string counted_text(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 }  // namespace starpipe

@@ -117,7 +117,7 @@ class SyntheticDataset final : public Dataset {
       : inputs_(index(option(model, "inputs"))),
         outputs_(index(option(model, "outputs"))),
         branches_(branch_count(model)),
-        samples_(static_cast<std::size_t>(samples)),
+        samples_(index(samples)),
         seed_(seed) {
     Normal normal(generator(seed, std::array{teacher_stream}));
     first_ = weights(normal, inputs_, hidden_size);

@@ -149,7 +149,7 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
                       const std::vector<int>& cuts) {
   const UnitGraph units = make_units(config, microbatch_size);
   // BLAS counts in int. Memory limits any real model long before.
-  if (units.rows > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+  if (units.rows > index(std::numeric_limits<int>::max())) {
     throw InputError("training.microbatch_size: a micro-batch of " + std::to_string(units.rows) +
                      " rows is too large");
   }

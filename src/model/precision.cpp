@@ -4,11 +4,11 @@
 #include <bit>
 #include <cstring>
 
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::model {
 
-std::string_view to_string(Precision precision) {
-  return precision_words[static_cast<std::size_t>(precision)];
-}
+std::string_view to_string(Precision precision) { return precision_words[index(precision)]; }
 
 void round_to_bf16(std::span<const float> from, Memory to) noexcept {
   auto* out = to.as<std::byte>();

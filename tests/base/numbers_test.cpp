@@ -28,5 +28,11 @@ TEST(Numbers, CeilDivRoundsUp) {
   EXPECT_EQ(ceil_div(7, 3), 3);
 }
 
+TEST(CountedText, IsSingularForOne) {
+  EXPECT_EQ(counted_text(1, "rank"), "1 rank");
+  EXPECT_EQ(counted_text(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted_text(2, "repetition"), "2 repetitions");
+}
+
 }  // namespace
 }  // namespace starpipe

@@ -140,6 +140,7 @@ class Compare(CommandTest):
             result = self.run_command("compare", "job.yaml", "--repetitions", 2, "-o", "compare.json", "--timeline",
                                       "compare.svg", launcher=launcher)
             self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("2 ranks; 2 repetitions of" if launcher else " 1 rank; 2 repetitions of", result.stdout)
             comparison = json.loads(self.read("compare.json"))
             self.assertEqual([p["policy"] for p in comparison["policies"]], self.POLICIES)
             self.assertEqual([p["ran"] for p in comparison["policies"]],

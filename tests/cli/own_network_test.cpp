@@ -162,7 +162,8 @@ TEST(RegisterNetwork, RefusesKeysThatCannotWork) {
     EXPECT_FALSE(model::register_network(kind_named("broken", std::move(keys))));
     EXPECT_THAT(take_registration_errors(), testing::ElementsAre(testing::HasSubstr(part)));
   };
-  refuse({context, {"depth", 0, "Depth.", model::from_1_to(4)}}, "key depth: the default 0 is not at least 1");
+  refuse({context, {"depth", 0, "Depth.", model::from_1_to(4)}},
+         "key depth: the default 0 is not at least 1");
   refuse({context, {"act", std::string("x"), "Which.", {}, {"y"}}}, "key act: the default x is not one of y");
   refuse({context, {"layers", 0.5, "Layers."}}, "key layers: has another type in network gpt");
   refuse({}, "data text needs a whole number as key context");

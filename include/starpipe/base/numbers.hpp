@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace starpipe {
 
@@ -11,5 +12,8 @@ std::string bytes_text(std::uint64_t bytes);
 
 /// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".
 std::string number_text(double value);
+
+/// A number of things: "1 rank", "2 ranks". `noun`: of one thing; its plural ends in s.
+std::string counted_text(std::int64_t count, std::string_view noun);
 
 }  // namespace starpipe

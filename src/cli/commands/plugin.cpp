@@ -2,6 +2,7 @@
 #include "starpipe/plan/registry/plugin.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
 
@@ -13,6 +14,7 @@
 #include "cli/conformance/two_ranks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/conformance.hpp"
 
@@ -72,12 +74,19 @@ Finding run_step(const std::string& file, const std::string& name, const plan::C
 
 std::string text_of(const std::string& file, const std::vector<Result>& results) {
   std::string text = fmt::format("{}: built for starpipe {}\n", file, STARPIPE_INTERFACE);
-  std::string_view schedule;
-  for (const Result& result : results) {
-    if (result.schedule != schedule) text += fmt::format("\n{}\n", result.schedule);
-    schedule = result.schedule;
-    text += fmt::format("  {:<15} {:<7} {}\n", result.step, plan::to_string(result.finding.verdict),
-                        result.finding.message);
+  // The first column is empty: steps are indented below their schedule.
+  constexpr TableColumn left = {.align = Align::left};
+  constexpr std::array columns = {left, left, TableColumn{.align = Align::left, .least_width = 6}, left};
+  for (auto first = results.begin(); first != results.end();) {
+    const auto next = std::find_if(first, results.end(),
+                                   [&](const Result& result) { return result.schedule != first->schedule; });
+    std::vector<TableRow> rows;
+    for (auto result = first; result != next; ++result) {
+      rows.push_back(
+          {"", result->step, std::string(plan::to_string(result->finding.verdict)), result->finding.message});
+    }
+    text += fmt::format("\n{}\n{}", first->schedule, table_text(rows, columns));
+    first = next;
   }
   const auto failed = std::ranges::count(results, Finding::Verdict::failed,
                                          [](const Result& result) { return result.finding.verdict; });

@@ -156,9 +156,10 @@ void write_outputs(const AgreedRun& run, const Comparison& comparison,
   if (comparison.json) {
     print(plan::json_text(report));
   } else {
-    print(fmt::format("{} on {} workers, {} ranks; {} repetitions of {} steps\n{}{}\n{}", schedule.name(),
-                      schedule.workers(), run.mpi.ranks(), comparison.repetitions, run.config.training.steps,
-                      describe_partition(run.partition),
+    print(fmt::format("{} on {}, {}; {} of {}\n{}{}\n{}", schedule.name(),
+                      counted_text(schedule.workers(), "worker"), counted_text(run.mpi.ranks(), "rank"),
+                      counted_text(comparison.repetitions, "repetition"),
+                      counted_text(run.config.training.steps, "step"), describe_partition(run.partition),
                       plan::describe_reordering(schedule.name(), run.experiment.reordering),
                       comparison_table(predicted, policies)));
   }

@@ -18,6 +18,7 @@
 #include "runtime/session/session.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/model/weights.hpp"
@@ -122,10 +123,10 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
   const Experiment& experiment = run.experiment;
   const plan::Timeline predicted = measurement.predicted();
   const MeasuredRun measured = measurement.measured();
-  print(fmt::format("\n{} on {} workers, {} ranks, policy {}: {:.0f} {}/s\n{}{}\n{}",
-                    experiment.schedule.name(), experiment.schedule.workers(), run.mpi.ranks(), record.policy,
-                    record.samples_per_second, experiment.data->sample_word(),
-                    describe_partition(run.partition),
+  print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
+                    counted_text(experiment.schedule.workers(), "worker"),
+                    counted_text(run.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
+                    experiment.data->sample_word(), describe_partition(run.partition),
                     plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
                     training_table(experiment.schedule, predicted, measured, measurement, record)));
   if (outputs.trace) {

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every configuration key has an effect that can be seen, or is refused. Usage: config_keys_test.py BINARY.
+
+A key of `starpipe info --json` without an entry in KEYS is a failure, and so is an entry without a key.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+from support import CommandTest
+
+MLP = """model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2}
+training: {steps: 2, microbatches: 4}
+schedule: {name: gpipe, workers: 2}
+"""
+GPT = """model: {kind: gpt, layers: 2, hidden: 16, heads: 2, context: 16}
+data: {path: text}
+training: {steps: 2, microbatches: 2}
+schedule: {name: 1f1b, workers: 2}
+"""
+# A network with the default of each of its own keys.
+BARE = """model: {kind: mlp}
+training: {steps: 2}
+schedule: {name: 1f1b, workers: 2}
+"""
+SGD = "training.optimizer.kind=sgd"
+EMULATED = "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, comm: 1ms}"
+DYNAMIC = ("schedule.discipline=greedy", "schedule.dynamic=true")
+
+# What `train` reports and what does not depend on the machine's speed.
+FACTS = ("policy", "discipline", "workers", "stages", "microbatches", "parameters", "emulated", "losses", "skipped_steps",
+         "offsets", "peak_activations", "peak_activation_bytes", "received", "ranks", "partition")  # fmt: skip
+# These are given, not measured, when workers are emulated.
+EMULATED_FACTS = ("durations", "transfer_delay")
+
+
+class Key:
+    """Where a key has its effect: with the configuration `text` and the settings `base`, `value` changes what `seen` shows."""
+
+    def __init__(self, seen, text, value, *base):
+        self.seen, self.text, self.value, self.base = seen, text, value, base
+
+
+KEYS = {
+    "model.kind": Key("simulate", BARE, "gpt", "data={kind: synthetic}"),
+    "model.layers": Key("simulate", MLP, 3),
+    "model.hidden": Key("simulate", MLP, 16),
+    "model.heads": Key("train", GPT, 4),
+    "model.context": Key("simulate", GPT, 8),
+    "model.inputs": Key("simulate", MLP, 6),
+    "model.outputs": Key("simulate", MLP, 3),
+    "model.branches": Key("simulate", MLP, 2, "schedule={name: 1f1b, workers: 3, stages: 3, placement: [0, 1, 2]}"),
+    "model.init": Key("train", MLP, "weights"),
+    "data.kind": Key("simulate", MLP, "text"),
+    "data.path": Key("train", GPT, "other text"),
+    "training.microbatches": Key("simulate", MLP, 6),
+    "training.microbatch_size": Key("simulate", MLP, 4),
+    "training.steps": Key("train", MLP, 3),
+    "training.seed": Key("train", MLP, 7),
+    "training.nonfinite": Key("train", MLP, "continue", SGD, "training.optimizer.learning_rate=1e30", "training.steps=6"),
+    "training.optimizer.kind": Key("simulate", MLP, "sgd"),
+    "training.optimizer.learning_rate": Key("train", MLP, 0),
+    "training.optimizer.weight_decay": Key("train", MLP, 0.5),
+    "training.optimizer.momentum": Key("simulate", MLP, 0.5, SGD),
+    "training.optimizer.beta1": Key("train", MLP, 0.5, "training.steps=3"),
+    "training.optimizer.beta2": Key("train", MLP, 0.5, "training.steps=3"),
+    "training.optimizer.epsilon": Key("train", MLP, 0.5),
+    "schedule.plugin": Key("simulate", MLP, "absent.so"),
+    "schedule.name": Key("simulate", MLP, "naive"),
+    "schedule.file": Key("simulate", MLP, "order.json"),
+    "schedule.workers": Key("simulate", MLP, 3),
+    "schedule.stages": Key("simulate", MLP, 3),
+    "schedule.groups": Key("simulate", MLP, 2, "schedule={name: lpp, groups: 1}"),
+    "schedule.placement": Key("simulate", MLP, "[1, 0]"),
+    "schedule.cuts": Key("simulate", MLP, "[2]"),
+    "schedule.partition": Key("simulate", MLP, "auto"),
+    "schedule.profile": Key("simulate", MLP, "light.yaml", "schedule={partition: auto, profile: heavy.yaml}"),
+    "schedule.discipline": Key("train", MLP, "greedy"),
+    "schedule.memory_limit": Key("simulate", MLP, 1),
+    "schedule.dynamic": Key("simulate", MLP, "true", "schedule.discipline=greedy"),
+    "schedule.recompute": Key("simulate", MLP, "true"),
+    "runtime.policy": Key("train", MLP, "lws"),
+    "runtime.device": Key("simulate", MLP, "cuda"),
+    "runtime.precision": Key("simulate", MLP, "bf16"),
+    "runtime.workers_per_core": Key("train", MLP, 1),
+    "runtime.window": Key("submission", MLP, 1, EMULATED),
+    "runtime.timeout": Key("train", MLP, 0.05, "runtime.emulate={F: 1500ms, B: 0s, W: 0s}", "training.microbatches=1",
+                           "training.steps=1"),
+    "runtime.mapping": Key("info", MLP, "auto"),
+    "runtime.memory_limit": Key("simulate", MLP, "1KiB"),
+    "runtime.emulate.F": Key("train", MLP, "3ms", EMULATED),
+    "runtime.emulate.B": Key("train", MLP, "3ms", EMULATED),
+    "runtime.emulate.W": Key("train", MLP, "3ms", EMULATED),
+    "runtime.emulate.comm": Key("train", MLP, "3ms", EMULATED),
+    "runtime.emulate.prefetch": Key("train", MLP, "false", EMULATED),
+}
+
+# Kinds of runs in which each key whose effect only a run shows is tried again.
+RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "chosen at run time": DYNAMIC}
+
+
+class ConfigKeys(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
+        self.write("other text", "Pack my box with five dozen liquor jugs. " * 5)
+        self.write("heavy.yaml", "layers: [{F: 9}, {F: 1}, {F: 1}]\n")
+        self.write("light.yaml", "layers: [{F: 1}, {F: 1}, {F: 9}]\n")
+        self.write("mlp.yaml", MLP)
+        result = self.run_command("train", "mlp.yaml", "--set", "training.seed=9", "--save-weights", "weights")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "order.json")
+
+    def seen(self, how, text, settings):
+        """What a run shows: its exit status, and what it prints or reports. None when it is refused."""
+        self.write("c.yaml", text)
+        arguments = [word for setting in settings for word in ("--set", setting)]
+        # One core: so runtime.workers_per_core can be too small. Windows fill on any.
+        launcher = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if how == "train" else []
+        command = {"simulate": ["simulate", "c.yaml", "--json"], "info": ["info", "c.yaml"],
+                   "train": ["train", "c.yaml", "--report", "r.json"],
+                   "submission": ["compare", "c.yaml", "--policies", "starpipe", "--repetitions", 1, "--json"]}[how]  # fmt: skip
+        result = self.run_command(*command, *arguments, launcher=launcher)
+        if result.returncode == 2:
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            return None
+        if how == "info":
+            return result.stdout
+        if result.returncode != 0:
+            return result.returncode
+        if how == "submission":
+            [run] = json.loads(result.stdout)["policies"]
+            return run["submission"] > 0.6 * run["makespan"]
+        if how == "simulate":
+            return {key: value for key, value in json.loads(result.stdout).items() if key != "config"}
+        report = json.loads(self.read("r.json"))
+        facts = {key: report.get(key) for key in FACTS + EMULATED_FACTS * report["emulated"]}
+        facts["steps"] = len(report["step_seconds"])
+        if report["emulated"]:
+            facts["makespan"] = report["makespan"]["predicted"]
+        return facts
+
+    def changes(self, name, key, extra=()):
+        """Whether the key changes something or is refused. None when the run is refused without it."""
+        base = [*extra, *key.base]
+        without = self.seen(key.seen, key.text, base)
+        if without is None:
+            return None
+        return self.seen(key.seen, key.text, [*base, f"{name}={key.value}"]) != without
+
+    def test_every_key_has_an_entry(self):
+        keys = [key["name"] for key in json.loads(self.ok("info", "--json"))["configuration"]]
+        self.assertEqual(sorted(keys), sorted(KEYS))
+
+    def test_every_key_has_an_effect(self):
+        for name, key in KEYS.items():
+            with self.subTest(key=name):
+                self.assertEqual(self.changes(name, key), True)
+
+    def test_no_key_is_ignored_in_another_kind_of_run(self):
+        for run, settings in RUNS.items():
+            for name, key in KEYS.items():
+                own = any(name.startswith(setting.split("=")[0]) for setting in settings)
+                if own or key.seen not in ("train", "submission"):
+                    continue
+                with self.subTest(run=run, key=name):
+                    self.assertIn(self.changes(name, key, settings), (True, None))
+
+    def test_the_environment_cannot_make_the_window_useless(self):
+        self.refused(["train", "mlp.yaml", "--set", "runtime.window=5"], "STARPU_SCHED", "runtime.window", "lws",
+                     environment={"STARPU_SCHED": "lws"})
+
+
+if __name__ == "__main__":
+    ConfigKeys.binary = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
