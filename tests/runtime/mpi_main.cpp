@@ -2,6 +2,8 @@
 // The main() of tests that run on several ranks and start StarPU themselves.
 #include "runtime/mpi_main.hpp"
 
+#include "runtime/started_mpi.hpp"
+
 namespace starpipe::runtime::testing {
 
 const Mpi* mpi = nullptr;
@@ -9,10 +11,10 @@ const Mpi* mpi = nullptr;
 }  // namespace starpipe::runtime::testing
 
 int main(int argc, char** argv) {
-  using namespace starpipe::runtime;
+  namespace tests = starpipe::runtime::testing;
   ::testing::InitGoogleTest(&argc, argv);
-  const Mpi started;
-  testing::mpi = &started;
-  testing::report_on_rank_0(started);
-  return testing::run_all_tests(started);
+  const starpipe::runtime::Mpi started;
+  tests::mpi = &started;
+  tests::report_on_rank_0(started);
+  return tests::run_all_tests(started);
 }

@@ -38,24 +38,21 @@ class FailuresOnly : public ::testing::EmptyTestEventListener {
   int rank_;
 };
 
-/// The MPI of all tests, in a program with the main() of mpi_main.cpp.
-extern const Mpi* mpi;
-
 /// Call after InitGoogleTest.
-inline void report_on_rank_0(const Mpi& mpi) {
+inline void report_on_rank_0(const Mpi& started) {
   // An exception on one rank would leave the others waiting: end the job instead.
   GTEST_FLAG_SET(catch_exceptions, false);
-  if (mpi.rank() == 0) return;
+  if (started.rank() == 0) return;
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
-  listeners.Append(new FailuresOnly(mpi.rank()));
+  listeners.Append(new FailuresOnly(started.rank()));
 }
 
 /// RUN_ALL_TESTS on every rank: not 0 on all when one has a failure.
-inline int run_all_tests(const Mpi& mpi) {
+inline int run_all_tests(const Mpi& started) {
   const int mine = RUN_ALL_TESTS();
   int any = 0;
-  MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, mpi.comm());
+  MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, started.comm());
   return any;
 }
 

@@ -29,7 +29,7 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
         ++calls;
         ASSERT_TRUE(run.partition);
         const PartitionChoice& choice = *run.partition;
-        EXPECT_EQ(choice.profile.units.size(), 6U);
+        EXPECT_EQ(choice.profile.units.size(), 7U);
         EXPECT_EQ(choice.partition.cuts, run.config.schedule.cuts);
         EXPECT_EQ(choice.partition.cuts.size(), 1U);
         EXPECT_EQ(choice.placement, run.config.schedule.placement);

@@ -16,9 +16,9 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"
-#include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/ranks/core_share.hpp"
+#include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/config.hpp"

@@ -16,11 +16,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/mpi_main.hpp"
 #include "runtime/ranks/core_share.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/report/gpu_copies.hpp"
+#include "runtime/started_mpi.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
