@@ -102,7 +102,7 @@ const bool registered = register_network(
     {.name = "gpt",
      .meaning = "GPT-2 on bytes, with an untied head.",
      .data = "text",
-     .keys = {{"layers", 4, "Transformer blocks.", from_1_to(1 << 16)},
+     .keys = {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
               {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
               {"heads", 4, "Attention heads of a block; they divide `hidden`.", from_1_to(1 << 18)},
               {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)}},
