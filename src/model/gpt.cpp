@@ -78,9 +78,9 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   return graph;
 }
 
-/// Names of a file of Hugging Face's: those of a GPT2Model lack the prefix "transformer." of GPT2LMHeadModel.
-/// Without lm_head.weight, the head's weights are tied to wte and start as a copy of it. Old versions of
-/// transformers saved causal masks among the weights; these are dropped.
+/// Renames the tensors of a file from Hugging Face. Tensors of a GPT2Model lack the prefix "transformer."
+/// that those of a GPT2LMHeadModel have. Without lm_head.weight, the head's weights are tied to wte and start
+/// as a copy of it. Old versions of transformers saved causal masks among the weights; these are dropped.
 void rename_weights(std::map<std::string, Tensor>& tensors) {
   constexpr std::string_view prefix = "transformer.";
   const std::string head = "lm_head.weight";

@@ -61,16 +61,16 @@ struct NetworkKind {
   std::function<void(std::map<std::string, Tensor>& tensors)> rename_weights = {};
 };
 
-/// Adds a kind. To call from a file-scope initialiser. Returns whether it was added. It is not when its name
-/// is taken, a key has another type than that of another kind, a default is none of its key's values, or a
-/// key that the data needs is missing. The error is then kept (starpipe/base/registration.hpp), and the
-/// functions below throw it.
+/// Adds a kind. To call from a file-scope initialiser. Returns whether it was added. It is refused when its
+/// name is taken, when another kind has the same key with another type, when a key does not take its own
+/// default, and when a key that the data needs is missing. The error is then kept
+/// (starpipe/base/registration.hpp), and the functions below throw it.
 bool register_network(NetworkKind kind);
 
 /// All kinds by name, ascending.
 std::vector<NetworkKind> registered_networks();
 
-/// Why `value` is none of the key's: "0 is not at least 1 and at most 8". Empty when it is one.
+/// Why the key does not take `value`: "0 is not at least 1 and at most 8". Empty when it does.
 std::string problem_of(const NetworkKey& key, const OptionValue& value);
 
 /// Throws InputError for an unknown `model.kind`.

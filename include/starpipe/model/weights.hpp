@@ -18,10 +18,10 @@ void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::vector<std::vector<float>>& parameters,
                   const std::map<std::string, std::string>& metadata = {});
 
-/// Loads the parameters of all stages, [stage]. The network that was saved may have had other cuts, and may
-/// have the names of other programs (NetworkKind::rename_weights). Throws InputError with the file and the
-/// tensor that is missing, unknown or of another shape, or the metadata entry ("heads", "context", ...) that
-/// contradicts the network's configuration.
+/// Loads the parameters of all stages, [stage]. The file may come from a network with other cuts, or from
+/// another program with names of its own (NetworkKind::rename_weights). Throws InputError with the file and
+/// the tensor that is missing, unknown or of another shape, or the metadata entry ("heads", "context", ...)
+/// that contradicts the network's configuration.
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network);
 
 /// The parameters that training starts from, [stage]: those of the file `model.init` when it is set,
