@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/files.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "starpipe/base/error.hpp"
@@ -75,11 +78,30 @@ std::string read_file(const fs::path& file) {
   return text;
 }
 
+std::string suffix_of(const fs::path& file) {
+  std::string suffix = file.extension().string();
+  for (char& c : suffix) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return suffix;
+}
+
+void require_suffix(std::string_view option, const fs::path& file,
+                    std::span<const std::string_view> suffixes) {
+  const std::string suffix = suffix_of(file);
+  if (suffix.empty() || std::ranges::find(suffixes, suffix) != suffixes.end()) return;
+  throw InputError(fmt::format("{}: {} ends in {}, expected {} or no suffix", option, file.string(),
+                               file.extension().string(), fmt::join(suffixes, ", ")));
+}
+
+bool is_standard_output(const fs::path& file) { return file == "-" || file == "/dev/stdout"; }
+
 void require_writable(std::string_view option, const fs::path& file) {
   const auto fail = [&](const std::string& why) {
     throw InputError(fmt::format("{}: cannot write {}: {}", option, file.string(), why));
   };
   if (file.empty()) throw InputError(fmt::format("{}: the name of the file is empty", option));
+  if (is_standard_output(file)) return;
   std::error_code error;
   const fs::path target = target_of(file);
   const fs::file_status status = fs::status(target, error);
@@ -105,6 +127,12 @@ void write_file(std::string_view option, const fs::path& file, std::string_view 
 void write_file(std::string_view option, const fs::path& file,
                 const std::function<void(std::ostream&)>& write) {
   require_writable(option, file);
+  if (is_standard_output(file)) {
+    std::ostringstream text;
+    write(text);
+    print(text.view());
+    return;
+  }
   const fs::path target = target_of(file);
   std::error_code error;
   const fs::file_status status = fs::status(target, error);

@@ -123,9 +123,10 @@ class PartitionTest(CommandTest):
         self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu,cuda")["cuts"], [2])
         self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu,cuda", "--general")["bottleneck"], 12)
         self.assertEqual(self.partition(two, "--workers", 2, "--device", "cpu")["bottleneck"], 24)
-        # With one kind of device --device may be left out; times without a kind serve any device.
+        # With one kind of device --device may be left out; times without a kind have no use for it.
         self.assertEqual(self.partition("layers: [{cpu: {F: 1}, count: 4}]", "--workers", 2)["bottleneck"], 2)
-        self.assertEqual(self.partition("layers: [{F: 1, count: 4}]", "--workers", 2, "--device", "cuda")["bottleneck"], 2)
+        self.refused(["partition", self.write("bare.yaml", "layers: [{F: 1, count: 4}]"), "--workers", 2, "--device", "cuda"],
+                     "--device", "bare.yaml")
 
     def test_bad_devices(self):
         def refused(text, *culprits, arguments=()):
@@ -137,7 +138,7 @@ class PartitionTest(CommandTest):
         refused(both, "--device", "3 devices for --workers 2", arguments=["--device", "cpu,cpu,cuda"])
         refused(both, "--device", "gpu", arguments=["--device", "gpu"])
         refused("{cpu: {F: 1}, count: 4}", "--device", "no times on cuda", arguments=["--device", "cpu,cuda"])
-        refused("{F: 1, count: 4}", "--device", "one kind of device", arguments=["--device", "cpu,cuda"])
+        refused("{F: 1, count: 4}", "--device", "without a kind of device", arguments=["--device", "cpu,cuda"])
         refused("{F: 1, cpu: {F: 1}}", "layers[0]", "give F, B and W either directly or under cpu")
         refused("{cpu: {F: 1}}, {F: 1}", "layers[1]", "other devices")
         refused("{cpu: 3}", "layers[0].cpu", "a map")

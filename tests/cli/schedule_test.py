@@ -182,6 +182,58 @@ class ScheduleShow(CommandTest):
         fault(lambda d: d["ops"][0][0].update(weights_from=1))
         fault(lambda d: d.update(comm=100))
 
+    def test_units(self):
+        """The same times as without units, in seconds."""
+        plain = self.show("1f1b", 3, 5, "--durations", "F=0.002,B=0.004,W=0.0005", "--comm", 0.001)
+        for durations in ("F=2ms,B=4ms,W=500us", "F=0.002s,B=4ms,W=0.5ms"):
+            data = self.show("1f1b", 3, 5, "--durations", durations, "--comm", "1ms")
+            self.assertEqual(data.pop("unit"), "s")
+            self.assertEqual(data, plain)
+        size = ["--workers", 3, "--microbatches", 5]
+        self.write("stages.yaml", "- {F: 1ms, B: 2ms, W: 1ms}\n- {F: 2.5ms, B: 1ms, W: 0}\n- {F: 1ms, B: 1ms, W: 1ms}\n")
+        self.ok("schedule", "show", "1f1b", *size, "--durations", "stages.yaml", "-o", "s.json")
+        text = self.ok("schedule", "check", "s.json", "--comm", "100us")
+        for word in ("busy (ms)", "time in ms", " ms\n"):
+            self.assertIn(word, text)
+        self.assertIn("time (ms)", self.ok("schedule", "check", "s.json", "--format", "svg"))
+        self.assertEqual(json.loads(self.ok("schedule", "check", "s.json", "--json"))["unit"], "s")
+        self.assertNotIn("unit", json.loads(self.ok("schedule", "check", "s.json", "--durations", "F=1,B=2,W=1", "--json")))
+        self.write("c.yaml", mlp_config())
+        self.assertIn("time in ms", self.ok("search", *size, "--durations", "F=2ms,B=4ms,W=1ms", "--budget", 0.1, "--quiet"))
+        self.assertIn(" ms\n", self.ok("simulate", "c.yaml", "--durations", "F=2ms,B=4ms,W=1ms"))
+
+    def test_units_of_some_times_only(self):
+        def refused(*arguments, names):
+            self.refused(["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, *arguments], *names)
+
+        refused("--durations", "F=2ms,B=4,W=1ms", names=["--durations", "units"])
+        refused("--durations", "F=2ms,B=4ms", names=["--durations", "F, B and W"])
+        refused("--durations", "F=2ms,B=4ms,W=1ms", "--comm", 1, names=["--comm 1", "unit"])
+        refused("--comm", "1ms", names=["--comm 1ms", "unit"])
+        refused("--durations", "F=2 minutes", names=["--durations", "F", "2 minutes", "ms"])
+        refused("--durations", self.write("m.yaml", "- {F: 1ms, B: 2ms, W: 1ms}\n- {F: 1, B: 2, W: 1}\n"), names=["m.yaml:2", "units"])
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--comm", 1, "-o", "s.json")
+        self.refused(["schedule", "check", "s.json", "--durations", "F=2ms,B=4ms,W=1ms"], "--durations", "--comm")
+
+    def test_width(self):
+        show = ["schedule", "show", "1f1b", "--workers", 8, "--microbatches", 64]
+        rows = lambda *more: [line for line in self.ok(*show, *more).splitlines() if line.startswith("worker ") and "." in line]
+        self.assertEqual({len(row) for row in rows()}, {200})
+        self.assertEqual({len(row) for row in rows("--width", 100)}, {100})
+        self.assertIn("scaled; ", self.ok(*show))
+        wide = self.ok(*show, "--width", 2000)
+        self.assertNotIn("scaled", wide)
+        self.assertIn(" F63 ", wide)
+        for format in ("json", "csv", "svg", "trace"):
+            self.refused([*show, "--format", format, "--width", 100], "--width", format)
+        self.refused([*show, "--width", 3], "--width", "3")
+
+    def test_sources_have_titles(self):
+        for schedule in json.loads(self.ok("schedule", "list", "--json"))["schedules"]:
+            self.assertRegex(schedule["source"], r"[A-Za-z]{3}", schedule["name"])
+            self.assertNotRegex(schedule["source"], r"\b00\d\b", schedule["name"])
+        self.assertIn("Pipeline Parallelism with Controllable Memory, 2024", self.ok("schedule", "list"))
+
     def test_formats(self):
         show = ["schedule", "show", "1f1b", "--workers", 3, "--microbatches", 4]
         text = self.ok(*show)

@@ -32,12 +32,12 @@ class CommandTest(unittest.TestCase):
         with open(self.path(name), encoding="utf-8") as file:
             return file.read()
 
-    def run_command(self, *arguments, launcher=(), environment=None, timeout=100):
+    def run_command(self, *arguments, launcher=(), environment=None, timeout=100, stdout=subprocess.PIPE):
         env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_RANKS}
         env.update(environment or {})
         return subprocess.run(
             [*launcher, self.binary, *map(str, arguments)], cwd=self.folder, env=env, timeout=timeout,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", check=False)
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, encoding="utf-8", check=False)
 
     def ok(self, *arguments, **options):
         """Returns the command's standard output. The command must succeed and leave standard error empty."""

@@ -332,6 +332,16 @@ class Train(CommandTest):
             for rank in report["ranks"]:
                 self.assertEqual(len(set(rank["devices"])), rank["workers"])
 
+    def test_the_table_is_last(self):
+        """A launcher forwards standard error and standard output apart."""
+        result = self.run_command("train", "mlp.yaml", launcher=LAUNCHER)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^step 2/2 ")
+        self.assertNotIn("step 2/2", result.stderr)
+        alone = self.run_command("train", "mlp.yaml")
+        self.assertIn("step 2/2 ", alone.stderr)
+        self.assertNotIn("step 2/2", alone.stdout)
+
     def test_bad_configurations(self):
         self.refused_by_all(["missing.yaml"], "missing.yaml", "No such file")
         self.refused_by_all(["mlp.yaml", "--frobnicate"], "--frobnicate")

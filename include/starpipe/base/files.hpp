@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,13 +13,25 @@ namespace starpipe {
 /// The content of a file. Throws InputError with the file when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 
+/// Checks that the suffix of `file`, the part of its name from the last dot on, is one of `suffixes`, which
+/// are in lower case. Upper case counts the same, and a name may have no suffix. Throws InputError with
+/// `option` and the suffixes when it is another one: the content would not be what the name promises.
+void require_suffix(std::string_view option, const std::filesystem::path& file,
+                    std::span<const std::string_view> suffixes);
+/// The suffix of a file's name in lower case, with its dot; empty when there is none.
+std::string suffix_of(const std::filesystem::path& file);
+
+/// Whether the name means standard output: "-" or /dev/stdout.
+bool is_standard_output(const std::filesystem::path& file);
+
 /// Checks that `file` can be written, and leaves no trace of the check. Throws InputError with `option` and
 /// the reason when it cannot.
 void require_writable(std::string_view option, const std::filesystem::path& file);
 
-/// Writes `text` to a temporary name beside `file` and renames it, so that nobody ever sees half a file.
-/// Throws InputError with `option` when the file cannot be created because of its name or its rights, and
-/// std::runtime_error when the disk is full or fails; the temporary file is removed.
+/// Writes `text` to a temporary name beside `file` and renames it, so that nobody ever sees half a file. With
+/// a name that means standard output the text is printed. Throws InputError with `option` when the file
+/// cannot be created because of its name or its rights, and std::runtime_error when the disk is full or
+/// fails; the temporary file is removed.
 void write_file(std::string_view option, const std::filesystem::path& file, std::string_view text);
 /// Like the function above; `write` puts the text into the stream, piece by piece. An exception of `write`
 /// goes through, and leaves no file.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/commands/compare.hpp"
 
+#include <array>
 #include <memory>
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
+#include "cli/options/output_files.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
@@ -14,11 +17,24 @@ struct CompareOptions {
   ConfigOptions config;
   runtime::Comparison comparison{
       .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
+  const CLI::Option* seed = nullptr;
 };
 
 int compare(const CompareOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
-  return runtime::compare([&] { return options.config.load(); }, options.comparison);
+  const runtime::Comparison& comparison = options.comparison;
+  return runtime::compare(
+      [&] {
+        if (options.seed->count() > 0 && comparison.policies.size() == 1) {
+          throw InputError("--seed: with one policy there is no order to shuffle");
+        }
+        runtime::Config config = options.config.load();
+        const std::array outputs = {OutputFile{"--output", comparison.output, ".json"},
+                                    OutputFile{"--timeline", comparison.timeline, ".svg"}};
+        check_outputs(outputs, inputs_of(config));
+        return config;
+      },
+      comparison);
 }
 
 void add_compare(CLI::App& app, Action& action) {
@@ -27,6 +43,7 @@ void add_compare(CLI::App& app, Action& action) {
   const auto options = std::make_shared<CompareOptions>();
   runtime::Comparison& comparison = options->comparison;
   options->config.add_to(*command);
+  options->config.add_plugin_to(*command);
   command
       ->add_option("--policies", comparison.policies,
                    "Policies to run: starpipe, any policy of StarPU or of the library in STARPU_SCHED_LIB, "
@@ -42,9 +59,9 @@ void add_compare(CLI::App& app, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--seed", comparison.seed, "Seed of the shuffle")
-      ->type_name("N")
-      ->capture_default_str();
+  options->seed = command->add_option("--seed", comparison.seed, "Seed of the shuffle")
+                      ->type_name("N")
+                      ->capture_default_str();
   command->add_flag("--json", comparison.json, "Print JSON");
   command->add_option("-o,--output", comparison.output, "Also write JSON to a file")->type_name("FILE.json");
   command

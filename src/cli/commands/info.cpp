@@ -114,6 +114,7 @@ void add_info(CLI::App& app, Action& action) {
       "info", "Show versions and hardware; with a configuration, the device of each worker");
   const auto options = std::make_shared<InfoOptions>();
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
+  options->config.add_plugin_to(*command);
   command->add_flag("--json", options->json, "Print JSON");
   command
       ->add_option("--topology", options->mapping.nodes,

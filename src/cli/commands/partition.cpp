@@ -2,9 +2,12 @@
 #include "starpipe/plan/partition/partition.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +17,7 @@
 #include "cli/commands/partition_output.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
+#include "cli/options/output_files.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
@@ -43,6 +47,7 @@ struct PartitionOptions {
   bool general = false;
   bool json = false;
   std::optional<std::string> output;
+  const CLI::Option* optimizer_states = nullptr;
 };
 
 /// The named schedule for `stages` stages.
@@ -150,6 +155,9 @@ void follow_devices(PartitionOptions& options) {
     throw InputError(fmt::format("--device: {} has times on {}: give the kind of each worker", options.file,
                                  fmt::join(profile.devices, " and ")));
   }
+  if (!devices.empty() && profile.devices.empty()) {
+    throw InputError(fmt::format("--device: {} has times without a kind of device", options.file));
+  }
   if (devices.empty()) devices = profile.devices;
   if (devices.empty()) devices = {""};
   try {
@@ -160,15 +168,46 @@ void follow_devices(PartitionOptions& options) {
   options.request.units = std::move(profile.units);
 }
 
+void check_output(const PartitionOptions& options) {
+  if (!options.output) return;
+  constexpr std::array<std::string_view, 2> suffixes = {".json", ".txt"};
+  require_suffix("-o", *options.output, std::span(suffixes).first(options.json ? 1 : 2));
+  const std::array outputs = {OutputFile{"-o", *options.output}};
+  const std::array inputs = {std::filesystem::path(options.file)};
+  check_outputs(outputs, inputs);
+  require_writable("-o", *options.output);
+}
+
+/// Refuses options about sizes when the units have none: they would change nothing.
+void require_sizes(const PartitionOptions& options) {
+  const auto none = [&](auto... size) {
+    return std::ranges::none_of(options.request.units,
+                                [&](const plan::UnitCosts& unit) { return ((unit.sizes.*size > 0) || ...); });
+  };
+  using Sizes = plan::StageSizes;
+  const auto refuse = [&](const char* option, const char* sizes) {
+    throw InputError(fmt::format("{}: the units of {} have no {}", option, options.file, sizes));
+  };
+  if (options.memory_limit && none(&Sizes::weights, &Sizes::stash, &Sizes::gradient_stash)) {
+    refuse("--memory-limit", "weights and no stash");
+  }
+  if (options.request.beta > 0 && none(&Sizes::activation, &Sizes::gradient)) {
+    refuse("--comm-per-byte", "activation");
+  }
+  if (options.optimizer_states->count() > 0 && none(&Sizes::weights)) {
+    refuse("--optimizer-states", "weights");
+  }
+}
+
 int partition(PartitionOptions options) {
-  if (options.output) require_writable("-o", *options.output);
+  check_output(options);
   follow_devices(options);
+  require_sizes(options);
   if (!options.microbatches) options.microbatches = 4 * options.request.workers;
   if (options.memory_limit) options.request.memory_limit = static_cast<double>(*options.memory_limit);
   follow_schedule(options);
   const plan::Partition found = plan::partition(options.request);
-  const bool json =
-      options.json || (options.output && std::filesystem::path(*options.output).extension() == ".json");
+  const bool json = options.json || (options.output && suffix_of(*options.output) == ".json");
   const PartitionResult result = with_prediction(options, found);
   const std::string text = json ? plan::json_text(to_json(result)) : to_text(result);
   if (options.output) {
@@ -198,12 +237,12 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
       ->type_name("BYTES")
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::PositiveNumber);
-  command
-      .add_option(
-          "--optimizer-states", options.request.optimizer_states,
-          "Optimizer state as a multiple of the weights: 2 for AdamW (default), 1 for momentum, 0 for SGD")
-      ->type_name("N")
-      ->check(CLI::Range(0.0, 100.0));
+  options.optimizer_states = command
+                                 .add_option("--optimizer-states", options.request.optimizer_states,
+                                             "Optimizer state as a multiple of the weights: 2 for AdamW "
+                                             "(default), 1 for momentum, 0 for SGD")
+                                 ->type_name("N")
+                                 ->check(CLI::Range(0.0, 100.0));
 }
 
 void add_schedule_options(CLI::App& command, PartitionOptions& options) {
@@ -255,7 +294,7 @@ void add_partition(CLI::App& app, Action& action) {
   command->add_flag("--json", options->json, "Print JSON");
   command
       ->add_option("-o,--output", options->output,
-                   "Write to a file instead of standard output; JSON if its name ends in .json")
+                   "Write to a file instead of standard output (-): .txt, or .json for JSON")
       ->type_name("FILE");
   command->footer(
       "Example:\n"

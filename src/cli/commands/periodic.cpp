@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
+#include "cli/options/output_files.hpp"
 #include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -171,6 +173,9 @@ std::string summary(const Result& result, const ChainFile& chain) {
 
 int periodic(const PeriodicOptions& options) {
   options.result.check();
+  const std::array outputs = {OutputFile{"-o", options.result.file()}};
+  const std::array inputs = {std::filesystem::path(options.file)};
+  check_outputs(outputs, inputs);
   const ChainFile chain = read_chain(options.file);
   const int microbatches = options.microbatches;
   if (static_cast<std::int64_t>(chain.stages.size()) * microbatches > most_cells) {
@@ -185,9 +190,9 @@ int periodic(const PeriodicOptions& options) {
   for (const plan::ChainStage& stage : chain.stages)
     costs.durations.push_back({stage.forward, stage.backward, 0});
   const plan::Timeline timeline = plan::simulate(schedule, costs);
+  const PredictedRun run{schedule, costs, timeline};
   options.result.show(
-      {schedule}, costs, timeline, [&] { return summary(result, chain) + drawn(schedule, timeline); },
-      described(result, chain));
+      run, [&] { return summary(result, chain) + options.result.drawn(run); }, described(result, chain));
   return 0;
 }
 
@@ -223,6 +228,7 @@ void add_periodic(CLI::App& app, Action& action) {
       ->check(CLI::PositiveNumber)
       ->excludes("--repeat");
   options->result.add_to(*command);
+  options->result.add_width_to(*command);
   command->footer(
       "The schedule repeats the pattern and starts each pass as early as the order on its worker allows.\n"
       "Example:\n"

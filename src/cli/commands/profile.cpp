@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/setup/profile.hpp"
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +14,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/options/config_options.hpp"
+#include "cli/options/output_files.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -31,6 +35,8 @@ struct ProfileOptions {
 /// Measuring takes time: an existing profile is not overwritten by accident.
 void check_output(const ProfileOptions& options) {
   if (!options.file) return;
+  constexpr std::array<std::string_view, 3> suffixes = {".json", ".yaml", ".yml"};
+  require_suffix("-o", *options.file, std::span(suffixes).first(options.json ? 1 : 3));
   require_writable("-o", *options.file);
   if (!options.replace && std::filesystem::is_regular_file(*options.file)) {
     throw InputError(fmt::format("-o: {} exists already (--replace overwrites it)", *options.file));
@@ -59,13 +65,10 @@ std::string summary(const runtime::MeasuredUnits& measured) {
 int profile(const ProfileOptions& options) {
   check_output(options);
   const runtime::Config config = options.config.load();
-  if (options.file &&
-      std::filesystem::weakly_canonical(*options.file) == std::filesystem::weakly_canonical(config.source)) {
-    throw InputError(fmt::format("-o: {} is the configuration", *options.file));
-  }
+  const std::array outputs = {OutputFile{"-o", options.file}};
+  check_outputs(outputs, inputs_of(config));
   const runtime::MeasuredUnits measured = runtime::measure_units(config, options.repetitions);
-  const bool json =
-      options.json || (options.file && std::filesystem::path(*options.file).extension() == ".json");
+  const bool json = options.json || (options.file && suffix_of(*options.file) == ".json");
   const std::string text = json ? plan::json_text(profile_json(measured)) : profile_yaml(measured);
   if (!options.file) {
     print(text);
@@ -87,9 +90,13 @@ void add_profile(CLI::App& app, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
-  command->add_option("-o,--output", options->file, "Write to a file instead of standard output")
-      ->type_name("FILE.yaml");
-  command->add_flag("--replace", options->replace, "Overwrite the file of -o if it exists");
+  CLI::Option* const output =
+      command
+          ->add_option(
+              "-o,--output", options->file,
+              "Write to a file instead of standard output (-), and print a table: .yaml, or .json for JSON")
+          ->type_name("FILE.yaml");
+  command->add_flag("--replace", options->replace, "Overwrite the file of -o if it exists")->needs(output);
   command->add_flag("--json", options->json, "Write JSON, which `partition` reads as well");
   command->footer(
       "Example:\n"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/cost_options.hpp"
+#include "cli/options/output_files.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
 #include "cli/options/size_options.hpp"
@@ -90,10 +92,11 @@ void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, boo
                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
 }
 
-void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& made,
-                     const plan::Costs& costs) {
+void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& made, const plan::Costs& costs,
+                     const std::string& unit) {
   const plan::Timeline timeline = plan::simulate(made.schedule, costs);
-  result.show(made, costs, timeline, [&] { return drawn(made.schedule, timeline); });
+  const PredictedRun run{made.schedule, costs, timeline, unit, made.reordering};
+  result.show(run, [&] { return result.drawn(run); });
 }
 
 int show(const ShowOptions& options) {
@@ -109,13 +112,14 @@ int show(const ShowOptions& options) {
   }
   request.graph = plan::StageGraph::chain(*stages);
   plan::Costs costs;
-  options.costs.apply(costs, *stages);
+  std::string unit;
+  options.costs.apply(costs, unit, *stages);
   if (request.recompute) costs = plan::with_recomputation(costs);
   request.costs = costs;
   plan::OrderRequest order{.memory_limit = options.memory_limit};
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
   const plan::LimitedSchedule made = plan::make_limited_schedule(options.name, request, order, costs);
-  show_prediction(options.result, made, costs);
+  show_prediction(options.result, made, costs, unit);
   return 0;
 }
 
@@ -150,7 +154,9 @@ void add_show(CLI::App& schedule, Action& action) {
           std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
   add_memory_options(*command, options->memory_limit, options->request.recompute);
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
+  options->result.add_width_to(*command);
   command->footer(
       "Example:\n"
       "  starpipe schedule show 1f1b --workers 4 --microbatches 8 --durations F=1,B=1,W=1 -o 1f1b.svg");
@@ -172,17 +178,20 @@ void require_finishing(const std::string& file, const plan::Schedule& schedule) 
 
 int check(const CheckOptions& options) {
   options.result.check();
-  auto [schedule, costs] = plan::schedule_from_text(read_file(options.file), options.file);
+  const std::array outputs = {OutputFile{"-o", options.result.file()}};
+  const std::array inputs = {std::filesystem::path(options.file)};
+  check_outputs(outputs, inputs);
+  auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
   // Times in a file with recomputation have F's time in B. Times of the command line never have.
   const bool has_repeated_forward = schedule.recompute() && !options.costs.gives_durations();
-  options.costs.apply(costs, schedule.stages());
+  options.costs.apply(costs, unit, schedule.stages());
   if (options.recompute) schedule = schedule.with_recomputation();
   if (schedule.recompute() && !has_repeated_forward) costs = plan::with_recomputation(costs);
   require_finishing(options.file, schedule);
   const plan::LimitedSchedule made =
       plan::as_requested(schedule, {.memory_limit = options.memory_limit}, costs);
   require_finishing(options.file, made.schedule);
-  show_prediction(options.result, made, costs);
+  show_prediction(options.result, made, costs, unit);
   return 0;
 }
 
@@ -198,7 +207,9 @@ void add_check(CLI::App& schedule, Action& action) {
       ->type_name("FILE.csv|FILE.json");
   add_memory_options(*command, options->memory_limit, options->recompute);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass", "that of the file, else 0");
+  options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
+  options->result.add_width_to(*command);
   command->footer("Example:\n  starpipe schedule check schedule.csv --durations F=1,B=1,W=1 --comm 0.1");
   command->callback([options, &action] { action = [options] { return check(*options); }; });
 }

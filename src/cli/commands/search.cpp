@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/search/search.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "cli/options/size_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/progress.hpp"
+#include "starpipe/plan/formats/shown_unit.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -37,25 +39,33 @@ struct SearchCommand {
   bool quiet = false;
 };
 
-std::string progress_text(const plan::SearchProgress& progress) {
+std::string blank_and(const std::string& unit) { return unit.empty() ? "" : " " + unit; }
+
+std::string progress_text(const plan::SearchProgress& progress, const std::string& unit) {
+  const plan::ShownUnit shown(unit, progress.makespan);
   const double above = progress.lower_bound > 0 ? 100 * (progress.makespan / progress.lower_bound - 1) : 0;
   return fmt::format(
-      "search: {:.1f} s, {:3.0f} % done, makespan {:.6g}, lower bound {:.6g} ({:.2f} % above it)",
-      progress.seconds, 100 * progress.done, progress.makespan, progress.lower_bound, above);
+      "search: {:.1f} s, {:3.0f} % done, makespan {:.6g}{}, lower bound {:.6g}{} ({:.2f} % above it)",
+      progress.seconds, 100 * progress.done, progress.makespan * shown.factor(), blank_and(shown.name()),
+      progress.lower_bound * shown.factor(), blank_and(shown.name()), above);
 }
 
-plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan::SearchOptions options) {
+plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan::SearchOptions options,
+                                        const std::string& unit) {
   const ProgressLine line;
   const auto start = std::chrono::steady_clock::now();
   if (line.on_terminal()) {
-    options.progress = [&](const plan::SearchProgress& progress) { line.show(progress_text(progress)); };
+    options.progress = [&](const plan::SearchProgress& progress) {
+      line.show(progress_text(progress, unit));
+    };
   }
   plan::SearchResult result = plan::search(request, options);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   line.keep(progress_text({.seconds = taken.count(),
                            .done = 1,
                            .makespan = result.timeline.makespan,
-                           .lower_bound = result.lower_bound}) +
+                           .lower_bound = result.lower_bound},
+                          unit) +
             (result.complete ? "" : "; ended by its budget, another run may differ"));
   return result;
 }
@@ -77,7 +87,8 @@ double read_limit(const SearchCommand& options) {
   return limit;
 }
 
-plan::SearchRequest read_request(const SearchCommand& options) {
+/// Sets `unit` as CostOptions::apply does.
+plan::SearchRequest read_request(const SearchCommand& options, std::string& unit) {
   plan::SearchRequest request = options.request;
   const int stages = request.workers * request.chunks.value_or(1);
   if (std::int64_t{stages} * request.microbatches > most_cells) {
@@ -85,12 +96,16 @@ plan::SearchRequest read_request(const SearchCommand& options) {
         fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs to search over",
                     request.microbatches, stages));
   }
+  if (options.layout != "any" && request.chunks == 1) {
+    throw InputError("--layout: applies to --chunks of 2 or more");
+  }
   if (options.layout != "any") request.layout = plan::parse_layout(options.layout);
-  options.costs.apply(request.costs, stages);
-  if (!request.costs.prefetch)
-    throw InputError("--no-prefetch: search supports only transfers that overlap compute");
+  options.costs.apply(request.costs, unit, stages);
   if (options.memory_limit) request.memory_limit = read_limit(options);
   if (options.stash.empty()) return request;
+  if (std::ranges::count(options.stash, 0) == std::ssize(options.stash)) {
+    throw InputError("--stash: some stage must have a size greater than 0");
+  }
   request.stash.assign(options.stash.begin(), options.stash.end());
   request.costs.sizes.clear();
   for (const std::uint64_t bytes : options.stash) request.costs.sizes.push_back({.stash = bytes});
@@ -108,25 +123,27 @@ nlohmann::ordered_json described(const plan::SearchResult& result, const SearchC
   return {{"lower_bound", result.lower_bound}, {"search", search}};
 }
 
-std::string drawn_result(const plan::SearchResult& result) {
+/// The line below the drawing.
+std::string verdict(const plan::SearchResult& result, const std::string& unit) {
   const double makespan = result.timeline.makespan;
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
-  return drawn(result.schedule, result.timeline) +
-         fmt::format(
-             "\nlayout {}, {} chunk{} a worker; no schedule ends before {:.6g}: this one is {:.2f} % above\n",
-             plan::to_string(result.layout), result.chunks, result.chunks == 1 ? "" : "s", result.lower_bound,
-             above);
+  const plan::ShownUnit shown(unit, makespan);
+  return fmt::format(
+      "\nlayout {}, {} chunk{} a worker; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
+      plan::to_string(result.layout), result.chunks, result.chunks == 1 ? "" : "s",
+      result.lower_bound * shown.factor(), blank_and(shown.name()), above);
 }
 
 int search(const SearchCommand& options) {
   options.result.check();
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
-  const plan::SearchRequest request = read_request(options);
-  const plan::SearchResult result =
-      options.quiet ? plan::search(request, options.search) : search_with_progress(request, options.search);
+  std::string unit;
+  const plan::SearchRequest request = read_request(options, unit);
+  const plan::SearchResult result = options.quiet ? plan::search(request, options.search)
+                                                  : search_with_progress(request, options.search, unit);
+  const PredictedRun run{result.schedule, result.costs, result.timeline, unit};
   options.result.show(
-      {result.schedule}, result.costs, result.timeline, [&] { return drawn_result(result); },
-      described(result, options));
+      run, [&] { return options.result.drawn(run) + verdict(result, unit); }, described(result, options));
   return 0;
 }
 
@@ -178,6 +195,7 @@ void add_search(CLI::App& app, Action& action) {
       ->type_name("N");
   command->add_flag("--quiet", options->quiet, "Show no progress line");
   options->result.add_to(*command);
+  options->result.add_width_to(*command);
   command->footer(
       "Example:\n"
       "  starpipe search --workers 4 --microbatches 8 --chunks 2 --layout v --comm 0.1 --memory-limit 6 "

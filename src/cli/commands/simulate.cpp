@@ -13,6 +13,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/cost_options.hpp"
+#include "cli/options/output_files.hpp"
 #include "cli/options/result_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -20,6 +21,7 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/schedule_text.hpp"
+#include "starpipe/plan/formats/shown_unit.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -37,42 +39,52 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-/// Where the durations of the passes come from, and so their unit.
+/// Where the durations of the passes come from.
 std::string_view source_of_times(const SimulateOptions& options, const runtime::Config& config,
                                  const std::optional<runtime::PartitionChoice>& partition,
                                  const runtime::Experiment& experiment) {
   if (options.costs.gives_durations()) return "of --durations";
-  if (config.runtime.emulate) return "of runtime.emulate, in seconds";
-  if (partition && experiment.network.graph.is_chain()) return "as measured for the partition, in seconds";
+  if (config.runtime.emulate) return "of runtime.emulate";
+  if (partition && experiment.network.graph.is_chain()) return "as measured for the partition";
   return "by FLOPs, 1 for a pass of an average stage";
 }
 
+/// The unit of the times without --durations and --comm.
+std::string default_unit(const runtime::Config& config,
+                         const std::optional<runtime::PartitionChoice>& partition,
+                         const runtime::Experiment& experiment) {
+  return config.runtime.emulate || (partition && experiment.network.graph.is_chain()) ? "s" : "";
+}
+
 std::string summary(std::string_view times, const std::optional<runtime::PartitionChoice>& partition,
-                    const runtime::Experiment& experiment, const plan::Costs& costs,
-                    const plan::Timeline& timeline, const std::vector<runtime::WorkerMemory>& memory) {
-  const plan::Schedule& schedule = experiment.schedule;
+                    const runtime::Experiment& experiment, const PredictedRun& run,
+                    const std::vector<runtime::WorkerMemory>& memory) {
+  const auto& [schedule, costs, timeline, unit, reordering] = run;
+  const plan::ShownUnit shown(unit, timeline.makespan);
+  const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
   std::string text =
       fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n\n",
                   schedule.name(), schedule.workers(), schedule.stages(), schedule.microbatches(),
                   plan::to_string(experiment.discipline), schedule.recompute() ? ", with recomputation" : "",
                   experiment.network.parameter_count(), runtime::describe_partition(partition), times);
 
-  std::vector<TableRow> stages = {{"stage", "parameters", "F", "B", "W", "output", "stash"}};
+  std::vector<TableRow> stages = {
+      {"stage", "parameters", shown.heading("F"), shown.heading("B"), shown.heading("W"), "output", "stash"}};
   for (int s = 0; s < schedule.stages(); ++s) {
     const plan::Durations& d = costs.duration(s);
     const plan::StageSizes& size = costs.size(s);
-    stages.push_back({std::to_string(s), bytes_text(size.weights), fmt::format("{:.4g}", d.F),
-                      fmt::format("{:.4g}", d.B), fmt::format("{:.4g}", d.W), bytes_text(size.activation),
-                      bytes_text(size.stash)});
+    stages.push_back({std::to_string(s), bytes_text(size.weights), number(d.F), number(d.B), number(d.W),
+                      bytes_text(size.activation), bytes_text(size.stash)});
   }
   text += table_text(stages) + "\n";
 
-  std::vector<TableRow> workers = {{"worker", "jobs", "busy", "peak stashes", "peak bytes", "all memory"}};
+  std::vector<TableRow> workers = {
+      {"worker", "jobs", shown.heading("busy"), "peak stashes", "peak bytes", "all memory"}};
   for (int w = 0; w < schedule.workers(); ++w) {
     const auto i = index(w);
-    workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()),
-                       fmt::format("{:.4g}", timeline.busy[i]), std::to_string(timeline.peak_stashes[i]),
-                       bytes_text(timeline.peak_stash_bytes[i]), bytes_text(memory[i].total())});
+    workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()), number(timeline.busy[i]),
+                       std::to_string(timeline.peak_stashes[i]), bytes_text(timeline.peak_stash_bytes[i]),
+                       bytes_text(memory[i].total())});
   }
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [&kind](const plan::Transfers& transfers) {
@@ -87,7 +99,10 @@ std::string summary(std::string_view times, const std::optional<runtime::Partiti
   }
   text += table_text(workers) + "\n";
 
-  return text + plan::makespan_text(timeline, [](double time) { return fmt::format("{:.6g}", time); });
+  return text + plan::makespan_text(timeline, [&](double time) {
+           return fmt::format("{:.6g}{}{}", time * shown.factor(), shown.name().empty() ? "" : " ",
+                              shown.name());
+         });
 }
 
 /// The bytes of each worker.
@@ -120,24 +135,27 @@ int simulate(const SimulateOptions& options) {
   if (options.timeline) require_writable("--timeline", *options.timeline);
   if (options.trace) require_writable("--trace", *options.trace);
   runtime::Config config = options.config.load();
+  const std::array outputs = {OutputFile{"-o", options.result.file()},
+                              OutputFile{"--timeline", options.timeline, ".svg"},
+                              OutputFile{"--trace", options.trace, ".json"}};
+  check_outputs(outputs, inputs_of(config));
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   plan::Costs costs = default_costs(config, partition, experiment);
-  options.costs.apply(costs, experiment.schedule.stages());
+  std::string unit = default_unit(config, partition, experiment);
+  options.costs.apply(costs, unit, experiment.schedule.stages());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
       experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
       {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())});
+  const PredictedRun run{experiment.schedule, costs, timeline, unit, experiment.reordering};
   if (options.timeline) {
-    write_file("--timeline", *options.timeline, predicted_svg(experiment.schedule, timeline));
+    write_file("--timeline", *options.timeline, predicted_svg(run));
   }
-  if (options.trace) write_file("--trace", *options.trace, predicted_trace(experiment.schedule, timeline));
-  options.result.show({experiment.schedule, experiment.reordering}, costs, timeline,
-                      [&] {
-                        return summary(source_of_times(options, config, partition, experiment), partition,
-                                       experiment, costs, timeline, memory);
-                      },
+  if (options.trace) write_file("--trace", *options.trace, predicted_trace(run));
+  const std::string_view times = source_of_times(options, config, partition, experiment);
+  options.result.show(run, [&] { return summary(times, partition, experiment, run, memory); },
                       {{"memory", to_json(memory)}});
   return 0;
 }
@@ -147,10 +165,12 @@ void add_simulate(CLI::App& app, Action& action) {
       app.add_subcommand("simulate", "Predict the run that `train` would do, without doing it");
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
+  options->config.add_plugin_to(*command);
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
                         "runtime.emulate.comm, else 0");
+  options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
       ->type_name("FILE.svg");

@@ -2,12 +2,12 @@
 #include "starpipe/runtime/commands/train.hpp"
 
 #include <memory>
-#include <set>
-
-#include <fmt/format.h>
+#include <string_view>
+#include <vector>
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
+#include "cli/options/output_files.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
@@ -21,7 +21,7 @@ struct TrainOptions {
 
 struct Output {
   const char* option;
-  const char* type;
+  const char* type;  ///< "FILE" and the suffix
   const char* help;
   std::optional<std::filesystem::path> runtime::TrainOutputs::*file;
 };
@@ -35,26 +35,17 @@ constexpr std::array output_options = {
     Output{"--save-weights", "FILE.safetensors", "Save the trained weights",
            &runtime::TrainOutputs::save_weights}};
 
-/// Throws InputError when an output file is also an input or another output. Other mistakes in the names are
-/// found by runtime::train, on the rank that writes the files.
-void require_distinct(const runtime::Config& config, const runtime::TrainOutputs& outputs) {
-  std::error_code ignored;
-  std::set<std::filesystem::path> seen;
-  for (const std::filesystem::path& input :
-       {std::filesystem::path(config.source), config.data.path, config.model.init.value_or("")}) {
-    if (!input.empty())
-      seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(input, ignored), ignored));
+/// Mistakes in the names of outputs that every rank finds. runtime::train finds the others, on the rank that
+/// writes the files.
+void check_names(const runtime::Config& config, const runtime::TrainOutputs& outputs) {
+  if (outputs.save_weights && config.runtime.emulate) {
+    throw InputError("--save-weights: with runtime.emulate no weights are trained");
   }
+  std::vector<OutputFile> files;
   for (const Output& output : output_options) {
-    const auto& file = outputs.*output.file;
-    if (!file) continue;
-    std::error_code error;
-    if (file->empty() ||
-        seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(*file, error), error)).second)
-      continue;
-    throw InputError(fmt::format("{}: {} is also an input of the run or the file of another option",
-                                 output.option, file->string()));
+    files.push_back({output.option, outputs.*output.file, std::string_view(output.type).substr(4)});
   }
+  check_outputs(files, inputs_of(config));
 }
 
 int train(const TrainOptions& options) {
@@ -62,7 +53,7 @@ int train(const TrainOptions& options) {
   return runtime::train(
       [&] {
         runtime::Config config = options.config.load();
-        require_distinct(config, options.outputs);
+        check_names(config, options.outputs);
         return config;
       },
       options.outputs);
@@ -73,6 +64,7 @@ void add_train(CLI::App& app, Action& action) {
       app.add_subcommand("train", "Train a network, and show predicted and measured times side by side");
   const auto options = std::make_shared<TrainOptions>();
   options->config.add_to(*command);
+  options->config.add_plugin_to(*command);
   for (const Output& output : output_options) {
     command
         ->add_option_function<std::string>(

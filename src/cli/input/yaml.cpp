@@ -92,8 +92,8 @@ std::uint64_t YamlValue::bytes() const {
   return *value;
 }
 
-double YamlValue::time() const {
-  if (!node_.IsScalar()) expected("a time such as 2ms");
+std::optional<double> YamlValue::seconds() const {
+  if (!node_.IsScalar()) return std::nullopt;
   std::string_view text = node_.Scalar();
   for (const auto& [unit, per_second] : {std::pair{"us", 1e6}, {"ms", 1e3}, {"s", 1.0}}) {
     if (!text.ends_with(unit)) continue;
@@ -101,12 +101,26 @@ double YamlValue::time() const {
     while (text.ends_with(' ')) text.remove_suffix(1);
     std::errc error{};
     const auto value = parse<double>(std::string(text), error);
-    if (!value) break;
+    if (!value) return std::nullopt;
     // Divided, so that 500us is the number that 0.0005s is.
     if (error != std::errc{} || !std::isfinite(*value) || *value < 0) expected("a time of at least 0");
     return *value / per_second;
   }
+  return std::nullopt;
+}
+
+double YamlValue::time() const {
+  if (const auto found = seconds()) return *found;
   expected("a time such as 2ms (units: s, ms, us)");
+}
+
+Time YamlValue::time_or_number() const {
+  if (const auto found = seconds()) return {*found, true};
+  std::errc error{};
+  if (!node_.IsScalar() || !parse<double>(node_.Scalar(), error)) {
+    expected("a number, or a time such as 2ms (units: s, ms, us)");
+  }
+  return {not_negative(), false};
 }
 
 std::string YamlValue::word() const {

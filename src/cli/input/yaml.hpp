@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -17,6 +18,12 @@
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {
+
+/// A time of at least 0 that a user wrote.
+struct Time {
+  double value = 0;       ///< in seconds when the unit was given
+  bool has_unit = false;  ///< the user wrote s, ms or us
+};
 
 /// A YAML value that a user wrote. A reader throws InputError when the value is not of its type; the message
 /// starts with `label`.
@@ -46,11 +53,16 @@ class YamlValue {
   [[nodiscard]] std::uint64_t bytes() const;
   /// A time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
+  /// A time with its unit, or a number of at least 0 in a unit without a name.
+  [[nodiscard]] Time time_or_number() const;
   /// Text that is not empty.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;
 
  private:
+  /// The time in seconds; nothing when the value is no number followed by a unit.
+  [[nodiscard]] std::optional<double> seconds() const;
+
   YAML::Node node_;
   std::string position_;
   std::string path_;

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/config_options.hpp"
 
-#include <fmt/format.h>
-
 #include "cli/input/config.hpp"
-#include "cli/input/yaml.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 
@@ -21,20 +18,21 @@ CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->needs(config);
-  add_plugin_option(command, plugins_);
   command.set_version_flag(
       "--help-keys", [] { return runtime::describe_keys(runtime::config_keys()); },
       "Print the keys of a configuration, with their values and defaults, and exit");
   return config;
 }
 
+void ConfigOptions::add_plugin_to(CLI::App& command) {
+  add_plugin_option(command, plugins_)->needs(command.get_option("config"));
+}
+
 runtime::Config ConfigOptions::load() const {
-  if (plugins_.empty()) return load_config(file_, overrides_);
-  YAML::Emitter list;
-  list << YAML::Flow << plugins_;
-  std::vector<std::string> overrides = overrides_;
-  overrides.push_back(fmt::format("schedule.plugin={}", list.c_str()));
-  return load_config(file_, overrides);
+  runtime::Config config = load_config(file_, overrides_);
+  std::vector<std::string>& plugins = config.schedule.plugins;
+  plugins.insert(plugins.end(), plugins_.begin(), plugins_.end());
+  return config;
 }
 
 }  // namespace starpipe::cli

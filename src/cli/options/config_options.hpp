@@ -10,11 +10,14 @@
 
 namespace starpipe::cli {
 
-/// A configuration file and its changes on the command line: CONFIG.yaml, --set, --plugin.
+/// A configuration file and its changes on the command line: CONFIG.yaml, --set, and where it is added
+/// --plugin.
 class ConfigOptions {
  public:
   /// Returns the option of the file, so that other options can depend on it.
   CLI::Option* add_to(CLI::App& command, bool required = true);
+  /// Call after `add_to`, for commands that make the configured schedule.
+  void add_plugin_to(CLI::App& command);
   /// The configuration with its changes. Throws InputError as `load_config` does.
   [[nodiscard]] runtime::Config load() const;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/cost_options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
-#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -16,19 +16,35 @@
 namespace starpipe::cli {
 namespace {
 
-plan::Durations& itself(plan::Durations& durations) { return durations; }
-constexpr std::array keys = {time_key<0, plan::Durations, itself>, time_key<1, plan::Durations, itself>,
-                             time_key<2, plan::Durations, itself>};
-
-/// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1.
-plan::Durations read_durations(const YAML::Node& map, const std::string& position) {
+/// Durations of one stage, and whether they have units. A time of 0 is the same in any unit.
+struct Reading {
   plan::Durations durations;
-  read_map<plan::Durations>(YamlValue(map, position), keys, durations);
-  return durations;
+  bool units = false;
+  bool numbers = false;
+};
+
+template <std::size_t pass>
+constexpr MapKey<Reading> time_key_of = {plan::pass_times[pass].name,
+                                         [](const YamlValue& value, Reading& into) {
+                                           const Time time = value.time_or_number();
+                                           into.durations.*plan::pass_times[pass].time = time.value;
+                                           if (time.value > 0)
+                                             (time.has_unit ? into.units : into.numbers) = true;
+                                         }};
+constexpr std::array keys = {time_key_of<0>, time_key_of<1>, time_key_of<2>};
+
+/// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1, in a unit without a name.
+Reading read_durations(const YAML::Node& map, const std::string& position) {
+  const YamlValue value(map, position);
+  Reading reading;
+  const auto seen = read_map<Reading>(value, keys, reading);
+  if (reading.units && seen.size() < keys.size()) value.fail("give F, B and W when one of them has a unit");
+  if (reading.units && reading.numbers) value.fail("give all times with units (s, ms, us), or none");
+  return reading;
 }
 
 /// Reads F=1,B=2,W=1: durations of every stage.
-plan::Durations inline_durations(const std::string& argument) {
+Reading inline_durations(const std::string& argument) {
   const std::string position = "--durations " + argument;
   YAML::Node map(YAML::NodeType::Map);
   std::istringstream items(argument);
@@ -42,7 +58,7 @@ plan::Durations inline_durations(const std::string& argument) {
   return read_durations(map, position);
 }
 
-std::vector<plan::Durations> file_durations(const std::filesystem::path& file, int stages) {
+std::vector<Reading> file_durations(const std::filesystem::path& file, int stages) {
   const YAML::Node root = load_yaml(file);
   const std::string name = file.string();
   if (root.IsMap()) return {read_durations(root, name)};
@@ -53,9 +69,18 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
     throw InputError(
         fmt::format("{}: has durations of {} stages, but there are {} stages", name, root.size(), stages));
   }
-  std::vector<plan::Durations> durations;
-  for (const YAML::Node& stage : root) durations.push_back(read_durations(stage, position_of(name, stage)));
-  return durations;
+  std::vector<Reading> stage_times;
+  for (const YAML::Node& stage : root) {
+    const Reading& reading = stage_times.emplace_back(read_durations(stage, position_of(name, stage)));
+    const bool differs = std::ranges::any_of(stage_times, [&](const Reading& other) {
+      return (other.units && reading.numbers) || (other.numbers && reading.units);
+    });
+    if (differs) {
+      throw InputError(
+          fmt::format("{}: give the times of all stages with units, or of none", position_of(name, stage)));
+    }
+  }
+  return stage_times;
 }
 
 }  // namespace
@@ -63,34 +88,55 @@ std::vector<plan::Durations> file_durations(const std::filesystem::path& file, i
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
                          const std::string& default_comm) {
   command
-      .add_option("--durations", durations_,
-                  "Time of each pass: F=1,B=1,W=1, or a YAML file with a map of F, B and W, or with a list "
-                  "of such maps, one for each stage. Default: " +
-                      default_durations)
+      .add_option(
+          "--durations", durations_,
+          "Time of each pass: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, or a "
+          "YAML file with a map of F, B and W, or with a list of such maps, one for each stage. Default: " +
+              default_durations)
       ->type_name("F=T,B=T,W=T|FILE.yaml");
   command
-      .add_option("--comm", comm_, "Time of a transfer between two workers (default: " + default_comm + ")")
+      .add_option(
+          "--comm", comm_,
+          "Time of a transfer between two workers, with a unit when the durations have one (default: " +
+              default_comm + ")")
       ->type_name("T");
+}
+
+void CostOptions::add_no_prefetch_to(CLI::App& command) {
   command.add_flag(
       "--no-prefetch", no_prefetch_,
       "Transfers do not overlap compute: a worker fetches a job's inputs after it has picked the job");
 }
 
-void CostOptions::apply(plan::Costs& costs, int stages) const {
+void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const {
+  const std::string former_unit = unit;
   if (durations_) {
-    if (durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_)) {
-      costs.durations = {inline_durations(*durations_)};
-    } else {
-      costs.durations = file_durations(*durations_, stages);
-    }
+    const bool is_inline =
+        durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_);
+    const std::vector<Reading> readings =
+        is_inline ? std::vector{inline_durations(*durations_)} : file_durations(*durations_, stages);
+    costs.durations.clear();
+    for (const Reading& reading : readings) costs.durations.push_back(reading.durations);
+    unit = std::ranges::any_of(readings, &Reading::units) ? "s" : "";
   }
   if (comm_) {
-    if (!(*comm_ >= 0 && *comm_ < std::numeric_limits<double>::infinity())) {
-      throw InputError(fmt::format("--comm: must be a finite number of at least 0, got {}", *comm_));
+    const Time time = YamlValue(YAML::Node(*comm_), "--comm").time_or_number();
+    if (time.value > 0 && time.has_unit != (unit == "s")) {
+      throw InputError(
+          time.has_unit
+              ? fmt::format("--comm {}: has a unit, but the durations have none", *comm_)
+              : fmt::format("--comm {}: needs a unit (s, ms, us), as the durations have one", *comm_));
     }
-    costs.alpha = *comm_;
+    costs.alpha = time.value;
+  } else if (unit != former_unit && (costs.alpha > 0 || costs.beta > 0)) {
+    throw InputError(fmt::format("--durations: transfers take times {} a unit; give --comm, too",
+                                 former_unit.empty() ? "without" : "with"));
   }
-  if (no_prefetch_) costs.prefetch = false;
+  if (!no_prefetch_) return;
+  if (!comm_ && costs.alpha == 0 && costs.beta == 0) {
+    throw InputError("--no-prefetch: transfers take no time; give it with --comm");
+  }
+  costs.prefetch = false;
 }
 
 }  // namespace starpipe::cli

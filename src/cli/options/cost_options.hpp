@@ -10,19 +10,22 @@
 
 namespace starpipe::cli {
 
-/// Costs of passes and transfers: --durations, --comm, --no-prefetch.
+/// Costs of passes and transfers: --durations, --comm, and where it is added --no-prefetch.
 class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.
   void add_to(CLI::App& command, const std::string& default_durations, const std::string& default_comm = "0");
-  /// Replaces the costs that were given on the command line. Throws InputError naming the option or the file.
-  void apply(plan::Costs& costs, int stages) const;
+  void add_no_prefetch_to(CLI::App& command);
+  /// Replaces the costs that were given on the command line. `unit`, of all times of the costs, becomes "s"
+  /// when they were given with units, and empty when without. Throws InputError naming the option or the
+  /// file, also when only some times have a unit.
+  void apply(plan::Costs& costs, std::string& unit, int stages) const;
   /// Whether --durations was given.
   [[nodiscard]] bool gives_durations() const { return durations_.has_value(); }
 
  private:
   std::optional<std::string> durations_;
-  std::optional<double> comm_;
+  std::optional<std::string> comm_;
   bool no_prefetch_ = false;
 };
 

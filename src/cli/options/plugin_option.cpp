@@ -5,8 +5,8 @@
 
 namespace starpipe::cli {
 
-void add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
-  command
+CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
+  return command
       .add_option("--plugin", files,
                   "Plug-in (shared object) whose schedules become known by name; may be repeated")
       ->type_name("FILE")

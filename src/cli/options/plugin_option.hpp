@@ -8,8 +8,8 @@
 
 namespace starpipe::cli {
 
-/// Adds --plugin, which may be repeated.
-void add_plugin_option(CLI::App& command, std::vector<std::string>& files);
+/// Adds --plugin, which may be repeated, and returns it.
+CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files);
 /// Adds the schedules of these plug-ins to the registry. Throws InputError naming a file that is not a
 /// plug-in.
 void load_plugins(const std::vector<std::string>& files);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/result_options.hpp"
 
+#include <algorithm>
 #include <array>
-#include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/environment.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
@@ -23,7 +25,19 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr std::array formats = {"text", "json", "csv", "svg", "trace"};
+struct Format {
+  const char* name;
+  std::string_view suffix;
+};
+// Without --format a suffix means the first format that has it.
+constexpr std::array formats = {Format{"text", ".txt"}, Format{"json", ".json"}, Format{"csv", ".csv"},
+                                Format{"svg", ".svg"}, Format{"trace", ".json"}};
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const Format& format : formats) names.emplace_back(format.name);
+  return names;
+}
 
 /// Width of the terminal; nothing if standard output is not a terminal.
 std::optional<int> terminal_columns() {
@@ -40,60 +54,78 @@ void ResultOptions::add_to(CLI::App& command) {
       command
           .add_option("--format", format_,
                       "text, json, csv (as torch.distributed.pipelining reads it), svg or trace (for Chrome "
-                      "and Perfetto). Default: by the extension of the output file, else text")
+                      "and Perfetto). Default: by the suffix of the output file, else text")
           ->type_name("FORMAT")
-          ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())));
+          ->check(CLI::IsMember(format_names()));
   command.add_flag("--json", json_, "The same as --format json")->excludes(format);
-  command.add_option("-o,--output", file_, "Write to a file instead of standard output")->type_name("FILE");
+  command
+      .add_option("-o,--output", file_,
+                  "Write to a file instead of standard output (-): .txt, .json, .csv or .svg")
+      ->type_name("FILE");
+}
+
+void ResultOptions::add_width_to(CLI::App& command) {
+  command
+      .add_option(
+          "--width", width_,
+          "Columns of the drawing (default: those of the terminal, or 200 in files and pipes). A longer run "
+          "is scaled to fit")
+      ->type_name("N")
+      ->check(CLI::Range(20, 1'000'000));
 }
 
 std::string ResultOptions::format() const {
   if (json_) return "json";
   if (format_) return *format_;
-  if (file_) {
-    const std::string extension = std::filesystem::path(*file_).extension();
-    for (const char* format : {"json", "csv", "svg"}) {
-      if (extension == std::string(".") + format) return format;
-    }
-  }
-  return "text";
+  if (!file_) return "text";
+  const auto* const found = std::ranges::find(formats, suffix_of(*file_), &Format::suffix);
+  return found == formats.end() ? "text" : found->name;
 }
 
 void ResultOptions::check() const {
-  if (file_) require_writable("-o", *file_);
+  if (width_ && format() != "text") {
+    throw InputError(fmt::format("--width: applies to the text format, not to {}", format()));
+  }
+  if (!file_) return;
+  std::vector<std::string_view> suffixes;
+  for (const auto& [name, suffix] : formats) {
+    const bool given = json_ || format_.has_value();
+    if (given ? format() == name : std::ranges::find(suffixes, suffix) == suffixes.end()) {
+      suffixes.push_back(suffix);
+    }
+  }
+  require_suffix("-o", *file_, suffixes);
+  require_writable("-o", *file_);
 }
 
-void ResultOptions::show(const plan::LimitedSchedule& made, const plan::Costs& costs,
-                         const plan::Timeline& timeline, const std::function<std::string()>& text) const {
-  show(made, costs, timeline, text, nlohmann::ordered_json::object());
+void ResultOptions::show(const PredictedRun& run, const std::function<std::string()>& text) const {
+  show(run, text, nlohmann::ordered_json::object());
 }
 
-void ResultOptions::show(const plan::LimitedSchedule& made, const plan::Costs& costs,
-                         const plan::Timeline& timeline, const std::function<std::string()>& text,
+void ResultOptions::show(const PredictedRun& run, const std::function<std::string()>& text,
                          const nlohmann::ordered_json& more) const {
-  const plan::Schedule& schedule = made.schedule;
-  const std::string note = plan::describe_reordering(schedule.name(), made.reordering);
+  const std::string note = plan::describe_reordering(run.schedule.name(), run.reordering);
   const std::string chosen = format();
   std::string result;
   if (chosen == "json") {
-    nlohmann::ordered_json json = plan::schedule_json(schedule, costs, timeline);
+    nlohmann::ordered_json json = plan::schedule_json(run.schedule, run.costs, run.timeline, run.unit);
     nlohmann::ordered_json ops = std::move(json["ops"]);  // long, so it stays last
     json.erase("ops");
-    if (made.reordering) json["reordered"] = plan::reordering_json(*made.reordering);
+    if (run.reordering) json["reordered"] = plan::reordering_json(*run.reordering);
     json.update(more);
     json["ops"] = std::move(ops);
     result = plan::json_text(json);
   } else if (chosen == "csv") {
-    result = plan::schedule_csv(schedule, timeline);
+    result = plan::schedule_csv(run.schedule, run.timeline);
   } else if (chosen == "svg") {
-    result = predicted_svg(schedule, timeline);
+    result = predicted_svg(run);
   } else if (chosen == "trace") {
-    result = predicted_trace(schedule, timeline);
+    result = predicted_trace(run);
   } else {
     result = note + text();
   }
   const bool is_in_result = chosen == "json" || chosen == "text";
-  if (made.reordering && !is_in_result) fmt::print(stderr, "starpipe: {}", note);
+  if (run.reordering && !is_in_result) fmt::print(stderr, "starpipe: {}", note);
   if (file_) {
     write_file("-o", *file_, result);
   } else {
@@ -101,27 +133,25 @@ void ResultOptions::show(const plan::LimitedSchedule& made, const plan::Costs& c
   }
 }
 
-std::string predicted_svg(const plan::Schedule& schedule, const plan::Timeline& timeline) {
-  const std::array runs = {
-      plan::SvgRun{.title = schedule.name(), .schedule = &schedule, .timeline = &timeline}};
-  return plan::timeline_svg(runs);
+std::string ResultOptions::drawn(const PredictedRun& run) const {
+  const bool printed = !file_ || is_standard_output(*file_);
+  const std::optional<int> terminal = printed ? terminal_columns() : std::nullopt;
+  const plan::TextOptions options = {.colour = terminal && !environment("NO_COLOR"),
+                                     .columns = width_.value_or(terminal.value_or(200)),
+                                     .unit = run.unit};
+  return plan::schedule_text(run.schedule, run.timeline, options);
 }
 
-std::string predicted_trace(const plan::Schedule& schedule, const plan::Timeline& timeline) {
+std::string predicted_svg(const PredictedRun& run) {
   const std::array runs = {
-      plan::TracedRun{.name = "predicted", .schedule = &schedule, .timeline = &timeline}};
+      plan::SvgRun{.title = run.schedule.name(), .schedule = &run.schedule, .timeline = &run.timeline}};
+  return plan::timeline_svg(runs, {.unit = run.unit});
+}
+
+std::string predicted_trace(const PredictedRun& run) {
+  const std::array runs = {
+      plan::TracedRun{.name = "predicted", .schedule = &run.schedule, .timeline = &run.timeline}};
   return plan::trace_json(runs).dump() + "\n";
-}
-
-std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline) {
-  plan::TextOptions options;
-  if (const auto columns = terminal_columns()) {
-    options.columns = *columns;
-    options.colour = !environment("NO_COLOR");
-  } else {
-    options.columns = 200;  // files and pipes do not wrap lines
-  }
-  return plan::schedule_text(schedule, timeline, options);
 }
 
 }  // namespace starpipe::cli

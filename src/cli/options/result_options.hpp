@@ -15,19 +15,35 @@
 
 namespace starpipe::cli {
 
-/// Form and destination of a result: --format, --json, -o.
+/// A predicted run. Refers to its parts, which must outlive it.
+struct PredictedRun {
+  const plan::Schedule& schedule;
+  const plan::Costs& costs;
+  const plan::Timeline& timeline;
+  std::string unit = {};                            ///< of all times: "s", or empty when it has no name
+  std::optional<plan::Reordering> reordering = {};  ///< nothing when the schedule's own order is kept
+};
+
+/// Form and destination of a result: --format, --json, -o, and where it is added --width.
 class ResultOptions {
  public:
   void add_to(CLI::App& command);
-  /// Call before the work is done. Throws InputError if the file of -o cannot be written.
+  /// For commands whose text has a drawing.
+  void add_width_to(CLI::App& command);
+  /// Call before the work is done. Throws InputError if the file of -o cannot be written, its suffix is not
+  /// that of the format, or the format has no --width.
   void check() const;
-  /// Writes the result to standard output or to the file of -o. `text` makes the text format. A reordering is
-  /// part of text and JSON; with the other formats, standard error tells of it.
-  void show(const plan::LimitedSchedule& made, const plan::Costs& costs, const plan::Timeline& timeline,
-            const std::function<std::string()>& text) const;
-  /// `more`: an object whose members are added to the JSON format.
-  void show(const plan::LimitedSchedule& made, const plan::Costs& costs, const plan::Timeline& timeline,
-            const std::function<std::string()>& text, const nlohmann::ordered_json& more) const;
+  /// The file of -o, if given.
+  [[nodiscard]] const std::optional<std::string>& file() const { return file_; }
+  /// Writes the result to standard output or to the file of -o. `text` makes the text format. `more`: an
+  /// object whose members are added to the JSON format. A reordering is part of text and JSON; with the other
+  /// formats, standard error tells of it.
+  void show(const PredictedRun& run, const std::function<std::string()>& text,
+            const nlohmann::ordered_json& more) const;
+  void show(const PredictedRun& run, const std::function<std::string()>& text) const;
+  /// Drawing and table: as wide as --width, or the terminal, in colour on a terminal; 200 columns wide
+  /// without colour in files and pipes.
+  [[nodiscard]] std::string drawn(const PredictedRun& run) const;
 
  private:
   [[nodiscard]] std::string format() const;
@@ -35,15 +51,12 @@ class ResultOptions {
   std::optional<std::string> format_;
   bool json_ = false;
   std::optional<std::string> file_;
+  std::optional<int> width_;
 };
 
 /// The predicted run as an SVG image.
-std::string predicted_svg(const plan::Schedule& schedule, const plan::Timeline& timeline);
-/// The predicted run as a Chrome trace. A unit of time is shown as a second.
-std::string predicted_trace(const plan::Schedule& schedule, const plan::Timeline& timeline);
-
-/// Drawing and table: as wide as the terminal and in colour, or 200 columns wide without colour if standard
-/// output is not a terminal.
-std::string drawn(const plan::Schedule& schedule, const plan::Timeline& timeline);
+std::string predicted_svg(const PredictedRun& run);
+/// The predicted run as a Chrome trace. A unit of time without a name is shown as a second.
+std::string predicted_trace(const PredictedRun& run);
 
 }  // namespace starpipe::cli

@@ -211,9 +211,10 @@ GraphOfStages read_graph(const JsonValue& value) {
 }
 
 // The keys that a schedule is read from.
-constexpr std::array<std::string_view, 14> schedule_keys = {
-    "schedule",      "workers",   "stages",    "microbatches", "split_backward", "discipline", "stage_graph",
-    "memory_limits", "recompute", "durations", "comm",         "comm_per_byte",  "prefetch",   "sizes"};
+constexpr std::array<std::string_view, 15> schedule_keys = {
+    "schedule",   "workers",     "stages",        "microbatches", "split_backward",
+    "discipline", "stage_graph", "memory_limits", "recompute",    "unit",
+    "durations",  "comm",        "comm_per_byte", "prefetch",     "sizes"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 5> told_numbers = {"makespan", "bubble_fraction", "device_span",
@@ -251,7 +252,8 @@ std::string op_position(std::size_t row, std::size_t cell) { return fmt::format(
 
 }  // namespace
 
-ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
+ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline,
+                           const std::string& unit) {
   ordered_json result;
   result["schedule"] = schedule.name();
   result["workers"] = schedule.workers();
@@ -262,6 +264,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
   if (schedule.recompute()) result["recompute"] = true;
+  if (!unit.empty()) result["unit"] = unit;
   result["durations"] =
       per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
   result["comm"] = number(costs.alpha);
@@ -331,7 +334,12 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
     }
   }
   Costs costs = read_costs(file, schedule.stages());
-  return {std::move(schedule), std::move(costs)};
+  std::string unit;
+  if (const auto value = file.find("unit")) {
+    unit = value->word();
+    if (unit != "s") value->expected("\"s\", the only unit with a name");
+  }
+  return {std::move(schedule), std::move(costs), std::move(unit)};
 }
 
 }  // namespace starpipe::plan

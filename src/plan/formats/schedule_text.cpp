@@ -13,8 +13,8 @@
 #include "plan/formats/axis.hpp"
 #include "plan/formats/palette.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/formats/shown_unit.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -57,23 +57,35 @@ class Drawing {
         timeline_(timeline),
         options_(options),
         origin_(first_start(timeline)),
-        gutter_(fmt::formatted_size("worker {} ", schedule.workers() - 1)) {}
+        gutter_(fmt::formatted_size("worker {} ", schedule.workers() - 1)),
+        unit_(options.unit, timeline.makespan) {}
 
-  /// The drawing, or nothing when the terminal is too narrow.
+  /// The drawing, or nothing when no pass takes time.
   std::optional<std::string> draw() {
+    if (!(timeline_.makespan > 0)) return std::nullopt;
     // Labels name the stage when a worker has several stages. Where such labels are too wide, the
     // micro-batches alone still show the shape.
     with_stage_ = !one_stage_each();
-    if (!choose_scale()) {
-      if (!std::exchange(with_stage_, false) || !choose_scale()) return std::nullopt;
-    }
+    scale_ = label_scale();
+    const double needed = width();  // with full labels
+    if (!fits() && std::exchange(with_stage_, false)) scale_ = label_scale();
+    const bool labelled = fits();
+    if (!labelled) scale_ = std::max(1.0, room()) / timeline_.makespan;
     std::string text;
     const auto& rows = timeline_.order;
-    for (std::size_t w = 0; w < rows.size(); ++w) draw_row(w, rows[w], text);
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      if (labelled) {
+        draw_row(w, rows[w], text);
+      } else {
+        draw_scaled_row(w, rows[w], text);
+      }
+    }
     draw_axis(text);
-    text += fmt::format("{:{}}{}\n", "", gutter_,
-                        with_stage_ ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
-                                    : "F5: pass F of micro-batch 5; . idle");
+    const std::string unit = unit_.name().empty() ? "" : "; time in " + unit_.name();
+    text += fmt::format("{:{}}{}{}\n", "", gutter_, labelled ? key() : scaled_key(), unit);
+    if (!labelled && needed < 1e6) {
+      text += fmt::format("{:{}}scaled; {:.0f} columns name every job\n", "", gutter_, needed);
+    }
     return text;
   }
 
@@ -95,24 +107,37 @@ class Drawing {
                        : fmt::format("{}{}", to_string(job.pass), job.microbatch);
   }
 
-  /// Sets the smallest scale (columns per unit of time) at which every label fits. False when the drawing
-  /// would then be wider than the terminal.
-  bool choose_scale() {
-    if (!(timeline_.makespan > 0)) return false;
-    const auto room = static_cast<double>(options_.columns) - static_cast<double>(gutter_);
+  [[nodiscard]] std::string key() const {
+    return with_stage_ ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
+                       : "F5: pass F of micro-batch 5; . idle";
+  }
+
+  [[nodiscard]] std::string scaled_key() const {
+    return fmt::format("a column is {:.3g}: its longest pass, B also for BW; . idle",
+                       unit_.factor() / scale_);
+  }
+
+  [[nodiscard]] double room() const {
+    return static_cast<double>(options_.columns) - static_cast<double>(gutter_);
+  }
+  [[nodiscard]] double width() const {
+    return static_cast<double>(gutter_) + std::ceil(scale_ * timeline_.makespan - 1e-6);
+  }
+  [[nodiscard]] bool fits() const { return scale_ * timeline_.makespan <= room(); }
+
+  /// The smallest scale (columns per unit of time) at which every label fits.
+  [[nodiscard]] double label_scale() const {
     const auto step = common_step(schedule_, timeline_, origin_);
-    scale_ = 0;
+    double scale = 0;
     for (const JobId id : schedule_.order()) {
       const Span span = timeline_.spans[id];
       const double time = span.end - span.start;
       if (!(time > 0)) continue;  // a job of zero length has no cell
       const auto need = static_cast<double>(label(schedule_.job(id)).size() + 1);
       // Without a common step, rounding of start and end may take a column away.
-      scale_ =
-          std::max(scale_, step ? std::ceil(need / std::round(time / *step)) / *step : (need + 1) / time);
-      if (scale_ * timeline_.makespan > room) return false;
+      scale = std::max(scale, step ? std::ceil(need / std::round(time / *step)) / *step : (need + 1) / time);
     }
-    return true;
+    return scale;
   }
 
   [[nodiscard]] std::size_t column(double time) const {
@@ -144,15 +169,50 @@ class Drawing {
     text += '\n';
   }
 
+  /// One character a column: the pass with the most time in it, or a dot when the worker is idle for longer.
+  void draw_scaled_row(std::size_t worker, const std::vector<JobId>& jobs, std::string& text) const {
+    struct Share {
+      double time = 0;
+      JobId job = 0;
+    };
+    const auto columns = static_cast<std::size_t>(std::lround(timeline_.makespan * scale_));
+    std::vector<std::array<Share, pass_count>> shares(columns);
+    std::vector<double> busy(columns, 0);
+    for (const JobId id : jobs) {
+      const double from = (timeline_.spans[id].start - origin_) * scale_;
+      const double to = (timeline_.spans[id].end - origin_) * scale_;
+      for (auto c = static_cast<std::size_t>(from); c < columns && static_cast<double>(c) < to; ++c) {
+        const double time = std::min(to, static_cast<double>(c + 1)) - std::max(from, static_cast<double>(c));
+        Share& share = shares[c][index(schedule_.job(id).pass)];
+        if (share.time == 0) share.job = id;
+        share.time += time;
+        busy[c] += time;
+      }
+    }
+    text += fmt::format("{:<{}}", fmt::format("worker {}", worker), gutter_);
+    for (std::size_t c = 0; c < columns; ++c) {
+      const Share& most = *std::ranges::max_element(shares[c], {}, &Share::time);
+      if (1 - busy[c] > most.time) {
+        text += options_.colour ? "\x1b[2m.\x1b[0m" : ".";
+        continue;
+      }
+      const Job job = schedule_.job(most.job);
+      const std::string letter(to_string(job.pass).substr(0, 1));
+      text += options_.colour ? paint(letter, job) : letter;
+    }
+    text += '\n';
+  }
+
   void draw_axis(std::string& text) const {
     // A tick about every 12 columns, but no closer than 0.7 times that.
-    const double step = detail::tick_step(0.7 * 12 / scale_);
+    const double step = detail::tick_step(0.7 * 12 / scale_ * unit_.factor()) / unit_.factor();
     std::string line(gutter_, ' ');
     for (int tick = 0; tick * step <= timeline_.makespan * (1 + 1e-9); ++tick) {
       const std::size_t at = gutter_ + column(origin_ + tick * step);
-      if (at < line.size() && tick > 0) continue;
+      const std::string number = unit_.number(tick * step);
+      if (tick > 0 && (at < line.size() || at + number.size() > index(options_.columns))) continue;
       line.resize(at, ' ');
-      line += number_text(tick * step) + " ";
+      line += number + " ";
     }
     while (line.back() == ' ') line.pop_back();
     text += line + '\n';
@@ -163,13 +223,14 @@ class Drawing {
   const TextOptions& options_;
   double origin_;
   std::size_t gutter_;
+  ShownUnit unit_;
   bool with_stage_ = false;
   double scale_ = 1;
 };
 
 std::string percent(double fraction) { return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100); }
 
-std::string summary(const Schedule& schedule, const Timeline& timeline) {
+std::string summary(const Schedule& schedule, const Timeline& timeline, const ShownUnit& unit) {
   const auto workers = index(schedule.workers());
   std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
   // Adds a column. Unless it is shown `always`, it is left out when all of its cells are 0.
@@ -184,7 +245,7 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
   add(
       "worker", [](std::size_t w) { return std::to_string(w); }, true);
   add(
-      "busy", [&](std::size_t w) { return number_text(timeline.busy[w]); }, true);
+      unit.heading("busy"), [&](std::size_t w) { return unit.number(timeline.busy[w]); }, true);
   add(
       "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_stashes[w]); }, true);
   if (!schedule.memory_limits().empty()) {
@@ -197,7 +258,7 @@ std::string summary(const Schedule& schedule, const Timeline& timeline) {
         [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); },
         kind.always_shown);
   }
-  return makespan_text(timeline, number_text) + '\n' + table_text(rows);
+  return makespan_text(timeline, [&](double time) { return unit.text(time); }) + '\n' + table_text(rows);
 }
 
 }  // namespace
@@ -220,9 +281,9 @@ std::string schedule_text(const Schedule& schedule, const Timeline& timeline, co
   if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
     text += *drawing;
   } else {
-    text += fmt::format("(too wide to draw in {} columns; try the svg or trace format)\n", options.columns);
+    text += "(nothing to draw: no pass takes time)\n";
   }
-  return text + '\n' + summary(schedule, timeline);
+  return text + '\n' + summary(schedule, timeline, ShownUnit(options.unit, timeline.makespan));
 }
 
 }  // namespace starpipe::plan

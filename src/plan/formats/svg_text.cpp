@@ -60,4 +60,11 @@ double text_width(std::string_view text, double size) {
   return em * size;
 }
 
+void put_text(double x, double y, double size, const char* fill, std::string_view text, std::string& svg,
+              const char* extra) {
+  fmt::format_to(std::back_inserter(svg),
+                 "<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"{}>{}</text>\n", px(x), px(y), px(size),
+                 fill, extra, escape(text));
+}
+
 }  // namespace starpipe::plan::detail

@@ -11,22 +11,31 @@
 #include <fmt/format.h>
 
 #include "plan/formats/axis.hpp"
+#include "plan/formats/cell_paint.hpp"
 #include "plan/formats/job_labels.hpp"
 #include "plan/formats/palette.hpp"
+#include "plan/formats/svg_legend.hpp"
 #include "plan/formats/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
+#include "starpipe/plan/formats/shown_unit.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
 namespace {
 
 using detail::escape;
+using detail::faint_ink;
 using detail::hue_of;
+using detail::ink;
 using detail::JobLabels;
+using detail::Look;
+using detail::look_of;
+using detail::looks;
+using detail::paint;
 using detail::palette;
 using detail::px;
-using detail::text_width;
+using detail::text_fill;
 using detail::tick_step;
 
 constexpr double left_margin = 92;
@@ -35,29 +44,10 @@ constexpr double row_gap = 3;
 constexpr double title_height = 34;
 constexpr double run_gap = 18;
 constexpr std::size_t most_rects = 4000;
-constexpr const char* ink = "#1f2328";
-constexpr const char* faint_ink = "#59636e";
-
-enum class Look : std::size_t { light, dark, outlined };
-constexpr std::size_t looks = 3;
-
-Look look_of(Pass pass) {
-  switch (pass) {
-    case Pass::F:
-      return Look::light;
-    case Pass::W:
-      return Look::outlined;
-    case Pass::B:
-    case Pass::BW:
-      break;
-  }
-  return Look::dark;
-}
-
 class Svg {
  public:
   Svg(std::span<const SvgRun> runs, const SvgOptions& options)
-      : runs_(runs), width_(std::max(options.width, 400)), unit_(options.unit), memory_(options.memory) {
+      : runs_(runs), width_(std::max(options.width, 400)), memory_(options.memory) {
     std::size_t rows = 0;
     std::size_t jobs = 0;
     for (const SvgRun& run : runs) {
@@ -69,10 +59,7 @@ class Svg {
         passes_[index(run.schedule->job(id).pass)] = true;
       }
     }
-    if (unit_ == "s" && makespan_ > 0 && makespan_ < 1) {
-      shown_ = makespan_ < 1e-3 ? 1e6 : 1e3;
-      unit_ = makespan_ < 1e-3 ? "µs" : "ms";
-    }
+    unit_ = ShownUnit(options.unit, makespan_);
     row_height_ = std::clamp(720.0 / static_cast<double>(std::max<std::size_t>(rows, 1)), 8.0, 32.0);
     scale_ = makespan_ > 0 ? (width_ - left_margin - right_margin) / makespan_ : 1;
     as_rects_ = jobs <= most_rects;
@@ -101,8 +88,7 @@ class Svg {
 
   void put_text(double x, double y, double size, const char* fill, std::string_view text,
                 const char* extra = "") {
-    put("<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"{}>{}</text>\n", px(x), px(y), px(size), fill,
-        extra, escape(text));
+    detail::put_text(x, y, size, fill, text, body_, extra);
   }
 
   [[nodiscard]] std::string defs() const {
@@ -122,32 +108,13 @@ class Svg {
     return text + "</defs>\n";
   }
 
-  /// The SVG attributes of all cells of one hue and look.
-  [[nodiscard]] std::string paint(Look look, std::size_t hue) const {
-    switch (look) {
-      case Look::light:
-        return fmt::format("fill=\"{}\"", palette[hue].light);
-      case Look::dark:
-        return fmt::format("fill=\"{}\"", palette[hue].dark);
-      case Look::outlined:
-        break;
-    }
-    // Cells too narrow for an outline are hatched.
-    return as_rects_ ? fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark)
-                     : fmt::format("fill=\"url(#w{})\"", hue);
-  }
-
-  static const char* text_fill(Look look, std::size_t hue) {
-    return look == Look::dark ? "#ffffff" : look == Look::light ? ink : palette[hue].dark;
-  }
-
   double draw_run(const SvgRun& run, double y) {
     const Schedule& schedule = *run.schedule;
     const Timeline& timeline = *run.timeline;
-    std::string figures = fmt::format(
-        "makespan {}{}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
-        number_text(timeline.makespan * shown_), unit_.empty() ? "" : " " + unit_,
-        std::max(0.0, timeline.bubble_fraction) * 100, std::max(0.0, timeline.device_bubble_fraction) * 100);
+    std::string figures =
+        fmt::format("makespan {}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
+                    unit_.text(timeline.makespan), std::max(0.0, timeline.bubble_fraction) * 100,
+                    std::max(0.0, timeline.device_bubble_fraction) * 100);
     put("<text x=\"{}\" y=\"{}\" font-size=\"15\" fill=\"{}\"><tspan font-weight=\"bold\">{}</tspan>"
         "<tspan dx=\"14\" font-size=\"13\" fill=\"{}\">{}</tspan></text>\n",
         px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));
@@ -179,6 +146,7 @@ class Svg {
       for (const JobId id : rows[w]) stages.push_back(schedule.job(id).stage);
       std::sort(stages.begin(), stages.end());
       stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+      foot_lines_ = std::max(foot_lines_, static_cast<int>(stages.size()) - 1);
       for (const JobId id : rows[w]) {
         const auto before = std::lower_bound(stages.begin(), stages.end(), schedule.job(id).stage);
         const double x = left_margin + (timeline.spans[id].start - origin) * scale_;
@@ -191,7 +159,6 @@ class Svg {
       }
     }
     if (path.empty()) return;
-    any_chunk_ = true;
     put("<path class=\"chunks\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.6\" fill=\"none\"/>\n", path, ink);
   }
 
@@ -254,7 +221,8 @@ class Svg {
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (groups[g].empty()) continue;
-      put("<g class=\"jobs\" {}>\n{}</g>\n", paint(static_cast<Look>(g / palette.size()), g % palette.size()),
+      put("<g class=\"jobs\" {}>\n{}</g>\n",
+          paint(static_cast<Look>(g / palette.size()), g % palette.size(), !as_rects_),
           as_rects_ ? groups[g] : fmt::format("<path d=\"{}\"/>\n", groups[g]));
     }
   }
@@ -276,7 +244,7 @@ class Svg {
                    "{}</title></rect>\n",
                    px(x + inset), px(y + inset), px(std::max(0.0, width - seam - 2 * inset)),
                    px(row_height_ - 2 * inset), width > 12 ? " rx=\"2\"" : "", to_string(job),
-                   schedule.compute(id), number_text(span.start * shown_), number_text(span.end * shown_));
+                   schedule.compute(id), unit_.number(span.start), unit_.number(span.end));
   }
 
   void draw_labels(const Schedule& schedule, const Timeline& timeline, double origin,
@@ -307,84 +275,33 @@ class Svg {
     put("<path d=\"M{} {}H{}\" stroke=\"{}\" fill=\"none\"/>\n", px(left_margin), px(y), px(right),
         faint_ink);
     if (makespan_ > 0) {
-      const double range = makespan_ * shown_;
+      const double range = makespan_ * unit_.factor();
       const double step = tick_step(range / std::max(4.0, (right - left_margin) / 80));
       for (int i = 0; i * step <= range * (1 + 1e-9); ++i) {
-        const double x = left_margin + i * step / shown_ * scale_;
+        const double x = left_margin + i * step / unit_.factor() * scale_;
         put("<path d=\"M{} {}v5\" stroke=\"{}\"/>\n", px(x), px(y), faint_ink);
         put_text(x, y + 18, 11, faint_ink, number_text(i * step), " text-anchor=\"middle\"");
       }
     }
-    put_text(left_margin - 10, y + 18, 11, faint_ink, unit_.empty() ? "time" : "time (" + unit_ + ")",
-             " text-anchor=\"end\"");
+    put_text(left_margin - 10, y + 18, 11, faint_ink, unit_.heading("time"), " text-anchor=\"end\"");
     return y + 28;
   }
 
-  // Where the next legend entry goes. Entries are set from left to right and wrap.
-  struct Cursor {
-    double x = left_margin;
-    double y = 0;
-  };
-  static constexpr double legend_line = 22;
-
-  void wrap(Cursor& at, double width) const {
-    if (at.x + width > width_ - right_margin && at.x > left_margin) at = {left_margin, at.y + legend_line};
-  }
-
-  void entry(Cursor& at, std::string_view paint, std::string_view text, double swatch = 18) {
-    const double width = swatch + 6 + text_width(text, 12) * 0.85;
-    wrap(at, width);
-    put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"13\" rx=\"2\" {}/>\n", px(at.x + 0.5), px(at.y + 0.5),
-        px(swatch), paint);
-    put_text(at.x + swatch + 6, at.y + 11.5, 12, ink, text);
-    at.x += width + 16;
-  }
-
   double draw_legend(double y) {
-    Cursor at{left_margin, y + 4};
-    const auto has = [&](Pass pass) { return passes_[index(pass)]; };
-    if (has(Pass::F)) entry(at, paint(Look::light, 0), "F forward");
-    if (has(Pass::B)) entry(at, paint(Look::dark, 0), "B gradient of the input");
-    if (has(Pass::W)) entry(at, paint(Look::outlined, 0), "W gradient of the weights");
-    if (has(Pass::BW)) entry(at, paint(Look::dark, 0), "BW backward, fused");
-    entry(at, "fill=\"url(#idle)\" stroke=\"#d0d4d9\"", "idle");
-    if (memory_) entry(at, "fill=\"#b6bec8\"", "stashes held, and the most");
-    const auto key = [&](bool wanted, const char* text) {
-      if (!wanted) return;
-      const double width = text_width(text, 12) * 0.85;
-      wrap(at, width);
-      put_text(at.x, at.y + 11.5, 12, ink, text);
-      at.x += width + 16;
-    };
-    key(any_label_, JobLabels::two_lines(row_height_) ? "F2 above 5: stage 2, micro-batch 5"
-                                                      : "F2 · 5: stage 2, micro-batch 5");
-    key(any_chunk_, "line at the foot: the worker's second stage");
-    key(any_number_, any_label_ ? "5 alone: micro-batch 5" : "5: micro-batch 5");
-
-    at = {left_margin, at.y + legend_line};
-    const auto shown = std::min(index(microbatches_), palette.size());
-    put_text(at.x, at.y + 11.5, 12, ink, "micro-batch");
-    at.x += 84;
-    for (std::size_t h = 0; h < shown; ++h) {
-      wrap(at, 52);
-      put("<rect x=\"{0}\" y=\"{1}\" width=\"11\" height=\"14\" fill=\"{2}\"/>"
-          "<rect x=\"{3}\" y=\"{1}\" width=\"11\" height=\"14\" fill=\"{4}\"/>\n",
-          px(at.x), px(at.y), palette[h].light, px(at.x + 11), palette[h].dark);
-      put_text(at.x + 28, at.y + 11.5, 12, ink, std::to_string(h));
-      at.x += 52;
-    }
-    if (index(microbatches_) > palette.size()) {
-      const auto text = fmt::format("{} has the colour of 0, and so on", palette.size());
-      wrap(at, text_width(text, 12) * 0.85);
-      put_text(at.x, at.y + 11.5, 12, faint_ink, text);
-    }
-    return at.y + legend_line;
+    const detail::LegendItems items = {.passes = passes_,
+                                       .memory = memory_,
+                                       .hatched = !as_rects_,
+                                       .labels = any_label_,
+                                       .two_line_labels = JobLabels::two_lines(row_height_),
+                                       .numbers = any_number_,
+                                       .foot_lines = foot_lines_,
+                                       .microbatches = microbatches_};
+    return detail::draw_legend(items, left_margin, width_ - right_margin, y, body_);
   }
 
   std::span<const SvgRun> runs_;
   int width_;
-  std::string unit_;
-  double shown_ = 1;  ///< factor from the timelines' unit to the unit shown
+  ShownUnit unit_{"", 0};
   double makespan_ = 0;
   double scale_ = 1;  ///< pixels per unit
   double row_height_ = 0;
@@ -392,7 +309,7 @@ class Svg {
   std::array<bool, pass_count> passes_ = {};
   bool as_rects_ = true;
   bool memory_;
-  bool any_chunk_ = false;   ///< some worker has several stages
+  int foot_lines_ = 0;       ///< the most lines at the foot of a cell: a worker's stages but one
   bool any_label_ = false;   ///< some cell says "F2"
   bool any_number_ = false;  ///< some cell's label is the micro-batch alone
   std::string body_;

@@ -49,7 +49,7 @@ Schedule gems(const ScheduleRequest& request) {
 
 const bool registered_gems =
     register_schedule({"gems", "one micro-batch down, then one up: one stash a worker, two replicas",
-                       "GEMS, SC 2020; 004, fig. 18f", gems});
+                       "GEMS, SC 2020; Pipeline Parallelism with Controllable Memory, 2024, fig. 18f", gems});
 
 // W / 2 micro-batches each way, as in 1F1B: one direction runs in the odd time slots of the other.
 Schedule chimera(const ScheduleRequest& request) {
@@ -62,9 +62,10 @@ Schedule chimera(const ScheduleRequest& request) {
   return repeated("chimera", request, block);
 }
 
-const bool registered_chimera =
-    register_schedule({"chimera", "two 1F1B pipelines in opposite directions, two replicas",
-                       "Chimera, arXiv 2107.06925; 004, fig. 18g", chimera});
+const bool registered_chimera = register_schedule(
+    {"chimera", "two 1F1B pipelines in opposite directions, two replicas",
+     "Chimera, 2021, arXiv 2107.06925; Pipeline Parallelism with Controllable Memory, 2024, fig. 18g",
+     chimera});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -31,12 +31,12 @@ Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sh
 
 const bool registered_ddp =
     register_schedule({"ddp", "data parallel: w = (b, b); every worker holds all weights",
-                       "Unifying Parallelization Schemes, w_DDP",
+                       "Unifying Parallelization Schemes, 2025, w_DDP",
                        [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
 
 const bool registered_fsdp =
     register_schedule({"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use",
-                       "Unifying Parallelization Schemes, w_FSDP",
+                       "Unifying Parallelization Schemes, 2025, w_FSDP",
                        [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek-V3, arXiv 2412.19437, section 3.2.1. Each worker is on two pipelines, near the start of one (way
-// 0) and near the end of the other (way 1). It alternates between F of one way and the backward pass of the
-// other.
+// DeepSeek-V3, 2024, arXiv 2412.19437, section 3.2.1. Each worker is on two pipelines, near the start of one
+// (way 0) and near the end of the other (way 1). It alternates between F of one way and the backward pass of
+// the other.
 #include <array>
 #include <deque>
 
@@ -87,7 +87,7 @@ Schedule dualpipe(const ScheduleRequest& request) {
 
 const bool registered =
     register_schedule({"dualpipe", "half of the micro-batches down, half up, two replicas; F beside BW",
-                       "DeepSeek-V3, arXiv 2412.19437, section 3.2.1", dualpipe});
+                       "DeepSeek-V3, 2024, arXiv 2412.19437, section 3.2.1", dualpipe});
 
 Schedule dualpipe_v(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("dualpipe-v", request, 2);

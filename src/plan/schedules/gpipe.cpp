@@ -23,7 +23,7 @@ Schedule gpipe(const ScheduleRequest& request) {
 const bool registered = register_schedule(
     {"gpipe",
      "all forward passes, then all backward passes in reverse (PyTorch: in order, at the same times)",
-     "GPipe, arXiv 1811.06965", gpipe, 1, "GPipe"});
+     "GPipe, 2018, arXiv 1811.06965", gpipe, 1, "GPipe"});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -106,7 +106,7 @@ Schedule alternating(const char* name, const ScheduleRequest& request, const Alt
 // With `ahead` 2, a worker computes one pass while the transfer for the other is on its way.
 const bool registered = register_schedule(
     {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in rounds of W through all loops",
-     "Megatron-LM, arXiv 2104.04473",
+     "Megatron-LM, 2021, arXiv 2104.04473",
      [](const ScheduleRequest& request) {
        return alternating("interleaved-1f1b", request,
                           {.group = round_size(request), .ahead = 2, .spread = 0, .split = false});
@@ -127,7 +127,8 @@ const bool registered_grouped = register_schedule(
 // ZB-H1 in loops: worker w leaves w passes of W for the end, where it would be idle.
 const bool registered_zb = register_schedule(
     {"interleaved-zb", "ZB-H1 with several chunks a worker: one pass ahead, W later on later workers",
-     "PyTorch, ScheduleInterleavedZeroBubble; arXiv 2401.10241, section 2.1",
+     "PyTorch, ScheduleInterleavedZeroBubble; Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, "
+     "section 2.1",
      [](const ScheduleRequest& request) {
        return alternating("interleaved-zb", request,
                           {.group = round_size(request), .ahead = 1, .spread = 1, .split = true});
@@ -171,7 +172,7 @@ Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, 
 // With the memory of the grouped order.
 const bool registered_uniform = register_schedule(
     {"interleaved-uniform", "interleaved 1F1B, its building block repeated with one interval",
-     "004, appendix G, fig. 15b",
+     "Pipeline Parallelism with Controllable Memory, 2024, appendix G, fig. 15b",
      [](const ScheduleRequest& request) {
        const int chunks = requested_chunks("interleaved-uniform", request);
        return uniform("interleaved-uniform", request, request.workers, (chunks + 1) * request.workers - 1);
@@ -181,7 +182,7 @@ const bool registered_uniform = register_schedule(
 // The loops of F follow each other more closely, with the memory that the block then needs.
 const bool registered_low_memory =
     register_schedule({"interleaved-low-memory", "interleaved 1F1B with the loops of F closer to each other",
-                       "004, appendix H, fig. 16c",
+                       "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16c",
                        [](const ScheduleRequest& request) {
                          return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3, 0);
                        },
@@ -199,13 +200,13 @@ Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {
 
 const bool registered_bfs = register_schedule(
     {"looped-bfs", "GPipe in loops, all micro-batches through one loop before the next",
-     "Breadth-First Pipeline Parallelism, arXiv 2211.05953",
+     "Breadth-First Pipeline Parallelism, 2022, arXiv 2211.05953",
      [](const ScheduleRequest& request) { return mirrored("looped-bfs", request, request.microbatches); },
      default_chunks, "LoopedBFS"});
 
 const bool registered_dfs = register_schedule(
     {"looped-dfs", "GPipe in loops, W micro-batches through all loops before the next",
-     "Breadth-First Pipeline Parallelism, arXiv 2211.05953",
+     "Breadth-First Pipeline Parallelism, 2022, arXiv 2211.05953",
      [](const ScheduleRequest& request) { return mirrored("looped-dfs", request, request.workers); },
      default_chunks});
 

@@ -44,13 +44,13 @@ Schedule looped(const ScheduleRequest& request, const char* name, bool sharded) 
 
 const bool registered_lpp = register_schedule(
     {"lpp", "looped pipelines in G groups: w = (h(s,b), h(s,b)), h = (R b mod W) + (s mod R)",
-     "Unifying Parallelization Schemes, w_LPP",
+     "Unifying Parallelization Schemes, 2025, w_LPP",
      [](const ScheduleRequest& request) { return looped(request, "lpp", false); }});
 
 // 000 prints w_FSLPP as (h(s,b), h(s,s)); with w = (weights, compute) it means the reverse.
 const bool registered_fslpp =
     register_schedule({"fslpp", "looped pipelines, fully sharded: w = (h(s,s), h(s,b))",
-                       "Unifying Parallelization Schemes, w_FSLPP",
+                       "Unifying Parallelization Schemes, 2025, w_FSLPP",
                        [](const ScheduleRequest& request) { return looped(request, "fslpp", true); }});
 
 }  // namespace

@@ -28,7 +28,7 @@ Schedule one_forward_one_backward(const ScheduleRequest& request, const char* na
 
 const bool registered_1f1b = register_schedule(
     {"1f1b", "one forward, one backward: S - s micro-batches in flight on stage s",
-     "PipeDream-Flush, arXiv 2006.09503; DAPPLE, arXiv 2007.01045",
+     "PipeDream-Flush, 2020, arXiv 2006.09503; DAPPLE, 2020, arXiv 2007.01045",
      [](const ScheduleRequest& request) {
        return one_forward_one_backward(
            request, "1f1b", [](std::int64_t stages, std::int64_t depth) { return stages - depth; });
@@ -37,7 +37,8 @@ const bool registered_1f1b = register_schedule(
 
 const bool registered_eager = register_schedule(
     {"eager-1f1b", "1F1B with 2(S - s) - 1 micro-batches in flight, to hide communication",
-     "arXiv 2211.05322; Pipeline Parallelism with Controllable Memory, fig. 1b",
+     "On Optimizing the Communication of Model Parallelism, 2022, arXiv 2211.05322; Pipeline Parallelism "
+     "with Controllable Memory, 2024, fig. 1b",
      [](const ScheduleRequest& request) {
        return one_forward_one_backward(request, "eager-1f1b", [](std::int64_t stages, std::int64_t depth) {
          return 2 * (stages - depth) - 1;

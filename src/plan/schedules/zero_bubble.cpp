@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zero Bubble Pipeline Parallelism, arXiv 2401.10241: 1F1B with the backward pass split. After some forward
-// passes, the warm-up, F and B alternate; W fills the gaps.
+// Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241: 1F1B with the backward pass split. After some
+// forward passes, the warm-up, F and B alternate; W fills the gaps.
 #include <algorithm>
 
 #include "plan/schedules/read_request.hpp"
@@ -57,12 +57,12 @@ Schedule hand_made(const char* name, const ScheduleRequest& request, int per_sta
 
 const bool registered_h1 = register_schedule(
     {"zb-h1", "1F1B with B and W split, W in the gaps: a third of the bubbles, the same memory",
-     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.1",
+     "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.1",
      [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
 
 const bool registered_h2 =
     register_schedule({"zb-h2", "no bubbles in a device's span, for up to twice 1F1B's memory",
-                       "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2.2",
+                       "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.2",
                        [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
 
 // The warm-up of each stage: as many forward passes as end before the gradient of the first B arrives.
@@ -122,12 +122,12 @@ Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
 
 const bool registered_1p = register_schedule(
     {"zb-1p", "zero bubble with 1F1B's memory; made for the durations",
-     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
+     "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
      [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }});
 
 const bool registered_2p = register_schedule(
     {"zb-2p", "zero bubble with twice 1F1B's memory; made for the durations",
-     "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3",
+     "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
      [](const ScheduleRequest& request) { return adaptive("zb-2p", request, 2 * request.workers); }});
 
 // A block in which B follows B as closely as F follows F, so that a stash lives for at most 2 P of 3 P cells.
@@ -172,7 +172,7 @@ Schedule low_memory(const ScheduleRequest& request) {
 
 const bool registered_low_memory = register_schedule(
     {"zb-low-memory", "zero bubble with about two thirds of 1F1B's memory; made for the durations",
-     "004, appendix H, fig. 16b", low_memory});
+     "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16b", low_memory});
 
 }  // namespace
 }  // namespace starpipe::plan

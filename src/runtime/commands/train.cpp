@@ -25,6 +25,7 @@
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/timeline_svg.hpp"
 #include "starpipe/plan/formats/trace_json.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 
@@ -44,7 +45,11 @@ class StepProgress {
                     skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
-    if (last || logged || skipped) {
+    if (last && !line_.on_terminal() && launcher_rank()) {
+      // A launcher forwards standard error and standard output apart: only lines of one of them keep their
+      // order.
+      fmt::print("{}\n", text);
+    } else if (last || logged || skipped) {
       line_.keep(text);
     } else {
       line_.show(text);

@@ -115,6 +115,17 @@ TEST(TimelineSvg, StacksRunsOnOneTimeScale) {
   EXPECT_NEAR(widths[0] * 2, widths[3], 0.02);
 }
 
+TEST(TimelineSvg, TheLegendExplainsEveryLineAtTheFoot) {
+  const auto svg = [](int chunks) {
+    const ScheduleRequest request = {.workers = 2, .microbatches = 4, .graph = StageGraph::chain(2 * chunks)};
+    return svg_of(make_schedule("interleaved-1f1b", request));
+  };
+  EXPECT_EQ(svg(1).find("at the foot"), std::string::npos);
+  EXPECT_NE(svg(2).find("line at the foot: the worker's second stage"), std::string::npos) << svg(2);
+  EXPECT_NE(svg(4).find("1 to 3 lines at the foot: stages 2 to 4 of the worker"), std::string::npos)
+      << svg(4);
+}
+
 TEST(TimelineSvg, ShortSecondsAreShownInSmallerUnits) {
   const Schedule schedule = named("gpipe", 2, 2);
   Costs costs;

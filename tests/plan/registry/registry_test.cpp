@@ -43,6 +43,10 @@ TEST(Registry, ListsTheNamesSortedWithDescriptions) {
     EXPECT_FALSE(entry.summary.empty()) << entry.name;
     EXPECT_EQ(entry.summary.find('\n'), std::string::npos) << entry.name;
     EXPECT_FALSE(entry.source.empty()) << entry.name;
+    // A title, not the number that comments give a source.
+    EXPECT_TRUE(std::isalpha(static_cast<unsigned char>(entry.source.front())))
+        << entry.name << ": " << entry.source;
+    EXPECT_EQ(entry.source.find("; 00"), std::string::npos) << entry.name << ": " << entry.source;
     EXPECT_TRUE(entry.build) << entry.name;
   }
   EXPECT_THAT(names, IsSupersetOf(all));

@@ -15,6 +15,7 @@ namespace starpipe::plan {
 struct ImportedSchedule {
   Schedule schedule;
   Costs costs;
+  std::string unit = {};  ///< of the costs' times: "s", or empty when it has no name
 };
 
 /// Gives the stage graph of a file that does not state one. Throws InputError when no graph has this number

@@ -23,7 +23,9 @@ namespace starpipe::plan {
 /// differ from the default: a chain, false, none, 0, true, all zero. The command line adds "reordered"
 /// (`reordering_json`) and other members about how it got the schedule. Callers that look inside the result
 /// include <nlohmann/json.hpp>.
-nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline);
+/// `unit`: of all times, "s" or empty when it has no name; then "unit" is left out.
+nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline,
+                                     const std::string& unit = {});
 
 /// Reads a schedule from JSON, from starpipe or any other program.
 ///

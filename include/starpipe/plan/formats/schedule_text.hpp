@@ -10,13 +10,16 @@
 namespace starpipe::plan {
 
 struct TextOptions {
-  bool colour = false;  ///< use ANSI colours, one for each micro-batch
-  int columns = 100;    ///< width of the terminal
+  bool colour = false;    ///< use ANSI colours, one for each micro-batch
+  int columns = 100;      ///< width of the drawing
+  std::string unit = {};  ///< of the timeline's times; short times in "s" are shown in ms or µs
 };
 
 /// A drawing for the terminal, with one row per worker and time to the right. Below it are the makespan, the
-/// bubble fractions, and a table of each worker's peak activations and received data. A drawing wider than
-/// the terminal is replaced by a line that says so. Ends in a newline.
+/// bubble fractions, and a table of each worker's peak activations and received data. Each job
+/// has a label when `columns` are enough for it. Else the drawing is scaled: a column stands for a span of
+/// time and shows the pass that takes most of it; a line says so, and how many columns the labels need. Ends
+/// in a newline.
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
                           const TextOptions& options = {});
 

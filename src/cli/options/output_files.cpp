@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/output_files.hpp"
+
+#include <set>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path place_of_file(const fs::path& file) {
+  std::error_code ignored;
+  if (is_standard_output(file)) return "/dev/stdout";
+  return fs::weakly_canonical(fs::absolute(file, ignored), ignored);
+}
+
+}  // namespace
+
+void check_outputs(std::span<const OutputFile> outputs, std::span<const fs::path> inputs) {
+  std::set<fs::path> seen;
+  for (const fs::path& input : inputs) {
+    if (!input.empty()) seen.insert(place_of_file(input));
+  }
+  for (const OutputFile& output : outputs) {
+    if (!output.file || output.file->empty()) continue;
+    if (!output.suffix.empty()) require_suffix(output.option, *output.file, {&output.suffix, 1});
+    if (seen.insert(place_of_file(*output.file)).second) continue;
+    throw InputError(fmt::format("{}: {} is also an input of the run or the file of another option",
+                                 output.option, output.file->string()));
+  }
+}
+
+std::vector<fs::path> inputs_of(const runtime::Config& config) {
+  return {config.source, config.data.path, config.model.init.value_or(""), config.schedule.file.value_or(""),
+          config.schedule.profile_file};
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No option is ignored in silence: each option of each subcommand changes something, or is refused.
+
+The options are those that the program's help lists, so a new option fails here until it has an entry.
+Usage: options_test.py BINARY PLUGIN EXPERIMENTS, where PLUGIN is tests/plugins/odd_plugin.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import unittest
+
+from support import CommandTest, mlp_config
+
+PLUGIN = ""
+EXPERIMENTS = ""
+
+SHOW = "schedule show 1f1b --workers 4 --microbatches 8"
+COSTLY = f"{SHOW} --comm 1 --durations F=1,B=2,W=1"
+SEARCH = "search --workers 3 --microbatches 6 --durations F=2,B=3,W=1 --comm 0.5 --chunks 2 --budget 0.1 --quiet"
+PARTITION = "partition units.yaml --workers 3"
+PERIODIC = "periodic uneven.yaml"
+RUN = "--set training.steps=1"
+COMPARE = f"compare mlp.yaml {RUN} --policies starpipe,lws --repetitions 1"
+PROFILE = "profile mlp.yaml --repetitions 3"
+
+
+def output(result, files):
+    return result.returncode, result.stdout
+
+
+def errors(result, files):
+    return result.stderr
+
+
+def status(result, files):
+    """For outputs that differ from run to run, and files that may be missing."""
+    return result.returncode
+
+
+def words(result, files):
+    """The output without its figures, which are measured."""
+    return result.returncode, re.sub(r"[-+]?\d[\d.e-]*", "#", result.stdout)
+
+
+def written(result, files):
+    return result.returncode, sorted(files)
+
+
+def fact(*path):
+    """A value in the JSON output."""
+    def read(result, files):
+        value = json.loads(result.stdout)
+        for key in path:
+            value = value[key]
+        return value
+    return read
+
+
+def no_spread(result, files):
+    return bool(re.search(r"spread: \{F: 0, B: 0, W: 0\}", result.stdout))
+
+
+class Effect:
+    """`base` and `base` with `more` must differ in what `how` sees of them."""
+
+    def __init__(self, base, more, how=output):
+        self.base, self.more, self.how = base, more, how
+
+
+def results(base):
+    """The options of a result: --format, --json, -o."""
+    return {"--format": Effect(base, "--format csv"), "--json": Effect(base, "--json"),
+            "--output": Effect(base, "-o out.json", written)}
+
+
+def drawing(base):
+    """The options of a result that is drawn."""
+    return {**results(base), "--width": Effect(base, "--width 40")}
+
+
+def config(command, how=words):
+    """The options of a configuration."""
+    return {"--set": Effect(command, "--set schedule.name=gpipe", how),
+            "--plugin": Effect(command, "--plugin missing.so", status),
+            "--help-keys": Effect(command, "--help-keys", how)}
+
+
+EFFECTS = {
+    "": {"--version": Effect("", "--version")},
+    "train": {
+        **config(f"train mlp.yaml {RUN}"),
+        "--report": Effect(f"train mlp.yaml {RUN}", "--report r.json", written),
+        "--trace": Effect(f"train mlp.yaml {RUN}", "--trace t.json", written),
+        "--timeline": Effect(f"train mlp.yaml {RUN}", "--timeline t.svg", written),
+        "--save-weights": Effect(f"train mlp.yaml {RUN}", "--save-weights w.safetensors", written),
+    },
+    "compare": {
+        **config(COMPARE),
+        "--policies": Effect(f"compare mlp.yaml {RUN} --policies starpipe --repetitions 1", "--policies lws", words),
+        "--repetitions": Effect(f"{COMPARE} --json", "--repetitions 2", fact("repetitions")),
+        "--seed": Effect(f"{COMPARE} --json", "--seed 7", fact("seed")),
+        "--json": Effect(COMPARE, "--json", words),
+        "--output": Effect(COMPARE, "-o c.json", written),
+        "--timeline": Effect(COMPARE, "--timeline c.svg", written),
+    },
+    "simulate": {
+        **config("simulate mlp.yaml", output),
+        **results("simulate mlp.yaml"),
+        "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
+        "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
+        "--no-prefetch": Effect("simulate mlp.yaml --comm 2 --set schedule.name=gpipe", "--no-prefetch"),
+        "--timeline": Effect("simulate mlp.yaml", "--timeline t.svg", written),
+        "--trace": Effect("simulate mlp.yaml", "--trace t.json", written),
+    },
+    "schedule list": {"--plugin": Effect("schedule list", "--plugin PLUGIN"), "--json": Effect("schedule list", "--json")},
+    "schedule show": {
+        "--plugin": Effect("schedule show sound --workers 2 --microbatches 2", "--plugin PLUGIN"),
+        "--workers": Effect("schedule show 1f1b --microbatches 8 --workers 4", "--workers 2"),
+        "--microbatches": Effect("schedule show 1f1b --workers 4 --microbatches 8", "--microbatches 4"),
+        "--stages": Effect(SHOW, "--stages 8"),
+        "--groups": Effect("schedule show lpp --workers 4 --microbatches 8 --groups 2", "--groups 4"),
+        "--placement": Effect(SHOW, "--placement 3,2,1,0"),
+        "--discipline": Effect(SHOW, "--discipline greedy"),
+        "--memory-limit": Effect(SHOW, "--memory-limit 2"),
+        "--recompute": Effect(SHOW, "--recompute"),
+        "--durations": Effect(SHOW, "--durations F=1,B=2,W=1"),
+        "--comm": Effect(SHOW, "--comm 0.5"),
+        "--no-prefetch": Effect(COSTLY, "--no-prefetch"),
+        **drawing(SHOW),
+    },
+    "schedule check": {
+        "--memory-limit": Effect("schedule check s.csv", "--memory-limit 1"),
+        "--recompute": Effect("schedule check s.csv", "--recompute"),
+        "--durations": Effect("schedule check s.csv", "--durations F=1,B=2,W=1"),
+        "--comm": Effect("schedule check s.csv", "--comm 0.5"),
+        "--no-prefetch": Effect("schedule check s.csv --comm 1 --durations F=1,B=2,W=1", "--no-prefetch"),
+        **drawing("schedule check s.csv"),
+    },
+    "plugin check": {
+        "--timeout": Effect("plugin check none.so", "--timeout 0", errors),
+        "--json": Effect("plugin check PLUGIN", "--json"),
+    },
+    "search": {
+        "--plugin": Effect(SEARCH, "--plugin missing.so", status),
+        "--workers": Effect(SEARCH, "--workers 2"),
+        "--microbatches": Effect(SEARCH, "--microbatches 5"),
+        "--chunks": Effect(SEARCH, "--chunks 1"),
+        "--layout": Effect(f"{SEARCH} --layout loop", "--layout v"),
+        "--durations": Effect(SEARCH, "--durations F=1,B=1,W=1"),
+        "--comm": Effect(SEARCH, "--comm 0"),
+        "--memory-limit": Effect(SEARCH, "--memory-limit 3"),
+        "--stash": Effect(SEARCH, "--stash 1MiB --json"),
+        "--budget": Effect("search --workers 4 --microbatches 16 --comm 0.7 --memory-limit 3 --quiet --format csv --budget 0.02",
+                           "--budget 1"),
+        "--seed": Effect("search --workers 4 --microbatches 8 --chunks 2 --layout v --comm 0.7 --durations F=2,B=3,W=1.5 "
+                         "--memory-limit 5 --quiet --format csv --budget 0.1", "--seed 2"),
+        "--quiet": Effect(SEARCH.replace(" --quiet", ""), "--quiet", errors),
+        **drawing(SEARCH),
+    },
+    "partition": {
+        "--workers": Effect(PARTITION, "--workers 2"),
+        "--device": Effect("partition kinds.yaml --workers 2 --device cpu", "--device cuda"),
+        "--chunks": Effect(PARTITION, "--chunks 2"),
+        "--layout": Effect(f"{PARTITION} --chunks 2", "--layout v"),
+        "--general": Effect(PARTITION, "--general"),
+        "--schedule": Effect(PARTITION, "--schedule gpipe"),
+        "--microbatches": Effect(PARTITION, "--microbatches 5"),
+        "--comm": Effect(PARTITION, "--comm 3"),
+        "--comm-per-byte": Effect(PARTITION, "--comm-per-byte 0.001"),
+        "--memory-limit": Effect(PARTITION, "--memory-limit 10"),
+        "--optimizer-states": Effect(PARTITION, "--optimizer-states 1"),
+        "--json": Effect(PARTITION, "--json"),
+        "--output": Effect(PARTITION, "-o p.json", written),
+    },
+    "profile": {
+        "--set": Effect(PROFILE, "--set model.layers=4", words),
+        "--help-keys": Effect(PROFILE, "--help-keys", words),
+        "--repetitions": Effect(PROFILE, "--repetitions 1", no_spread),
+        "--output": Effect(PROFILE, "-o units.out.yaml", written),
+        "--replace": Effect(f"{PROFILE} -o units.yaml", "--replace", status),
+        "--json": Effect(PROFILE, "--json", words),
+    },
+    "periodic": {
+        "--microbatches": Effect(PERIODIC, "--microbatches 4"),
+        "--memory": Effect(PERIODIC, "--memory 3"),
+        "--repeat": Effect(f"{PERIODIC} --memory 3", "--repeat 3"),
+        "--period": Effect(PERIODIC, "--period 9"),
+        **drawing(PERIODIC),
+    },
+    "info": {
+        **config("info mlp.yaml", words),
+        "--json": Effect("info mlp.yaml", "--json", words),
+        "--topology": Effect("info mlp.yaml --set runtime.device=cuda", "--topology cube.xml", words),
+        "--ranks": Effect("info mlp.yaml --topology cube.xml", "--ranks 2"),
+    },
+}
+
+# Options that would change nothing beside the others are refused, with these words.
+REFUSED = [
+    (f"{SHOW} --no-prefetch", "--no-prefetch", "--comm"),
+    ("schedule check s.csv --no-prefetch", "--no-prefetch", "--comm"),
+    ("simulate mlp.yaml --no-prefetch", "--no-prefetch", "--comm"),
+    (f"{SEARCH} --no-prefetch", "--no-prefetch"),
+    ("search --workers 2 --microbatches 2 --chunks 1 --layout v", "--layout", "--chunks"),
+    ("search --workers 2 --microbatches 2 --stash 0", "--stash"),
+    (f"{SHOW} --groups 2", "groups"),
+    (f"{SHOW} --json --width 80", "--width", "json"),
+    (f"{SHOW} -o x.svg --width 80", "--width", "svg"),
+    ("partition bare.yaml --workers 2 --memory-limit 10", "--memory-limit", "bare.yaml"),
+    ("partition bare.yaml --workers 2 --comm-per-byte 1", "--comm-per-byte", "bare.yaml"),
+    ("partition bare.yaml --workers 2 --optimizer-states 1", "--optimizer-states", "bare.yaml"),
+    ("partition bare.yaml --workers 2 --device cpu", "--device", "bare.yaml"),
+    ("partition bare.yaml --workers 2 --layout v", "--layout", "--chunks"),
+    ("partition bare.yaml --workers 2 --general --chunks 2", "--chunks", "--general"),
+    ("profile mlp.yaml --replace", "--replace", "--output"),
+    ("profile mlp.yaml --plugin x.so", "--plugin"),
+    ("compare mlp.yaml --policies starpipe --seed 3", "--seed"),
+    ("compare mlp.yaml --policies starpipe,starpipe", "--policies", "twice"),
+    ("info --plugin x.so", "--plugin", "config"),
+    ("info --ranks 2", "--ranks", "config"),
+    ("train emulated.yaml --save-weights w", "--save-weights", "emulate"),
+    (f"{PERIODIC} --period 9 --repeat 2", "--period", "--repeat"),
+    ("periodic placed.yaml --period 9", "--period"),
+    ("periodic placed.yaml --repeat 2", "--repeat"),
+    # One file for two things.
+    ("simulate mlp.yaml -o x.svg --timeline ./x.svg", "--timeline", "./x.svg"),
+    ("simulate mlp.yaml -o - --trace /dev/stdout", "--trace", "/dev/stdout"),
+    ("compare mlp.yaml --timeline mlp.yaml", "--timeline", ".svg"),
+    ("compare link.json -o link.json", "--output", "link.json", "input"),
+    ("train mlp.yaml --report f --trace ./f", "--trace", "./f"),
+    ("schedule check s.csv -o s.csv", "-o", "s.csv", "input"),
+    ("partition units.json --workers 3 -o units.json", "-o", "units.json", "input"),
+]
+
+# For each option that writes a file: the suffixes that it takes. "" stands for a name without one.
+SUFFIXES = {
+    f"{SHOW} -o": (".txt", ".json", ".csv", ".svg"),
+    f"{SHOW} --json -o": (".json",),
+    f"{SHOW} --format trace -o": (".json",),
+    f"{SHOW} --format csv -o": (".csv",),
+    f"{SHOW} --format svg -o": (".svg",),
+    f"{SHOW} --format text -o": (".txt",),
+    "schedule check s.csv -o": (".txt", ".json", ".csv", ".svg"),
+    f"{SEARCH} -o": (".txt", ".json", ".csv", ".svg"),
+    f"{PERIODIC} -o": (".txt", ".json", ".csv", ".svg"),
+    "simulate mlp.yaml -o": (".txt", ".json", ".csv", ".svg"),
+    "simulate mlp.yaml --timeline": (".svg",),
+    "simulate mlp.yaml --trace": (".json",),
+    f"{PARTITION} -o": (".json", ".txt"),
+    f"{PARTITION} --json -o": (".json",),
+    f"{PROFILE} -o": (".json", ".yaml", ".yml"),
+    f"{PROFILE} --json -o": (".json",),
+    f"{COMPARE} -o": (".json",),
+    f"{COMPARE} --timeline": (".svg",),
+    f"train mlp.yaml {RUN} --report": (".json",),
+    f"train mlp.yaml {RUN} --trace": (".json",),
+    f"train mlp.yaml {RUN} --timeline": (".svg",),
+    f"train mlp.yaml {RUN} --save-weights": (".safetensors",),
+}
+MEANINGLESS = (".png", ".PDF", ".json.gz", ".")
+
+
+class Options(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("mlp.yaml", mlp_config(schedule="name: 1f1b, workers: 2"))
+        self.write("link.json", mlp_config())
+        self.write("emulated.yaml", mlp_config("runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}"))
+        units = "{F: 1, B: 2, W: 1, weights: 1, activation: 1000, stash: 2}"
+        self.write("units.yaml", f"layers: [{', '.join([units] * 5 + [units.replace('F: 1', 'F: 4')] * 2)}]")
+        shutil.copy(self.path("units.yaml"), self.path("units.json"))
+        self.write("bare.yaml", "layers: [{F: 1, count: 4}]")
+        self.write("kinds.yaml", "layers: [{cuda: {F: 1, W: 1}, cpu: {F: 3, W: 3}, count: 8}]")
+        self.write("placed.yaml", "- {F: 1, B: 2, worker: 0}\n- {F: 2, B: 1, worker: 0}\n")
+        self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+        shutil.copy(os.path.join(EXPERIMENTS, "periodic/uneven.yaml"), self.path("uneven.yaml"))
+        shutil.copy(os.path.join(EXPERIMENTS, "topologies/cube_mesh.xml"), self.path("cube.xml"))
+        self.inputs = set(os.listdir(self.folder))
+
+    def subcommands(self, path=()):
+        """All paths of subcommands, such as ("schedule", "show"), with the options of each."""
+        text = self.ok(*path, "--help")
+        options = set()
+        for line in text.splitlines():
+            if found := re.match(r"  (?:-\w,)?(--[\w-]+|-\w)\b", line):
+                options.add(found[1])
+        yield " ".join(path), options
+        section = text.partition("\nSubcommands:\n")[2].partition("\n\n")[0]
+        for name in re.findall(r"^  (\w[\w-]*)", section, re.M):
+            yield from self.subcommands((*path, name))
+
+    def result(self, line):
+        """The result of a command line, and the files that it wrote. They are removed."""
+        done = self.run_command(*line.replace("PLUGIN", PLUGIN).split())
+        files = set(os.listdir(self.folder)) - self.inputs
+        for name in files:
+            os.remove(self.path(name))
+        return done, files
+
+    def test_every_option_is_listed(self):
+        for command, options in self.subcommands():
+            with self.subTest(command=command):
+                self.assertIn("--help", options)
+                self.assertEqual(options - {"--help"}, set(EFFECTS.get(command, {})))
+
+    def test_every_option_changes_something(self):
+        for command, effects in EFFECTS.items():
+            for option, effect in effects.items():
+                with self.subTest(command=command, option=option):
+                    without = self.result(effect.base)
+                    # An option that may be given once is replaced.
+                    name, _, value = effect.more.partition(" ")
+                    replaced = re.sub(rf" {name} \S+", f" {name} {value}", effect.base)
+                    once = replaced != effect.base and name != "--set"
+                    changed = self.result(replaced if once else f"{effect.base} {effect.more}")
+                    self.assertNotEqual(effect.how(*changed), effect.how(*without), changed[0].stderr)
+                    self.assertNotEqual(changed[0].returncode, -11)
+
+    def test_options_without_effect_are_refused(self):
+        for line, *culprits in REFUSED:
+            self.refused(line.split(), *culprits)
+            self.assertEqual(set(os.listdir(self.folder)), self.inputs, line)
+
+    def test_suffixes_that_mean_nothing_are_refused(self):
+        for line, suffixes in SUFFIXES.items():
+            # And one that another option takes.
+            other = next(s for s in (".svg", ".csv", ".yaml") if s not in suffixes)
+            for suffix in (*MEANINGLESS, other):
+                self.refused([*line.split(), f"out{suffix}"], line.split()[-1], f"out{suffix}",
+                             "expected " + ", ".join(suffixes))
+        self.assertEqual(set(os.listdir(self.folder)), self.inputs)
+
+    def test_suffixes_choose_the_format(self):
+        """In upper case, too. Without a suffix the format is the default."""
+        for line, formats in ((SHOW, {".JSON": "json", ".CSV": "csv", ".Svg": "svg", ".TXT": "text", "": "text"}),
+                              (PERIODIC, {".JSON": "json", "": "text"})):
+            for suffix, format in formats.items():
+                self.assertEqual(self.ok(*line.split(), "-o", f"out{suffix}"), "")
+                self.assertEqual(self.read(f"out{suffix}"), self.ok(*line.split(), "--format", format), suffix)
+        self.assertEqual(self.ok(*PARTITION.split(), "-o", "p.JSON"), "")
+        self.assertEqual(self.read("p.JSON"), self.ok(*PARTITION.split(), "--json"))
+        self.ok(*PROFILE.split(), "-o", "q.JSON")
+        json.loads(self.read("q.JSON"))
+        for suffix in ("", ".JSON"):
+            self.run_command("train", "mlp.yaml", *RUN.split(), "--report", f"r{suffix}")
+            json.loads(self.read(f"r{suffix}"))
+
+    def test_standard_output_by_name(self):
+        """- and /dev/stdout. Nothing that was printed before is lost when standard output is a file."""
+        for name in ("-", "/dev/stdout"):
+            self.assertEqual(self.ok(*SHOW.split(), "-o", name), self.ok(*SHOW.split()))
+            self.assertEqual(self.ok(*SHOW.split(), "--json", "-o", name), self.ok(*SHOW.split(), "--json"))
+            text = self.ok("simulate", "mlp.yaml", "--timeline", name)
+            self.assertTrue(text.startswith("<svg"))
+            self.assertIn("makespan", text)
+            with open(self.path("all"), "w", encoding="utf-8") as file:
+                done = self.run_command("simulate", "mlp.yaml", "--timeline", name, stdout=file)
+            self.assertEqual((done.returncode, self.read("all")), (0, text))
+            self.assertEqual(set(os.listdir(self.folder)) - self.inputs, {"all"})
+
+
+if __name__ == "__main__":
+    EXPERIMENTS = os.path.abspath(sys.argv.pop(3))
+    PLUGIN = os.path.abspath(sys.argv.pop(2))
+    CommandTest.binary = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
