@@ -294,7 +294,7 @@ class Options(CommandTest):
 
     def result(self, line):
         """The result of a command line, and the files that it wrote. They are removed."""
-        done = self.run_command(*line.replace("PLUGIN", PLUGIN).split())
+        done = self.run_command(*line.replace("PLUGIN", PLUGIN).split(), environment={"STARPIPE_ODD": "sound"})
         files = set(os.listdir(self.folder)) - self.inputs
         for name in files:
             os.remove(self.path(name))
