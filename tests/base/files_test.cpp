@@ -122,34 +122,35 @@ TEST_F(Files, AnExceptionOfTheWriterLeavesNothing) {
                           }),
                std::bad_alloc);
   EXPECT_TRUE(fs::is_empty(folder_));
+}
 
-  TEST(Suffix, IsOneOfThoseExpectedOrMissing) {
-    constexpr std::array<std::string_view, 2> suffixes = {".json", ".txt"};
-    for (const char* name :
-         {"a.json", "a.JSON", "b.c/a.Txt", "a", "b.png/a", ".json", "/dev/stdout", "-", "/dev/fd/1"}) {
-      EXPECT_NO_THROW(require_suffix("-o", name, suffixes)) << name;
-    }
-    for (const char* name : {"a.png", "a.json.gz", "a.", "a.jso", "a.jsonx"}) {
-      EXPECT_THROW(require_suffix("-o", name, suffixes), InputError) << name;
-    }
-    try {
-      require_suffix("-o", "a.PNG", suffixes);
-    } catch (const InputError& error) {
-      EXPECT_STREQ(error.what(), "-o: a.PNG ends in .PNG, expected .json, .txt or no suffix");
-    }
-    EXPECT_EQ(suffix_of("x.y.SVG"), ".svg");
+TEST(Suffix, IsOneOfThoseExpectedOrMissing) {
+  constexpr std::array<std::string_view, 2> suffixes = {".json", ".txt"};
+  for (const char* name :
+       {"a.json", "a.JSON", "b.c/a.Txt", "a", "b.png/a", ".json", "/dev/stdout", "-", "/dev/fd/1"}) {
+    EXPECT_NO_THROW(require_suffix("-o", name, suffixes)) << name;
   }
+  for (const char* name : {"a.png", "a.json.gz", "a.", "a.jso", "a.jsonx"}) {
+    EXPECT_THROW(require_suffix("-o", name, suffixes), InputError) << name;
+  }
+  try {
+    require_suffix("-o", "a.PNG", suffixes);
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "-o: a.PNG ends in .PNG, expected .json, .txt or no suffix");
+  }
+  EXPECT_EQ(suffix_of("x.y.SVG"), ".svg");
+}
 
-  TEST(StandardOutput, HasTwoNames) {
-    EXPECT_TRUE(is_standard_output("-"));
-    EXPECT_TRUE(is_standard_output("/dev/stdout"));
-    EXPECT_FALSE(is_standard_output("./-"));
-    testing::internal::CaptureStdout();
-    print("before\n");
-    write_file("-o", "-", "text\n");
-    write_file("-o", "/dev/stdout", "more\n");
-    EXPECT_EQ(testing::internal::GetCapturedStdout(), "before\ntext\nmore\n");
-  }
+TEST(StandardOutput, HasTwoNames) {
+  EXPECT_TRUE(is_standard_output("-"));
+  EXPECT_TRUE(is_standard_output("/dev/stdout"));
+  EXPECT_FALSE(is_standard_output("./-"));
+  testing::internal::CaptureStdout();
+  print("before\n");
+  write_file("-o", "-", "text\n");
+  write_file("-o", "/dev/stdout", "more\n");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "before\ntext\nmore\n");
+}
 
 }  // namespace
 }  // namespace starpipe
