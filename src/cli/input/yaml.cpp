@@ -120,7 +120,7 @@ Time YamlValue::time_or_number() const {
   if (!node_.IsScalar() || !parse<double>(node_.Scalar(), error)) {
     expected("a number, or a time such as 2ms (units: s, ms, us)");
   }
-  return {not_negative(), false};
+  return {number(not_negative), false};
 }
 
 std::string YamlValue::word() const {
