@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <ranges>
 #include <set>
 
 #include "plan/partition/local_search.hpp"
@@ -246,9 +245,9 @@ class ChainSearch {
     budget_.found(largest);
     best_.emplace();
     best_->workers.push_back(first_worker);
-    for (const Start& start : std::views::reverse(starts_)) {
-      best_->cuts.push_back(start.unit);
-      best_->workers.push_back(start.worker);
+    for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
+      best_->cuts.push_back(start->unit);
+      best_->workers.push_back(start->worker);
     }
   }
 

@@ -73,7 +73,7 @@ Schedule periodic(const char* name, const ScheduleRequest& request,
   }
   for (PeriodicOperation& op : pattern.operations) op.stage = op.worker = linked.stages[index(op.stage)];
   std::erase_if(pattern.operations, [](const PeriodicOperation& op) { return op.stage < 0; });
-  const Schedule schedule = unrolled(name, pattern, chain, request.microbatches);
+  Schedule schedule = unrolled(name, pattern, chain, request.microbatches);
   if (!request.memory_limit) return schedule;
   return schedule.with(Discipline::ordered, std::vector<int>(index(stages), *request.memory_limit));
 }
