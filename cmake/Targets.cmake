@@ -23,6 +23,7 @@ function(starpipe_library name)
   add_library(starpipe::${name} ALIAS ${target})
   starpipe_target_options(${target})
   set_target_properties(${target} PROPERTIES
+    DEFINE_SYMBOL "" # a macro of its own would keep the target from using another's precompiled header
     EXPORT_NAME ${name} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
@@ -33,6 +34,25 @@ function(starpipe_library name)
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--no-as-needed>)
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY STARPIPE_INSTALLED_LIBRARIES ${target})
+  if("fmt::fmt" IN_LIST arg_PRIVATE)
+    starpipe_precompile(${target} <algorithm> <array> <functional> <limits> <map> <optional> <span> <string> <string_view>
+      <vector> <fmt/format.h>)
+  endif()
+endfunction()
+
+# starpipe_precompile(TARGET HEADER...): compiles the headers once for all targets that are compiled with the same options.
+# A source still includes what it uses: scripts/lint compiles without precompiled headers.
+function(starpipe_precompile target)
+  get_target_property(options ${target} COMPILE_OPTIONS)
+  get_target_property(type ${target} TYPE)
+  string(MAKE_C_IDENTIFIER "STARPIPE_PRECOMPILED_${type}_${options}_${ARGN}" key)
+  get_property(owner GLOBAL PROPERTY ${key})
+  if(owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    set_property(GLOBAL PROPERTY ${key} ${target})
+  endif()
 endfunction()
 
 # starpipe_executable(NAME SOURCES FILE... [LIBS LIBRARY...])

@@ -78,8 +78,9 @@ function(starpipe_test name)
     list(APPEND gtest GTest::gtest_main)
   endif()
   starpipe_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} ${gtest})
-  # gtest's macros compare and convert in ways that our own code must not.
-  target_compile_options(${name} PRIVATE -Wno-sign-conversion -Wno-conversion -Wno-useless-cast)
+  # gtest's macros compare and convert in ways that our own code must not. Tests need no optimised code of their own.
+  target_compile_options(${name} PRIVATE -Wno-sign-conversion -Wno-conversion -Wno-useless-cast $<$<CONFIG:Release>:-O1>)
+  starpipe_precompile(${name} <gmock/gmock.h> <gtest/gtest.h>)
   target_include_directories(${name} PRIVATE
     "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin/tests")

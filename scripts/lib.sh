@@ -2,7 +2,8 @@
 # Shared by the scripts in this folder; source it, do not run it.
 #
 #   log TEXT, die TEXT      one line on standard error, with the script's name
-#   run_logged LOG CMD...   runs CMD with its output in LOG; when CMD fails, shows the end of LOG and exits
+#   run_logged LOG CMD...   runs CMD with its output in LOG, and its newest line on a terminal; when CMD fails, shows the
+#                           end of LOG and exits
 #   build PRESET [TARGET [OPTION...]]   configures and builds build/ or build/PRESET
 #   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
 #
@@ -23,11 +24,25 @@ die() {
   exit 1
 }
 
+# Shows the newest line of its input, cut to the terminal's width, and removes it at the end.
+show_newest_line() {
+  local line width
+  width=$(tput cols 2>/dev/null || echo 80)
+  while IFS= read -r line; do
+    printf '\r\033[K%.*s' "$((width - 1))" "${line//[^[:print:]]/ }" >&2
+  done
+  printf '\r\033[K' >&2
+}
+
 run_logged() {
-  local log_file=$1
+  local log_file=$1 status=0
   shift
-  "$@" >>"$log_file" 2>&1 && return 0
-  local status=$?
+  if [[ -t 2 ]]; then
+    "$@" 2>&1 | tee -a -- "$log_file" | show_newest_line || status=$?
+  else
+    "$@" >>"$log_file" 2>&1 || status=$?
+  fi
+  ((status)) || return 0
   log "failed (exit status $status): $*; the end of $log_file:"
   tail -n 40 -- "$log_file" >&2
   exit 1
@@ -113,6 +128,23 @@ setup_environment() {
   if ! starpu_fits >/dev/null; then
     prepend_path PKG_CONFIG_PATH "$starpu_prefix/lib/pkgconfig"
   fi
+}
+
+# Options of CMake for the CUDA code. It is compiled where there are CUDA's toolkit and a StarPU that was built with CUDA;
+# elsewhere its kernels run in an emulator.
+cuda_options() {
+  local cuda_dir
+  cuda_dir=$(find_cuda)
+  if [[ -z $cuda_dir ]]; then
+    log "no CUDA toolkit found: the CUDA code is not compiled (its kernels run in an emulator)"
+  elif ! starpu_has_cuda; then
+    log "StarPU was built without CUDA: the CUDA code is not compiled (its kernels run in an emulator)"
+  else
+    log "the CUDA code is compiled with $cuda_dir"
+    printf '%s\n' -DSTARPIPE_WITH_CUDA=ON "-DCUDAToolkit_ROOT=$cuda_dir"
+    return
+  fi
+  printf '%s\n' -DSTARPIPE_WITH_CUDA=OFF
 }
 
 build() { # PRESET [TARGET [OPTION of CMake...]]
