@@ -16,15 +16,17 @@ HEADERS = {".hpp", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.M)
 HEADER_ROW = "| room | what it holds | may include |"
 
-# Other projects' libraries that only some rooms may meet, and their headers.
+# Other projects' libraries that only some rooms may meet: their headers, and their names in a source that gets them by way
+# of a header of ours.
 EXTERNAL = {
-    "StarPU": re.compile(r"starpu"),
-    "MPI": re.compile(r"mpi\.h$|starpu_mpi"),
-    "CUDA": re.compile(r"cuda|cublas"),
-    "hwloc": re.compile(r"hwloc"),
-    "CLI11": re.compile(r"CLI/"),
-    "yaml-cpp": re.compile(r"yaml-cpp/"),
+    "StarPU": (re.compile(r"starpu"), re.compile(r"\bstarpu_(mpi_)?(task|data|worker|tag|codelet|memory|init|shutdown)\w*\s*\(")),
+    "MPI": (re.compile(r"mpi\.h$|starpu_mpi"), re.compile(r"\bMPI_[A-Z][a-z]\w*\s*\(")),
+    "CUDA": (re.compile(r"cuda|cublas"), re.compile(r"\bcuda[A-Z]\w*\s*\(")),
+    "hwloc": (re.compile(r"hwloc"), re.compile(r"\bhwloc_\w+\s*\(")),
+    "CLI11": (re.compile(r"CLI/"), re.compile(r"\bCLI::")),
+    "yaml-cpp": (re.compile(r"yaml-cpp/"), re.compile(r"\bYAML::")),
 }
+COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)
 
 # A source without a header of its own contains one of these: a registration, the program, functions that mpi.h declares.
 ALONE = re.compile(r"\bregister_\w+\(|\bint main\(|^extern \"C\" int MPI_", re.M)
@@ -89,7 +91,7 @@ def check_edges(files, rooms):
             continue
         for quote, include in INCLUDE.findall(text):
             if quote == "<":
-                for name, header in EXTERNAL.items():
+                for name, (header, _) in EXTERNAL.items():
                     if not header.search(include):
                         continue
                     used[room].add(name)
@@ -105,6 +107,14 @@ def check_edges(files, rooms):
                 used[room].add(target)
             if not allowed(room, target, rooms[room]):
                 problems.append(f"{file}: {room} may not include {target} ({include})")
+        code = COMMENT.sub("", text)
+        for name, (_, call) in EXTERNAL.items():
+            found = call.search(code)
+            if not found:
+                continue
+            used[room].add(name)
+            if name not in rooms[room]:
+                problems.append(f"{file}: {room} may not use {name} ({found.group().strip(' (')})")
     for room, words in rooms.items():
         if not any(room_of(file) == room for file in files):
             problems.append(f"the table's room {room} has no sources")

@@ -34,6 +34,8 @@ BAD = [
      "plan/a may not include plan/b"),
     ({"src/plan/b/two.cpp": '#include "starpipe/base/error.hpp"\n'}, "plan/b may not include base"),
     ({"src/plan/b/two.cpp": "#include <starpu.h>\n"}, "plan/b may not include StarPU"),
+    ({"src/plan/b/two.cpp": '#include "starpipe/plan/a/one.hpp"\nconst bool x = register_two(MPI_Init(0, 0));\n'},
+     "plan/b may not use MPI (MPI_Init)"),
     ({"src/plan/b/two.cpp": ""}, "lets plan/b include plan/a, but it does not"),
     ({"src/plan/c/three.cpp": ""}, "no room plan/c"),
     ({"src/runtime/all.cpp": None}, "room runtime has no sources"),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/commands/run_on_ranks.hpp"
 
-#include <array>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -46,10 +45,7 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
     add(static_cast<std::uint64_t>(schedule.placement(id).compute));
     add(static_cast<std::uint64_t>(schedule.placement(id).weights));
   }
-  const std::array mine = {digest, ~digest};
-  std::array<std::uint64_t, 2> least{};  // the smallest digest, and the complement of the largest
-  MPI_Allreduce(mine.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, mpi.comm());
-  if (least[0] == ~least[1]) return;
+  if (mpi.all_equal(digest)) return;
   throw InputError(fmt::format(
       "schedule {}: the ranks have built different schedules; w and n must depend on the request alone",
       schedule.name()));

@@ -100,8 +100,7 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
 
 void count_rank_bytes(const Config& config, const Engine& engine, const Session& session,
                       const TaskGraph& graph, TrainRecord& record) {
-  const std::uint64_t mine = engine.bytes_sent_by_starpu();
-  MPI_Reduce(&mine, &record.rank_bytes_measured, 1, MPI_UINT64_T, MPI_SUM, 0, session.mpi().comm());
+  record.rank_bytes_measured = session.mpi().sum_on_root(engine.bytes_sent_by_starpu());
   record.rank_bytes_predicted =
       bytes_between_ranks(graph, session.map()) * static_cast<std::uint64_t>(config.training.steps);
   record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";

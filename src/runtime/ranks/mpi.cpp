@@ -56,6 +56,19 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
   return texts;
 }
 
+bool Mpi::all_equal(std::uint64_t mine) const {
+  const std::array both = {mine, ~mine};
+  std::array<std::uint64_t, 2> least{};  // the smallest number, and the complement of the largest
+  MPI_Allreduce(both.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, comm_);
+  return least[0] == ~least[1];
+}
+
+std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
+  std::uint64_t sum = 0;
+  MPI_Reduce(&mine, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, comm_);
+  return sum;
+}
+
 void Mpi::abort(const std::string& message) const {
   fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
   std::fflush(stderr);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,12 @@ class Mpi {
 
   /// Collective. The texts of all ranks, by rank, on every rank.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
+
+  /// Collective. Whether all ranks give the same number.
+  [[nodiscard]] bool all_equal(std::uint64_t mine) const;
+
+  /// Collective. The sum of the numbers of all ranks on rank 0; 0 on the others.
+  [[nodiscard]] std::uint64_t sum_on_root(std::uint64_t mine) const;
 
   /// Ends the job on all ranks, after one line on standard error.
   [[noreturn]] void abort(const std::string& message) const;
