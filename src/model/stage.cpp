@@ -44,7 +44,7 @@ void copy(const Backend& backend, ConstMemory from, Memory to) noexcept {
 /// depend on the sizes of the arrays before.
 constexpr std::size_t padded(std::size_t words) { return ceil_div(words, 4) * 4; }
 
-void require(bool fits, const std::string& otherwise) {
+void require_fit(bool fits, const std::string& otherwise) {
   if (!fits) throw std::invalid_argument("stage: " + otherwise);
 }
 
@@ -58,7 +58,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
       loss_(std::move(loss)),
       precision_(precision),
       first_with_parameters_(ops_.size()) {
-  require(rows_ > 0 && !input_columns_.empty(), "needs rows and an input");
+  require_fit(rows_ > 0 && !input_columns_.empty(), "needs rows and an input");
   joined_columns_ = std::accumulate(input_columns_.begin(), input_columns_.end(), std::size_t{0});
   std::size_t columns = joined_columns_;
   std::size_t widest = columns;
@@ -77,8 +77,8 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
         open.push_back(i);
         break;
       case StageOp::Kind::residual_end:
-        require(!open.empty() && layouts_[open.back()].columns == columns,
-                "residual connection does not fit");
+        require_fit(!open.empty() && layouts_[open.back()].columns == columns,
+                    "residual connection does not fit");
         layout.partner = open.back();
         layout.residual = open_size = layouts_[open.back()].residual;
         layouts_[open.back()].partner = i;
@@ -89,20 +89,20 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
     widest = std::max(widest, columns);
     layouts_.push_back(layout);
   }
-  require(open.empty(), "residual connection leaves the stage");
+  require_fit(open.empty(), "residual connection leaves the stage");
   if (loss_ != nullptr) add_loss(columns);
   buffer_size_ = padded(matrix_size(precision_, widest));
   place_activations();
 }
 
 void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
-  require(ops_[op].layer != nullptr, "op without its layer");
+  require_fit(ops_[op].layer != nullptr, "op without its layer");
   const Layer& layer = *ops_[op].layer;
-  require(layer.rows() == rows_ && layer.input_columns() == columns,
-          "layer " + std::to_string(op) + " does not fit the one before it");
-  require(layer.precision() == precision_, "layer " + std::to_string(op) + " is of another precision");
+  require_fit(layer.rows() == rows_ && layer.input_columns() == columns,
+              "layer " + std::to_string(op) + " does not fit the one before it");
+  require_fit(layer.precision() == precision_, "layer " + std::to_string(op) + " is of another precision");
   if (layer.reads_ids()) {
-    require(op == 0 && input_columns_.size() == 1, "token ids are not the input");
+    require_fit(op == 0 && input_columns_.size() == 1, "token ids are not the input");
     reads_ids_ = true;
   }
   columns = layer.output_columns();
@@ -123,8 +123,9 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
 }
 
 void Stage::add_loss(std::size_t columns) {
-  require(loss_->rows() == rows_ && loss_->input_columns() == columns, "loss does not fit the last layer");
-  require(loss_->precision() == precision_, "the loss is of another precision");
+  require_fit(loss_->rows() == rows_ && loss_->input_columns() == columns,
+              "loss does not fit the last layer");
+  require_fit(loss_->precision() == precision_, "the loss is of another precision");
   stash_size_ += loss_->stash_words();
   largest_stash_ = std::max(largest_stash_, padded(loss_->stash_words()));
   for (const bool gpu : {false, true}) {

@@ -73,7 +73,7 @@ class Info(CommandTest):
         self.assertRegex(info["libraries"]["yaml-cpp"], r"^\d+\.\d+")
         self.assertIn("1f1b", info["schedules"])
         self.assertIn("linear", info["runtime"]["layers"])
-        self.assertEqual(info["models"], ["gpt", "mlp"])
+        self.assertLessEqual({"gpt", "mlp"}, set(info["models"]))
 
 
 class Mapping(CommandTest):

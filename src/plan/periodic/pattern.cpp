@@ -33,7 +33,7 @@ class Table {
   }
 
   [[nodiscard]] const std::string& problem() const { return problem_; }
-  void require() const {
+  void throw_problem() const {
     if (!problem_.empty()) throw InputError(problem_);
   }
 
@@ -159,7 +159,7 @@ std::string pattern_problem(const PeriodicPattern& pattern, std::span<const Chai
 
 std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
   const Table table(pattern, chain);
-  table.require();
+  table.throw_problem();
   const int k = pattern.microbatches;
   std::vector<int> most(chain.size(), 0);
   for (int s = 0; s < table.stages(); ++s) {
@@ -197,7 +197,7 @@ std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<con
 Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
                   int microbatches) {
   const Table table(pattern, chain);
-  table.require();
+  table.throw_problem();
   if (microbatches < 1) throw InputError(fmt::format("{} micro-batches", microbatches));
   struct Run {
     double start;

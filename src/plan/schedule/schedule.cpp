@@ -42,9 +42,7 @@ std::vector<int> by_first_forward(const Schedule& schedule) {
 
 }  // namespace
 
-std::string_view to_string(Discipline discipline) {
-  return discipline_words[static_cast<std::size_t>(discipline)];
-}
+std::string_view to_string(Discipline discipline) { return discipline_words[index(discipline)]; }
 
 Discipline parse_discipline(std::string_view word) {
   for (const auto discipline : {Discipline::greedy, Discipline::bounded, Discipline::ordered}) {

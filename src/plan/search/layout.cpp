@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 
-std::string_view to_string(Layout layout) { return layout_words[static_cast<std::size_t>(layout)]; }
+std::string_view to_string(Layout layout) { return layout_words[index(layout)]; }
 
 Layout parse_layout(std::string_view word) {
   for (const Layout layout : {Layout::loop, Layout::v}) {

@@ -41,10 +41,6 @@ bool user_binds_workers() {
 }
 
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
-  if (mpi.ranks() > map.workers()) {
-    throw InputError(fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none",
-                                 mpi.ranks(), map.workers()));
-  }
   const Hardware hardware = find_hardware();
   // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
   const std::vector<RankCores> ranks =

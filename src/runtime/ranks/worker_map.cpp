@@ -5,9 +5,17 @@
 #include <stdexcept>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
 namespace starpipe::runtime {
 
 WorkerMap::WorkerMap(int workers, int ranks) : ranks_(ranks), slots_(index(workers)) {
+  if (ranks > workers) {
+    throw InputError(
+        fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none", ranks, workers));
+  }
   std::iota(slots_.begin(), slots_.end(), 0);
   workers_ = slots_;
 }

@@ -13,6 +13,7 @@ namespace starpipe::runtime {
 /// of its rank. By default worker w is in slot w.
 class WorkerMap {
  public:
+  /// Throws InputError when some ranks would have no worker.
   WorkerMap(int workers, int ranks);
   /// `slots`: by worker. Throws std::logic_error unless each slot has one worker.
   WorkerMap(int ranks, std::vector<int> slots);

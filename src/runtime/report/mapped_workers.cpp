@@ -70,10 +70,6 @@ std::vector<Slot> slots_of(std::span<const MappedNode> nodes, const MappingReque
   if (ranks < count)
     throw InputError(
         fmt::format("--ranks: {} ranks for {} nodes, so some nodes would have no rank", ranks, count));
-  if (ranks > workers) {
-    throw InputError(
-        fmt::format("schedule.workers: {} ranks for {} workers, some ranks would have none", ranks, workers));
-  }
   const WorkerMap linear(workers, ranks);
   const WorkerMap blocks(ranks, count);  // of ranks on nodes
   std::vector<Slot> slots = {};

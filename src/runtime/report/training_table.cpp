@@ -48,9 +48,12 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
   constexpr std::array columns = {TableColumn{Align::left, 8},   TableColumn{Align::right, 12},
                                   TableColumn{Align::right, 20}, TableColumn{Align::right, 14},
                                   TableColumn{Align::right, 14}, TableColumn{Align::right, 14}};
-  std::vector<TableRow> rows = {
-      {"", "peak", "peak", "activations", "gradients", "weights"},
-      {"worker", "stashes", "activation bytes", "received", "received", "received"}};
+  std::vector<TableRow> rows = {{"", "peak", "peak"}, {"worker", "stashes", "activation bytes"}};
+  for (const plan::TransferKind& kind : plan::transfer_kinds) {
+    if (!kind.always_shown) continue;
+    rows[0].emplace_back(kind.label);
+    rows[1].emplace_back("received");
+  }
   for (int w = 0; w < schedule.workers(); ++w) {
     const WorkerRecord& worker = measured[index(w)];
     TableRow& row = rows.emplace_back(TableRow{

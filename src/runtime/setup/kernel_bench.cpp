@@ -33,15 +33,15 @@ class CoreBench final : public KernelBench {
 
 #ifdef STARPIPE_WITH_CUDA
 
-void require(cudaError_t status, std::string_view action, std::string_view object) {
-  starpipe::require(status, "CUDA", action, object, cudaGetErrorString(status));
+void require_cuda(cudaError_t status, std::string_view action, std::string_view object) {
+  require(status, "CUDA", action, object, cudaGetErrorString(status));
 }
 
 class StreamBench final : public KernelBench {
  public:
   StreamBench() {
-    require(cudaStreamCreate(&on_.stream), "creating", "a stream");
-    starpipe::require(cublasLtCreate(&on_.cublas), "cuBLAS", "creating", "a handle");
+    require_cuda(cudaStreamCreate(&on_.stream), "creating", "a stream");
+    require(cublasLtCreate(&on_.cublas), "cuBLAS", "creating", "a handle");
     backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
   }
   ~StreamBench() override {
@@ -56,17 +56,17 @@ class StreamBench final : public KernelBench {
   [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
     void* memory = nullptr;
     const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
-    require(cudaMalloc(&memory, bytes), "allocating", "memory");
+    require_cuda(cudaMalloc(&memory, bytes), "allocating", "memory");
     std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
-    require(cudaMemset(memory, 0, bytes), "zeroing", "memory");
+    require_cuda(cudaMemset(memory, 0, bytes), "zeroing", "memory");
     return owner;
   }
   void fill(std::span<float> to, std::span<const float> from) const override {
     wait();
-    require(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "copying",
-            "to the GPU");
+    require_cuda(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "copying",
+                 "to the GPU");
   }
-  void wait() const override { require(cudaStreamSynchronize(on_.stream), "running", "a kernel"); }
+  void wait() const override { require_cuda(cudaStreamSynchronize(on_.stream), "running", "a kernel"); }
 
  private:
   model::cuda::Context on_{};

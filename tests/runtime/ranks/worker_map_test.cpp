@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of ranks and the workers in them.
 #include "runtime/ranks/worker_map.hpp"
+#include "starpipe/base/error.hpp"
 
 #include <stdexcept>
 
@@ -21,6 +22,7 @@ TEST(WorkerMap, FindsRanksAndBack) {
   EXPECT_EQ(map.workers_of(1), (std::vector<int>{4, 2, 0}));
   EXPECT_THROW(WorkerMap(1, std::vector<int>{0, 0}), std::logic_error);
   EXPECT_THROW(WorkerMap(1, std::vector<int>{0, 2}), std::logic_error);
+  EXPECT_THROW(WorkerMap(1, 2), InputError);
 }
 
 }  // namespace
