@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 #include "starpipe/base/index.hpp"
@@ -58,7 +57,8 @@ class MicrobatchRunner {
 
   /// Runs BW of all stages. Adds `loss_scale` times the gradient of the mean loss to `sums`, [stage].
   void backward(float loss_scale, const std::vector<Floats>& weights, std::vector<Floats>& sums) {
-    for (const int s : std::views::reverse(order_)) {
+    for (auto at_stage = order_.rbegin(); at_stage != order_.rend(); ++at_stage) {
+      const int s = *at_stage;
       std::vector<ConstMemory> in;
       for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
       std::vector<Memory> out;
