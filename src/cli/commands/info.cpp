@@ -84,7 +84,8 @@ struct InfoOptions {
 /// Prints the device of each worker of the configured schedule.
 int map(const InfoOptions& options) {
   runtime::Config config = options.config.load();
-  runtime::choose_partition(config);
+  if (const auto choice = runtime::choose_partition(config))
+    config = runtime::with_partition(config, *choice);
   const std::string text = runtime::describe_mapping(config, options.mapping, options.json);
   print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
   return 0;

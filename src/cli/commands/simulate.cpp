@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -140,6 +141,7 @@ int simulate(const SimulateOptions& options) {
                               OutputFile{"--trace", options.trace, ".json"}};
   check_outputs(outputs, inputs_of(config));
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
+  if (partition) config = runtime::with_partition(std::move(config), *partition);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   plan::Costs costs = default_costs(config, partition, experiment);
   std::string unit = default_unit(config, partition, experiment);

@@ -2,6 +2,7 @@
 #include "runtime/commands/run_on_ranks.hpp"
 
 #include <cstdint>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -53,7 +54,7 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
 
 // Collective. Rank 0 measures and decides, and tells the others. They sleep meanwhile: their times would
 // differ, and their work would disturb rank 0.
-PartitionChoice decide_partition(const Mpi& mpi, Config& config) {
+PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   PartitionChoice choice;
   std::string problem;
   if (mpi.rank() == 0) {
@@ -66,9 +67,7 @@ PartitionChoice decide_partition(const Mpi& mpi, Config& config) {
   mpi.barrier();
   problem = mpi.first_problem(problem);
   if (!problem.empty()) throw InputError(problem);
-  choice = gather_all(mpi, choice).front();
-  use_partition(config, choice);
-  return choice;
+  return gather_all(mpi, choice).front();
 }
 
 std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
@@ -103,7 +102,10 @@ int run_on_ranks(const std::function<Config()>& configure,
         return wanted;
       });
       std::optional<PartitionChoice> partition;
-      if (config.schedule.partition) partition = decide_partition(mpi, config);
+      if (config.schedule.partition) {
+        partition = decide_partition(mpi, config);
+        config = with_partition(std::move(config), *partition);
+      }
       Experiment experiment = agree(mpi, [&] {
         Experiment made = make_experiment(config);
         check_kernels(config, made.network);

@@ -180,8 +180,8 @@ std::vector<int> kinds_of_stages(const plan::Partition& partition, const std::ve
 
 }  // namespace
 
-std::optional<PartitionChoice> choose_partition(Config& config) {
-  ScheduleConfig& wanted = config.schedule;
+std::optional<PartitionChoice> choose_partition(const Config& config) {
+  const ScheduleConfig& wanted = config.schedule;
   if (!wanted.partition) return std::nullopt;
   const int stages = stage_count(config);
   const plan::StageGraph graph =
@@ -213,16 +213,16 @@ std::optional<PartitionChoice> choose_partition(Config& config) {
     choice.partition = std::move(found);
   }
   choice.stage_kinds = kinds_of_stages(choice.partition, kinds);
-  use_partition(config, choice);
   return choice;
 }
 
-void use_partition(Config& config, const PartitionChoice& choice) {
+Config with_partition(Config config, const PartitionChoice& choice) {
   config.schedule.cuts = choice.partition.cuts;
   config.schedule.placement = choice.placement;
   config.schedule.partition = false;
   config.schedule.profile_file.clear();
   config.profile = {};
+  return config;
 }
 
 std::string describe_partition(const std::optional<PartitionChoice>& choice) {

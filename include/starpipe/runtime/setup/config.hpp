@@ -49,7 +49,7 @@ struct ScheduleConfig {
   std::optional<int> groups;
   std::vector<int> placement;
   std::vector<int> cuts;
-  bool partition = false;    ///< choose_partition replaces it by cuts and placement
+  bool partition = false;    ///< `auto`: choose_partition finds cuts and placement
   std::string profile_file;  ///< `profile`
   std::optional<plan::Discipline> discipline;
   std::optional<int> memory_limit;  ///< in stashes; RuntimeConfig::memory_limit is in bytes
@@ -101,8 +101,7 @@ struct RuntimeConfig {
   }
 };
 
-/// A whole configuration, as the user has written it. Two things are not the user's words: `profile`, and
-/// what choose_partition writes into `schedule.cuts` and `schedule.placement`.
+/// A whole configuration, as the user has written it.
 struct Config {
   model::ModelConfig model;
   model::DataConfig data;
@@ -110,7 +109,7 @@ struct Config {
   ScheduleConfig schedule;
   RuntimeConfig runtime;
   std::string source;  ///< the file that the configuration was read from, for messages
-  /// Not the user's words but the content of the file that `schedule.profile` names; empty without that key.
+  /// The content of the file that `schedule.profile` names; empty without that key.
   plan::Profile profile;
 };
 

@@ -20,18 +20,18 @@ struct PartitionChoice {
   std::vector<int> stage_kinds;
 };
 
-/// Replaces `schedule.partition: auto` and `schedule.profile` in the configuration by `schedule.cuts`, and by
-/// `schedule.placement` where the schedule takes any and none is given. Returns the choice; nothing when the
-/// configuration has no `schedule.partition`.
+/// Chooses cuts for a configuration with `schedule.partition: auto`, and a placement where the schedule takes
+/// any and none is given. Returns nothing for other configurations.
 ///
 /// Units have the times of the profile, or are measured here without one. The load of each worker counts all
 /// of its stages; a stage that several workers compute is balanced as if it had a worker of its own. Among
 /// several placements (general, contiguous, loop, V) the one with the shortest predicted run is taken. Throws
 /// InputError for a profile of another model, and as `make_experiment` does.
-std::optional<PartitionChoice> choose_partition(Config& config);
+std::optional<PartitionChoice> choose_partition(const Config& config);
 
-/// Puts a choice into a configuration: `choose_partition` does it, and on other ranks the rank's own call.
-void use_partition(Config& config, const PartitionChoice& choice);
+/// The configuration of the same run with the chosen `schedule.cuts` and `schedule.placement`, without
+/// `schedule.partition` and `schedule.profile`.
+Config with_partition(Config config, const PartitionChoice& choice);
 
 /// One line for people that ends in a newline; empty when nothing was chosen.
 std::string describe_partition(const std::optional<PartitionChoice>& choice);
