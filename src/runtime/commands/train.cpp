@@ -153,18 +153,18 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
 // Collective. No pass has read the weights of the last update. `trained`: of each stage, on rank 0.
 void require_finite(const AgreedRun& run, const std::vector<std::vector<float>>& trained) {
   if (run.config.training.nonfinite != NonFinitePolicy::stop) return;
-  int spoilt = -1;
-  for (std::size_t s = trained.size(); s-- > 0;) {
+  std::string problem;
+  for (std::size_t s = 0; s < trained.size() && problem.empty(); ++s) {
     float found = 0;
     model::cpu_backend().find_nonfinite(model::Precision::fp32, trained[s], trained[s].size(), found);
-    if (found != 0) spoilt = static_cast<int>(s);
+    if (found == 0) continue;
+    problem = fmt::format(
+        "step {}: its update left infinity or NaN in the weights of stage {}, which are not saved "
+        "(training.nonfinite: stop)",
+        run.config.training.steps, s);
   }
-  MPI_Bcast(&spoilt, 1, MPI_INT, 0, run.mpi.comm());
-  if (spoilt < 0) return;
-  throw RunFailure(
-      fmt::format("step {}: its update left infinity or NaN in the weights of stage {}, which are not saved "
-                  "(training.nonfinite: stop)",
-                  run.config.training.steps, spoilt));
+  problem = run.mpi.first_problem(problem);
+  if (!problem.empty()) throw RunFailure(problem);
 }
 
 void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Session& session,
