@@ -20,6 +20,9 @@ class CheckingBackend final : public Backend {
  public:
   void zero(Memory) const noexcept override { ADD_FAILURE() << "zero"; }
   void round(std::span<const float>, Memory) const noexcept override { ADD_FAILURE() << "round"; }
+  void find_nonfinite(Precision, ConstMemory, std::size_t, float&) const noexcept override {
+    ADD_FAILURE() << "find_nonfinite";
+  }
   void update(const OptimizerConfig&, int, std::span<const float>, std::span<float>,
               std::span<float>) const noexcept override {
     ADD_FAILURE() << "update";

@@ -347,6 +347,10 @@ class CopyCounter final : public Backend {
     cpu_.copy_columns(from, from_stride, to, to_stride, columns, rows);
   }
   void round(std::span<const float> from, Memory to) const noexcept override { cpu_.round(from, to); }
+  void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
+                      float& found) const noexcept override {
+    cpu_.find_nonfinite(precision, values, count, found);
+  }
   void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                Memory scratch) const noexcept override {
     copies += layer.keeps_input() && input.data() != stash.data() ? 1 : 0;
