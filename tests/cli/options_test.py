@@ -76,9 +76,9 @@ def results(base):
             "--output": Effect(base, "-o out.json", written)}
 
 
-def drawing(base):
+def drawing(base, columns=40):
     """The options of a result that is drawn."""
-    return {**results(base), "--width": Effect(base, "--width 40")}
+    return {**results(base), "--width": Effect(base, f"--width {columns}")}
 
 
 def config(command, how=words):
@@ -137,7 +137,7 @@ EFFECTS = {
         "--durations": Effect("schedule check s.csv", "--durations F=1,B=2,W=1"),
         "--comm": Effect("schedule check s.csv", "--comm 0.5"),
         "--no-prefetch": Effect("schedule check s.csv --comm 1 --durations F=1,B=2,W=1", "--no-prefetch"),
-        **drawing("schedule check s.csv"),
+        **drawing("schedule check s.csv", columns=30),
     },
     "plugin check": {
         "--timeout": Effect("plugin check none.so", "--timeout 0", errors),

@@ -2,6 +2,8 @@
 #include "starpipe/runtime/step/memory_need.hpp"
 
 #include <algorithm>
+#include <compare>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -16,8 +18,28 @@ namespace {
 
 using Part = std::uint64_t WorkerMemory::*;
 
-constexpr double always = -std::numeric_limits<double>::infinity();
-constexpr double forever = std::numeric_limits<double>::infinity();
+/// A moment at which a datum comes to a device or leaves it. At one time, first the jobs end that began
+/// earlier, then data of other devices leave and arrive, then the jobs begin that start at this time. So jobs
+/// that follow one another do not overlap. Jobs of zero length are told apart by their position in the
+/// worker's order.
+struct Moment {
+  enum class Phase : std::uint8_t { end, leave, arrive, gone, job };
+
+  double time = 0;
+  Phase phase = Phase::job;
+  std::uint32_t position = 0;
+  bool is_end = false;
+
+  friend auto operator<=>(const Moment&, const Moment&) = default;
+};
+
+struct Interval {
+  Moment from;
+  Moment to;
+};
+
+constexpr Interval lasting = {{.time = -std::numeric_limits<double>::infinity()},
+                              {.time = std::numeric_limits<double>::infinity()}};
 
 Part part_of(DataKind kind) {
   switch (kind) {
@@ -47,33 +69,26 @@ std::uint64_t bytes_of(const Datum& datum) { return std::uint64_t{datum.size} * 
 /// The memory that one device holds over time.
 class Holdings {
  public:
-  void add(Part part, std::uint64_t bytes, double from, double to) {
-    // At equal times ends come before starts, so back-to-back intervals do not overlap. An interval of length
-    // zero ends after the starts, so it counts at its instant.
-    changes_.push_back({from, Order::start, part, static_cast<std::int64_t>(bytes)});
-    changes_.push_back(
-        {to, from < to ? Order::end : Order::end_of_instant, part, -static_cast<std::int64_t>(bytes)});
+  void add(Part part, std::uint64_t bytes, const Interval& interval) {
+    changes_.push_back({interval.from, part, static_cast<std::int64_t>(bytes)});
+    changes_.push_back({interval.to, part, -static_cast<std::int64_t>(bytes)});
   }
 
   /// The memory at the moment with the largest total.
   WorkerMemory peak() {
-    std::ranges::sort(changes_, [](const Change& a, const Change& b) {
-      return std::pair(a.time, a.order) < std::pair(b.time, b.order);
-    });
+    std::ranges::sort(changes_, [](const Change& a, const Change& b) { return a.moment < b.moment; });
     WorkerMemory now;
     WorkerMemory most;
     for (const Change& change : changes_) {
       now.*change.part += static_cast<std::uint64_t>(change.bytes);  // an end adds modulo 2^64
-      if (change.order == Order::start && now.total() > most.total()) most = now;
+      if (change.bytes > 0 && now.total() > most.total()) most = now;
     }
     return most;
   }
 
  private:
-  enum class Order : std::uint8_t { end, start, end_of_instant };  // of changes at one time
   struct Change {
-    double time;
-    Order order;
+    Moment moment;
     Part part;
     std::int64_t bytes;
   };
@@ -90,24 +105,29 @@ class Accountant {
         timeline_(timeline),
         graph_(graph),
         devices_(devices),
+        position_(schedule.id_count()),
         written_(graph.data().size(), 0),
-        holdings_(index(std::ranges::max(devices)) + 1) {}
+        holdings_(index(std::ranges::max(devices)) + 1) {
+    for (const std::vector<plan::JobId>& row : timeline.order) {
+      for (std::size_t i = 0; i < row.size(); ++i) position_[row[i]] = static_cast<std::uint32_t>(i);
+    }
+  }
 
   std::vector<Holdings> holdings() {
     for (const Task& task : graph_.tasks()) take(task);
     std::ranges::sort(touches_, {}, [](const Touch& t) { return std::pair(t.datum, t.device); });
     for (auto first = touches_.begin(); first != touches_.end();) {
-      plan::Span time = first->time;
+      Interval interval = first->interval;
       auto next = first + 1;
       for (; next != touches_.end() && next->datum == first->datum && next->device == first->device; ++next) {
-        time.start = std::min(time.start, next->time.start);
-        time.end = std::max(time.end, next->time.end);
+        interval.from = std::min(interval.from, next->interval.from);
+        interval.to = std::max(interval.to, next->interval.to);
       }
-      hold(first->datum, first->device, time);
+      hold(first->datum, first->device, interval);
       first = next;
     }
     for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-      if (!is_temporary(graph_.data()[d].kind)) hold(d, device(graph_.data()[d].worker), {always, forever});
+      if (!is_temporary(graph_.data()[d].kind)) hold(d, device(graph_.data()[d].worker), lasting);
     }
     return std::move(holdings_);
   }
@@ -116,14 +136,14 @@ class Accountant {
   struct Touch {
     std::size_t datum;
     int device;
-    plan::Span time;
+    Interval interval;
   };
 
   [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
 
-  void hold(std::size_t datum, int device, plan::Span time) {
+  void hold(std::size_t datum, int device, const Interval& interval) {
     const Datum& held = graph_.data()[datum];
-    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), time.start, time.end);
+    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), interval);
   }
 
   [[nodiscard]] double arrival(std::size_t datum) const {
@@ -141,24 +161,39 @@ class Accountant {
     return {time, time};
   }
 
-  void touch(std::size_t datum, int worker, plan::Span time) {
-    touches_.push_back({datum, device(worker), time});
+  // The data of other devices, and of tasks that are no jobs.
+  static Interval by_time(double from, double to) {
+    return {{.time = from, .phase = Moment::Phase::arrive},
+            {.time = to, .phase = from < to ? Moment::Phase::leave : Moment::Phase::gone}};
+  }
+
+  [[nodiscard]] Interval interval_of(const Task& task, plan::Span time) const {
+    if (!task.job) return by_time(time.start, time.end);
+    const std::uint32_t position = position_[*task.job];
+    const auto end = time.start < time.end ? Moment::Phase::end : Moment::Phase::job;
+    return {{.time = time.start, .position = position},
+            {.time = time.end, .phase = end, .position = position, .is_end = true}};
+  }
+
+  void touch(std::size_t datum, int worker, const Interval& interval) {
+    touches_.push_back({datum, device(worker), interval});
   }
 
   void take(const Task& task) {
     const plan::Span time = time_of(task);
+    const Interval interval = interval_of(task, time);
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {
-        if (is_temporary(accessed.kind)) touch(datum, task.worker, time);
+        if (is_temporary(accessed.kind)) touch(datum, task.worker, interval);
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }
       const double sent = arrival(datum);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
-      touch(datum, task.worker, {from, time.end});
+      touch(datum, task.worker, {by_time(from, time.end).from, interval.to});
       if (is_temporary(accessed.kind))
-        touch(datum, accessed.worker, {from, costs_.prefetch ? sent : time.start});
+        touch(datum, accessed.worker, by_time(from, costs_.prefetch ? sent : time.start));
     }
   }
 
@@ -167,8 +202,9 @@ class Accountant {
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;
   const std::vector<int>& devices_;
-  std::vector<double> written_;  // by datum: when its value is ready
-  std::vector<Touch> touches_;   // uses of temporaries, and of copies of all other data
+  std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
+  std::vector<double> written_;          // by datum: when its value is ready
+  std::vector<Touch> touches_;           // uses of temporaries, and of copies of all other data
   std::vector<Holdings> holdings_;
 };
 
@@ -195,7 +231,7 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
       const model::Stage& stage = network.stages[index(s)];
       const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
       holdings[index(devices[w])].add(&WorkerMemory::workspace,
-                                      scratch_size(schedule, stage, on_gpu) * sizeof(float), always, forever);
+                                      scratch_size(schedule, stage, on_gpu) * sizeof(float), lasting);
     }
   }
   for (Holdings& device : holdings) needs.push_back(device.peak());
