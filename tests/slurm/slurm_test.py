@@ -101,8 +101,8 @@ class Slurm(unittest.TestCase):
         steps = re.findall(r"^step +(\d+)/", output, re.M)
         self.assertEqual(len(steps), len(set(steps)))
         self.assertGreater(len(steps), 1)
-        rest = re.sub(r"(?m)^(results: .*|step .*)\n", "", output)
-        self.assertEqual(rest, table, "that is all")
+        without_steps = [re.sub(r"(?m)^(results: .*|step .*)\n", "", text) for text in (output, table)]
+        self.assertEqual(*without_steps, "that is all")
 
     def check_comparison(self, job):
         output, results = self.output(job), self.results(job)
