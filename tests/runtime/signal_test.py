@@ -26,6 +26,11 @@ def users_of(folder):
     return [line for line in lines if f"{folder}/".encode() in line]
 
 
+# A search that does not reach its lower bound within its budget.
+SEARCH = ("search --workers=8 --microbatches=32 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
+          "--memory-limit=12 --budget=60 --quiet").split()
+
+
 class OfARun(JobTest):
     binary = STARPIPE
 
@@ -133,14 +138,13 @@ class OfOtherCommands(JobTest):
 
     def test_search(self):
         for number in ASKED:
-            self.check(number, self.running(1), "search", "--workers", 8, "--microbatches", 32, "--budget", 60, "--quiet", "-o",
-                       self.path / "found.json")
+            self.check(number, self.running(1), *SEARCH, "-o", self.path / "found.json")
         self.assertFalse((self.path / "found.json").exists())
 
     def test_search_on_ranks(self):
         self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
         found = str(self.path / "found.json")
-        self.start(found, STARPIPE, "search", "--workers=8", "--microbatches=32", "--budget=60", "--quiet", "-o", found)
+        self.start(found, STARPIPE, *SEARCH, "-o", found)
         time.sleep(3)
         os.kill(self.job.pid, signal.SIGTERM)
         self.job.wait(10)  # hydra's exit status is sometimes 0, since such ranks do not speak to it
