@@ -38,8 +38,8 @@ class PluginCall {
   const char* outer_;
 };
 
-// The name of a file, in memory that is never freed: not at the end of the process either, which a plug-in may
-// cause.
+// The name of a file, in memory that is never freed: not at the end of the process either, which a plug-in
+// may cause.
 const char* kept_name(const std::filesystem::path& file) {
   static std::set<std::string>& names = *new std::set<std::string>;
   return names.insert(file.string()).first->c_str();

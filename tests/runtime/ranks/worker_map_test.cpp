@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of ranks and the workers in them.
 #include "runtime/ranks/worker_map.hpp"
-#include "starpipe/base/error.hpp"
 
 #include <stdexcept>
 
 #include <gtest/gtest.h>
+
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
 namespace {
