@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program's own MPI_Test, MPI_Isend and MPI_Irecv, through which it sees StarPU-MPI's polls: StarPU-MPI
 // has no setting for how it polls. A program's symbols come before those of all libraries, so StarPU-MPI
-// calls these. They belong to the program, not to a library, which must not change the calls of other
-// people's programs. Each goes on to the next function of its name, a profiler's or MPI's own.
+// calls these. They are in the program, not in a library: a library must not replace functions of programs
+// that link it. Each calls the next function of its name: a profiler's, or MPI's own.
 #include <dlfcn.h>
 #include <mpi.h>
 

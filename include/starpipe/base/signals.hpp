@@ -32,9 +32,9 @@ sigset_t ending_signal_set();
 /// `RemovedOnSignal`, writes one line on standard error and ends the process with `status_of_signal`. The
 /// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line.
 ///
-/// `pause_ms` above 0 is for a process beside which another one speaks for all that a launcher has started: a
-/// signal from the parent, the launcher, gives no line, and any other signal gives it after these
-/// milliseconds. Not thread-safe; the signals themselves may come on any thread.
+/// `pause_ms` above 0: another process of the same launcher prints the line for all of them. After a signal
+/// from the parent, which is the launcher, this process prints nothing. After any other signal it prints its
+/// line `pause_ms` milliseconds later. Not thread-safe; the signals themselves may come on any thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
 /// For a process that was just forked: gives ending signals their default action and unblocks them.
@@ -44,8 +44,8 @@ void reset_signals();
 void remove_files_on_signal() noexcept;
 
 /// A file that must not be left behind: a signal that ends the process during this object's lifetime removes
-/// it first (see end_on_signals). Thread-safe. Does nothing when eight others live, or for a name longer than
-/// the system allows.
+/// it first (see end_on_signals). Thread-safe. Does nothing when eight other objects exist, or when the name
+/// is longer than the system allows.
 class RemovedOnSignal {
  public:
   explicit RemovedOnSignal(const std::filesystem::path& file);

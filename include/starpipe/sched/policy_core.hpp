@@ -58,9 +58,8 @@ namespace starpipe::sched {
 /// worker, the worker would spin on a core that another rank needs. `push` itself wakes a worker that is in
 /// `wait`; the caller then need not, which saves two of StarPU's locks for each task.
 ///
-/// Errors. A job pushed to, or finished on, a worker that has no jobs in the run is a bug of the caller:
-/// std::logic_error. So is a push to a worker that does not exist:
-/// std::out_of_range.
+/// Errors. Throws std::logic_error when a job is pushed to, or finished on, a worker that has no jobs in the
+/// run, and std::out_of_range for a push to a worker that does not exist. Both are bugs of the caller.
 ///
 /// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
 /// the schedule, which must live until all its jobs have finished.

@@ -116,8 +116,8 @@ nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory)
   return json;
 }
 
-/// The times that `train` would emulate; else the measured times if the cuts were chosen by them; else times
-/// in proportion to FLOPs. All without recomputation.
+/// With runtime.emulate its times; else, with a partition by measured times, these; else times in proportion
+/// to FLOPs. All without recomputation.
 plan::Costs default_costs(const runtime::Config& config,
                           const std::optional<runtime::PartitionChoice>& partition,
                           const runtime::Experiment& experiment) {

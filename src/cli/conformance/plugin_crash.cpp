@@ -39,8 +39,8 @@ bool parent_reports = false;
 
 // Calls only functions that a signal handler may call.
 [[noreturn]] void end_with(const char* plugin, const char* what) {
-  // Mostly the plug-in fails on all ranks. The line of the first one is enough, and its end ends the others;
-  // where another rank alone fails, its line comes after the pause.
+  // A plug-in usually fails on all ranks. Rank 0 prints its line and ends, and so the launcher ends the
+  // others during their pause. When only another rank fails, it prints its line after the pause.
   if (!is_first_rank) poll(nullptr, 0, other_ranks_pause_ms);
   for (const char* part : {"starpipe: plug-in ", plugin, ": its code was ended by ", what, "\n"}) {
     [[maybe_unused]] const auto written = write(STDERR_FILENO, part, std::strlen(part));

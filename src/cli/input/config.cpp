@@ -222,7 +222,8 @@ class Given {
     }
   }
 
-  /// Whether `by` replaces `key`: they exclude each other, or `by` gives `key` another default.
+  /// Whether setting `by` makes the file's value of `key` obsolete: the keys exclude each other, or `key` has
+  /// another default when `by` is set.
   static bool is_replaced(const ConfigKey& key, const ConfigKey& by) {
     const auto names = [](const runtime::Condition& condition, const ConfigKey& named) {
       return condition.key == named.name || condition.key == section_of(named.name);

@@ -37,7 +37,7 @@ class ResultOptions {
   [[nodiscard]] const std::optional<std::string>& file() const { return file_; }
   /// Writes the result to standard output or to the file of -o. `text` makes the text format. `more`: an
   /// object whose members are added to the JSON format. A reordering is part of text and JSON; with the other
-  /// formats, standard error tells of it.
+  /// formats, a line on standard error says so.
   void show(const PredictedRun& run, const std::function<std::string()>& text,
             const nlohmann::ordered_json& more) const;
   void show(const PredictedRun& run, const std::function<std::string()>& text) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How the cells of SVG images are painted: the shade tells the pass, the hue the micro-batch.
+// How the cells of SVG images are painted: the shade shows the pass, the hue the micro-batch.
 
 #include <cstddef>
 #include <string>

@@ -13,7 +13,7 @@ struct LegendItems {
   std::array<bool, pass_count> passes = {};  ///< which passes occur, by Pass
   bool memory = false;                       ///< stashes are drawn
   bool hatched = false;                      ///< as `paint` takes it
-  bool labels = false;                       ///< some label tells stage and micro-batch
+  bool labels = false;                       ///< some label has stage and micro-batch
   bool two_line_labels = false;              ///< such labels have two lines
   bool numbers = false;                      ///< some label is the micro-batch alone
   int foot_lines = 0;                        ///< the most lines at the foot of a cell

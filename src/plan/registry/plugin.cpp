@@ -25,7 +25,7 @@ using PluginFunction = void(std::vector<ScheduleEntry>&);
 
 std::atomic<const char*> running = nullptr;
 
-// While it lives, code of the plug-in runs.
+// An object of this class exists while code of the plug-in runs.
 class PluginCall {
  public:
   // `file` must stay until the process ends: a signal handler may read it.
@@ -38,8 +38,8 @@ class PluginCall {
   const char* outer_;
 };
 
-// The name of a file, in memory that is never freed: not at the end of the process either, which a plug-in
-// may cause.
+// The name of a file, in memory that is never freed. Static destructors do not free it either: a plug-in that
+// calls exit runs them, and a signal handler may read the name after that.
 const char* kept_name(const std::filesystem::path& file) {
   static std::set<std::string>& names = *new std::set<std::string>;
   return names.insert(file.string()).first->c_str();

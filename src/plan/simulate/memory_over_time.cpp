@@ -81,7 +81,7 @@ std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, 
       // Measured spans of one worker may overlap by the clock's resolution; steps stay in the order of time.
       now.time = std::max(now.time, time);
       now.stashes += change.stashes;
-      now.bytes += static_cast<std::uint64_t>(change.bytes);  // a negative change adds modulo 2^64
+      now.bytes += static_cast<std::uint64_t>(change.bytes);  // a negative change subtracts, modulo 2^64
       if (joins && !steps[w].empty() && steps[w].back().time == now.time) {
         steps[w].back() = now;
       } else {

@@ -37,7 +37,7 @@ class StepProgress {
  public:
   StepProgress(int steps, std::string sample_word) : steps_(steps), sample_word_(std::move(sample_word)) {}
 
-  /// Steps without an update are shown in a log too.
+  /// A log shows only some steps, and every step whose update was skipped.
   void show(int step, std::optional<double> loss, bool skipped, double samples_per_second) const {
     const std::string text =
         fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}", step + 1, fmt::formatted_size("{}", steps_), steps_,
@@ -46,8 +46,8 @@ class StepProgress {
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
     if (last && !line_.on_terminal() && launcher_rank()) {
-      // A launcher forwards standard error and standard output apart: only lines of one of them keep their
-      // order.
+      // A launcher forwards standard error and standard output apart, so lines keep their order only within
+      // one of the two.
       fmt::print("{}\n", text);
     } else if (last || logged || skipped) {
       line_.keep(text);

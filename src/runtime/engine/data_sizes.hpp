@@ -6,10 +6,10 @@
 
 namespace starpipe::runtime {
 
-/// Throws InputError, naming the stage and the datum, when a datum or the scratch memory of a step is larger
-/// than StarPU can register (2^32 - 1 words of 4 bytes), or one that ranks send each other larger than a
-/// message (2^31 - 1 bytes). StarPU and MPI would cut off the upper bits of the size. All ranks get the same
-/// answer.
+/// Throws InputError, naming the stage and the datum, when a datum, or the scratch memory of a step, is too
+/// large for StarPU (more than 2^32 - 1 words of 4 bytes), or when ranks exchange a datum that is too large
+/// for one message (more than 2^31 - 1 bytes). StarPU and MPI would keep only the lower bits of such a size.
+/// All ranks get the same answer.
 void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
                       const WorkerMap& map);
 

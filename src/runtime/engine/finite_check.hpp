@@ -12,10 +12,10 @@
 
 namespace starpipe::runtime {
 
-/// Owns the findings of infinity and NaN among the results of a step's passes on this rank. Each pass looks
-/// through its own results as its last work, so no other task waits for a search, and a GPU runs on: its
-/// kernels note findings in memory that they share with the host. StarPU's workers call `flags`, `end` and
-/// `found`; the thread that runs the steps calls the rest, while no task runs.
+/// Owns the findings of infinity and NaN among the results of a step's passes on this rank. Each pass
+/// searches its own results at its end. No other task waits for this search. GPU kernels write findings to
+/// memory that they share with the host, so the stream does not stop. StarPU's workers call `flags`, `end`
+/// and `found`; the thread that runs the steps calls the rest, while no task runs.
 class FiniteCheck {
  public:
   /// `workers`: number of logical workers. `looks`: false when nobody asks for findings; the class then does
@@ -25,7 +25,7 @@ class FiniteCheck {
   /// Forgets the last step.
   void begin_step();
 
-  /// Where the task notes its findings; nullptr when it is not to look.
+  /// Flags for the task's findings; nullptr when the task does not search.
   [[nodiscard]] NonFinite* flags(const Task& task) const;
   /// The task has ended, and tasks that depend on it have not started.
   void end(const Task& task);

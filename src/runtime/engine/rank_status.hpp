@@ -13,21 +13,21 @@ enum class StepPhase : std::int32_t {
   ending,     ///< its tasks have ended; it waits for the other ranks and their results
 };
 
-/// What a rank does, for the other ranks. Plain data: it travels as bytes. A task is an index into the
-/// graph's tasks; -1: none.
+/// The status that a rank sends to the others. Plain data, sent as bytes. A task is an index into the graph's
+/// tasks; -1: none.
 struct RankStatus {
   StepPhase phase = StepPhase::outside;
   std::int32_t step = -1;     ///< from 0; the last one when `outside`
   std::int32_t next = -1;     ///< the rank's first task, in the graph's order, that has not ended
   std::int32_t running = -1;  ///< the first of its tasks that runs
-  double running_for = 0;     ///< seconds of that task
-  std::uint64_t ended = 0;    ///< number of tasks since the start of the run
+  double running_for = 0;     ///< seconds since that task started
+  std::uint64_t ended = 0;    ///< number of tasks that have ended since the start of the run
 };
 
 /// The latest status that a rank has received from another rank, or its own.
 struct RankNews {
   RankStatus status;
-  double age = 0;  ///< seconds since it came
+  double age = 0;  ///< seconds since it arrived
 };
 
 }  // namespace starpipe::runtime

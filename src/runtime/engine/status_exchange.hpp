@@ -14,7 +14,7 @@ namespace starpipe::runtime {
 
 /// Small messages by which each rank tells every other rank what it does, on a communicator of their own. One
 /// thread calls the member functions. They never wait for another rank, so a rank that is lost or stopped
-/// holds up nobody.
+/// delays no other rank.
 class StatusExchange {
  public:
   /// Collective. `mpi` must outlive this.

@@ -41,9 +41,10 @@ starpu_data_access_mode mode_of(Access access, bool known_worker) {
 
 }  // namespace
 
-// A task that depends on arrivals is inserted while no arrival may end: waiting there for room would wait for
-// tasks that wait for these arrivals. And a worker that chooses among ready jobs may refuse them all, within
-// its memory limit, until one comes that is not inserted yet.
+// A task that depends on arrivals is inserted before any of its arrivals can end. If StarPU stopped the
+// insertion for lack of room, the tasks that must end first would wait for these arrivals. A worker that
+// chooses among ready jobs may also refuse all of them, within its memory limit, until a job arrives that is
+// not inserted yet.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
   const bool chooses = schedule.discipline() != plan::Discipline::ordered;
   if (!emulated && !chooses) return;

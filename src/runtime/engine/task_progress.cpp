@@ -35,8 +35,8 @@ void TaskProgress::end(const Task& task) {
 RankStatus TaskProgress::status() const {
   const std::scoped_lock lock(mutex_);
   RankStatus status{.phase = phase_, .step = step_};
-  // Reads `ended_` before `started_`: so a task that starts and ends in between only makes `runs` true, and
-  // the loop below does not find it.
+  // Reads `ended_` first. If a task starts and ends between the two reads, `runs` is true by mistake; the
+  // loop below then finds no running task.
   status.ended = ended_;
   const bool runs = started_ != status.ended;
   if (phase_ != StepPhase::running) return status;

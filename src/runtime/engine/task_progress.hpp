@@ -23,7 +23,7 @@ class TaskProgress {
   void enter(StepPhase phase, int step);
   /// A task of this rank starts.
   void start(const Task& task);
-  /// It has ended.
+  /// A task of this rank has ended.
   void end(const Task& task);
 
   [[nodiscard]] RankStatus status() const;

@@ -64,7 +64,7 @@ class TaskRunner {
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static void run_on_gpu(void** buffers, void* argument) noexcept;
   [[nodiscard]] int calling_worker() const;
-  /// Whether the task reads a verdict before all else.
+  /// Whether the task's first datum is a verdict.
   [[nodiscard]] bool reads_verdict(const Task& task) const;
   /// Runs `judge` and `merge`, and reads the verdict for `optimize`. Returns whether the task is then
   /// complete. Verdicts are in main memory, whatever the worker.

@@ -72,7 +72,8 @@ class Waits {
     return status.phase == StepPhase::ending || (status.phase == StepPhase::running && status.next < 0);
   }
 
-  // For a rank that waits until all ranks begin or end the step: a silent rank, else a rank that is behind.
+  // The rank that holds up `waiting`, which waits for all ranks to begin or end the step: the first silent
+  // rank; else the first rank that is behind; nothing if there is none.
   [[nodiscard]] std::optional<int> find_late(int waiting) const {
     const RankStatus& mine = of(waiting);
     std::optional<int> late;
@@ -87,7 +88,8 @@ class Waits {
     return late;
   }
 
-  // Whether the rank is known to have run a task of a step. The tasks after its next one count as not run.
+  // Whether the rank's status shows that `task` has ended in `step`. Tasks from its `next` on count as not
+  // ended.
   [[nodiscard]] bool has_ended(int rank, std::size_t task, int step) const {
     const RankStatus& status = of(rank);
     if (status.step != step) return status.step > step;
@@ -95,8 +97,8 @@ class Waits {
            (status.phase == StepPhase::running && task < static_cast<std::size_t>(status.next));
   }
 
-  // Looks at the data that the task reads and another rank writes. Returns the first of them that is not
-  // written yet, else the first, and the task that writes it.
+  // Looks at the data that the task reads and another rank writes. Returns the first datum that is not
+  // written yet, or if all are written the first datum; and the task that writes it.
   [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_missing(int rank, int task) const {
     std::optional<std::pair<std::size_t, std::size_t>> sent;
     for (const DataAccess& access : graph_.tasks()[index(task)].data) {

@@ -14,8 +14,8 @@ namespace {
 
 constexpr double shortest_period = 0.05;  // seconds
 constexpr double longest_period = 5;
-constexpr double longest_interval = 0.2;  // between looks
-constexpr double pause_of_others = 2;     // before a rank ends the run instead of a lower one
+constexpr double longest_interval = 0.2;  // seconds between two checks
+constexpr double pause_of_others = 2;     // seconds that a higher rank gives the lowest one to end the run
 constexpr int timeouts_of_a_task = 10;
 constexpr int silent_periods = 3;  // without news, after which a rank counts as silent
 

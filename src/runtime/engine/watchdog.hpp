@@ -22,14 +22,14 @@ struct WatchdogCalls {
       hear;  ///< what others have told since the last call
   /// A table for the message. `news`: [rank]; ranks without news for `silent_after` seconds are silent.
   std::function<std::string(std::span<const RankNews> news, double silent_after)> explain;
-  /// Ends the run with the message. Where it returns, it is called again.
+  /// Ends the run with the message. If it returns, the watchdog calls it again.
   std::function<void(const std::string&)> end_run;
 };
 
 /// Owns a thread that ends a run in which no rank makes progress for too long: StarPU and MPI wait without
 /// end for a rank that is lost or stuck. A rank makes progress when a task ends there, and while a task runs,
 /// for at most ten timeouts. The ranks send each other their status every eighth of a timeout or more often.
-/// A rank whose status does not arrive makes no progress in the eyes of the others.
+/// A rank whose status does not arrive counts as a rank without progress.
 ///
 /// All ranks find the timeout exceeded at about the same time. The lowest rank that is in the step and not
 /// silent ends the run with the message. A higher rank does so 2 seconds later, in case the lower one cannot.

@@ -3,8 +3,8 @@
 
 namespace starpipe::runtime {
 
-/// One thread for each call of OpenBLAS during this object's lifetime; then as many as before. The number is
-/// the whole process's. Not thread-safe.
+/// During this object's lifetime each call of OpenBLAS uses one thread. The destructor restores the previous
+/// number. The setting is one of the whole process. Not thread-safe.
 class OneBlasThread {
  public:
   OneBlasThread();

@@ -33,16 +33,16 @@ constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
 pid_t launched = 0;   // the parent, which the launcher started
-int pmi_socket = -1;  // to the launcher; -1 when none speaks PMI-1
+int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
 
 void write_text(int descriptor, const char* text) {
   [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
 }
 
-// Asks the launcher to end the job with an exit status, in the words of MPI_Abort (PMI-1). Without the
+// Asks the launcher to end the job with an exit status, with the same PMI-1 message as MPI_Abort. Without the
 // request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
-// and give their exit status in place of ours. The request takes another way than the line that was just
-// written: without the pause the launcher might end before it has read the line.
+// and give their exit status in place of ours. The pause comes first: the launcher reads the request and the
+// error line from different descriptors, and might otherwise end the job before it has read the line.
 void abort_job(const char* request) {
   if (pmi_socket < 0) return;
   poll(nullptr, 0, abort_pause_ms);  // a sleep that a signal handler may call
@@ -120,14 +120,14 @@ int signal_of(const ChildEnd& end) {
   return signal_of_status(WEXITSTATUS(end.status)).value_or(0);
 }
 
-// Whether this rank says that a signal has ended the run. A signal from the launcher reaches all ranks: rank
-// 0 says so. A signal from elsewhere may have reached all ranks: the others wait until rank 0 has ended the
-// job.
+// Whether this rank prints which signal ended the run. Rank 0 always does. Another rank waits first: if the
+// signal reached rank 0 too, rank 0 prints and the job ends during this wait. After it, the rank prints
+// unless the launcher sent the signal, since the launcher sends it to rank 0 too.
 bool speaks_for_run(ChildEnd& end, const sigset_t& awaited) {
   if (launcher_rank().value_or(0) == 0) return true;
   poll(nullptr, 0, signal_line_pause_ms());
   constexpr timespec now{};
-  while (take_signal(end, awaited, &now) > 0) {  // to the parent, after the child has ended
+  while (take_signal(end, awaited, &now) > 0) {  // received by the parent after the child had ended
   }
   return !end.asked_by_launcher;
 }

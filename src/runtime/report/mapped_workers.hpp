@@ -15,7 +15,7 @@
 
 namespace starpipe::runtime {
 
-/// The place of one worker in its rank.
+/// One worker's position in its rank.
 struct Slot {
   int node;       ///< index of the node
   Device device;  ///< of the rank

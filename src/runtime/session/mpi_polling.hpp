@@ -19,9 +19,9 @@ enum class Polling : std::uint8_t {
 /// functions below, as starpipe does (cli/mpi_calls.cpp); in others StarPU-MPI polls eagerly.
 void poll_mpi(Polling polling);
 
-/// The calling thread has polled a request; `done`: whether the request was complete. Waits as the way of
-/// polling says. StarPU-MPI's thread calls it, and so does the thread in `Mpi::barrier`, which sleeps between
-/// polls anyway.
+/// Call it after polling a request. `done`: whether the request was complete. Waits as the chosen way of
+/// polling requires. StarPU-MPI's thread calls it, and so does the thread in `Mpi::barrier`, which sleeps
+/// between polls anyway.
 void note_poll(bool done);
 
 /// The calling thread starts a transfer.

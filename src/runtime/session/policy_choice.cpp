@@ -58,7 +58,8 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
 PolicyChoice configured_policy(const RuntimeConfig& config) {
   const std::string name = environment("STARPU_SCHED").value_or("");
   if (name.empty()) return find_policy(config.policy, "runtime.policy");
-  // The configuration's keys were read for its own policy.
+  // The keys were checked for `runtime.policy`, but STARPU_SCHED may name another policy. So `runtime.window`
+  // is checked again.
   Config asked;
   asked.runtime = config;
   asked.runtime.policy = name;

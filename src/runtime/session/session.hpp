@@ -85,7 +85,7 @@ class Session {
   const Mpi& mpi_;
   WorkerMap map_;
   std::list<ScopedVariable> variables_;
-  bool hides_statistics_ = false;  // StarPU-MPI's, which were not asked for by the user
+  bool hides_statistics_ = false;  // whether StarPU-MPI's are dropped: the user has not asked for them
   OneBlasThread blas_;
   std::optional<ProcessBinding> binding_;
   PolicyChoice choice_;

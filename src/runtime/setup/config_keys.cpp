@@ -115,7 +115,7 @@ ConfigKey unset_when_false(ConfigKey made) {
   return made;
 }
 
-// Adds to a key what its name, type and meaning do not say.
+// The functions below add defaults and conditions to a key.
 
 ConfigKey by_default(ConfigKey made, std::string text) {
   made.default_text = std::move(text);
@@ -141,7 +141,7 @@ ConfigKey not_with(ConfigKey made, std::string other, std::vector<std::string> v
 
 constexpr const char* from_file = "schedule.file";
 ConfigKey only_named(ConfigKey made) { return not_with(std::move(made), from_file); }
-/// A key whose value is the file's where a schedule comes from a file.
+/// A key whose default is the value in the schedule's file, if `schedule.file` is given.
 ConfigKey or_from_file(ConfigKey made) { return by_default(std::move(made), {from_file}, {}, "the file's"); }
 
 constexpr const char* emulation = "runtime.emulate";
@@ -206,7 +206,7 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
   return made;
 }
 
-/// Widens a type to the values of another one of the same kind. No words: any text.
+/// Adds the values of `other`, a type of the same kind, to `type`. A type without words allows any text.
 void widen(ValueType& type, const ValueType& other) {
   type.least = std::min(type.least, other.least);
   type.most = std::max(type.most, other.most);
@@ -429,7 +429,8 @@ void add_runtime_keys(Keys& keys) {
                              "not a pipeline's.",
                              at(&Config::runtime, &RuntimeConfig::workers_per_core)),
                          "runtime.device", {"cpu"})));
-  // Elsewhere the policy chooses among ready jobs, and the whole step is submitted.
+  // With other policies, and with `schedule.dynamic`, the whole step is submitted, since the policy chooses
+  // among ready jobs.
   add(not_with(only_with(key("runtime.window", whole(),
                              "The most tasks that a rank has submitted and not finished. A small number "
                              "leaves workers idle.",
@@ -451,7 +452,7 @@ void add_runtime_keys(Keys& keys) {
 }
 
 void add_emulation_keys(Keys& keys) {
-  // Stages are cut by measured times, which emulated ones replace.
+  // `schedule.partition` uses measured times; an emulated run has none.
   const auto time_key = [](ConfigKey made) {
     return not_with(required(std::move(made), {emulation}), "schedule.partition");
   };

@@ -31,8 +31,8 @@ std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& sta
 
 /// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
 /// `scratch`: scratch_size() words. `found`: where a pass notes values that are not finite; nullptr: the pass
-/// does not look. Not for `judge` and `merge`, which compute nothing. Thread-safe for tasks that write
-/// different data.
+/// does not look. Do not call it for `judge` and `merge`: TaskRunner runs them. Thread-safe for tasks that
+/// write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                 model::Memory scratch, NonFinite* found = nullptr,
                 const model::Backend& backend = model::cpu_backend()) noexcept;

@@ -18,10 +18,9 @@ namespace {
 
 using Part = std::uint64_t WorkerMemory::*;
 
-/// A moment at which a datum comes to a device or leaves it. At one time, first the jobs end that began
-/// earlier, then data of other devices leave and arrive, then the jobs begin that start at this time. So jobs
-/// that follow one another do not overlap. Jobs of zero length are told apart by their position in the
-/// worker's order.
+/// A moment at which a datum comes to a device or leaves it. Events at one time have this order: jobs that
+/// began earlier end; data of other devices leave and arrive; jobs begin. So consecutive jobs do not overlap.
+/// Jobs of zero length are ordered by their position on the worker.
 struct Moment {
   enum class Phase : std::uint8_t { end, leave, arrive, gone, job };
 

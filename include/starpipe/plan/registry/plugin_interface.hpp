@@ -27,7 +27,7 @@ struct InterfaceText {
   std::size_t size = 0;
 
   constexpr void add(std::string_view text) {
-    // Beyond the capacity this is no constant expression, and the compiler refuses it.
+    // In a constant expression, a text longer than the capacity is a compile-time error.
     for (const char c : text) characters.at(size++) = c;
   }
   constexpr void add(std::uint64_t number) {
@@ -45,7 +45,8 @@ constexpr std::uint64_t hash_of(std::string_view text, std::uint64_t hash) {
   return hash;
 }
 
-/// Text with the compiler's name of T. The names of a standard library's versions are in it.
+/// Text with the compiler's name of T. For types of the standard library it includes their version's
+/// namespace, such as std::__cxx11.
 template <class T>
 constexpr std::string_view name_of() {
   return __PRETTY_FUNCTION__;
@@ -124,7 +125,8 @@ constexpr void add_aggregate(InterfaceText& text, std::string_view key) {
 }  // namespace interface_parts
 
 /// The interface of the file that is being compiled: "0.1;compiler=GCC-12;...". No blanks; a value has '-' in
-/// their place. The causes of differences come before the types, where their effects are.
+/// their place. The compiler and its options come before the types, so that a message names the cause of a
+/// difference first.
 constexpr InterfaceText interface_text() {
   using namespace interface_parts;
   InterfaceText text;

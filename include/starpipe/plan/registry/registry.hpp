@@ -76,10 +76,10 @@ class BrokenSchedule : public InputError {
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
 /// The schedule with this name or alias under `order`, see `as_requested`; ScheduleRequest::memory_limit is
-/// not read. A schedule that is made for a limit is first made without one: where this order keeps the limit,
-/// it stays, otherwise the order made for the limit is taken and `reordering` is set. A schedule that is
-/// defined only with a limit has no order of its own to keep. `costs`: as
-/// `simulate` takes them. Throws as make_schedule and as_requested do.
+/// not read. If the schedule can make an order for a given limit, it is first made without a limit. If that
+/// order keeps the limit, it is the result; otherwise the order made for the limit is, and `reordering` is
+/// set. A schedule that is defined only with a limit has no order of its own to keep. `costs`: as `simulate`
+/// takes them. Throws as make_schedule and as_requested do.
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
                                       const OrderRequest& order, const Costs& costs);
 

@@ -13,7 +13,8 @@ namespace starpipe::plan {
 /// How a user wants the workers of a schedule to use its n.
 struct OrderRequest {
   std::optional<Discipline> discipline = {};  ///< when absent, the schedule's own
-  /// Number of stashes that each worker may hold. Where the schedule's own limit is smaller, that one holds.
+  /// Number of stashes that each worker may hold. If the schedule's own limit is smaller, the smaller one
+  /// applies.
   std::optional<int> memory_limit = {};
   /// Workers pick jobs as they run. No order is known before the run, so none can be kept.
   bool dynamic = false;
@@ -30,7 +31,7 @@ struct Reordering {
 /// A schedule that keeps its memory limits.
 struct LimitedSchedule {
   Schedule schedule;
-  std::optional<Reordering> reordering = {};  ///< nothing when the own order fits
+  std::optional<Reordering> reordering = {};  ///< nothing when the schedule's own order keeps the limits
 };
 
 /// The schedule as requested, with the smaller of its own limit and the requested one on each worker.

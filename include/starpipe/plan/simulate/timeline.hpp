@@ -41,8 +41,8 @@ struct Timeline {
 /// The earliest start of any job: 0 for most predicted timelines.
 double first_start(const Timeline& timeline);
 
-/// The timeline of a run whose jobs have these spans, by JobId, and which ran on each worker in this order.
-/// Predicted and measured runs both go through this function. O(jobs log jobs).
+/// Makes the timeline of a run. `spans`: of each job, by JobId. `order`: for each worker, its jobs in the
+/// order in which they ran. Used for predicted and measured runs alike. O(jobs log jobs).
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans,
                   std::vector<std::vector<JobId>> order);
 

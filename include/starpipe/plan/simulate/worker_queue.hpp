@@ -19,8 +19,8 @@ namespace starpipe::plan {
 /// It may always start its forward passes, while all other micro-batches together hold at most limit - c
 /// stashes. So the micro-batch that is oldest on all workers can always continue, whatever the timing, and no
 /// worker exceeds its limit. With one stage a worker (c = 1) the rule is: a forward pass must not start while
-/// it would exceed the limit, and the last place is for the oldest micro-batch. `check` refuses limits below
-/// c, and schedules that run F, B and W of a stage and micro-batch on different workers.
+/// it would exceed the limit, and the last free stash is for the oldest micro-batch. `check` refuses limits
+/// below c, and schedules that run F, B and W of a stage and micro-batch on different workers.
 ///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {

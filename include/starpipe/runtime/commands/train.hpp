@@ -21,8 +21,8 @@ struct TrainOutputs {
 /// Trains as the configuration says, on the ranks of MPI_COMM_WORLD, or on one rank without an MPI launcher.
 /// Collective: `configure` is called on every rank, and must return the same configuration on each or throw
 /// InputError. Rank 0 prints progress to standard error, and a table of predicted and measured values to
-/// standard output. In the log of a launcher the last step's line goes to standard output, too, before the
-/// table.
+/// standard output. Under a launcher, when standard error is not a terminal, the last step's line goes to
+/// standard output, before the table.
 ///
 /// Initialises and finalises MPI and StarPU, so a process may call it once. Returns the exit code: 0 for
 /// success; 1 if the run failed; 2 after bad input on any rank, for which one line is printed. A lost rank

@@ -9,9 +9,9 @@ namespace starpipe::runtime {
 /// is no launcher.
 std::optional<int> launcher_rank();
 
-/// Milliseconds that this process waits before it says that a signal has ended it. A signal for the whole run
-/// reaches every rank: rank 0 says so at once and ends, and the launcher then ends the other ranks. They say
-/// so only when they are still there after this pause.
+/// Milliseconds that this process waits before it prints which signal ended it; 0 on rank 0 and without a
+/// launcher. A signal to the whole run reaches every rank. Rank 0 prints the line and ends, and the launcher
+/// ends the others within the pause.
 int signal_line_pause_ms();
 
 /// Splits the process in two: a child that works, and a parent that only waits for it. When a rank dies, MPI

@@ -43,7 +43,7 @@ struct TrainingConfig {
 struct ScheduleConfig {
   std::vector<std::string> plugins;  ///< `plugin`
   std::string name = "1f1b";
-  std::optional<std::filesystem::path> file;  ///< with it, `name` does not count
+  std::optional<std::filesystem::path> file;  ///< when it is given, `name` has no effect
   std::optional<int> workers = 1;
   std::optional<int> stages;
   std::optional<int> groups;
@@ -80,7 +80,7 @@ struct RuntimeConfig {
   std::vector<std::string> device = {"cpu"};  ///< one word for all workers, or one for each
   int workers_per_core = 4;
   double timeout = 300;  ///< seconds
-  int window = 10'000;   ///< so that StarPU's memory for tasks is bounded
+  int window = 10'000;   ///< most submitted tasks; bounds StarPU's memory for tasks
   MappingKind mapping = MappingKind::linear;
   std::optional<std::uint64_t> memory_limit = std::nullopt;  ///< bytes
   std::optional<EmulationConfig> emulate = std::nullopt;
@@ -101,7 +101,7 @@ struct RuntimeConfig {
   }
 };
 
-/// A whole configuration, as the user has written it.
+/// A whole configuration as the user has written it, and the content of the profile that it names.
 struct Config {
   model::ModelConfig model;
   model::DataConfig data;

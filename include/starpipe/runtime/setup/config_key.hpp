@@ -46,8 +46,8 @@ struct ValueType {
 
 /// A condition on another key.
 struct Condition {
-  std::string key = {};                  ///< or a section: one of its keys is given; empty: always holds
-  std::vector<std::string> values = {};  ///< the key has one of them; empty: it has any value
+  std::string key = {};  ///< a key, or a section: some key of it is given; empty: always holds
+  std::vector<std::string> values = {};  ///< holds when the key has one of these; empty: any value
 
   /// For people: "`model.kind: gpt`", "`schedule.file`".
   [[nodiscard]] std::string text() const;
@@ -80,7 +80,7 @@ struct ConfigKey {
   std::vector<Condition> only_with = {};
   std::vector<Condition> not_with = {};
   std::vector<RefusedValue> refused_values = {};
-  /// As an option (--set), the key drops those keys of the file that do not apply with it.
+  /// Given by --set, the key removes the file's keys that do not apply together with it.
   bool replaces = false;
   std::string former_name = {};  ///< read as well
 

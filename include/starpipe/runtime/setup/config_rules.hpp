@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the descriptions of the keys say about one configuration.
+// Checks of one configuration against the descriptions of the keys.
 #pragma once
 
 #include <functional>
