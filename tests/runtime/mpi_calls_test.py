@@ -34,7 +34,9 @@ class MpiCalls(unittest.TestCase):
             config, calls = path / "job.yaml", path / "calls"
             config.write_text(CONFIG.replace("steps: 1000000", "steps: 5"))
             result = subprocess.run([*LAUNCHER, STARPIPE, "train", str(config)], capture_output=True, text=True, check=False,
-                                    env={**os.environ, "LD_PRELOAD": PROFILER, "STARPIPE_TEST_CALLS": str(calls)})
+                                    env={**os.environ, "LD_PRELOAD": PROFILER, "STARPIPE_TEST_CALLS": str(calls),
+                                         # The address sanitizer wants to be the first library.
+                                         "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:verify_asan_link_order=0"})
             self.assertEqual(result.returncode, 0, result.stderr)
             ranks = [list(map(int, line.split())) for line in calls.read_text().splitlines()]
             self.assertEqual(len(ranks), 2)
