@@ -25,7 +25,6 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
       throw InputError(fmt::format("model.{}: does not apply to model.kind {}", name, config.kind));
     }
   }
-  constexpr int most_samples = 1 << 20;
   const auto refuse = [](const std::string& key, const std::string& problem) {
     if (!problem.empty()) throw InputError(fmt::format("{}: {}", key, problem));
   };

@@ -23,7 +23,7 @@ class Faults(JobTest):
         """`table`: a pattern of the message's table of who waits for whom."""
         lines = [line for line in self.output().splitlines() if "runtime.timeout" in line]
         self.assertEqual(len(lines), 1, self.output())
-        self.assertRegex(lines[0], rf"starpipe: rank {speaker}: no task finished for {seconds} s in step \d+")
+        self.assertRegex(lines[0], rf"starpipe: rank {speaker}: no rank has made progress for {seconds} s in step \d+")
         self.assertRegex(self.output(), table)
 
     def expect_line(self, rank, pid):

@@ -19,6 +19,9 @@
 
 namespace starpipe::model {
 
+/// The most sequences or samples of a micro-batch.
+inline constexpr int most_samples = 1 << 20;
+
 /// The value of a kind's own key: a whole number, a number, a truth value or text.
 using OptionValue = std::variant<int, double, bool, std::string>;
 

@@ -129,8 +129,8 @@ std::string to_text(const PartitionResult& result) {
   for (const plan::WorkerLoad& load : found.loads) sum += load.load();
   const bool several = request.allocation == plan::Allocation::placed;
   std::string text = fmt::format(
-      "{} units on {} workers: {} stage{}, {}\n\n", request.units.size(), request.workers, stages,
-      stages == 1 ? "" : "s",
+      "{} units on {} workers: {}, {}\n\n", request.units.size(), request.workers,
+      counted_text(stages, "stage"),
       several ? fmt::format("{} on each", stages / request.workers) : std::string(allocation_name(request)));
   text += stage_table(result) + "\n" + bars(found);
   text += fmt::format(

@@ -16,6 +16,7 @@
 #include "cli/options/result_options.hpp"
 #include "cli/options/size_options.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/plan/formats/shown_unit.hpp"
 
@@ -129,8 +130,8 @@ std::string verdict(const plan::SearchResult& result, const std::string& unit) {
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
   const plan::ShownUnit shown(unit, makespan);
   return fmt::format(
-      "\nlayout {}, {} chunk{} a worker; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
-      plan::to_string(result.layout), result.chunks, result.chunks == 1 ? "" : "s",
+      "\nlayout {}, {} a worker; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
+      plan::to_string(result.layout), counted_text(result.chunks, "chunk"),
       result.lower_bound * shown.factor(), blank_and(shown.name()), above);
 }
 

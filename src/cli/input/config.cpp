@@ -16,6 +16,7 @@
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 #include "starpipe/runtime/setup/config_rules.hpp"
 
@@ -80,8 +81,8 @@ void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
     value.expected("a number of stashes (runtime.memory_limit is in bytes)");
   }
   if (key.type.kind != ValueType::Kind::bytes || value.bytes() >= key.type.least) return;
-  value.fail(fmt::format("must be at least 1KiB, got {} bytes (schedule.memory_limit counts stashes)",
-                         value.bytes()));
+  value.fail(fmt::format("must be at least {}, got {} bytes (schedule.memory_limit counts stashes)",
+                         bytes_text(key.type.least), value.bytes()));
 }
 
 /// The section that holds a key or section: "" for "model", "training" for "training.optimizer".

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/numbers.hpp"
+
 namespace starpipe::plan {
 namespace {
 
@@ -59,7 +61,8 @@ std::string interface_difference(std::string_view theirs) {
   std::string text =
       fmt::format("{}: {} in the plug-in, {} in starpipe", key.empty() ? "version" : with_blanks(key),
                   with_blanks(value_of(other, key)), with_blanks(value_of(own, key)));
-  if (keys.size() > 1) text += fmt::format(", and {} more differences", keys.size() - 1);
+  if (keys.size() > 1)
+    text += ", and " + counted_text(static_cast<std::int64_t>(keys.size()) - 1, "more difference");
   return text;
 }
 

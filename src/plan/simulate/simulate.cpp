@@ -28,16 +28,14 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   if (costs.sizes.size() != 1 && costs.sizes.size() != stages) {
     throw InputError(fmt::format("sizes of {} stages, the schedule has {}", costs.sizes.size(), stages));
   }
-  // Much larger times would overflow in sums.
-  const auto is_time = [](double time) { return time >= 0 && time < 1e100; };
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
     const Durations& d = costs.durations[s];
-    if (!is_time(d.F) || !is_time(d.B) || !is_time(d.W)) {
+    if (!is_amount(d.F) || !is_amount(d.B) || !is_amount(d.W)) {
       throw InputError(fmt::format("durations of stage {} must be finite and not negative (F={}, B={}, W={})",
                                    s, d.F, d.B, d.W));
     }
   }
-  if (!is_time(costs.alpha) || !is_time(costs.beta)) {
+  if (!is_amount(costs.alpha) || !is_amount(costs.beta)) {
     throw InputError(fmt::format("communication costs must be finite and not negative (alpha={}, beta={})",
                                  costs.alpha, costs.beta));
   }

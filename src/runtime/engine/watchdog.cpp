@@ -52,8 +52,8 @@ void Watchdog::end_run(double now) {
   std::vector<RankNews> news;
   for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - heard_[r]});
   calls_.end_run(fmt::format(
-      "no task finished for {} s in step {} (runtime.timeout), on any rank: a rank is lost or "
-      "stuck. Who waits for whom:\n{}",
+      "no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck. "
+      "Who waits for whom:\n{}",
       timeout_, statuses_[index(rank_)].step + 1, calls_.explain(news, silent_periods * period_)));
 }
 

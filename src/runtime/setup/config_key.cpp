@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starpipe/base/numbers.hpp"
+
 namespace starpipe::runtime {
 namespace {
 
@@ -39,7 +41,8 @@ std::string text_of_one(const ValueType& type) {
     case Kind::boolean:
       return "true or false";
     case Kind::bytes:
-      return "bytes, such as 16MiB";
+      return type.least == 0 ? "bytes, such as 16MiB"
+                             : fmt::format("bytes, such as 16MiB; at least {}", bytes_text(type.least));
     case Kind::time:
       return "a time, such as 2ms";
     case Kind::word:

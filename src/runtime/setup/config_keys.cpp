@@ -285,7 +285,9 @@ void add_training_keys(Keys& keys) {
   seed.most = std::numeric_limits<std::uint64_t>::max();
   add(or_from_file(key("training.microbatches", whole(), "Micro-batches of a step (B).",
                        at(&Config::training, &TrainingConfig::microbatches))));
-  add(key("training.microbatch_size", whole(), "Sequences (gpt) or samples (mlp) of a micro-batch.",
+  ValueType microbatch_size = whole();
+  microbatch_size.most = model::most_samples;
+  add(key("training.microbatch_size", microbatch_size, "Sequences (gpt) or samples (mlp) of a micro-batch.",
           at(&Config::training, &TrainingConfig::microbatch_size)));
   add(required(key("training.steps", whole(),
                    "Steps to train; the optimizer updates the weights once in each.",
@@ -439,8 +441,8 @@ void add_runtime_keys(Keys& keys) {
                "schedule.dynamic"));
   add(key(
       "runtime.timeout", number(positive),
-      "Seconds in which no task runs or ends, on any rank, that end a run. A task that runs for ten times "
-      "as long does not count.",
+      "Seconds without progress on any rank after which the run is ended. A task that ends is progress, and "
+      "so is a task that runs, for at most ten times as long.",
       at(&Config::runtime, &RuntimeConfig::timeout)));
   add(key("runtime.mapping", one_of({"linear", "auto"}),
           "Which worker gets which device of the ranks: linear takes them in order, auto puts workers that "
