@@ -15,7 +15,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 if(STARPIPE_SANITIZE)
   # In instrumented code GCC's flow analysis reports problems that are not there.
-  list(APPEND STARPIPE_WARNINGS -Wno-maybe-uninitialized -Wno-stringop-overflow)
+  list(APPEND STARPIPE_WARNINGS -Wno-array-bounds -Wno-maybe-uninitialized -Wno-stringop-overflow
+    -Wno-stringop-overread)
 endif()
 
 function(starpipe_target_options target)
