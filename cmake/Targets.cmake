@@ -10,14 +10,23 @@ function(starpipe_sources result)
   set(${result} "${files}" PARENT_SCOPE)
 endfunction()
 
-# starpipe_library(NAME SOURCES PATTERN... [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
+# starpipe_library(NAME SOURCES PATTERN... [JSON_SOURCES PATTERN... JSON_OPTIMIZATION -O1|-Og]
+#                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
+#
+# JSON_SOURCES are those of SOURCES that use JSON and do not have to be fast. A release build compiles them with
+# JSON_OPTIMIZATION and with JSON's header precompiled, which takes half the time. Large files of JSON are read and
+# written five times as slowly with -Og as with -O1.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
 # nobody calls by name. And a plug-in must find the program's own registry.
 function(starpipe_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "JSON_OPTIMIZATION" "SOURCES;JSON_SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})
+  if(arg_JSON_SOURCES)
+    starpipe_sources(json_sources ${arg_JSON_SOURCES})
+    list(REMOVE_ITEM sources ${json_sources})
+  endif()
   set(target starpipe_${name})
   add_library(${target} SHARED ${sources})
   add_library(starpipe::${name} ALIAS ${target})
@@ -29,6 +38,8 @@ function(starpipe_library name)
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+  # Calls stay within the library: another library's or the program's copy of an inline function may be a slow one.
+  target_link_options(${target} PRIVATE LINKER:-Bsymbolic-functions)
   # Keep a library of which no symbol is used: it registers things when it is loaded. Some distributions' compilers
   # drop it by default.
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--no-as-needed>)
@@ -37,6 +48,17 @@ function(starpipe_library name)
   if("fmt::fmt" IN_LIST arg_PRIVATE)
     starpipe_precompile(${target} <algorithm> <array> <functional> <limits> <map> <optional> <span> <string> <string_view>
       <vector> <fmt/format.h>)
+  endif()
+  if(arg_JSON_SOURCES)
+    add_library(${target}_json OBJECT ${json_sources})
+    starpipe_target_options(${target}_json)
+    target_compile_options(${target}_json PRIVATE $<$<CONFIG:Release>:${arg_JSON_OPTIMIZATION}>)
+    target_include_directories(${target}_json PRIVATE $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${target}_json PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
+    target_link_libraries(${target}_json PRIVATE $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
+    # After the library's own objects: of an inline function in both, the linker takes the first.
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_json>)
+    starpipe_precompile(${target}_json <fmt/format.h> <nlohmann/json.hpp>)
   endif()
 endfunction()
 
