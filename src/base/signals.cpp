@@ -20,11 +20,11 @@ namespace {
 
 // A signal handler may not allocate, format or lock: names and lines are ready in static memory.
 enum class SlotState : std::uint8_t { free, filling, used };
-struct Slot {
+struct FileSlot {
   std::atomic<SlotState> state = SlotState::free;
   std::array<char, PATH_MAX> file{};
 };
-std::array<Slot, 8> slots;
+std::array<FileSlot, 8> slots;
 
 using Line = std::array<char, 128>;
 std::array<Line, ending_signals.size()> lines{};
@@ -100,7 +100,7 @@ void reset_signals() {
 }
 
 void remove_files_on_signal() noexcept {
-  for (const Slot& slot : slots) {
+  for (const FileSlot& slot : slots) {
     if (slot.state == SlotState::used) unlink(slot.file.data());
   }
 }

@@ -20,7 +20,7 @@ constexpr int other_ranks_pause_ms = 500;
 
 struct Crash {
   int signal;
-  const char* words;  // a signal handler may not call strsignal
+  const char* text;  // a signal handler may not call strsignal
   struct sigaction before;
 };
 std::array<Crash, 5> crashes = {{{SIGSEGV, "signal 11 (segmentation fault)", {}},
@@ -52,7 +52,7 @@ void on_crash(int signal) {
   const char* const plugin = plan::running_plugin();
   for (const Crash& crash : crashes) {
     if (crash.signal != signal) continue;
-    if (plugin != nullptr) end_with(plugin, crash.words);
+    if (plugin != nullptr) end_with(plugin, crash.text);
     sigaction(signal, &crash.before, nullptr);
     raise(signal);  // the signal comes when this handler has returned
   }

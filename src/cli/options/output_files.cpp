@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path place_of_file(const fs::path& file) {
+fs::path resolved(const fs::path& file) {
   std::error_code ignored;
   if (is_standard_output(file)) return "/dev/stdout";
   return fs::weakly_canonical(fs::absolute(file, ignored), ignored);
@@ -25,12 +25,12 @@ fs::path place_of_file(const fs::path& file) {
 void check_outputs(std::span<const OutputFile> outputs, std::span<const fs::path> inputs) {
   std::set<fs::path> seen;
   for (const fs::path& input : inputs) {
-    if (!input.empty()) seen.insert(place_of_file(input));
+    if (!input.empty()) seen.insert(resolved(input));
   }
   for (const OutputFile& output : outputs) {
     if (!output.file || output.file->empty()) continue;
     if (!output.suffix.empty()) require_suffix(output.option, *output.file, {&output.suffix, 1});
-    if (seen.insert(place_of_file(*output.file)).second) continue;
+    if (seen.insert(resolved(*output.file)).second) continue;
     throw InputError(fmt::format("{}: {} is also an input of the run or the file of another option",
                                  output.option, output.file->string()));
   }

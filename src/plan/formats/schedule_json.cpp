@@ -103,7 +103,7 @@ OpTimes read_times(const JsonValue& op) {
 }
 
 /// Whether each op begins after the one before it has ended. False when an end is missing.
-bool are_of_one_worker(std::vector<OpTimes> row) {
+bool are_disjoint(std::vector<OpTimes> row) {
   std::ranges::sort(row, {}, [](const OpTimes& times) { return std::pair(times.start, times.end); });
   for (std::size_t i = 1; i < row.size(); ++i) {
     const auto end = row[i - 1].end;
@@ -118,7 +118,7 @@ bool are_of_one_worker(std::vector<OpTimes> row) {
 void require_agreement(std::vector<OpTimes> row) {
   std::erase_if(row, [](const OpTimes& times) { return !times.start; });
   const auto later = std::ranges::is_sorted_until(row, {}, &OpTimes::start);
-  if (later == row.end() || are_of_one_worker(row)) return;
+  if (later == row.end() || are_disjoint(row)) return;
   const OpTimes& earlier = *std::prev(later);
   later->op.at("start").fail(fmt::format(
       "{} is before {}, the start of {}, which is listed earlier; the order of the list counts, and "
@@ -217,12 +217,12 @@ constexpr std::array<std::string_view, 15> schedule_keys = {
     "durations",  "comm",        "comm_per_byte", "prefetch",     "sizes"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
-constexpr std::array<std::string_view, 5> told_numbers = {"makespan", "bubble_fraction", "device_span",
-                                                          "device_bubble_fraction", "lower_bound"};
-constexpr std::array<std::string_view, 3> told_arrays = {"peak_activations", "peak_activation_bytes",
-                                                         "memory"};
-constexpr std::array<std::string_view, 5> told_objects = {"received", "received_bytes", "search", "pattern",
-                                                          "reordered"};
+constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
+                                                             "device_bubble_fraction", "lower_bound"};
+constexpr std::array<std::string_view, 3> ignored_arrays = {"peak_activations", "peak_activation_bytes",
+                                                            "memory"};
+constexpr std::array<std::string_view, 5> ignored_objects = {"received", "received_bytes", "search",
+                                                             "pattern", "reordered"};
 
 /// Refuses unknown keys, and values of the wrong type among those that reading ignores.
 void require_known_keys(const JsonValue& file) {
@@ -234,9 +234,9 @@ void require_known_keys(const JsonValue& file) {
       if (const auto value = file.find(key)) require_kind(*value);
     }
   };
-  add(told_numbers, [](const JsonValue& value) { static_cast<void>(value.number()); });
-  add(told_arrays, [](const JsonValue& value) { value.array(); });
-  add(told_objects, [](const JsonValue& value) { value.object(); });
+  add(ignored_numbers, [](const JsonValue& value) { static_cast<void>(value.number()); });
+  add(ignored_arrays, [](const JsonValue& value) { value.array(); });
+  add(ignored_objects, [](const JsonValue& value) { value.object(); });
   file.only(known);
 }
 

@@ -51,9 +51,10 @@ struct Problem {
   }
 };
 
-class Run {
+/// The order that one pass of the list scheduler makes, with its times.
+class ListSchedule {
  public:
-  Run(const Problem& problem, ShortGaps short_gaps)
+  ListSchedule(const Problem& problem, ShortGaps short_gaps)
       : problem_(&problem),
         short_gaps_(short_gaps),
         workers_(index(problem.workers)),
@@ -178,10 +179,10 @@ std::vector<std::vector<Job>> with_weight_gradients(
   for (int b = 0; b < microbatches; ++b) {
     for (int s = 0; s < graph.size(); ++s) problem.workers_of.push_back(worker(s, b));
   }
-  Run best(problem, variants.front());
+  ListSchedule best(problem, variants.front());
   for (const ShortGaps& variant : std::span(variants).subspan(1)) {
-    Run run(problem, variant);
-    if (run.length() < best.length()) std::swap(best, run);
+    ListSchedule other(problem, variant);
+    if (other.length() < best.length()) std::swap(best, other);
   }
   return best.take_rows();
 }

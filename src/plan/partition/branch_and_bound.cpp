@@ -270,9 +270,9 @@ class ChainSearch {
 
 }  // namespace
 
-Found branch_and_bound(const PartitionProblem& problem, Goal goal) {
+BestStages branch_and_bound(const PartitionProblem& problem, Goal goal) {
   const PartitionRequest& request = problem.request();
-  Found result{.stages = local_search(problem, goal), .proven = false};
+  BestStages result{.stages = local_search(problem, goal), .proven = false};
   const double start = result.stages ? value_of(problem, goal, *result.stages) : infinity;
   Budget budget(request.steps, start, problem.lower_bound(goal));
   const bool free_order = request.allocation == Allocation::general && !problem.has_transfers() &&

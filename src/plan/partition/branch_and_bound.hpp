@@ -7,13 +7,13 @@
 
 namespace starpipe::plan::detail {
 
-struct Found {
+struct BestStages {
   std::optional<Stages> stages;  ///< empty: none found within the memory limit
   bool proven = false;           ///< no stages are better, or none exist within the limit
 };
 
 /// The best stages for workers that may have several: placed by the request's `stage_workers`, or anywhere in
 /// a general allocation. Ends after the request's `steps`; deterministic.
-Found branch_and_bound(const PartitionProblem& problem, Goal goal);
+BestStages branch_and_bound(const PartitionProblem& problem, Goal goal);
 
 }  // namespace starpipe::plan::detail

@@ -25,8 +25,8 @@ struct StageValue {
 };
 
 /// best[k][i]: the best value of the last k stages if they share the units from i on.
-struct Table {
-  Table(int stages, int units)
+struct BestValues {
+  BestValues(int stages, int units)
       : width(index(units + 1)), best(index(stages + 1) * width, infinity), next(best.size(), 0) {}
   [[nodiscard]] std::size_t at(int k, int i) const { return index(k) * width + index(i); }
   std::size_t width;
@@ -37,8 +37,8 @@ struct Table {
 /// `stage(range, following)` gives a StageValue; `combine` joins its value with the best value of the stages
 /// after it.
 template <class Stage, class Combine>
-Table solve(int units, int stages, Stage stage, Combine combine) {
-  Table table(stages, units);
+BestValues solve(int units, int stages, Stage stage, Combine combine) {
+  BestValues table(stages, units);
   table.best[table.at(0, units)] = 0;
   for (int k = 1; k <= stages; ++k) {
     for (int i = units - k; i >= 0; --i) {
@@ -56,7 +56,7 @@ Table solve(int units, int stages, Stage stage, Combine combine) {
   return table;
 }
 
-std::vector<int> cuts_of(const Table& table, int stages) {
+std::vector<int> cuts_of(const BestValues& table, int stages) {
   std::vector<int> cuts;
   int at = 0;
   for (int k = stages; k > 1; --k) cuts.push_back(at = table.next[table.at(k, at)]);
@@ -195,14 +195,14 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
   if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
 
   // The number of stages with the smallest value.
-  const auto choose = [&](const Table& table) {
+  const auto choose = [&](const BestValues& table) {
     int best = stages;
     for (int k = stages - 1; fewer && k > 0; --k) {
       if (table.best[table.at(k, 0)] < table.best[table.at(best, 0)]) best = k;
     }
     return best;
   };
-  const auto with_workers = [&](const Table& table) {
+  const auto with_workers = [&](const BestValues& table) {
     Stages found{cuts_of(table, choose(table)), sequence};
     for (std::size_t s = 0; fewer && s <= found.cuts.size(); ++s)
       found.workers.push_back(static_cast<int>(s));
@@ -217,7 +217,7 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
   const auto worker = [&](int following) {  // any worker if all are alike
     return fewer ? 0 : sequence[sequence.size() - 1 - index(following)];
   };
-  const Table least = solve(
+  const BestValues least = solve(
       units, stages,
       [&](UnitRange range, int following) { return costs.load(range, following, worker(following)); },
       larger);

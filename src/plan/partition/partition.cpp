@@ -58,12 +58,12 @@ Partition partition(const PartitionRequest& request) {
   const bool one_each =
       request.allocation != Allocation::general && distinct.size() == request.stage_workers.size();
   const auto search = [&](Goal goal) {
-    return one_each ? detail::Found{detail::one_stage_each(problem, problem.units(), goal), true}
+    return one_each ? detail::BestStages{detail::one_stage_each(problem, problem.units(), goal), true}
                     : detail::branch_and_bound(problem, goal);
   };
-  detail::Found found = search(Goal::bottleneck);
+  detail::BestStages found = search(Goal::bottleneck);
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
-  detail::Found smallest = search(Goal::memory);
+  detail::BestStages smallest = search(Goal::memory);
   const double least = most_memory(problem, *smallest.stages);
   if (problem.fits(least)) return with_loads(problem, std::move(*smallest.stages), false);
   fail_for_memory(problem, least, smallest.proven);

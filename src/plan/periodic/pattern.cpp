@@ -23,9 +23,9 @@ double length(const ChainStage& stage, Pass pass) { return pass == Pass::F ? sta
 /// A pattern as a table: for each pass of each stage and each r < k, the operation that runs micro-batches i
 /// with i mod k = r. A step is a pass of a stage, counted along a micro-batch's way: F of all stages, then BW
 /// in reverse.
-class Table {
+class PatternTable {
  public:
-  Table(const PeriodicPattern& pattern, std::span<const ChainStage> chain)
+  PatternTable(const PeriodicPattern& pattern, std::span<const ChainStage> chain)
       : pattern_(pattern), chain_(chain), cells_(chain.size() * 2 * index(pattern.microbatches), nullptr) {
     problem_ = fill();
     if (problem_.empty()) problem_ = overlap();
@@ -73,7 +73,7 @@ class Table {
   std::string problem_;
 };
 
-std::string Table::fill() {
+std::string PatternTable::fill() {
   const int k = pattern_.microbatches;
   if (k < 1) return fmt::format("a period must have at least 1 micro-batch, not {}", k);
   if (!(pattern_.period > 0) || !std::isfinite(pattern_.period)) {
@@ -113,7 +113,7 @@ std::string Table::fill() {
   return {};
 }
 
-std::string Table::overlap() const {
+std::string PatternTable::overlap() const {
   std::vector<const PeriodicOperation*> order;
   order.reserve(pattern_.operations.size());
   for (const PeriodicOperation& op : pattern_.operations) order.push_back(&op);
@@ -138,7 +138,7 @@ std::string Table::overlap() const {
   return {};
 }
 
-std::string Table::dependency() const {
+std::string PatternTable::dependency() const {
   for (int r = 0; r < pattern_.microbatches; ++r) {
     for (int step = 1; step < steps(); ++step) {
       const double ready = start(step - 1, r) + length(step - 1);
@@ -154,11 +154,11 @@ std::string Table::dependency() const {
 
 std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
   detail::require_chain(chain);
-  return Table(pattern, chain).problem();
+  return PatternTable(pattern, chain).problem();
 }
 
 std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
-  const Table table(pattern, chain);
+  const PatternTable table(pattern, chain);
   table.throw_problem();
   const int k = pattern.microbatches;
   std::vector<int> most(chain.size(), 0);
@@ -187,7 +187,7 @@ std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<con
   for (const PeriodicOperation& op : pattern.operations) {
     memory.resize(std::max(memory.size(), index(op.worker + 1)), 0.0);
   }
-  const Table table(pattern, chain);
+  const PatternTable table(pattern, chain);
   for (int s = 0; s < table.stages(); ++s) {
     memory[index(table.worker(s))] += chain[index(s)].weights + live[index(s)] * chain[index(s)].activation;
   }
@@ -196,33 +196,34 @@ std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<con
 
 Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
                   int microbatches) {
-  const Table table(pattern, chain);
+  const PatternTable table(pattern, chain);
   table.throw_problem();
   if (microbatches < 1) throw InputError(fmt::format("{} micro-batches", microbatches));
-  struct Run {
+  struct UnrolledJob {
     double start;
     double end;
     int step;
     int microbatch;
   };
-  std::vector<Run> runs;
-  runs.reserve(index(microbatches) * index(table.steps()));
+  std::vector<UnrolledJob> jobs;
+  jobs.reserve(index(microbatches) * index(table.steps()));
   for (int b = 0; b < microbatches; ++b) {
     double ready = -std::numeric_limits<double>::infinity();
     for (int step = 0; step < table.steps(); ++step) {
       // Rounding of times must not put a pass before the pass that it waits for.
       const double start = std::max(table.start(step, b), ready);
       ready = start + table.length(step);
-      runs.push_back({start, ready, step, b});
+      jobs.push_back({start, ready, step, b});
     }
   }
-  std::ranges::sort(runs, {}, [](const Run& r) { return std::tuple(r.start, r.end, r.microbatch, r.step); });
+  std::ranges::sort(jobs, {},
+                    [](const UnrolledJob& j) { return std::tuple(j.start, j.end, j.microbatch, j.step); });
   int workers = 0;
   for (int s = 0; s < table.stages(); ++s) workers = std::max(workers, table.worker(s) + 1);
   std::vector<std::vector<Job>> rows(index(workers));
-  for (const Run& run : runs) {
-    const int stage = table.stage(run.step);
-    rows[index(table.worker(stage))].push_back({stage, run.microbatch, table.pass(run.step)});
+  for (const UnrolledJob& job : jobs) {
+    const int stage = table.stage(job.step);
+    rows[index(table.worker(stage))].push_back({stage, job.microbatch, table.pass(job.step)});
   }
   return in_order(std::string(name), StageGraph::chain(table.stages()), microbatches, rows);
 }

@@ -81,7 +81,7 @@ class Board {
 };
 
 /// The best orders of a search.
-struct Found {
+struct BestOrders {
   double makespan = std::numeric_limits<double>::infinity();
   Orders orders;
 };
@@ -99,7 +99,7 @@ class Searcher {
         clock_(clock),
         board_(board) {}
 
-  Found run(const std::vector<Orders>& seeds) {
+  BestOrders run(const std::vector<Orders>& seeds) {
     search_patterns();
     improve(scheduler_.run(best_pattern_, true).orders);
     for (const Orders& seed : seeds) improve(seed);
@@ -164,13 +164,13 @@ class Searcher {
   Clock& clock_;
   Board& board_;
   ShiftPattern best_pattern_;
-  Found best_;
+  BestOrders best_;
   long left_ = 0;  // moves that the work still allows
 };
 
 /// The orders of all registered schedules that fit, best first. Stops when the time is over.
 std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem, Clock& clock) {
-  std::vector<Found> found;
+  std::vector<BestOrders> found;
   for (const ScheduleEntry& entry : schedule_entries()) {
     if (clock.over()) break;
     ScheduleRequest request{.workers = problem.workers,
@@ -189,10 +189,10 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
       }
     }
   }
-  std::ranges::stable_sort(found, {}, &Found::makespan);
+  std::ranges::stable_sort(found, {}, &BestOrders::makespan);
   std::vector<Orders> orders;
   orders.reserve(found.size());
-  for (Found& one : found) orders.push_back(std::move(one.orders));
+  for (BestOrders& one : found) orders.push_back(std::move(one.orders));
   return orders;
 }
 
@@ -209,12 +209,12 @@ double bound_of_makespan(double bound, double makespan) {
   return bound > makespan && bound <= makespan * (1 + 1e-9) ? makespan : bound;
 }
 
-Found search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
-                     const SearchOptions& options) {
+BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
+                          const SearchOptions& options) {
   const Instance instance(variant.problem);
   std::vector<Orders> seeds = registered(instance, variant.problem, clock);
   Board board;
-  std::vector<std::future<Found>> running;
+  std::vector<std::future<BestOrders>> running;
   for (int searcher = 0; searcher < searchers; ++searcher) {
     // Searcher c starts from its own patterns and from the c-th best registered schedule.
     std::vector<Orders> own;
@@ -224,7 +224,7 @@ Found search_variant(const Variant& variant, double seconds, std::uint64_t seed,
           .run(own);
     }));
   }
-  Found best;
+  BestOrders best;
   for (auto& searcher : running) {
     while (searcher.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
       SearchProgress progress = board.progress();
@@ -232,7 +232,7 @@ Found search_variant(const Variant& variant, double seconds, std::uint64_t seed,
       progress.lower_bound = bound_of_makespan(variant.bound, progress.makespan);
       if (options.progress && progress.makespan > 0) options.progress(progress);
     }
-    if (Found found = searcher.get(); found.makespan < best.makespan) best = std::move(found);
+    if (BestOrders found = searcher.get(); found.makespan < best.makespan) best = std::move(found);
   }
   return best;
 }
@@ -305,12 +305,12 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
 
   Clock clock(options.budget);
   const Variant* chosen = nullptr;
-  Found best;
+  BestOrders best;
   for (const Variant& variant : variants) {
     // The remaining problems have larger bounds, so they cannot be better either; or the time is over.
     if (chosen != nullptr && (variant.bound >= best.makespan * (1 - 1e-9) || clock.over())) break;
     const double share = options.work.value_or(options.budget) / static_cast<double>(variants.size());
-    Found found = search_variant(variant, share, options.seed, clock, options);
+    BestOrders found = search_variant(variant, share, options.seed, clock, options);
     if (chosen == nullptr || found.makespan < best.makespan * (1 - 1e-9)) {
       best = std::move(found);
       chosen = &variant;

@@ -49,8 +49,8 @@ Engine::~Engine() { starpu_task_wait_for_all(); }
 
 WatchdogCalls Engine::watchdog_calls() {
   return {.status = [this] { return progress_.status(); },
-          .tell = [this](const RankStatus& mine) { exchange_.tell(mine); },
-          .hear = [this] { return exchange_.hear(); },
+          .send = [this](const RankStatus& mine) { exchange_.send(mine); },
+          .receive = [this] { return exchange_.receive(); },
           .explain =
               [this](std::span<const RankNews> news, double silent_after) {
                 return wait_table(graph_, schedule_, session_.map(), news, silent_after);

@@ -9,23 +9,23 @@
 
 namespace starpipe::runtime {
 
-FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool looks)
+FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool is_used)
     : graph_(graph),
-      looks_(looks),
-      flags_(looks ? graph.tasks().size() : 0, on_gpus),
-      spoilt_(graph.data().size()),
+      is_used_(is_used),
+      flags_(is_used ? graph.tasks().size() : 0, on_gpus),
+      not_finite_(graph.data().size()),
       first_(index(workers)) {
   begin_step();
 }
 
 void FiniteCheck::begin_step() {
   std::ranges::fill(flags_.get(), NonFinite{});
-  for (auto& spoilt : spoilt_) spoilt = false;
+  for (auto& sum : not_finite_) sum = false;
   for (auto& first : first_) first = none;
 }
 
 NonFinite* FiniteCheck::flags(const Task& task) const {
-  return looks_ && is_pass(task.kind) ? &flags_.get()[number(task)] : nullptr;
+  return is_used_ && is_pass(task.kind) ? &flags_.get()[number(task)] : nullptr;
 }
 
 void FiniteCheck::end(const Task& task) {
@@ -36,7 +36,7 @@ void FiniteCheck::end(const Task& task) {
     // Passes that add to one accumulator run one after the other, so the first pass that ends with a bad sum
     // has caused it.
     const auto sum = std::ranges::find(task.data, Access::accumulate, &DataAccess::access);
-    if (!spoilt_[sum->datum].exchange(true)) found = true;
+    if (!not_finite_[sum->datum].exchange(true)) found = true;
   }
   if (!found) return;
   auto& first = first_[index(task.worker)];
@@ -46,7 +46,7 @@ void FiniteCheck::end(const Task& task) {
 }
 
 std::optional<plan::JobId> FiniteCheck::first(const Mpi& mpi) const {
-  if (!looks_) return std::nullopt;
+  if (!is_used_) return std::nullopt;
   // Signed: MPICH 4.0 compares unsigned numbers of 64 bits as if they had a sign.
   constexpr std::int64_t none_anywhere = std::numeric_limits<std::int64_t>::max();
   std::int64_t mine = none_anywhere;

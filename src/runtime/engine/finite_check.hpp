@@ -18,9 +18,9 @@ namespace starpipe::runtime {
 /// and `found`; the thread that runs the steps calls the rest, while no task runs.
 class FiniteCheck {
  public:
-  /// `workers`: number of logical workers. `looks`: false when nobody asks for findings; the class then does
-  /// nothing. The graph must outlive this.
-  FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool looks);
+  /// `workers`: number of logical workers. `is_used`: false when nobody asks for findings; the class then
+  /// does nothing. The graph must outlive this.
+  FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool is_used);
 
   /// Forgets the last step.
   void begin_step();
@@ -47,9 +47,9 @@ class FiniteCheck {
   }
 
   const TaskGraph& graph_;
-  bool looks_;
+  bool is_used_;
   SharedFlags flags_;                            // by task
-  std::vector<std::atomic<bool>> spoilt_;        // by datum: accumulators that are not finite
+  std::vector<std::atomic<bool>> not_finite_;    // by datum: accumulators that are not finite
   std::vector<std::atomic<std::size_t>> first_;  // by logical worker: its first task with a finding
 };
 

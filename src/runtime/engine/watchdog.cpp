@@ -27,7 +27,7 @@ Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
       rank_(rank),
       calls_(std::move(calls)),
       statuses_(index(ranks)),
-      heard_(statuses_.size(), clock_seconds()),
+      received_at_(statuses_.size(), clock_seconds()),
       last_progress_(clock_seconds()),
       thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
@@ -37,20 +37,21 @@ void Watchdog::note(int rank, const RankStatus& status, double now) {
   if (runs || status.ended != before.ended || status.step != before.step || status.phase != before.phase)
     last_progress_ = now;
   before = status;
-  heard_[index(rank)] = now;
+  received_at_[index(rank)] = now;
 }
 
-bool Watchdog::another_speaks(double now) const {
+bool Watchdog::lower_rank_ends_run(double now) const {
   if (now - last_progress_ > timeout_ + pause_of_others) return false;
   for (std::size_t r = 0; r < index(rank_); ++r) {
-    if (statuses_[r].phase != StepPhase::outside && now - heard_[r] < silent_periods * period_) return true;
+    if (statuses_[r].phase != StepPhase::outside && now - received_at_[r] < silent_periods * period_)
+      return true;
   }
   return false;
 }
 
 void Watchdog::end_run(double now) {
   std::vector<RankNews> news;
-  for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - heard_[r]});
+  for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - received_at_[r]});
   calls_.end_run(fmt::format(
       "no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck. "
       "Who waits for whom:\n{}",
@@ -59,20 +60,20 @@ void Watchdog::end_run(double now) {
 
 void Watchdog::watch(const std::stop_token& stop) {
   const std::chrono::duration<double> interval(std::min(period_, longest_interval));
-  double tell_at = 0;
+  double send_at = 0;
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     wake_.wait_for(lock, stop, interval, [] { return false; });
     const double now = clock_seconds();
     const RankStatus mine = calls_.status();
     note(rank_, mine, now);
-    for (const auto& [rank, status] : calls_.hear()) note(rank, status, now);
-    if (now >= tell_at) {
-      calls_.tell(mine);
-      tell_at = now + period_;
+    for (const auto& [rank, status] : calls_.receive()) note(rank, status, now);
+    if (now >= send_at) {
+      calls_.send(mine);
+      send_at = now + period_;
     }
     if (mine.phase == StepPhase::outside) last_progress_ = now;
-    if (now - last_progress_ < timeout_ || another_speaks(now)) continue;
+    if (now - last_progress_ < timeout_ || lower_rank_ends_run(now)) continue;
     end_run(now);
   }
 }

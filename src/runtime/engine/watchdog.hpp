@@ -17,9 +17,9 @@ namespace starpipe::runtime {
 /// What the watchdog's thread calls.
 struct WatchdogCalls {
   std::function<RankStatus()> status;           ///< of this rank
-  std::function<void(const RankStatus&)> tell;  ///< tells the other ranks what this rank does
+  std::function<void(const RankStatus&)> send;  ///< sends it to the other ranks
   std::function<std::vector<std::pair<int, RankStatus>>()>
-      hear;  ///< what others have told since the last call
+      receive;  ///< others' statuses that have arrived since the last call, with their ranks
   /// A table for the message. `news`: [rank]; ranks without news for `silent_after` seconds are silent.
   std::function<std::string(std::span<const RankNews> news, double silent_after)> explain;
   /// Ends the run with the message. If it returns, the watchdog calls it again.
@@ -41,15 +41,15 @@ class Watchdog {
  private:
   void watch(const std::stop_token& stop);
   void note(int rank, const RankStatus& status, double now);
-  [[nodiscard]] bool another_speaks(double now) const;
+  [[nodiscard]] bool lower_rank_ends_run(double now) const;
   void end_run(double now);
 
   double timeout_;
   double period_;  // seconds between messages of a rank
   int rank_;
   WatchdogCalls calls_;
-  std::vector<RankStatus> statuses_;  // by rank: the last that was heard
-  std::vector<double> heard_;         // by rank: when
+  std::vector<RankStatus> statuses_;  // by rank: the last that has arrived
+  std::vector<double> received_at_;   // by rank: when it arrived
   double last_progress_;              // of any rank
   std::mutex mutex_;
   std::condition_variable_any wake_;

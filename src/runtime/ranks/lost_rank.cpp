@@ -123,7 +123,7 @@ int signal_of(const ChildEnd& end) {
 // Whether this rank prints which signal ended the run. Rank 0 always does. Another rank waits first: if the
 // signal reached rank 0 too, rank 0 prints and the job ends during this wait. After it, the rank prints
 // unless the launcher sent the signal, since the launcher sends it to rank 0 too.
-bool speaks_for_run(ChildEnd& end, const sigset_t& awaited) {
+bool prints_signal(ChildEnd& end, const sigset_t& awaited) {
   if (launcher_rank().value_or(0) == 0) return true;
   poll(nullptr, 0, signal_line_pause_ms());
   constexpr timespec now{};
@@ -167,7 +167,7 @@ std::optional<int> watch_over_rank() {
   if (!signal_of_status(status_of_signal(signal))) {
     fmt::print(stderr, "starpipe: {} was lost: process {} was ended by {}\n", who(), child,
                signal_text(signal));
-  } else if (speaks_for_run(end, awaited)) {
+  } else if (prints_signal(end, awaited)) {
     fmt::print(stderr, "starpipe: {} was ended by {}\n", who(), signal_text(signal));
   }
   abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_signal(signal)).c_str());

@@ -19,8 +19,8 @@ using Floats = std::vector<float>;
 using Samples = std::array<std::vector<double>, 3>;
 
 /// A unit and its data on the device.
-struct Unit {
-  Unit(const KernelBench& bench, const model::Stage& s, std::uint64_t seed)
+struct UnitOnDevice {
+  UnitOnDevice(const KernelBench& bench, const model::Stage& s, std::uint64_t seed)
       : stage(&s),
         weights(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
         output(bench, s.is_sink() ? 1 : s.output_size()),
@@ -35,9 +35,10 @@ struct Unit {
 };
 
 /// A micro-batch: F through all units, then B and W back.
-class Run {
+class TimedMicrobatch {
  public:
-  Run(const KernelBench& bench, const Config& config, const model::Network& network, std::size_t units)
+  TimedMicrobatch(const KernelBench& bench, const Config& config, const model::Network& network,
+                  std::size_t units)
       : bench_(bench),
         data_(model::make_dataset(config.data, config.model, config.training.microbatch_size,
                                   config.training.seed)),
@@ -61,7 +62,7 @@ class Run {
     bench_.fill(target_, host_target_);
     std::vector<std::array<double, 3>> times(units_.size());
     for (std::size_t u = 0; u < units_.size(); ++u) {
-      Unit& unit = units_[u];
+      UnitOnDevice& unit = units_[u];
       const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
       const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
       times[u][0] = bench_.seconds([&] {
@@ -75,7 +76,7 @@ class Run {
 
  private:
   void backward(std::size_t u, std::array<double, 3>& times) {
-    Unit& unit = units_[u];
+    UnitOnDevice& unit = units_[u];
     const bool last = u + 1 == units_.size();
     const model::ConstMemory after = last ? gradient_ : units_[u + 1].input_gradient;
     const std::span output_gradients(&after, unit.stage->is_sink() ? 0 : 1);
@@ -94,7 +95,7 @@ class Run {
   const KernelBench& bench_;
   std::unique_ptr<model::Dataset> data_;
   float loss_scale_;
-  std::vector<Unit> units_;
+  std::vector<UnitOnDevice> units_;
   Floats host_input_, host_target_;
   BenchVector input_, target_, gradient_;
 };
@@ -111,10 +112,10 @@ plan::Durations at(const Samples& sorted, double share) {
 /// Measures all units on one device. Returns the times of each unit, sorted.
 std::vector<Samples> measure_on(const KernelBench& bench, const Config& config, const model::Network& network,
                                 std::size_t units, int repetitions) {
-  Run run(bench, config, network, units);
+  TimedMicrobatch timed(bench, config, network, units);
   std::vector<Samples> samples(units);
   for (int r = 0; r <= repetitions; ++r) {
-    const auto times = run.repeat(r % config.training.microbatches.value_or(1));
+    const auto times = timed.repeat(r % config.training.microbatches.value_or(1));
     for (std::size_t u = 0; r > 0 && u < units; ++u) {
       for (std::size_t pass = 0; pass < 3; ++pass) samples[u][pass].push_back(times[u][pass]);
     }

@@ -32,12 +32,12 @@ struct Moment {
   friend auto operator<=>(const Moment&, const Moment&) = default;
 };
 
-struct Interval {
+struct Lifetime {
   Moment from;
   Moment to;
 };
 
-constexpr Interval lasting = {{.time = -std::numeric_limits<double>::infinity()},
+constexpr Lifetime lasting = {{.time = -std::numeric_limits<double>::infinity()},
                               {.time = std::numeric_limits<double>::infinity()}};
 
 Part part_of(DataKind kind) {
@@ -68,9 +68,9 @@ std::uint64_t bytes_of(const Datum& datum) { return std::uint64_t{datum.size} * 
 /// The memory that one device holds over time.
 class Holdings {
  public:
-  void add(Part part, std::uint64_t bytes, const Interval& interval) {
-    changes_.push_back({interval.from, part, static_cast<std::int64_t>(bytes)});
-    changes_.push_back({interval.to, part, -static_cast<std::int64_t>(bytes)});
+  void add(Part part, std::uint64_t bytes, const Lifetime& lifetime) {
+    changes_.push_back({lifetime.from, part, static_cast<std::int64_t>(bytes)});
+    changes_.push_back({lifetime.to, part, -static_cast<std::int64_t>(bytes)});
   }
 
   /// The memory at the moment with the largest total.
@@ -116,13 +116,13 @@ class Accountant {
     for (const Task& task : graph_.tasks()) take(task);
     std::ranges::sort(touches_, {}, [](const Touch& t) { return std::pair(t.datum, t.device); });
     for (auto first = touches_.begin(); first != touches_.end();) {
-      Interval interval = first->interval;
+      Lifetime lifetime = first->lifetime;
       auto next = first + 1;
       for (; next != touches_.end() && next->datum == first->datum && next->device == first->device; ++next) {
-        interval.from = std::min(interval.from, next->interval.from);
-        interval.to = std::max(interval.to, next->interval.to);
+        lifetime.from = std::min(lifetime.from, next->lifetime.from);
+        lifetime.to = std::max(lifetime.to, next->lifetime.to);
       }
-      hold(first->datum, first->device, interval);
+      hold(first->datum, first->device, lifetime);
       first = next;
     }
     for (std::size_t d = 0; d < graph_.data().size(); ++d) {
@@ -135,14 +135,14 @@ class Accountant {
   struct Touch {
     std::size_t datum;
     int device;
-    Interval interval;
+    Lifetime lifetime;
   };
 
   [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
 
-  void hold(std::size_t datum, int device, const Interval& interval) {
+  void hold(std::size_t datum, int device, const Lifetime& lifetime) {
     const Datum& held = graph_.data()[datum];
-    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), interval);
+    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), lifetime);
   }
 
   [[nodiscard]] double arrival(std::size_t datum) const {
@@ -161,12 +161,12 @@ class Accountant {
   }
 
   // The data of other devices, and of tasks that are no jobs.
-  static Interval by_time(double from, double to) {
+  static Lifetime by_time(double from, double to) {
     return {{.time = from, .phase = Moment::Phase::arrive},
             {.time = to, .phase = from < to ? Moment::Phase::leave : Moment::Phase::gone}};
   }
 
-  [[nodiscard]] Interval interval_of(const Task& task, plan::Span time) const {
+  [[nodiscard]] Lifetime lifetime_of(const Task& task, plan::Span time) const {
     if (!task.job) return by_time(time.start, time.end);
     const std::uint32_t position = position_[*task.job];
     const auto end = time.start < time.end ? Moment::Phase::end : Moment::Phase::job;
@@ -174,23 +174,23 @@ class Accountant {
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
   }
 
-  void touch(std::size_t datum, int worker, const Interval& interval) {
-    touches_.push_back({datum, device(worker), interval});
+  void touch(std::size_t datum, int worker, const Lifetime& lifetime) {
+    touches_.push_back({datum, device(worker), lifetime});
   }
 
   void take(const Task& task) {
     const plan::Span time = time_of(task);
-    const Interval interval = interval_of(task, time);
+    const Lifetime lifetime = lifetime_of(task, time);
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {
-        if (is_temporary(accessed.kind)) touch(datum, task.worker, interval);
+        if (is_temporary(accessed.kind)) touch(datum, task.worker, lifetime);
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }
       const double sent = arrival(datum);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
-      touch(datum, task.worker, {by_time(from, time.end).from, interval.to});
+      touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
       if (is_temporary(accessed.kind))
         touch(datum, accessed.worker, by_time(from, costs_.prefetch ? sent : time.start));
     }

@@ -32,8 +32,8 @@ class TwoRanks {
   }
   WatchdogCalls calls() {
     return {.status = [this] { return locked(mine_); },
-            .tell = [this](const RankStatus&) { ++told_; },
-            .hear = [this]() -> std::vector<std::pair<int, RankStatus>> {
+            .send = [this](const RankStatus&) { ++sent_; },
+            .receive = [this]() -> std::vector<std::pair<int, RankStatus>> {
               if (silent_) return {};
               return {{1 - rank_, locked(other_)}};
             },
@@ -48,7 +48,7 @@ class TwoRanks {
   void other(const auto& change) { set(other_, change); }
   void silence_other() { silent_ = true; }
   [[nodiscard]] int ends() const { return ends_; }
-  [[nodiscard]] int told() const { return told_; }
+  [[nodiscard]] int sent() const { return sent_; }
   std::string message() {
     const std::scoped_lock lock(mutex_);
     return message_;
@@ -71,7 +71,7 @@ class TwoRanks {
   std::string message_;
   std::atomic<bool> silent_ = false;
   std::atomic<int> ends_ = 0;
-  std::atomic<int> told_ = 0;
+  std::atomic<int> sent_ = 0;
 };
 
 TEST(Watchdog, EndsARunInWhichNoRankMakesProgress) {
@@ -80,7 +80,7 @@ TEST(Watchdog, EndsARunInWhichNoRankMakesProgress) {
   while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
   EXPECT_THAT(ranks.message(), StartsWith("no rank has made progress for 0.1 s in step 8 (runtime.timeout)"));
   EXPECT_THAT(ranks.message(), HasSubstr("Who waits for whom:\n2"));
-  EXPECT_GT(ranks.told(), 0);
+  EXPECT_GT(ranks.sent(), 0);
 }
 
 TEST(Watchdog, LeavesAloneARunThatIsBetweenSteps) {
