@@ -8,6 +8,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "model/layer_registries.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/cuda_layer.hpp"
@@ -15,51 +18,18 @@
 namespace starpipe::model {
 namespace {
 
-/// Factories by kind.
-template <class Factory>
-using Registry = std::map<std::string, Factory, std::less<>>;
-
-// Function-local, so that registrations in other translation units find it constructed.
-template <class Factory>
-Registry<Factory>& registry() {
-  static Registry<Factory> factories;
-  return factories;
-}
-
-template <class Factory>
-bool add(const char* registered, std::string kind, Factory factory) {
-  const auto [where, added] = registry<Factory>().try_emplace(std::move(kind), std::move(factory));
-  if (!added) {
-    keep_registration_error(std::string(registered) + " kind " + where->first + " is registered twice");
-  }
-  return added;
-}
-
-template <class Factory>
-const Factory* find(std::string_view kind) {
-  const auto found = registry<Factory>().find(kind);
-  return found == registry<Factory>().end() ? nullptr : &found->second;
-}
-
-template <class Factory>
-std::vector<std::string> kinds() {
-  std::vector<std::string> result;
-  for (const auto& entry : registry<Factory>()) result.push_back(entry.first);
-  return result;
-}
-
 std::invalid_argument bad_option(const LayerSpec& spec, std::string_view key, const char* problem) {
-  return std::invalid_argument(spec.kind + " layer " + spec.name + ": option " + std::string(key) + " " +
-                               problem);
+  return std::invalid_argument(fmt::format("{} layer {}: option {} {}", spec.kind, spec.name, key, problem));
 }
 
 // Matrix products take their numbers of rows and columns as int.
 void require_products(std::string_view kind, std::string_view name, std::size_t rows, std::size_t columns) {
   constexpr std::size_t most = std::numeric_limits<int>::max();
   if (rows <= most && columns <= most) return;
-  throw InputError(std::string(kind) + " layer " + std::string(name) + ": " + std::to_string(rows) +
-                   " rows and " + std::to_string(columns) + " columns, matrix products take at most " +
-                   std::to_string(most) + " of each (training.microbatch_size, and the sizes of model)");
+  throw InputError(
+      fmt::format("{} layer {}: {} rows and {} columns, matrix products take at most {} of each "
+                  "(training.microbatch_size, and the sizes of model)",
+                  kind, name, rows, columns, most));
 }
 
 }  // namespace
@@ -107,21 +77,15 @@ std::size_t Loss::scratch_words(bool on_gpu) const {
 }
 
 bool register_layer(std::string kind, LayerFactory factory) {
-  return add("layer", std::move(kind), std::move(factory));
+  return detail::add_factory("layer", std::move(kind), std::move(factory));
 }
 bool register_loss(std::string kind, LossFactory factory) {
-  return add("loss", std::move(kind), std::move(factory));
-}
-bool register_cuda_layer(std::string kind, CudaLayerFactory factory) {
-  return add("CUDA layer", std::move(kind), std::move(factory));
-}
-bool register_cuda_loss(std::string kind, CudaLossFactory factory) {
-  return add("CUDA loss", std::move(kind), std::move(factory));
+  return detail::add_factory("loss", std::move(kind), std::move(factory));
 }
 
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   require_registrations();
-  const auto* factory = find<LayerFactory>(spec.kind);
+  const auto* factory = detail::find_factory<LayerFactory>(spec.kind);
   if (factory == nullptr) {
     throw std::invalid_argument("layer " + spec.name + ": unknown kind " + spec.kind);
   }
@@ -133,26 +97,27 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   require_products(spec.kind, spec.name, layer->rows(), layer->output_columns());
   layer->precision_ = precision;
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
-  if (const auto* make_cuda = find<CudaLayerFactory>(spec.kind)) layer->cuda_ = (*make_cuda)(spec, precision);
+  if (const auto* make_cuda = detail::find_factory<CudaLayerFactory>(spec.kind))
+    layer->cuda_ = (*make_cuda)(spec, precision);
   return layer;
 }
 
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
                                 Precision precision) {
   require_registrations();
-  const auto* factory = find<LossFactory>(kind);
+  const auto* factory = detail::find_factory<LossFactory>(kind);
   if (factory == nullptr) throw std::invalid_argument("unknown loss kind " + std::string(kind));
   if (rows == 0 || columns == 0) {
     throw std::invalid_argument(std::string(kind) + " loss: rows and columns must be positive");
   }
   auto loss = (*factory)(rows, columns);
   loss->precision_ = precision;
-  if (const auto* make_cuda = find<CudaLossFactory>(kind))
+  if (const auto* make_cuda = detail::find_factory<CudaLossFactory>(kind))
     loss->cuda_ = (*make_cuda)(rows, columns, precision);
   return loss;
 }
 
-std::vector<std::string> layer_kinds() { return kinds<LayerFactory>(); }
-std::vector<std::string> loss_kinds() { return kinds<LossFactory>(); }
+std::vector<std::string> layer_kinds() { return detail::registered_kinds<LayerFactory>(); }
+std::vector<std::string> loss_kinds() { return detail::registered_kinds<LossFactory>(); }
 
 }  // namespace starpipe::model
