@@ -192,7 +192,7 @@ std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig&
     throw InputError("data.kind: " + data.kind + " does not fit model.kind " + model.kind + ", which needs " +
                      needed);
   }
-  const bool text = data.kind == "text";
+  const bool text = data.kind == text_data;
   if (!text) return std::make_unique<SyntheticDataset>(model, microbatch_size, seed);
   if (data.path.empty()) throw InputError("data.path: is needed for data.kind text");
   return std::make_unique<TextDataset>(data.path, index(option(model, "context")), microbatch_size, seed);

@@ -8,6 +8,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
@@ -101,7 +102,7 @@ void rename_weights(std::map<std::string, Tensor>& tensors) {
 const bool registered = register_network(
     {.name = "gpt",
      .meaning = "GPT-2 on bytes, with an untied head.",
-     .data = "text",
+     .data = std::string(text_data),
      .keys = {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
               {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
               {"heads", 4, "Attention heads of a block; they divide `hidden`.", from_1_to(1 << 18)},

@@ -6,6 +6,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
@@ -65,7 +66,7 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
 const bool registered = register_network(
     {.name = "mlp",
      .meaning = "A multilayer perceptron with GELU and squared error, of one or several branches.",
-     .data = "synthetic",
+     .data = std::string(synthetic_data),
      .keys = {{"layers", 4, "Number of hidden layers of each branch.", from_1_to(1 << 16)},
               {"hidden", 128, "Columns of the hidden activations.", from_1_to(most_columns)},
               {"inputs", 16, "Features of a sample; each branch reads an equal share.",

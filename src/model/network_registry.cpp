@@ -11,6 +11,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
+#include "starpipe/model/dataset.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -39,7 +40,7 @@ std::string problem_of(const NetworkKind& kind) {
       }
     }
   }
-  const std::vector<std::string_view> needed = kind.data == "text"
+  const std::vector<std::string_view> needed = kind.data == text_data
                                                    ? std::vector<std::string_view>{"context"}
                                                    : std::vector<std::string_view>{"inputs", "outputs"};
   for (const std::string_view name : needed) {

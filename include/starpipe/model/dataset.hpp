@@ -15,13 +15,15 @@
 
 namespace starpipe::model {
 
-/// The kinds of data that there are.
-inline constexpr std::array<std::string_view, 2> data_kinds = {"text", "synthetic"};
+/// The kinds of data: the bytes of a file, and a regression task.
+inline constexpr std::string_view text_data = "text";
+inline constexpr std::string_view synthetic_data = "synthetic";
+inline constexpr std::array data_kinds = {text_data, synthetic_data};
 
 /// `data:` of the configuration.
 struct DataConfig {
-  std::string kind = "text";   ///< the one of data_kinds that the network reads
-  std::filesystem::path path;  ///< of text
+  std::string kind = std::string(text_data);  ///< the one of data_kinds that the network reads
+  std::filesystem::path path;                 ///< of text
 };
 
 /// Gives every rank the same micro-batches: data depends only on the configuration, the seed, the step and

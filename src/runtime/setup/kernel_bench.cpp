@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "starpipe/runtime/setup/config.hpp"
+
 #ifdef STARPIPE_WITH_CUDA
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -79,9 +81,9 @@ class StreamBench final : public KernelBench {
 
 std::unique_ptr<KernelBench> make_kernel_bench(const std::string& kind) {
 #ifdef STARPIPE_WITH_CUDA
-  if (kind == "cuda") return std::make_unique<StreamBench>();
+  if (kind == cuda_device) return std::make_unique<StreamBench>();
 #endif
-  if (kind == "cpu") return std::make_unique<CoreBench>();
+  if (kind == cpu_device) return std::make_unique<CoreBench>();
   throw std::logic_error("no such device: " + kind);
 }
 

@@ -71,13 +71,18 @@ struct EmulationConfig {
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
 enum class MappingKind : std::uint8_t { linear, automatic };
 
-/// The words of `RuntimeConfig::device`.
-inline constexpr std::array<std::string_view, 2> device_kinds = {"cpu", "cuda"};
+/// The words of `RuntimeConfig::mapping`, in the order of the enum.
+inline constexpr std::array<std::string_view, 2> mapping_words = {"linear", "auto"};
+
+/// The words of `RuntimeConfig::device`: a core, and a GPU.
+inline constexpr std::string_view cpu_device = "cpu";
+inline constexpr std::string_view cuda_device = "cuda";
+inline constexpr std::array device_kinds = {cpu_device, cuda_device};
 
 /// `runtime:` of the configuration, but for `precision`, which is in model::ModelConfig.
 struct RuntimeConfig {
   std::string policy = "starpipe";
-  std::vector<std::string> device = {"cpu"};  ///< one word for all workers, or one for each
+  std::vector<std::string> device = {std::string(cpu_device)};  ///< one word for all workers, or one for each
   int workers_per_core = 4;
   double timeout = 300;  ///< seconds
   int window = 10'000;   ///< most submitted tasks; bounds StarPU's memory for tasks
@@ -88,16 +93,16 @@ struct RuntimeConfig {
   [[nodiscard]] const std::string& device_of(int worker) const {
     return device[device.size() == 1 ? 0 : index(worker)];
   }
-  [[nodiscard]] bool on_gpu(int worker) const { return device_of(worker) == "cuda"; }
+  [[nodiscard]] bool on_gpu(int worker) const { return device_of(worker) == cuda_device; }
   [[nodiscard]] std::vector<bool> on_gpu_of(int workers) const {
     std::vector<bool> on_gpus;
     for (int w = 0; w < workers; ++w) on_gpus.push_back(on_gpu(w));
     return on_gpus;
   }
   /// Whether some workers, or all of them, are GPUs.
-  [[nodiscard]] bool uses_gpus() const { return std::ranges::find(device, "cuda") != device.end(); }
+  [[nodiscard]] bool uses_gpus() const { return std::ranges::find(device, cuda_device) != device.end(); }
   [[nodiscard]] bool is_mixed() const {
-    return std::ranges::find(device, "cpu") != device.end() && uses_gpus();
+    return std::ranges::find(device, cpu_device) != device.end() && uses_gpus();
   }
 };
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts from which the keys of each section are described: types of values, members of the configuration,
+// defaults and conditions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "starpipe/base/interval.hpp"
+#include "starpipe/model/precision.hpp"
+#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/setup/config_key.hpp"
+
+namespace starpipe::runtime::keys {
+
+using nlohmann::json;
+using Kind = ValueType::Kind;
+using Count = ValueType::Count;
+using Keys = std::vector<ConfigKey>;
+
+// Types of values.
+
+ValueType whole(std::uint64_t least = 1);
+ValueType wholes(std::uint64_t least);
+ValueType number(Interval interval);
+ValueType boolean();
+ValueType text(Count count = Count::one);
+ValueType one_of(std::vector<std::string> words, Count count = Count::one);
+template <std::size_t size>
+ValueType one_of(const std::array<std::string_view, size>& words, Count count = Count::one) {
+  return one_of(std::vector<std::string>(words.begin(), words.end()), count);
+}
+
+// Values as JSON. An empty value means unset, and becomes null.
+
+template <class T>
+json to_json_value(const T& value) {
+  return json(value);
+}
+json to_json_value(const std::string& value);
+json to_json_value(const std::filesystem::path& value);
+json to_json_value(model::Precision value);
+json to_json_value(plan::Discipline value);
+json to_json_value(NonFinitePolicy value);
+json to_json_value(MappingKind value);
+template <class T>
+json to_json_value(const std::vector<T>& value) {
+  return value.empty() ? json() : json(value);
+}
+template <class T>
+json to_json_value(const std::optional<T>& value) {
+  return value ? to_json_value(*value) : json();
+}
+
+template <class T>
+void from_json_value(const json& from, T& value) {
+  from.get_to(value);
+}
+void from_json_value(const json& from, std::filesystem::path& value);
+void from_json_value(const json& from, model::Precision& value);
+void from_json_value(const json& from, plan::Discipline& value);
+void from_json_value(const json& from, NonFinitePolicy& value);
+void from_json_value(const json& from, MappingKind& value);
+template <class T>
+void from_json_value(const json& from, std::optional<T>& value) {
+  value.reset();
+  if (!from.is_null()) from_json_value(from, value.emplace());
+}
+
+// Keys.
+
+/// A function that returns a member of the configuration, given the members that lead to it.
+template <class... Members>
+auto at(Members... members) {
+  return [members...](auto& config) -> auto& { return (config.*....*members); };
+}
+
+/// A key that is one member of the configuration; `member` returns a reference to it. Its default is the
+/// member's own.
+template <class Member>
+ConfigKey key(std::string name, ValueType type, std::string meaning, Member member) {
+  ConfigKey made;
+  made.name = std::move(name);
+  made.type = std::move(type);
+  made.meaning = std::move(meaning);
+  made.set = [member](Config& config, const json& value) { from_json_value(value, member(config)); };
+  made.get = [member](const Config& config) { return to_json_value(member(config)); };
+  made.default_value = made.get(Config());
+  return made;
+}
+
+/// `schedule.dynamic` and its like are unset when they are false.
+ConfigKey unset_when_false(ConfigKey made);
+
+// The functions below add defaults and conditions to a key.
+
+ConfigKey by_default(ConfigKey made, std::string text);
+ConfigKey by_default(ConfigKey made, Condition condition, json value, std::string text = {});
+ConfigKey required(ConfigKey made, Condition condition = {});
+ConfigKey only_with(ConfigKey made, std::string other, std::vector<std::string> values = {});
+ConfigKey not_with(ConfigKey made, std::string other, std::vector<std::string> values = {});
+
+inline constexpr const char* from_file = "schedule.file";
+/// A key of named schedules.
+ConfigKey only_named(ConfigKey made);
+/// A key whose default is the value in the schedule's file, if `schedule.file` is given.
+ConfigKey or_from_file(ConfigKey made);
+
+inline constexpr const char* emulation = "runtime.emulate";
+/// A key of the numbers that kernels compute: emulated jobs are waits.
+ConfigKey computed(ConfigKey made);
+
+}  // namespace starpipe::runtime::keys

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/setup/model_keys.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "runtime/setup/key_parts.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network_registry.hpp"
+
+namespace starpipe::runtime::keys {
+namespace {
+
+// The values of a network's key. Text that is empty is unset.
+json json_of(const model::OptionValue& value) {
+  return std::visit([](const auto& one) { return to_json_value(one); }, value);
+}
+model::OptionValue option_of(const json& value, model::OptionValue of_type) {
+  std::visit([&]<class T>(T& one) { one = value.is_null() ? T() : value.get<T>(); }, of_type);
+  return of_type;
+}
+
+ValueType type_of(const model::NetworkKey& key) {
+  if (std::holds_alternative<double>(key.default_value)) return number(key.interval);
+  if (std::holds_alternative<bool>(key.default_value)) return boolean();
+  if (std::holds_alternative<std::string>(key.default_value)) return one_of(key.words);
+  ValueType type = whole(static_cast<std::uint64_t>(std::max(key.interval.least, 0.0)));
+  if (key.interval.most < static_cast<double>(type.most)) {
+    type.most = static_cast<std::uint64_t>(key.interval.most);
+  }
+  return type;
+}
+
+/// The key of a kind of network, by itself.
+ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& own) {
+  ConfigKey made;
+  made.name = "model." + own.name;
+  made.type = type_of(own);
+  made.meaning = own.meaning;
+  made.default_value = json_of(own.default_value);
+  made.defaults = {{.condition = {"model.kind", {kind.name}}, .value = made.default_value}};
+  made.only_with = {{"model.kind", {kind.name}}};
+  if (!own.former_name.empty()) made.former_name = "model." + own.former_name;
+  made.set = [option = own.name, type = own.default_value](Config& config, const json& value) {
+    config.model.options[option] = option_of(value, type);
+  };
+  made.get = [option = own.name](const Config& config) {
+    return json_of(model::option_value(config.model, option));
+  };
+  return made;
+}
+
+/// Adds the values of `other`, a type of the same kind, to `type`. A type without words allows any text.
+void widen(ValueType& type, const ValueType& other) {
+  type.least = std::min(type.least, other.least);
+  type.most = std::max(type.most, other.most);
+  if (other.interval.least < type.interval.least) {
+    type.interval.least = other.interval.least;
+    type.interval.above = other.interval.above;
+  }
+  if (other.interval.most > type.interval.most) {
+    type.interval.most = other.interval.most;
+    type.interval.below = other.interval.below;
+  }
+  if (other.words.empty()) type.words.clear();
+  if (type.words.empty()) return;
+  for (const std::string& word : other.words) {
+    if (std::ranges::find(type.words, word) == type.words.end()) type.words.push_back(word);
+  }
+}
+
+/// Keys of all kinds of networks. Where several kinds have a key of one name, it is one key, and its meaning
+/// joins theirs.
+void add_network_keys(Keys& keys) {
+  Keys found;
+  for (const model::NetworkKind& kind : model::registered_networks()) {
+    for (const model::NetworkKey& own : kind.keys) {
+      ConfigKey made = network_key(kind, own);
+      const auto known = std::ranges::find(found, made.name, &ConfigKey::name);
+      if (known == found.end()) {
+        found.push_back(std::move(made));
+        continue;
+      }
+      known->only_with.front().values.push_back(kind.name);
+      known->defaults.push_back(std::move(made.defaults.front()));
+      widen(known->type, made.type);
+      if (known->meaning != own.meaning) known->meaning += fmt::format(" For {}: {}", kind.name, own.meaning);
+    }
+  }
+  for (ConfigKey& made : found) {
+    // A default that all kinds share, and a key that all have, need no condition.
+    const auto is_shared = [&](const DefaultUnder& other) { return other.value == made.default_value; };
+    if (std::ranges::all_of(made.defaults, is_shared)) {
+      made.defaults.clear();
+    } else {
+      made.default_value = {};
+    }
+    if (made.only_with.front().values.size() == model::network_kinds().size()) made.only_with.clear();
+    keys.push_back(std::move(made));
+  }
+}
+
+}  // namespace
+
+void add_model_keys(Keys& keys) {
+  std::string kinds = "The network.";
+  for (const model::NetworkKind& kind : model::registered_networks()) {
+    kinds += fmt::format(" {}: {}", kind.name, kind.meaning);
+  }
+  keys.push_back(required(key("model.kind", one_of(model::network_kinds()), kinds,
+                              at(&Config::model, &model::ModelConfig::kind))));
+  add_network_keys(keys);
+  keys.push_back(computed(key("model.init", text(), "A safetensors file with the parameters to start from.",
+                              at(&Config::model, &model::ModelConfig::init))));
+  ConfigKey data =
+      key("data.kind", one_of(model::data_kinds), "The data; it must be the kind that the network reads.",
+          at(&Config::data, &model::DataConfig::kind));
+  data.default_value = {};
+  for (const model::NetworkKind& kind : model::registered_networks()) {
+    data = by_default(std::move(data), {"model.kind", {kind.name}}, kind.data);
+  }
+  keys.push_back(std::move(data));
+  keys.push_back(required(only_with(key("data.path", text(), "The file whose bytes are the tokens.",
+                                        at(&Config::data, &model::DataConfig::path)),
+                                    "data.kind", {std::string(model::text_data)})));
+}
+
+}  // namespace starpipe::runtime::keys

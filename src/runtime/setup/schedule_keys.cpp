@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/setup/schedule_keys.hpp"
+
+#include <string>
+#include <utility>
+
+#include "runtime/setup/key_parts.hpp"
+
+namespace starpipe::runtime::keys {
+namespace {
+
+/// The one value of `schedule.partition`.
+constexpr const char* automatic = "auto";
+
+}  // namespace
+
+void add_schedule_keys(Keys& keys) {
+  const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
+  add(key("schedule.plugin", text(Count::one_or_list),
+          "Shared objects that add schedules, as the option `--plugin` names them.",
+          at(&Config::schedule, &ScheduleConfig::plugins)));
+  ConfigKey name =
+      required(only_named(key("schedule.name", text(), "A schedule that `starpipe schedule list` shows.",
+                              at(&Config::schedule, &ScheduleConfig::name))));
+  name.replaces = true;
+  add(std::move(name));
+  ConfigKey file =
+      key(from_file, text(),
+          "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages and "
+          "micro-batches follow from it. Its path is relative to the folder in which starpipe runs.",
+          at(&Config::schedule, &ScheduleConfig::file));
+  file.replaces = true;
+  add(std::move(file));
+  add(or_from_file(required(
+      key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers)))));
+  add(or_from_file(by_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
+                                  at(&Config::schedule, &ScheduleConfig::stages)),
+                              "W times as many as the schedule has on each worker")));
+  add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
+                     at(&Config::schedule, &ScheduleConfig::groups))));
+  add(by_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
+                                at(&Config::schedule, &ScheduleConfig::placement))),
+                 "the schedule's own"));
+  add(by_default(not_with(key("schedule.cuts", wholes(1),
+                              "The first unit of each stage but the first. Units of gpt: 0 is the embedding, "
+                              "then the blocks, then "
+                              "the head.",
+                              at(&Config::schedule, &ScheduleConfig::cuts)),
+                          "schedule.partition"),
+                 "balanced by FLOPs"));
+  ConfigKey partition =
+      key("schedule.partition", one_of({automatic}),
+          "Chooses `cuts`, and `placement` where the schedule leaves it open, by the units' times.",
+          at(&Config::schedule, &ScheduleConfig::partition));
+  partition.default_value = {};
+  partition.set = [](Config& config, const json& value) {
+    config.schedule.partition = value.get<std::string>() == automatic;
+  };
+  partition.get = [](const Config& config) { return config.schedule.partition ? json(automatic) : json(); };
+  add(only_named(std::move(partition)));
+  add(by_default(
+      only_with(key("schedule.profile", text(), "A file of `starpipe profile` with the units' times.",
+                    at(&Config::schedule, &ScheduleConfig::profile_file)),
+                "schedule.partition"),
+      "times are measured when the run starts"));
+  add(by_default(key("schedule.discipline", one_of(plan::discipline_words),
+                     "How a worker uses the priorities: greedy takes the ready job that comes first, bounded "
+                     "does so within "
+                     "`memory_limit`, ordered runs exactly in order.",
+                     at(&Config::schedule, &ScheduleConfig::discipline)),
+                 "the schedule's own; bounded where its order exceeds a `memory_limit`"));
+  add(key(
+      "schedule.memory_limit", whole(),
+      "Stashes that a worker may hold; where the schedule has a smaller limit, that one holds. An order that "
+      "fits is kept. Otherwise another order is made, and the output says so.",
+      at(&Config::schedule, &ScheduleConfig::memory_limit)));
+  add(unset_when_false(
+      key("schedule.dynamic", boolean(),
+          "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "
+          "order before the run, and every run follows it.",
+          at(&Config::schedule, &ScheduleConfig::dynamic))));
+  add(unset_when_false(key("schedule.recompute", boolean(),
+                           "Whether F keeps only the stage's inputs, and B computes F again.",
+                           at(&Config::schedule, &ScheduleConfig::recompute))));
+}
+
+}  // namespace starpipe::runtime::keys

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "starpipe/runtime/setup/config_key.hpp"
+
+namespace starpipe::runtime::keys {
+
+/// Adds the keys of the section `schedule`: which schedule, of how many workers and stages.
+void add_schedule_keys(std::vector<ConfigKey>& keys);
+
+}  // namespace starpipe::runtime::keys
