@@ -27,6 +27,14 @@ std::string number_text(double value) {
   return fmt::format("{:.5g}", value);
 }
 
+std::string percent_text(double fraction) {
+  // Rounding errors must not show as "-0.0 %".
+  const double percent = fraction * 100;
+  return fmt::format("{:.1f} %", percent < 0 && percent > -0.05 ? 0 : percent);
+}
+
+std::string difference_text(double fraction) { return fmt::format("{:+.1f} %", fraction * 100); }
+
 std::string counted_text(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

@@ -62,14 +62,10 @@ Bounds make_bounds(const std::vector<Unit>& units, std::size_t parts, std::vecto
     throw InputError("schedule.cuts: " + std::to_string(cuts.size()) + " cuts make " +
                      std::to_string(cuts.size() + 1) + " stages, not " + std::to_string(parts));
   }
+  const std::string unfit = plan::cuts_problem(cuts, static_cast<int>(units.size()));
+  if (!unfit.empty()) throw InputError("schedule.cuts: " + unfit);
   Bounds bounds = {0};
-  for (const int cut : cuts) {
-    if (cut < 1 || index(cut) >= units.size() || index(cut) <= bounds.back()) {
-      throw InputError("schedule.cuts: " + std::to_string(cut) + " is not ascending within the units 1 to " +
-                       std::to_string(units.size() - 1));
-    }
-    bounds.push_back(index(cut));
-  }
+  for (const int cut : cuts) bounds.push_back(index(cut));
   bounds.push_back(units.size());
   return bounds;
 }

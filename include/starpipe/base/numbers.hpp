@@ -13,6 +13,12 @@ std::string bytes_text(std::uint64_t bytes);
 /// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".
 std::string number_text(double value);
 
+/// A share for people: 0.273 is "27.3 %".
+std::string percent_text(double fraction);
+
+/// A relative difference for people: 0.05 is "+5.0 %".
+std::string difference_text(double fraction);
+
 /// A number of things: "1 rank", "2 ranks". `noun`: of one thing; its plural ends in s.
 std::string counted_text(std::int64_t count, std::string_view noun);
 

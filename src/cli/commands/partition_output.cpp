@@ -2,6 +2,7 @@
 #include "cli/commands/partition_output.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
+#include "starpipe/plan/formats/schedule_text.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -31,12 +33,12 @@ std::string_view allocation_name(const plan::PartitionRequest& request) {
 }
 
 /// The first and the last unit of a stage.
-struct UnitRange {
+struct FirstLast {
   std::size_t first;
   std::size_t last;
 };
 
-UnitRange units_of(const plan::Partition& found, std::size_t stage, std::size_t units) {
+FirstLast units_of(const plan::Partition& found, std::size_t stage, std::size_t units) {
   return {stage == 0 ? 0 : index(found.cuts[stage - 1]),
           (stage == found.cuts.size() ? units : index(found.cuts[stage])) - 1};
 }
@@ -64,22 +66,25 @@ std::string stage_table(const PartitionResult& result) {
 
 /// One bar for each worker: # for its computation, then ~ for its transfers.
 std::string bars(const plan::Partition& found) {
-  constexpr double columns = 50;
-  std::string text;
+  constexpr std::size_t columns = 50;
+  constexpr std::array shown = {TableColumn{Align::left}, TableColumn{Align::left, columns},
+                                TableColumn{Align::left}};
   const auto width = [&](double load) {
-    return found.bottleneck > 0 ? static_cast<std::size_t>(std::lround(load / found.bottleneck * columns))
-                                : 0;
+    return found.bottleneck > 0
+               ? static_cast<std::size_t>(std::lround(load / found.bottleneck * static_cast<double>(columns)))
+               : 0;
   };
-  const std::size_t gutter = fmt::formatted_size("worker {}", found.loads.size() - 1);
+  std::vector<TableRow> rows;
   for (std::size_t w = 0; w < found.loads.size(); ++w) {
     const plan::WorkerLoad& load = found.loads[w];
     const std::size_t compute = width(load.time);
-    text += fmt::format("{:<{}}  {:<50}  {}{}\n", fmt::format("worker {}", w), gutter,
-                        std::string(compute, '#') + std::string(width(load.load()) - compute, '~'),
-                        number(load.load()),
-                        load.memory > 0 ? ", " + bytes_text(static_cast<std::uint64_t>(load.memory)) : "");
+    const std::string memory =
+        load.memory > 0 ? ", " + bytes_text(static_cast<std::uint64_t>(load.memory)) : "";
+    rows.push_back({fmt::format("worker {}", w),
+                    std::string(compute, '#') + std::string(width(load.load()) - compute, '~'),
+                    number(load.load()) + memory});
   }
-  return text;
+  return table_text(rows, shown);
 }
 
 }  // namespace
@@ -145,10 +150,8 @@ std::string to_text(const PartitionResult& result) {
   const auto naive = plan::evaluate_partition(
       request, plan::equal_cuts(static_cast<int>(request.units.size()), equal), workers);
   text += fmt::format("equal unit counts     {}\n", number(naive.bottleneck));
-  text += fmt::format(
-      "\n{}, {} micro-batches: makespan {}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span\n",
-      schedule, microbatches, number(timeline.makespan), 100 * timeline.bubble_fraction,
-      100 * timeline.device_bubble_fraction);
+  text += fmt::format("\n{}, {} micro-batches: {}\n", schedule, microbatches,
+                      plan::makespan_sentence(timeline, number(timeline.makespan)));
   return text + fmt::format("cuts [{}], placement [{}]\n", fmt::join(found.cuts, ", "),
                             fmt::join(found.stage_workers, ", "));
 }

@@ -40,13 +40,19 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
+/// Whether the partition was chosen by measured times of a chain's units, so that the stages have times.
+bool has_measured_times(const std::optional<runtime::PartitionChoice>& partition,
+                        const runtime::Experiment& experiment) {
+  return partition && experiment.network.graph.is_chain();
+}
+
 /// Where the durations of the passes come from.
 std::string_view source_of_times(const SimulateOptions& options, const runtime::Config& config,
                                  const std::optional<runtime::PartitionChoice>& partition,
                                  const runtime::Experiment& experiment) {
   if (options.costs.gives_durations()) return "of --durations";
   if (config.runtime.emulate) return "of runtime.emulate";
-  if (partition && experiment.network.graph.is_chain()) return "as measured for the partition";
+  if (has_measured_times(partition, experiment)) return "as measured for the partition";
   return "by FLOPs, 1 for a pass of an average stage";
 }
 
@@ -54,7 +60,7 @@ std::string_view source_of_times(const SimulateOptions& options, const runtime::
 std::string default_unit(const runtime::Config& config,
                          const std::optional<runtime::PartitionChoice>& partition,
                          const runtime::Experiment& experiment) {
-  return config.runtime.emulate || (partition && experiment.network.graph.is_chain()) ? "s" : "";
+  return config.runtime.emulate || has_measured_times(partition, experiment) ? "s" : "";
 }
 
 std::string summary(std::string_view times, const std::optional<runtime::PartitionChoice>& partition,
@@ -123,7 +129,7 @@ plan::Costs default_costs(const runtime::Config& config,
                           const runtime::Experiment& experiment) {
   if (config.runtime.emulate) return runtime::emulated_costs(*config.runtime.emulate, experiment.network);
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
-  if (partition && experiment.network.graph.is_chain()) {
+  if (has_measured_times(partition, experiment)) {
     costs.durations =
         plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
             .durations;

@@ -101,18 +101,10 @@ FileUnit read_unit(const YAML::Node& map, const std::string& file, std::size_t n
 plan::Profile read_profile(const std::filesystem::path& file) {
   const YAML::Node root = load_yaml(file);
   const std::string name = file.string();
-  if (!root.IsMap()) YamlValue(root, name).expected("a map with layers");
   YAML::Node list;
-  for (const auto& pair : root) {
-    if (!pair.first.IsScalar() || pair.first.Scalar() != "layers") {
-      throw InputError(fmt::format("{}: unknown key {} (known: layers)", position_of(name, pair.first),
-                                   described(pair.first)));
-    }
-    if (list.IsDefined() && !list.IsNull()) {
-      throw InputError(fmt::format("{}: layers is given twice", position_of(name, pair.first)));
-    }
-    list.reset(pair.second);
-  }
+  constexpr std::array<std::string_view, 1> top_keys = {"layers"};
+  read_map(YamlValue::in_file(root, name), top_keys,
+           [&list](std::size_t, const YamlValue& value) { list.reset(value.node()); });
   if (!list.IsSequence() || list.size() == 0) YamlValue(list, name + ": layers").expected("a list of layers");
   plan::Profile profile;
   std::vector<plan::UnitCosts>& units = profile.units;

@@ -31,8 +31,19 @@ std::optional<Number> parse(const std::string& text, std::errc& error) {
 
 }  // namespace
 
+YamlValue YamlValue::in_file(const YAML::Node& node, const std::string& file) {
+  YamlValue value(node, file);
+  value.file_ = file;
+  return value;
+}
+
 void YamlValue::fail(std::string_view message) const {
   throw InputError(fmt::format("{}: {}", label(), message));
+}
+
+void YamlValue::fail_at(const YAML::Node& key, std::string_view message) const {
+  if (file_.empty()) fail(message);
+  throw InputError(fmt::format("{}: {}", position_of(file_, key), message));
 }
 
 void YamlValue::expected(std::string_view what) const {
@@ -160,9 +171,10 @@ std::set<std::string> read_map(const YamlValue& map, std::span<const std::string
     const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
     const auto known = std::ranges::find(names, name);
     if (known == names.end()) {
-      map.fail(fmt::format("unknown key {} (known: {})", described(pair.first), fmt::join(names, ", ")));
+      map.fail_at(pair.first,
+                  fmt::format("unknown key {} (known: {})", described(pair.first), fmt::join(names, ", ")));
     }
-    if (!seen.insert(name).second) map.fail(name + " is given twice");
+    if (!seen.insert(name).second) map.fail_at(pair.first, name + " is given twice");
     read(static_cast<std::size_t>(known - names.begin()), map.member(name, pair.second));
   }
   return seen;

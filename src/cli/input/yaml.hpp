@@ -33,6 +33,9 @@ class YamlValue {
   YamlValue(const YAML::Node& node, std::string position, std::string path = {})
       : node_(node), position_(std::move(position)), path_(std::move(path)) {}
 
+  /// A value in `file`. Messages about a key of it have the key's line.
+  static YamlValue in_file(const YAML::Node& node, const std::string& file);
+
   [[nodiscard]] const YAML::Node& node() const { return node_; }
   /// "POSITION: PATH".
   [[nodiscard]] std::string label() const { return path_.empty() ? position_ : position_ + ": " + path_; }
@@ -41,6 +44,8 @@ class YamlValue {
     return {node, position_, path_.empty() ? key : path_ + "." + key};
   }
   [[noreturn]] void fail(std::string_view message) const;
+  /// As `fail`, about a key of this map.
+  [[noreturn]] void fail_at(const YAML::Node& key, std::string_view message) const;
   /// Throws InputError "LABEL: expected WHAT, got VALUE".
   [[noreturn]] void expected(std::string_view what) const;
 
@@ -66,6 +71,7 @@ class YamlValue {
   YAML::Node node_;
   std::string position_;
   std::string path_;
+  std::string file_ = {};  // empty unless made by in_file
 };
 
 /// "FILE:LINE" of something in `file`.

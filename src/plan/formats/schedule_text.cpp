@@ -13,6 +13,7 @@
 #include "plan/formats/axis.hpp"
 #include "plan/formats/palette.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/shown_unit.hpp"
 
@@ -228,8 +229,6 @@ class Drawing {
   double scale_ = 1;
 };
 
-std::string percent(double fraction) { return fmt::format("{:.1f} %", std::max(0.0, fraction) * 100); }
-
 std::string summary(const Schedule& schedule, const Timeline& timeline, const ShownUnit& unit) {
   const auto workers = index(schedule.workers());
   std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
@@ -269,8 +268,13 @@ std::string makespan_text(const Timeline& timeline, const std::function<std::str
       "bubble fraction, by makespan   {}\n"
       "device span                    {}\n"
       "bubble fraction, device span   {}\n",
-      time_text(timeline.makespan), percent(timeline.bubble_fraction), time_text(timeline.device_span),
-      percent(timeline.device_bubble_fraction));
+      time_text(timeline.makespan), percent_text(timeline.bubble_fraction), time_text(timeline.device_span),
+      percent_text(timeline.device_bubble_fraction));
+}
+
+std::string makespan_sentence(const Timeline& timeline, std::string_view makespan) {
+  return fmt::format("makespan {}, bubble fraction {} by makespan, {} by device span", makespan,
+                     percent_text(timeline.bubble_fraction), percent_text(timeline.device_bubble_fraction));
 }
 
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {

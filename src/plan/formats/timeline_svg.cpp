@@ -18,6 +18,7 @@
 #include "plan/formats/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
+#include "starpipe/plan/formats/schedule_text.hpp"
 #include "starpipe/plan/formats/shown_unit.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
@@ -111,10 +112,7 @@ class Svg {
   double draw_run(const SvgRun& run, double y) {
     const Schedule& schedule = *run.schedule;
     const Timeline& timeline = *run.timeline;
-    std::string figures =
-        fmt::format("makespan {}, bubble fraction {:.1f} % by makespan, {:.1f} % by device span",
-                    unit_.text(timeline.makespan), std::max(0.0, timeline.bubble_fraction) * 100,
-                    std::max(0.0, timeline.device_bubble_fraction) * 100);
+    const std::string figures = makespan_sentence(timeline, unit_.text(timeline.makespan));
     put("<text x=\"{}\" y=\"{}\" font-size=\"15\" fill=\"{}\"><tspan font-weight=\"bold\">{}</tspan>"
         "<tspan dx=\"14\" font-size=\"13\" fill=\"{}\">{}</tspan></text>\n",
         px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));

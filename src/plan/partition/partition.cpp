@@ -69,6 +69,17 @@ Partition partition(const PartitionRequest& request) {
   fail_for_memory(problem, least, smallest.proven);
 }
 
+std::string cuts_problem(std::span<const int> cuts, int units) {
+  int before = 0;
+  for (const int cut : cuts) {
+    if (cut <= before || cut >= units) {
+      return fmt::format("{} is not ascending within the units 1 to {}", cut, units - 1);
+    }
+    before = cut;
+  }
+  return "";
+}
+
 Partition evaluate_partition(const PartitionRequest& request, std::vector<int> cuts,
                              std::vector<int> stage_workers) {
   PartitionRequest placed = request;
@@ -79,14 +90,8 @@ Partition evaluate_partition(const PartitionRequest& request, std::vector<int> c
     throw InputError(fmt::format("partition: {} cuts make {} stages, not {}", cuts.size(), cuts.size() + 1,
                                  stage_workers.size()));
   }
-  int before = 0;
-  for (const int cut : cuts) {
-    if (cut <= before || cut >= problem.units()) {
-      throw InputError(fmt::format("partition: cut {} is not ascending within the units 1 to {}", cut,
-                                   problem.units() - 1));
-    }
-    before = cut;
-  }
+  const std::string unfit = cuts_problem(cuts, problem.units());
+  if (!unfit.empty()) throw InputError("partition: cut " + unfit);
   return with_loads(problem, {std::move(cuts), std::move(stage_workers)}, false);
 }
 

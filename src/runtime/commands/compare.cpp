@@ -123,9 +123,8 @@ std::string comparison_table(const plan::Timeline& predicted, const std::vector<
   const auto add = [&](const std::string& name, const std::string& spread, double makespan,
                        const plan::Timeline& timeline, const std::string& ran) {
     rows.push_back({name, fmt::format("{:.2f} ms", makespan * 1e3), spread,
-                    fmt::format("{:.1f} %", timeline.bubble_fraction * 100),
-                    std::to_string(most_stashes(timeline)), bytes_text(most_bytes(timeline)),
-                    bytes_text(bytes_moved(timeline)), ran});
+                    percent_text(timeline.bubble_fraction), std::to_string(most_stashes(timeline)),
+                    bytes_text(most_bytes(timeline)), bytes_text(bytes_moved(timeline)), ran});
   };
   add("(prediction)", "", predicted.makespan, predicted, "");
   for (const ComparedPolicy& policy : policies) {

@@ -14,6 +14,7 @@
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/ranks/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
+#include "starpipe/base/hash.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
@@ -37,8 +38,8 @@ namespace {
 // for ever. It happens when the w or n of a plug-in depends on more than the request, or when hosts have
 // different files.
 void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
-  std::uint64_t digest = 14695981039346656037U;  // FNV-1a, a word at a time
-  const auto add = [&digest](std::uint64_t word) { digest = (digest ^ word) * 1099511628211U; };
+  std::uint64_t digest = hash_start;
+  const auto add = [&digest](std::uint64_t word) { digest = hash_of(word, digest); };
   add(static_cast<std::uint64_t>(schedule.discipline()));
   for (const int limit : schedule.memory_limits()) add(static_cast<std::uint64_t>(limit));
   for (const plan::JobId id : schedule.order()) {

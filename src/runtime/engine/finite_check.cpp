@@ -25,7 +25,7 @@ void FiniteCheck::begin_step() {
 }
 
 NonFinite* FiniteCheck::flags(const Task& task) const {
-  return is_used_ && is_pass(task.kind) ? &flags_.get()[number(task)] : nullptr;
+  return is_used_ && is_pass(task.kind) ? &flags_.get()[graph_.number_of(task)] : nullptr;
 }
 
 void FiniteCheck::end(const Task& task) {
@@ -40,8 +40,9 @@ void FiniteCheck::end(const Task& task) {
   }
   if (!found) return;
   auto& first = first_[index(task.worker)];
+  const std::size_t number = graph_.number_of(task);
   std::size_t before = first;
-  while (number(task) < before && !first.compare_exchange_weak(before, number(task))) {
+  while (number < before && !first.compare_exchange_weak(before, number)) {
   }
 }
 

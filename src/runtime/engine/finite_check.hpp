@@ -42,10 +42,6 @@ class FiniteCheck {
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-  [[nodiscard]] std::size_t number(const Task& task) const {
-    return static_cast<std::size_t>(&task - graph_.tasks().data());
-  }
-
   const TaskGraph& graph_;
   bool is_used_;
   SharedFlags flags_;                            // by task

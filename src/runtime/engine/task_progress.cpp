@@ -23,12 +23,12 @@ void TaskProgress::enter(StepPhase phase, int step) {
 }
 
 void TaskProgress::start(const Task& task) {
-  starts_[number(task)] = clock_seconds();
+  starts_[graph_.number_of(task)] = clock_seconds();
   ++started_;
 }
 
 void TaskProgress::end(const Task& task) {
-  starts_[number(task)] = has_ended;
+  starts_[graph_.number_of(task)] = has_ended;
   ++ended_;
 }
 

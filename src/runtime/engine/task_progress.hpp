@@ -32,10 +32,6 @@ class TaskProgress {
   static constexpr double not_started = 0;
   static constexpr double has_ended = -1;
 
-  [[nodiscard]] std::size_t number(const Task& task) const {
-    return static_cast<std::size_t>(&task - graph_.tasks().data());
-  }
-
   const TaskGraph& graph_;
   std::vector<std::size_t> mine_;            // the rank's tasks, ascending
   std::vector<std::atomic<double>> starts_;  // by task: clock_seconds() of its start, or a constant above

@@ -16,8 +16,8 @@ namespace {
 
 std::string name_of(int gpu) { return fmt::format("cuda{}", gpu); }
 
-double percent(std::uint64_t measured, std::uint64_t predicted) {
-  return predicted == 0 ? 0 : (static_cast<double>(measured) / static_cast<double>(predicted) - 1) * 100;
+double relative_difference(std::uint64_t measured, std::uint64_t predicted) {
+  return predicted == 0 ? 0 : static_cast<double>(measured) / static_cast<double>(predicted) - 1;
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ std::string to_text(std::span<const GpuUse> gpus) {
     rows.push_back({fmt::format("rank {} {}", measured.rank, name_of(measured.gpu)),
                     fmt::format("{}", fmt::join(workers, " ")), bytes_text(predicted),
                     bytes_text(measured.starpu_peak),
-                    fmt::format("{:+.1f} %", percent(measured.starpu_peak, predicted)),
+                    difference_text(relative_difference(measured.starpu_peak, predicted)),
                     bytes_text(measured.driver_initialised), bytes_text(measured.driver_added())});
   }
   std::string text = "\n";

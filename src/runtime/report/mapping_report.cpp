@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <string_view>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -18,13 +19,12 @@
 namespace starpipe::runtime {
 namespace {
 
-std::string device_text(const Slot& slot, int worker) {
-  std::string text =
-      fmt::format("worker {:<4} {:<10} rank {:<4}", worker, slot.device.name, slot.device.rank);
-  if (!slot.device.pci.empty()) text += fmt::format(" {}", slot.device.pci);
-  if (slot.pu)
-    text += fmt::format("{} PU {}", slot.device.kind == DeviceKind::gpu ? "  driven from" : "", *slot.pu);
-  return text;
+TableRow device_row(const Slot& slot, int worker) {
+  std::string thread = slot.device.pci;
+  if (slot.pu && slot.device.kind == DeviceKind::gpu) thread += "  driven from ";
+  if (slot.pu) thread += fmt::format("PU {}", *slot.pu);
+  return {fmt::format("    worker {}", worker), slot.device.name, fmt::format("rank {}", slot.device.rank),
+          thread};
 }
 
 /// The workers, grouped by node and by NUMA node.
@@ -35,18 +35,29 @@ std::string drawing(const MappedWorkers& mapped) {
     const Slot& slot = mapped.slot_of(worker);
     return std::tuple(slot.node, slot.device.numa, slot.device.number, mapped.mapping[index(worker)]);
   });
+  // Least widths, so that the tables of all groups line up.
+  constexpr std::array columns = {TableColumn{Align::left, 14}, TableColumn{Align::left, 9},
+                                  TableColumn{Align::left, 8}, TableColumn{Align::left}};
   std::string text;
+  std::vector<TableRow> group;
+  const auto end_group = [&] {
+    text += table_text(group, columns);
+    group.clear();
+  };
   const Slot* before = nullptr;
   for (const int worker : workers) {
     const Slot& slot = mapped.slot_of(worker);
     const bool other_node = before == nullptr || before->node != slot.node;
+    const bool other_group = other_node || before->device.numa != slot.device.numa;
+    if (other_group) end_group();
     if (other_node) text += mapped.nodes[index(slot.node)].name + "\n";
-    if (other_node || before->device.numa != slot.device.numa) {
+    if (other_group) {
       text += fmt::format("  NUMA {}\n", slot.device.numa.empty() ? "unknown" : slot.device.numa);
     }
-    text += "    " + device_text(slot, worker) + "\n";
+    group.push_back(device_row(slot, worker));
     before = &slot;
   }
+  end_group();
   return text;
 }
 
@@ -73,10 +84,13 @@ std::string traffic_text(const MappedWorkers& mapped) {
   return table_text(pairs, pair_columns) + "\n" + table_text(kinds, kind_columns);
 }
 
+std::string_view word_of(const MappedWorkers& mapped) {
+  return mapping_words[index(mapped.automatic ? MappingKind::automatic : MappingKind::linear)];
+}
+
 std::string text_of(const MappedWorkers& mapped) {
-  const std::string way = mapped.automatic ? "auto" : "linear";
   std::string text = fmt::format("{}: {} workers, mapping {}\n\n{}\n", mapped.schedule.name(),
-                                 mapped.schedule.workers(), way, drawing(mapped));
+                                 mapped.schedule.workers(), word_of(mapped), drawing(mapped));
   if (mapped.traffic.empty()) return text + "No worker sends data to another.\n";
   text += traffic_text(mapped);
   text += fmt::format(
@@ -88,7 +102,7 @@ std::string text_of(const MappedWorkers& mapped) {
 
 nlohmann::ordered_json json_of(const MappedWorkers& mapped) {
   nlohmann::ordered_json json = {{"schedule", mapped.schedule.name()},
-                                 {"mapping", mapped.automatic ? "auto" : "linear"},
+                                 {"mapping", word_of(mapped)},
                                  {"link_seconds", mapped.seconds},
                                  {"link_seconds_linear", mapped.linear_seconds},
                                  {"workers", nlohmann::ordered_json::array()},

@@ -24,12 +24,11 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 10},
                                   TableColumn{Align::right, 10}, TableColumn{Align::left}};
   const auto milliseconds = [](double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); };
-  const auto percent = [](double fraction) { return fmt::format("{:.1f} %", fraction * 100); };
   std::vector<TableRow> rows = {
       {"", "predicted", "measured", "difference"},
       {"makespan", milliseconds(predicted.makespan), milliseconds(measured.makespan),
-       fmt::format("{:>+8.1f} %", (measured.makespan / predicted.makespan - 1) * 100)},
-      {"bubble fraction", percent(predicted.bubble_fraction), percent(measured.bubble_fraction),
+       fmt::format("{:>10}", difference_text(measured.makespan / predicted.makespan - 1))},
+      {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(measured.bubble_fraction),
        fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)}};
   if (!record.skipped.empty())
     rows.push_back(

@@ -112,6 +112,10 @@ class TaskGraph {
 
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
+  /// The index in tasks() of one of its elements.
+  [[nodiscard]] std::size_t number_of(const Task& task) const {
+    return static_cast<std::size_t>(&task - tasks_.data());
+  }
 
  private:
   class Builder;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
@@ -24,5 +25,8 @@ std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
 
 /// The makespan, the device span and their bubble fractions, one a line. `time_text` writes the two times.
 std::string makespan_text(const Timeline& timeline, const std::function<std::string(double)>& time_text);
+
+/// The makespan and the bubble fractions in one line. `makespan`: as text, with its unit.
+std::string makespan_sentence(const Timeline& timeline, std::string_view makespan);
 
 }  // namespace starpipe::plan

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "starpipe/plan/partition/unit_costs.hpp"
@@ -81,6 +83,10 @@ struct Partition {
 /// worker that does not exist, and a memory limit that no found partition keeps; the message then has the
 /// smallest limit that a found partition keeps.
 Partition partition(const PartitionRequest& request);
+
+/// Why `cuts`, the first units of stages 1, 2, ..., do not cut a chain of `units` units into stages: "5 is
+/// not ascending within the units 1 to 7". Empty when they do.
+std::string cuts_problem(std::span<const int> cuts, int units);
 
 /// Loads and bottleneck of given stages. `lower_bound` holds for any cuts with the same `stage_workers`: the
 /// mean load and the longest unit. Throws InputError as `partition` does, except for memory above the limit.

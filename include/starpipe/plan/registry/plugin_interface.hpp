@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "starpipe/base/hash.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/version.hpp"
 
@@ -39,12 +40,6 @@ struct InterfaceText {
 
 namespace interface_parts {
 
-/// FNV-1a of the text, begun with `hash`.
-constexpr std::uint64_t hash_of(std::string_view text, std::uint64_t hash) {
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return hash;
-}
-
 /// Text with the compiler's name of T. For types of the standard library it includes their version's
 /// namespace, such as std::__cxx11.
 template <class T>
@@ -56,10 +51,9 @@ template <class... Members>
 struct TypeList {
   /// Hash of the types, sizes and alignments of the members, in their order.
   static constexpr std::uint64_t hash() {
-    std::uint64_t result = 14695981039346656037U;
+    std::uint64_t result = hash_start;
     const auto add = [&result](std::string_view name, std::uint64_t size, std::uint64_t alignment) {
-      result = hash_of(name, result);
-      result = (result ^ (size * 64 + alignment)) * 1099511628211U;
+      result = hash_of(size * 64 + alignment, hash_of(name, result));
     };
     (add(name_of<Members>(), sizeof(Members), alignof(Members)), ...);
     return result;
