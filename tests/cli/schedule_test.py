@@ -123,7 +123,7 @@ class ScheduleShow(CommandTest):
         self.assertLessEqual(max(data["peak_activations"]), 4)
         self.assertEqual((data["discipline"], data["memory_limits"]), ("bounded", [4] * 4))
         self.assertEqual(data["reordered"], {"worker": 0, "stashes": 6, "limit": 4})
-        words = "another order than v-half's own, in which worker 0 would hold 6 stashes, above the memory limit of 4"
+        words = "not in v-half's own order: in it worker 0 would hold 6 stashes, above the memory limit of 4"
         show = ["schedule", "show", "v-half", "--workers", 4, "--microbatches", 8, "--memory-limit", 4]
         self.assertEqual(self.ok(*show).splitlines()[0], words)
         for form in ("csv", "svg", "trace"):
@@ -308,7 +308,7 @@ class ScheduleShow(CommandTest):
         refused("1f1b", *size, "--discipline", "greedy", "--memory-limit", 2, names=["greedy", "limit"])
         refused("1f1b", *size, "--discipline", "ordered", "--memory-limit", 2, names=["worker 0", "limit of 2"])
         refused("1f1b", *size, "--memory-limit", 0, names=["--memory-limit", "0"])
-        refused("ddp", *size, "--memory-limit", 2, names=["limit of 2", "4 stages"])
+        refused("ddp", *size, "--memory-limit", 2, names=["limit of 2", "is below 4, the number of stages"])
         refused("1f1b", *size, "--comm", -1, names=["--comm", "-1"])
         refused("1f1b", *size, "--comm", "inf", names=["--comm", "inf"])
         refused("1f1b", *size, "--comm", "nan", names=["--comm", "nan"])

@@ -96,8 +96,8 @@ class Train(CommandTest):
                                           "training.optimizer={kind: sgd, learning_rate: 1e39}", "--save-weights", "w",
                                           launcher=launcher)
                 self.assertEqual(result.returncode, 1, result.stderr)
-                self.assertRegex(result.stderr, r"(?m)^starpipe: step 1: its update left infinity or NaN in the weights "
-                                 r"of stage 0, which are not saved \(training.nonfinite: stop\)$")
+                self.assertRegex(result.stderr, r"(?m)^starpipe: the update of step 1 left infinity or NaN in the weights "
+                                 r"of stage 0; the weights are not saved \(training.nonfinite: stop\)$")
                 self.assertFalse(os.path.exists(self.path("w")))
 
                 result = self.run_command(*absurd, "--set", "training.nonfinite=continue", launcher=launcher)

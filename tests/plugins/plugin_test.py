@@ -103,12 +103,12 @@ class Plugins(CommandTest):
             file = str(pathlib.Path(PLUGIN).parent / f"lib{name}_plugin.so")
             for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
                 with self.subTest(name=name, command=command):
-                    self.refused(command, file, "does not fit", *words)
+                    self.refused(command, file, "was built for another starpipe", *words)
         # Of earlier versions only the number is known.
         self.write("old.so", f"starpipe plug-in interface {version}\0")
         self.refused(["schedule", "list", "--plugin", "old.so"], "old.so", "compiler: unknown in the plug-in")
         for old, new in ((b";Job=", b";Joy="), (b"compiler=", b"compiled=")):
-            self.refused(["schedule", "list", "--plugin", self.other("faked.so", old, new)], "does not fit")
+            self.refused(["schedule", "list", "--plugin", self.other("faked.so", old, new)], "was built for another starpipe")
 
     def test_names_that_are_registered_twice(self):
         self.refused(["schedule", "list", "--plugin", PLUGIN], PLUGIN, "'1f1b' is registered twice",

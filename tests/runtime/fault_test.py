@@ -48,7 +48,7 @@ class Faults(JobTest):
                 self.train("--set", "runtime.timeout=3")
                 os.kill(self.pids_of(rank)[1], signal.SIGSTOP)
                 self.expect_end(60)
-                self.expect_watchdog(3, rf"(?m)^ +{rank}  silent for [23]\.\d s \(before: ", speaker=1 - rank)
+                self.expect_watchdog(3, rf"(?m)^ +{rank}  silent for [23]\.\d s \(last known: ", speaker=1 - rank)
                 self.assertRegex(self.output(), rf"(?m)^ +{1 - rank}  waits .*rank {rank}: silent for")
                 self.log.unlink()
 

@@ -129,8 +129,10 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const
     }
     costs.alpha = time.value;
   } else if (unit != former_unit && (costs.alpha > 0 || costs.beta > 0)) {
-    throw InputError(fmt::format("--durations: transfers take times {} a unit; give --comm, too",
-                                 former_unit.empty() ? "without" : "with"));
+    throw InputError(
+        fmt::format("--durations: the times of transfers are {} a unit, unlike the durations; give "
+                    "--comm too",
+                    former_unit.empty() ? "without" : "with"));
   }
   if (!no_prefetch_) return;
   if (!comm_ && costs.alpha == 0 && costs.beta == 0) {

@@ -203,7 +203,8 @@ void require_limited(std::string_view name, const ScheduleRequest& request, int 
   const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, {.alpha = 0.5});
   const auto limits = made.schedule.memory_limits();
   if (limits.empty() || std::ranges::max(limits) > limit) {
-    throw Failure{fmt::format("{}: a memory limit of {} is not obeyed", describe(request), limit)};
+    throw Failure{fmt::format("{}: with a memory limit of {}, the schedule has no limit or a larger one",
+                              describe(request), limit)};
   }
   require_within(made.schedule, request);
 }

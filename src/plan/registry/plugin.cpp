@@ -77,8 +77,8 @@ void require_plugin(const std::filesystem::path& file) {
     refuse("it is no plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
   if (const std::string difference = interface_difference(found); !difference.empty()) {
     refuse(
-        fmt::format("it does not fit this starpipe ({}); build it again with starpipe's headers, compiler "
-                    "and options",
+        fmt::format("it was built for another starpipe ({}); build it again with this starpipe's headers, "
+                    "compiler and options",
                     difference));
   }
 }

@@ -113,8 +113,9 @@ std::string bounded_problem(const Schedule& schedule) {
   for (std::size_t w = 0; w < need.size(); ++w) {
     if (limits[w] >= need[w]) continue;
     return fmt::format(
-        "worker {}: a memory limit of {} stashes is below the {} stages it runs of one micro-batch", w,
-        limits[w], need[w]);
+        "worker {}: a memory limit of {} stashes is below {}, the number of stages of one micro-batch that "
+        "the worker runs",
+        w, limits[w], need[w]);
   }
   return {};
 }

@@ -60,7 +60,7 @@ LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& reque
 std::string describe_reordering(const std::string& schedule, const std::optional<Reordering>& reordering) {
   if (!reordering) return "";
   return fmt::format(
-      "another order than {}'s own, in which worker {} would hold {} stashes, above the memory limit of {}\n",
+      "not in {}'s own order: in it worker {} would hold {} stashes, above the memory limit of {}\n",
       schedule, reordering->worker, reordering->held, reordering->limit);
 }
 

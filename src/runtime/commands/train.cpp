@@ -159,7 +159,7 @@ void require_finite(const AgreedRun& run, const std::vector<std::vector<float>>&
     model::cpu_backend().find_nonfinite(model::Precision::fp32, trained[s], trained[s].size(), found);
     if (found == 0) continue;
     problem = fmt::format(
-        "step {}: its update left infinity or NaN in the weights of stage {}, which are not saved "
+        "the update of step {} left infinity or NaN in the weights of stage {}; the weights are not saved "
         "(training.nonfinite: stop)",
         run.config.training.steps, s);
   }

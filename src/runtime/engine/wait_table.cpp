@@ -34,9 +34,9 @@ class Waits {
     const auto [datum, writer] = *missing;
     const int sender = map_.rank_of(graph_.tasks()[writer].worker);
     row[3] = fmt::format("{}, from {}", describe(graph_.data()[datum]), name(static_cast<int>(writer)));
-    row[4] =
-        fmt::format("rank {}: {}{}", sender, doing(sender),
-                    has_ended(sender, writer, status.step) ? "; has made it, but no message has come" : "");
+    row[4] = fmt::format(
+        "rank {}: {}{}", sender, doing(sender),
+        has_ended(sender, writer, status.step) ? "; has computed it, but it has not arrived" : "");
     return row;
   }
 
@@ -63,7 +63,7 @@ class Waits {
         break;
     }
     if (!is_silent(rank)) return does;
-    return fmt::format("silent for {:.1f} s (before: {})", news_[index(rank)].age, does);
+    return fmt::format("silent for {:.1f} s (last known: {})", news_[index(rank)].age, does);
   }
 
   [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= silent_after_; }

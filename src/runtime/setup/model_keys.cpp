@@ -2,6 +2,7 @@
 #include "runtime/setup/model_keys.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 #include <utility>
 #include <variant>
@@ -73,6 +74,13 @@ void widen(ValueType& type, const ValueType& other) {
   }
 }
 
+/// The sentence as it stands after a colon.
+std::string with_small_letter(std::string sentence) {
+  if (sentence.empty()) return sentence;
+  sentence.front() = static_cast<char>(std::tolower(static_cast<unsigned char>(sentence.front())));
+  return sentence;
+}
+
 /// Keys of all kinds of networks. Where several kinds have a key of one name, it is one key, and its meaning
 /// joins theirs.
 void add_network_keys(Keys& keys) {
@@ -88,7 +96,9 @@ void add_network_keys(Keys& keys) {
       known->only_with.front().values.push_back(kind.name);
       known->defaults.push_back(std::move(made.defaults.front()));
       widen(known->type, made.type);
-      if (known->meaning != own.meaning) known->meaning += fmt::format(" For {}: {}", kind.name, own.meaning);
+      if (known->meaning != own.meaning) {
+        known->meaning += fmt::format(" For {}: {}", kind.name, with_small_letter(own.meaning));
+      }
     }
   }
   for (ConfigKey& made : found) {

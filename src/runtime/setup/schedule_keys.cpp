@@ -35,7 +35,7 @@ void add_schedule_keys(Keys& keys) {
       key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers)))));
   add(or_from_file(by_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
                                   at(&Config::schedule, &ScheduleConfig::stages)),
-                              "W times as many as the schedule has on each worker")));
+                              "W times the schedule's number of stages on a worker")));
   add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
                      at(&Config::schedule, &ScheduleConfig::groups))));
   add(by_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
@@ -63,16 +63,17 @@ void add_schedule_keys(Keys& keys) {
                     at(&Config::schedule, &ScheduleConfig::profile_file)),
                 "schedule.partition"),
       "times are measured when the run starts"));
-  add(by_default(key("schedule.discipline", one_of(plan::discipline_words),
-                     "How a worker uses the priorities: greedy takes the ready job that comes first, bounded "
-                     "does so within "
-                     "`memory_limit`, ordered runs exactly in order.",
-                     at(&Config::schedule, &ScheduleConfig::discipline)),
-                 "the schedule's own; bounded where its order exceeds a `memory_limit`"));
+  add(by_default(
+      key("schedule.discipline", one_of(plan::discipline_words),
+          "How a worker uses the priorities n: greedy takes the ready job with the smallest n, bounded "
+          "does so within `memory_limit`, ordered runs exactly in the order of n.",
+          at(&Config::schedule, &ScheduleConfig::discipline)),
+      "the schedule's own; bounded where its order exceeds a `memory_limit`"));
   add(key(
       "schedule.memory_limit", whole(),
-      "Stashes that a worker may hold; where the schedule has a smaller limit, that one holds. An order that "
-      "fits is kept. Otherwise another order is made, and the output says so.",
+      "Stashes that a worker may hold; where the schedule has a smaller limit, the smaller one applies. The "
+      "schedule keeps its order if the order needs no more. Otherwise starpipe makes another order, and the "
+      "output says so.",
       at(&Config::schedule, &ScheduleConfig::memory_limit)));
   add(unset_when_false(
       key("schedule.dynamic", boolean(),

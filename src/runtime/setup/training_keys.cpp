@@ -35,9 +35,10 @@ void add_training_keys(Keys& keys) {
   const std::string kind = "training.optimizer.kind";
   add(key(kind, one_of(model::optimizer_kinds), "The optimizer, with PyTorch's formulas and defaults.",
           at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::kind)));
-  add(computed(key(
-      "training.optimizer.learning_rate", number(not_negative), "The learning rate. With 0, weights stay.",
-      at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::learning_rate))));
+  add(computed(
+      key("training.optimizer.learning_rate", number(not_negative),
+          "The learning rate. With 0 the weights do not change.",
+          at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::learning_rate))));
   add(by_default(
       computed(key("training.optimizer.weight_decay", number(not_negative),
                    "The weight decay: decoupled under adamw, added to the gradient under sgd.",

@@ -183,14 +183,14 @@ TEST_F(WhoWaits, ForARankThatRuns) {
 TEST_F(WhoWaits, ForARankThatIsSilent) {
   run_until(0, "BW(0,0)", false);
   run_until(1, "F(1,0)", true);
-  EXPECT_THAT(table(2.5), HasSubstr("rank 1: silent for 2.5 s (before: runs F(1,0) for"));
+  EXPECT_THAT(table(2.5), HasSubstr("rank 1: silent for 2.5 s (last known: runs F(1,0) for"));
 }
 
 TEST_F(WhoWaits, ForAMessage) {
   run_until(0, "F(0,1)", true);
   run_until(1, "F(1,0)", false);
   EXPECT_THAT(table(), HasSubstr("activation of stage 0, micro-batch 0, from F(0,0)"));
-  EXPECT_THAT(table(), HasSubstr("rank 0: runs F(0,1) for 0.0 s; has made it, but no message has come"));
+  EXPECT_THAT(table(), HasSubstr("rank 0: runs F(0,1) for 0.0 s; has computed it, but it has not arrived"));
 }
 
 TEST_F(WhoWaits, ForTheEndOfTheStep) {
