@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
-#include "runtime/engine/wait_table.hpp"
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
+#include "runtime/watchdog/wait_table.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 

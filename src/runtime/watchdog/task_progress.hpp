@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/engine/rank_status.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "runtime/watchdog/rank_status.hpp"
 
 namespace starpipe::runtime {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/engine/rank_status.hpp"
+#include "runtime/watchdog/rank_status.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/watchdog.hpp"
+#include "runtime/watchdog/watchdog.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/task_progress.hpp"
+#include "runtime/watchdog/task_progress.hpp"
 
 #include "runtime/ranks/clock.hpp"
 #include "starpipe/base/index.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog ends a run only when no rank makes progress, and says who waits for whom.
-#include "runtime/engine/watchdog.hpp"
+#include "runtime/watchdog/watchdog.hpp"
 
 #include <array>
 #include <atomic>
@@ -12,9 +12,9 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/engine/task_progress.hpp"
-#include "runtime/engine/wait_table.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/watchdog/task_progress.hpp"
+#include "runtime/watchdog/wait_table.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -4,9 +4,9 @@
 #include <span>
 #include <string>
 
-#include "runtime/engine/rank_status.hpp"
 #include "runtime/ranks/worker_map.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "runtime/watchdog/rank_status.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/wait_table.hpp"
+#include "runtime/watchdog/wait_table.hpp"
 
 #include <array>
 #include <optional>

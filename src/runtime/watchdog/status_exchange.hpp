@@ -7,8 +7,8 @@
 
 #include <mpi.h>
 
-#include "runtime/engine/rank_status.hpp"
 #include "runtime/ranks/mpi.hpp"
+#include "runtime/watchdog/rank_status.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/status_exchange.hpp"
+#include "runtime/watchdog/status_exchange.hpp"
 
 #include <type_traits>
 
