@@ -14,8 +14,8 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
-#include "starpipe/plan/formats/schedule_text.hpp"
 
 namespace starpipe::cli {
 namespace {

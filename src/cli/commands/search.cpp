@@ -18,7 +18,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
-#include "starpipe/plan/formats/shown_unit.hpp"
+#include "starpipe/plan/drawing/shown_unit.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -14,12 +14,12 @@
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
+#include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
-#include "starpipe/plan/formats/schedule_text.hpp"
-#include "starpipe/plan/formats/timeline_svg.hpp"
 #include "starpipe/plan/formats/trace_json.hpp"
 
 namespace starpipe::cli {

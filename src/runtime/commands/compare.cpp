@@ -15,9 +15,9 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
-#include "starpipe/plan/formats/timeline_svg.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 

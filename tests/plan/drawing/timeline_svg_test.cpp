@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/plan/drawing/timeline_svg.hpp"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/formats/axis.hpp"
+#include "plan/drawing/axis.hpp"
 
 #include <array>
 #include <cmath>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/formats/cell_paint.hpp"
+#include "plan/drawing/cell_paint.hpp"
 
 #include <fmt/format.h>
 
-#include "plan/formats/palette.hpp"
-#include "plan/formats/svg_text.hpp"
+#include "plan/drawing/palette.hpp"
+#include "plan/drawing/svg_text.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/schedule_text.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,12 +10,12 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/axis.hpp"
-#include "plan/formats/palette.hpp"
+#include "plan/drawing/axis.hpp"
+#include "plan/drawing/palette.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/shown_unit.hpp"
+#include "starpipe/plan/drawing/shown_unit.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/shown_unit.hpp"
+#include "starpipe/plan/drawing/shown_unit.hpp"
 
 #include "starpipe/base/numbers.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/timeline_svg.hpp"
+#include "starpipe/plan/drawing/timeline_svg.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,16 +10,16 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/axis.hpp"
-#include "plan/formats/cell_paint.hpp"
-#include "plan/formats/job_labels.hpp"
-#include "plan/formats/palette.hpp"
-#include "plan/formats/svg_legend.hpp"
-#include "plan/formats/svg_text.hpp"
+#include "plan/drawing/axis.hpp"
+#include "plan/drawing/cell_paint.hpp"
+#include "plan/drawing/job_labels.hpp"
+#include "plan/drawing/palette.hpp"
+#include "plan/drawing/svg_legend.hpp"
+#include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
-#include "starpipe/plan/formats/schedule_text.hpp"
-#include "starpipe/plan/formats/shown_unit.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
+#include "starpipe/plan/drawing/shown_unit.hpp"
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {

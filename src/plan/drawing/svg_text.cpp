@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/formats/svg_text.hpp"
+#include "plan/drawing/svg_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/formats/job_labels.hpp"
+#include "plan/drawing/job_labels.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/svg_text.hpp"
+#include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/formats/svg_legend.hpp"
+#include "plan/drawing/svg_legend.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/cell_paint.hpp"
-#include "plan/formats/palette.hpp"
-#include "plan/formats/svg_text.hpp"
+#include "plan/drawing/cell_paint.hpp"
+#include "plan/drawing/palette.hpp"
+#include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
