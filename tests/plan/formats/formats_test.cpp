@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/example_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
@@ -21,69 +19,6 @@
 
 namespace starpipe::plan {
 namespace {
-
-Schedule named(const std::string& name, int workers, int microbatches) {
-  ScheduleRequest request;
-  request.workers = workers;
-  request.microbatches = microbatches;
-  return make_schedule(name, request);
-}
-
-/// A V shape with stages s and 7 - s on worker s % 4, some backward passes split, some fused.
-Schedule mixed_v() {
-  const auto worker = [](int s) { return s < 4 ? s : 7 - s; };
-  ScheduleSpec spec;
-  spec.name = "mixed-v";
-  spec.graph = StageGraph::chain(8);
-  spec.microbatches = 6;
-  spec.workers = 4;
-  spec.split_backward = [](int, int b) { return b % 3 != 2; };
-  spec.placement = [=](const Job& job) { return Placement{worker(job.stage), worker(job.stage)}; };
-  spec.priority = [](const Job& job) {
-    return job.pass == Pass::W ? 1000 + job.microbatch : 2 * job.microbatch + (job.pass == Pass::F ? 0 : 1);
-  };
-  spec.discipline = Discipline::greedy;
-  return Schedule(spec);
-}
-
-/// Two encoder branches into one head. B and W of stage 0 run on another worker than F.
-Schedule two_branches() {
-  ScheduleSpec spec;
-  spec.name = "two-branches";
-  spec.graph = StageGraph(4, {{0, 2}, {1, 2}, {2, 3}});
-  spec.microbatches = 3;
-  spec.workers = 3;
-  spec.split_backward = [](int s, int) { return s == 0; };
-  spec.placement = [](const Job& job) {
-    if (job.stage == 0 && job.pass == Pass::B) return Placement{0, 1};
-    if (job.stage == 0 && job.pass == Pass::W) return Placement{0, 2};
-    return Placement{job.stage % 3, job.stage % 3};
-  };
-  spec.priority = [](const Job& job) { return job.microbatch; };
-  spec.discipline = Discipline::greedy;
-  return Schedule(spec);
-}
-
-std::vector<Schedule> examples() {
-  std::vector<Schedule> all = {mixed_v(), two_branches()};
-  for (const ScheduleEntry& entry : schedule_entries()) {
-    for (const auto& [workers, microbatches] : {std::pair{4, 8}, {2, 4}, {4, 4}, {1, 1}}) {
-      for (const std::optional<int> groups : {std::optional<int>{}, std::optional<int>{2}}) {
-        ScheduleRequest request;
-        request.workers = workers;
-        request.microbatches = microbatches;
-        request.groups = groups;
-        try {
-          all.push_back(make_schedule(entry.name, request));
-        } catch (const InputError&) {
-          // The schedule is not defined for this request. It must be defined for some request, see below.
-        }
-      }
-    }
-    EXPECT_EQ(all.back().name(), entry.name);
-  }
-  return all;
-}
 
 std::string message_of(const auto& call) {
   try {
@@ -406,95 +341,6 @@ TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
       EXPECT_NE(message.find(word), std::string::npos) << input.text << "\n" << message << "\n" << word;
     }
   }
-}
-
-TEST(ScheduleText, DrawsWhatFits) {
-  const Schedule schedule = named("gpipe", 2, 2);
-
-  const std::string text = schedule_text(schedule, simulate(schedule));
-
-  EXPECT_NE(text.find("worker 0 F0 F1 ........ BW1== BW0==\n"
-                      "worker 1 .. F0 F1 BW1== BW0== .....\n"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("bubble fraction, by makespan   33.3 %"), std::string::npos) << text;
-  EXPECT_EQ(text.find('\x1b'), std::string::npos);
-}
-
-TEST(ScheduleText, StaysWithinTheTerminal) {
-  for (const Schedule& schedule : examples()) {
-    for (const int columns : {80, 120, 200}) {
-      std::istringstream text(schedule_text(schedule, simulate(schedule), {.columns = columns}));
-      std::string line;
-      bool drawn = false;
-      std::getline(text, line);  // the title
-      while (std::getline(text, line) && !line.starts_with("makespan")) {
-        if (line.starts_with("worker 0 ")) drawn = true;
-        EXPECT_LE(line.size(), index(columns)) << line;
-      }
-      EXPECT_TRUE(drawn) << schedule.name();
-    }
-  }
-}
-
-/// The row of a worker in a drawing, without its name.
-std::string row_of(const std::string& text, int worker) {
-  const std::string name = "worker " + std::to_string(worker) + " ";
-  const auto begin = text.find("\n" + name) + 1 + name.size();
-  return text.substr(begin, text.find('\n', begin) - begin);
-}
-
-TEST(ScheduleText, ScalesWhatIsTooWide) {
-  const Schedule schedule = named("1f1b", 8, 64);
-
-  const std::string text = schedule_text(schedule, simulate(schedule), {.columns = 80});
-
-  // 213 units of time on 71 columns. Worker 7 waits for 7, works for 192 without a pause and waits for 14.
-  EXPECT_NE(text.find("a column is 3: its longest pass"), std::string::npos) << text;
-  EXPECT_EQ(row_of(text, 7).size(), 71U) << text;
-  EXPECT_EQ(row_of(text, 7).substr(0, 4), "..FB") << text;
-  EXPECT_EQ(row_of(text, 7).find('.', 2), 66U) << text;
-  EXPECT_EQ(row_of(text, 0).substr(0, 2), "FF") << text;
-
-  // The width that the line names is the smallest in which every job has its label.
-  const auto words = text.find(" columns name every job");
-  const int columns = std::stoi(text.substr(text.rfind(' ', words - 1)));
-  EXPECT_EQ(schedule_text(schedule, simulate(schedule), {.columns = columns}).find("scaled"),
-            std::string::npos);
-  EXPECT_NE(schedule_text(schedule, simulate(schedule), {.columns = columns - 1}).find("scaled"),
-            std::string::npos);
-}
-
-TEST(ScheduleText, ShowsUnits) {
-  const Schedule schedule = named("gpipe", 2, 2);
-  Costs costs;
-  costs.durations = {{0.002, 0.002, 0.002}};
-
-  const std::string text = schedule_text(schedule, simulate(schedule, costs), {.unit = "s"});
-
-  EXPECT_NE(text.find("makespan                       18 ms\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("busy (ms)"), std::string::npos) << text;
-  EXPECT_NE(text.find("idle; time in ms\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("\n         0     "), std::string::npos) << text;
-}
-
-TEST(ScheduleText, DrawsNothingWithoutTime) {
-  const Schedule schedule = named("gpipe", 2, 2);
-  Costs costs;
-  costs.durations = {{0, 0, 0}};
-
-  EXPECT_NE(schedule_text(schedule, simulate(schedule, costs)).find("nothing to draw"), std::string::npos);
-}
-
-TEST(ScheduleText, ColourChangesNothingButColour) {
-  const Schedule schedule = mixed_v();
-  std::string text = schedule_text(schedule, simulate(schedule), {.colour = true, .columns = 200});
-  EXPECT_NE(text.find("\x1b["), std::string::npos);
-  for (auto at = text.find('\x1b'); at != std::string::npos; at = text.find('\x1b')) {
-    text.erase(at, text.find('m', at) - at + 1);
-  }
-  EXPECT_NE(text.find("W0 "), std::string::npos) << text;
-  EXPECT_NE(text.find("worker 3"), std::string::npos);
 }
 
 TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
