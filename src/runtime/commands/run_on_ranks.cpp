@@ -18,7 +18,7 @@
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
-// What rank 0 tells the others of its choice of a partition.
+// The choice of a partition, which rank 0 sends to the others.
 namespace starpipe::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Durations, F, B, W)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageSizes, activation, gradient, stash, gradient_stash, weights, master)
@@ -53,8 +53,8 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
       schedule.name()));
 }
 
-// Collective. Rank 0 measures and decides, and tells the others. They sleep meanwhile: their times would
-// differ, and their work would disturb rank 0.
+// Collective. Rank 0 measures, decides and sends its choice to the others. They sleep meanwhile: their times
+// would differ, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   PartitionChoice choice;
   std::string problem;

@@ -12,9 +12,8 @@ namespace {
 /// The one value of `schedule.partition`.
 constexpr const char* automatic = "auto";
 
-}  // namespace
-
-void add_schedule_keys(Keys& keys) {
+/// Which schedule, of how many workers and stages.
+void add_shape_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
   add(key("schedule.plugin", text(Count::one_or_list),
           "Shared objects that add schedules, as the option `--plugin` names them.",
@@ -63,6 +62,11 @@ void add_schedule_keys(Keys& keys) {
                     at(&Config::schedule, &ScheduleConfig::profile_file)),
                 "schedule.partition"),
       "times are measured when the run starts"));
+}
+
+/// The order in which jobs run, and the memory that they may need.
+void add_order_keys(Keys& keys) {
+  const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
   add(by_default(
       key("schedule.discipline", one_of(plan::discipline_words),
           "How a worker uses the priorities n: greedy takes the ready job with the smallest n, bounded "
@@ -83,6 +87,13 @@ void add_schedule_keys(Keys& keys) {
   add(unset_when_false(key("schedule.recompute", boolean(),
                            "Whether F keeps only the stage's inputs, and B computes F again.",
                            at(&Config::schedule, &ScheduleConfig::recompute))));
+}
+
+}  // namespace
+
+void add_schedule_keys(Keys& keys) {
+  add_shape_keys(keys);
+  add_order_keys(keys);
 }
 
 }  // namespace starpipe::runtime::keys

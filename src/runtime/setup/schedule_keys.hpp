@@ -7,7 +7,7 @@
 
 namespace starpipe::runtime::keys {
 
-/// Adds the keys of the section `schedule`: which schedule, of how many workers and stages.
+/// Adds the keys of the section `schedule`.
 void add_schedule_keys(std::vector<ConfigKey>& keys);
 
 }  // namespace starpipe::runtime::keys
