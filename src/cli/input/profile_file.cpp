@@ -103,8 +103,9 @@ plan::Profile read_profile(const std::filesystem::path& file) {
   const std::string name = file.string();
   YAML::Node list;
   constexpr std::array<std::string_view, 1> top_keys = {"layers"};
-  read_map(YamlValue::in_file(root, name), top_keys,
-           [&list](std::size_t, const YamlValue& value) { list.reset(value.node()); });
+  const YamlValue top = YamlValue::in_file(root, name);
+  if (!root.IsMap()) top.expected("a map with layers");
+  read_map(top, top_keys, [&list](std::size_t, const YamlValue& value) { list.reset(value.node()); });
   if (!list.IsSequence() || list.size() == 0) YamlValue(list, name + ": layers").expected("a list of layers");
   plan::Profile profile;
   std::vector<plan::UnitCosts>& units = profile.units;
