@@ -36,15 +36,15 @@ InputError bad_tensor(const std::filesystem::path& file, const std::string& name
 }
 
 /// A tensor's entry in the header; its data is the bytes [begin, end) behind the header.
-struct Entry {
+struct TensorEntry {
   std::string name;
   std::vector<std::size_t> shape;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-Entry parse_entry(const std::filesystem::path& file, const std::string& name, const Json& json,
-                  std::uint64_t data_size) {
+TensorEntry parse_entry(const std::filesystem::path& file, const std::string& name, const Json& json,
+                        std::uint64_t data_size) {
   const auto whole = [](const Json& value) { return value.is_number_unsigned(); };
   if (!json.is_object()) throw bad_tensor(file, name, "its header entry is not an object");
   const auto type = json.find("dtype");
@@ -59,8 +59,8 @@ Entry parse_entry(const std::filesystem::path& file, const std::string& name, co
       !std::all_of(offsets->begin(), offsets->end(), whole)) {
     throw bad_tensor(file, name, "has no valid data_offsets");
   }
-  Entry entry{name, shape->get<std::vector<std::size_t>>(), (*offsets)[0].get<std::uint64_t>(),
-              (*offsets)[1].get<std::uint64_t>()};
+  TensorEntry entry{name, shape->get<std::vector<std::size_t>>(), (*offsets)[0].get<std::uint64_t>(),
+                    (*offsets)[1].get<std::uint64_t>()};
   if (entry.begin > entry.end || entry.end > data_size) {
     throw bad_tensor(file, name, "lies outside the file (truncated?)");
   }
@@ -126,7 +126,7 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
   if (!header.is_object()) throw bad_file(file, "has a header that is not a JSON object");
 
   const std::uint64_t data_start = sizeof length + length;
-  std::vector<Entry> entries;
+  std::vector<TensorEntry> entries;
   for (const auto& [name, json] : header.items()) {
     if (name != "__metadata__") {
       entries.push_back(parse_entry(file, name, json, size - data_start));
@@ -138,11 +138,11 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
       if (metadata != nullptr) (*metadata)[key] = value.get<std::string>();
     }
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+  std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   std::uint64_t covered = 0;
-  for (const Entry& entry : entries) {
+  for (const TensorEntry& entry : entries) {
     if (entry.begin < covered) throw bad_tensor(file, entry.name, "overlaps another");
     if (entry.begin > covered) throw bad_tensor(file, entry.name, "has unused bytes before it");
     covered = entry.end;
@@ -150,7 +150,7 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
   if (covered != size - data_start) throw bad_file(file, "has unused bytes at its end");
 
   std::map<std::string, Tensor> tensors;
-  for (Entry& entry : entries) {
+  for (TensorEntry& entry : entries) {
     Tensor& tensor = tensors[entry.name];
     tensor.shape = std::move(entry.shape);
     tensor.values.resize((entry.end - entry.begin) / sizeof(float));

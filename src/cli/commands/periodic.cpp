@@ -81,7 +81,7 @@ ChainFile read_chain(const std::string& file) {
   return chain;
 }
 
-struct Result {
+struct PeriodicResult {
   plan::PeriodicPattern pattern;
   /// Lower bound on the time a micro-batch, of all schedules with this placement and memory.
   double bound;
@@ -96,7 +96,7 @@ void require_memory(const PeriodicOptions& options, const std::vector<double>& h
   }
 }
 
-Result solve(const PeriodicOptions& options, const ChainFile& chain) {
+PeriodicResult solve(const PeriodicOptions& options, const ChainFile& chain) {
   if (!chain.workers.empty()) {
     if (options.period || options.repeat) {
       throw InputError(
@@ -116,7 +116,7 @@ Result solve(const PeriodicOptions& options, const ChainFile& chain) {
   return {.pattern = std::move(best.pattern), .bound = bound, .best_of = best.optimal ? most : 0};
 }
 
-nlohmann::ordered_json described(const Result& result, const ChainFile& chain) {
+nlohmann::ordered_json described(const PeriodicResult& result, const ChainFile& chain) {
   nlohmann::ordered_json operations = nlohmann::ordered_json::array();
   for (const plan::PeriodicOperation& op : result.pattern.operations) {
     operations.push_back({{"op", plan::to_string(op.pass)},
@@ -149,7 +149,7 @@ std::string starts(const plan::PeriodicPattern& pattern, int stage, plan::Pass p
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::string summary(const Result& result, const ChainFile& chain) {
+std::string summary(const PeriodicResult& result, const ChainFile& chain) {
   const plan::PeriodicPattern& pattern = result.pattern;
   std::string text =
       fmt::format("period {:.6g} for {} micro-batch{}: {:.6g} each\n", pattern.period, pattern.microbatches,
@@ -182,7 +182,7 @@ int periodic(const PeriodicOptions& options) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
                                  microbatches, chain.stages.size()));
   }
-  const Result result = solve(options, chain);
+  const PeriodicResult result = solve(options, chain);
   require_memory(options, plan::pattern_memory(result.pattern, chain.stages));
   const plan::Schedule schedule = plan::unrolled("periodic", result.pattern, chain.stages, microbatches);
   plan::Costs costs;

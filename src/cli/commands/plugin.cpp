@@ -30,7 +30,7 @@ struct PluginOptions {
   bool json = false;
 };
 
-struct Result {
+struct ScheduleResult {
   std::string schedule;
   std::string step;
   Finding finding;
@@ -72,14 +72,15 @@ Finding run_step(const std::string& file, const std::string& name, const plan::C
   return {answer.at("verdict"), answer.at("message")};
 }
 
-std::string text_of(const std::string& file, const std::vector<Result>& results) {
+std::string text_of(const std::string& file, const std::vector<ScheduleResult>& results) {
   std::string text = fmt::format("{}: built for starpipe {}\n", file, STARPIPE_INTERFACE);
   // The first column is empty: steps are indented below their schedule.
   constexpr TableColumn left = {.align = Align::left};
   constexpr std::array columns = {left, left, TableColumn{.align = Align::left, .least_width = 6}, left};
   for (auto first = results.begin(); first != results.end();) {
-    const auto next = std::find_if(first, results.end(),
-                                   [&](const Result& result) { return result.schedule != first->schedule; });
+    const auto next = std::find_if(first, results.end(), [&](const ScheduleResult& result) {
+      return result.schedule != first->schedule;
+    });
     std::vector<TableRow> rows;
     for (auto result = first; result != next; ++result) {
       rows.push_back(
@@ -89,11 +90,11 @@ std::string text_of(const std::string& file, const std::vector<Result>& results)
     first = next;
   }
   const auto failed = std::ranges::count(results, Finding::Verdict::failed,
-                                         [](const Result& result) { return result.finding.verdict; });
+                                         [](const ScheduleResult& result) { return result.finding.verdict; });
   return text + (failed == 0 ? "\nNothing failed.\n" : fmt::format("\n{} failed.\n", failed));
 }
 
-std::string json_of(const std::string& file, const std::vector<Result>& results) {
+std::string json_of(const std::string& file, const std::vector<ScheduleResult>& results) {
   ordered_json steps = ordered_json::array();
   for (const auto& [schedule, step, finding] : results) {
     steps.push_back({{"schedule", schedule},
@@ -107,7 +108,7 @@ std::string json_of(const std::string& file, const std::vector<Result>& results)
 
 int check(const PluginOptions& options) {
   const std::chrono::seconds most{options.timeout};
-  std::vector<Result> results;
+  std::vector<ScheduleResult> results;
   bool failed = false;
   for (const std::string& name : names_of(options.file, most)) {
     for (const plan::ConformanceStep& step : plan::conformance_steps()) {
@@ -116,7 +117,7 @@ int check(const PluginOptions& options) {
     results.push_back(
         {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, most)});
   }
-  for (Result& result : results) {
+  for (ScheduleResult& result : results) {
     failed = failed || result.finding.verdict == Finding::Verdict::failed;
     std::ranges::replace_if(
         result.finding.message, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');

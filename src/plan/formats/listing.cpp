@@ -23,7 +23,7 @@ std::string stem(const std::string& source_name) {
   return name;
 }
 
-struct Entry {
+struct ListEntry {
   const ListedJob* listed;
   std::size_t row;
   std::size_t position;
@@ -46,10 +46,10 @@ class Completeness {
     if (entries_.empty()) throw InputError(fmt::format("{}: no jobs", listing.source_name));
     stages_ = count(&Job::stage, listing.stages, "stages", stages_note_);
     microbatches_ = count(&Job::microbatch, listing.microbatches, "micro-batches", microbatches_note_);
-    std::ranges::sort(entries_, {}, [](const Entry& e) {
+    std::ranges::sort(entries_, {}, [](const ListEntry& e) {
       return std::tuple_cat(by_job(e.job()), std::tuple(e.row, e.position));
     });
-    for (const Entry& e : entries_) {
+    for (const ListEntry& e : entries_) {
       if (e.listed->weights < 0 || e.listed->weights >= static_cast<int>(listing.rows.size())) {
         fail(e, fmt::format("{}: weights from worker {}, which is not among the {} workers",
                             to_string(e.job()), e.listed->weights, listing.rows.size()));
@@ -67,27 +67,27 @@ class Completeness {
     }
   }
 
-  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  [[nodiscard]] const std::vector<ListEntry>& entries() const { return entries_; }
   [[nodiscard]] int stages() const { return stages_; }
   [[nodiscard]] int microbatches() const { return microbatches_; }
 
-  [[nodiscard]] std::string position_text(const Entry& e) const {
+  [[nodiscard]] std::string position_text(const ListEntry& e) const {
     return listing_.position_text(e.row, e.listed->cell);
   }
   /// The entry of a job; null when the listing has none.
-  [[nodiscard]] const Entry* find(const Job& job) const {
-    const auto found =
-        std::ranges::lower_bound(entries_, by_job(job), {}, [](const Entry& e) { return by_job(e.job()); });
+  [[nodiscard]] const ListEntry* find(const Job& job) const {
+    const auto found = std::ranges::lower_bound(entries_, by_job(job), {},
+                                                [](const ListEntry& e) { return by_job(e.job()); });
     return found != entries_.end() && found->job() == job ? &*found : nullptr;
   }
-  [[noreturn]] void fail(const Entry& e, const std::string& message) const {
+  [[noreturn]] void fail(const ListEntry& e, const std::string& message) const {
     throw InputError(fmt::format("{}: {}: {}", listing_.source_name, position_text(e), message));
   }
 
  private:
   int count(int Job::*index, std::optional<int> given, const char* noun, std::string& note) const {
-    const Entry& largest =
-        *std::ranges::max_element(entries_, {}, [&](const Entry& e) { return e.job().*index; });
+    const ListEntry& largest =
+        *std::ranges::max_element(entries_, {}, [&](const ListEntry& e) { return e.job().*index; });
     const int top = largest.job().*index;
     if (!given) {
       note = fmt::format("{} {} by {}", top + 1, noun, position_text(largest));
@@ -100,7 +100,7 @@ class Completeness {
 
   /// Proves that the entries from `next` on start with the passes of (s, b). Returns the index after these.
   [[nodiscard]] std::size_t prove(std::size_t next, int s, int b) const {
-    std::array<const Entry*, pass_count> found = {};
+    std::array<const ListEntry*, pass_count> found = {};
     for (; next < entries_.size(); ++next) {
       const Job& job = entries_[next].job();
       if (job.stage != s || job.microbatch != b) break;
@@ -111,7 +111,7 @@ class Completeness {
       fail(*bw, fmt::format("stage {}, micro-batch {} has both the fused backward pass {} and {}", s, b,
                             to_string(bw->job()), to_string((i != nullptr ? i : w)->job())));
     }
-    const Entry* const there = f != nullptr ? f : bw != nullptr ? bw : i != nullptr ? i : w;
+    const ListEntry* const there = f != nullptr ? f : bw != nullptr ? bw : i != nullptr ? i : w;
     const auto missing = [&](Pass pass) {
       fail_missing(to_string(Job{s, b, pass}), waiting_for({s, b, pass}), there);
     };
@@ -124,7 +124,7 @@ class Completeness {
   }
 
   /// A job of the listing that waits for `job`, which is missing; null when there is none.
-  [[nodiscard]] const Entry* waiting_for(const Job& job) const {
+  [[nodiscard]] const ListEntry* waiting_for(const Job& job) const {
     const auto [s, b, pass] = job;
     constexpr int most_stages = 1'000'000;  // beyond, the stage graph is not built
     std::vector<Job> candidates;
@@ -138,14 +138,15 @@ class Completeness {
       }
     }
     for (const Job& candidate : candidates) {
-      if (const Entry* const entry = find(candidate)) return entry;
+      if (const ListEntry* const entry = find(candidate)) return entry;
     }
     return nullptr;
   }
 
   /// Reports a missing job at the entry that waits for it. Without such an entry, reports it at `there`,
   /// another pass of the stage and micro-batch, or else at the last entry.
-  [[noreturn]] void fail_missing(const std::string& what, const Entry* waiting, const Entry* there) const {
+  [[noreturn]] void fail_missing(const std::string& what, const ListEntry* waiting,
+                                 const ListEntry* there) const {
     const std::string note = fmt::format("{} is missing ({}, {})", what, stages_note_, microbatches_note_);
     if (waiting != nullptr) {
       fail(*waiting, fmt::format("{} can never start: {}", to_string(waiting->job()), note));
@@ -154,7 +155,7 @@ class Completeness {
   }
 
   const Listing& listing_;
-  std::vector<Entry> entries_;
+  std::vector<ListEntry> entries_;
   int stages_ = 0;
   int microbatches_ = 0;
   std::string stages_note_;
@@ -177,7 +178,7 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
   std::string text = fmt::format("{} can never start", to_string(cycle[first]));
   std::size_t at = first;
   for (std::size_t i = 0; i < std::min(cycle.size(), most); ++i) {
-    const Entry& other = *before(at);
+    const ListEntry& other = *before(at);
     text += fmt::format("{} {}", i == 0 ? ": it waits for" : ", which waits for", to_string(other.job()));
     if (i + 1 < cycle.size()) text += fmt::format(" ({})", jobs.position_text(other));
     at = at == 0 ? cycle.size() - 1 : at - 1;
@@ -212,7 +213,7 @@ Schedule schedule_from_listing(const Listing& listing) {
     return table[pair * pass_count + index(job.pass)];
   };
   bool any_split = false;
-  for (const Entry& e : complete.entries()) {
+  for (const ListEntry& e : complete.entries()) {
     at(e.job()) = {{e.listed->weights, static_cast<int>(e.row)}, static_cast<std::int64_t>(e.position), true};
     any_split = any_split || e.job().pass == Pass::B;
   }

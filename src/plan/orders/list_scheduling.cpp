@@ -37,7 +37,7 @@ constexpr std::array variants = {
     ShortGaps{.forward = true, .early_backward = true, .late_backward = true},
     ShortGaps{.forward = true, .early_backward = true, .late_backward = true, .always = true}};
 
-struct Problem {
+struct SchedulingProblem {
   std::span<const Job> passes;
   const StageGraph& graph;
   int microbatches;
@@ -54,7 +54,7 @@ struct Problem {
 /// The order that one pass of the list scheduler makes, with its times.
 class ListSchedule {
  public:
-  ListSchedule(const Problem& problem, ShortGaps short_gaps)
+  ListSchedule(const SchedulingProblem& problem, ShortGaps short_gaps)
       : problem_(&problem),
         short_gaps_(short_gaps),
         workers_(index(problem.workers)),
@@ -162,7 +162,7 @@ class ListSchedule {
     --worker.live;
   }
 
-  const Problem* problem_;
+  const SchedulingProblem* problem_;
   ShortGaps short_gaps_;
   std::vector<Worker> workers_;
   std::vector<double> forward_end_;
@@ -175,7 +175,7 @@ class ListSchedule {
 std::vector<std::vector<Job>> with_weight_gradients(
     std::span<const Job> passes, const StageGraph& graph, int workers, int microbatches,
     const std::function<int(int stage, int microbatch)>& worker, int limit, const Costs& costs) {
-  Problem problem{passes, graph, microbatches, {}, workers, limit, costs};
+  SchedulingProblem problem{passes, graph, microbatches, {}, workers, limit, costs};
   for (int b = 0; b < microbatches; ++b) {
     for (int s = 0; s < graph.size(); ++s) problem.workers_of.push_back(worker(s, b));
   }

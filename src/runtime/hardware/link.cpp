@@ -95,7 +95,7 @@ std::string_view to_string(LinkKind kind) {
   return "?";
 }
 
-Link link_between(const Device& a, const Device& b) {
+DeviceLink link_between(const Device& a, const Device& b) {
   if (a.host != b.host) return {LinkKind::network, typical_bandwidth(LinkKind::network)};
   const double nvlink = nvlink_between(a, b);
   const LinkKind kind = kind_on_host(a, b, nvlink > 0);
@@ -110,7 +110,7 @@ double link_seconds(std::span<const Device> devices, std::span<const plan::Traff
       std::ranges::any_of(traffic, [](const plan::Traffic& pair) { return pair.sent.bytes > 0; });
   double seconds = 0;
   for (const plan::Traffic& pair : traffic) {
-    const Link link = link_between(devices[index(pair.from)], devices[index(pair.to)]);
+    const DeviceLink link = link_between(devices[index(pair.from)], devices[index(pair.to)]);
     seconds += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count) / (link.bandwidth * 1e9);
   }
   return seconds;

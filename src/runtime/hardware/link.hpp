@@ -25,14 +25,14 @@ enum class LinkKind : std::uint8_t {
 /// "NVLink", "PCIe switch", "across NUMA nodes", ...
 std::string_view to_string(LinkKind kind);
 
-struct Link {
+struct DeviceLink {
   LinkKind kind = LinkKind::network;
   /// GB/s. hwloc tells NVLink's; the others are typical of their kind, and only their order matters. Between
   /// two ranks of a host it is half of that: messages are copied on their way from process to process.
   double bandwidth = 0;
 };
 
-Link link_between(const Device& a, const Device& b);
+DeviceLink link_between(const Device& a, const Device& b);
 
 /// Seconds that all messages of a step take on their links, one after the other. `devices`: by worker. If no
 /// message has bytes, each counts as one byte.

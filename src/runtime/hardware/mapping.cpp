@@ -24,9 +24,9 @@ constexpr std::int64_t most_tries = 200'000'000;  // about a second
 
 /// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
 /// seconds a byte between devices.
-class Problem {
+class MappingProblem {
  public:
-  Problem(std::span<const Device> devices, std::span<const plan::Traffic> traffic)
+  MappingProblem(std::span<const Device> devices, std::span<const plan::Traffic> traffic)
       : size_(devices.size()), peers_(size_), distances_(size_ * size_, 0) {
     for (const Device& device : devices) kinds_.push_back(device.kind);
     const bool sized =
@@ -107,7 +107,7 @@ bool is_better(double cost, double best) { return cost < best * (1 - 1e-9); }
 /// another only by an exchange of interchangeable devices.
 class BranchAndBound {
  public:
-  BranchAndBound(const Problem& problem, Mapping start)
+  BranchAndBound(const MappingProblem& problem, Mapping start)
       : problem_(problem),
         best_(std::move(start)),
         least_(problem.cost(best_)),
@@ -118,7 +118,7 @@ class BranchAndBound {
     // Workers that send much come first: their cost rules out bad mappings early.
     std::ranges::stable_sort(order_, std::greater{}, [&](std::size_t worker) {
       double sum = 0;
-      for (const Problem::Peer& peer : problem.peers(worker)) sum += peer.amount;
+      for (const MappingProblem::Peer& peer : problem.peers(worker)) sum += peer.amount;
       return sum;
     });
     nearest_ = std::numeric_limits<double>::infinity();
@@ -126,7 +126,7 @@ class BranchAndBound {
       for (int b = 0; b < a; ++b) nearest_ = std::min(nearest_, problem.distance(a, b));
     }
     for (std::size_t w = 0; w < problem.size(); ++w) {
-      for (const Problem::Peer& peer : problem.peers(w)) open_ += w < peer.worker ? peer.amount : 0;
+      for (const MappingProblem::Peer& peer : problem.peers(w)) open_ += w < peer.worker ? peer.amount : 0;
     }
   }
 
@@ -151,7 +151,7 @@ class BranchAndBound {
       if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || repeats_earlier(device)) continue;
       double more = 0;
       double closed = 0;
-      for (const Problem::Peer& peer : problem_.peers(worker)) {
+      for (const MappingProblem::Peer& peer : problem_.peers(worker)) {
         const int there = mapping_[peer.worker];
         if (there < 0) continue;
         more += peer.amount * problem_.distance(device, there);
@@ -172,7 +172,7 @@ class BranchAndBound {
     return false;
   }
 
-  const Problem& problem_;
+  const MappingProblem& problem_;
   Mapping best_;
   double least_;
   Mapping mapping_;
@@ -184,7 +184,7 @@ class BranchAndBound {
 
 /// Gives each worker in turn the device where it costs least; next comes the worker that exchanges most with
 /// those that have devices.
-Mapping greedy(const Problem& problem) {
+Mapping greedy(const MappingProblem& problem) {
   const std::size_t size = problem.size();
   Mapping mapping(size, -1);
   std::vector<bool> taken(size, false);
@@ -200,7 +200,7 @@ Mapping greedy(const Problem& problem) {
       const std::size_t d = index(device);
       if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
       double cost = 0;
-      for (const Problem::Peer& peer : problem.peers(*next)) {
+      for (const MappingProblem::Peer& peer : problem.peers(*next)) {
         if (mapping[peer.worker] >= 0) cost += peer.amount * problem.distance(device, mapping[peer.worker]);
       }
       if (cost >= least) continue;
@@ -209,13 +209,13 @@ Mapping greedy(const Problem& problem) {
     }
     mapping[*next] = best;
     taken[index(best)] = true;
-    for (const Problem::Peer& peer : problem.peers(*next)) pull[peer.worker] += peer.amount;
+    for (const MappingProblem::Peer& peer : problem.peers(*next)) pull[peer.worker] += peer.amount;
   }
   return mapping;
 }
 
 /// Exchanges pairs of workers until no exchange is better, or the tries are used up.
-void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
+void improve(const MappingProblem& problem, Mapping& mapping, std::int64_t& tries) {
   double cost = problem.cost(mapping);
   for (bool improved = true; improved;) {
     improved = false;
@@ -235,7 +235,7 @@ void improve(const Problem& problem, Mapping& mapping, std::int64_t& tries) {
 }
 
 /// Gives the devices, in this order, each to the next worker of its kind.
-Mapping dealt(const Problem& problem, const std::vector<int>& order) {
+Mapping dealt(const MappingProblem& problem, const std::vector<int>& order) {
   Mapping mapping(problem.size());
   std::map<DeviceKind, std::size_t> next;
   for (const int device : order) {
@@ -248,7 +248,7 @@ Mapping dealt(const Problem& problem, const std::vector<int>& order) {
 }
 
 /// The best mapping that exchanges reach from several starts: linear, greedy, and shuffled ones.
-Mapping search(const Problem& problem) {
+Mapping search(const MappingProblem& problem) {
   std::int64_t tries = most_tries;
   Mapping linear(problem.size());
   std::iota(linear.begin(), linear.end(), 0);
@@ -271,7 +271,7 @@ Mapping search(const Problem& problem) {
 }  // namespace
 
 std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
-  const Problem problem(devices, traffic);
+  const MappingProblem problem(devices, traffic);
   Mapping found = search(problem);
   return problem.size() <= exact_mapping ? BranchAndBound(problem, std::move(found)).run() : found;
 }

@@ -41,7 +41,7 @@ struct MappedWorkers {
   double linear_seconds = 0;           ///< the same under the linear mapping
 
   [[nodiscard]] const Slot& slot_of(int worker) const { return slots[index(mapping[index(worker)])]; }
-  [[nodiscard]] Link link_of(const plan::Traffic& pair) const {
+  [[nodiscard]] DeviceLink link_of(const plan::Traffic& pair) const {
     return link_between(slot_of(pair.from).device, slot_of(pair.to).device);
   }
 };

@@ -61,7 +61,7 @@ std::string drawing(const MappedWorkers& mapped) {
   return text;
 }
 
-std::string link_text(const Link& link) {
+std::string link_text(const DeviceLink& link) {
   if (link.kind != LinkKind::nvlink) return std::string(to_string(link.kind));
   return fmt::format("NVLink, {:.0f} GB/s", link.bandwidth);
 }
@@ -73,7 +73,7 @@ std::string traffic_text(const MappedWorkers& mapped) {
   std::vector<TableRow> pairs = {{"from    to", "messages", "bytes", "link"}};
   std::map<LinkKind, std::uint64_t> bytes_by_kind;
   for (const plan::Traffic& pair : mapped.traffic) {
-    const Link link = mapped.link_of(pair);
+    const DeviceLink link = mapped.link_of(pair);
     bytes_by_kind[link.kind] += pair.sent.bytes;
     pairs.push_back({fmt::format("{:>4} -> {:<4}", pair.from, pair.to), std::to_string(pair.sent.count),
                      bytes_text(pair.sent.bytes), link_text(link)});
@@ -119,7 +119,7 @@ nlohmann::ordered_json json_of(const MappedWorkers& mapped) {
     json["workers"].push_back(std::move(one));
   }
   for (const plan::Traffic& pair : mapped.traffic) {
-    const Link link = mapped.link_of(pair);
+    const DeviceLink link = mapped.link_of(pair);
     nlohmann::ordered_json one = {{"from", pair.from},
                                   {"to", pair.to},
                                   {"count", pair.sent.count},

@@ -24,8 +24,8 @@ TEST(Links, FollowFromThePciHierarchy) {
   elsewhere.host = "another";
   EXPECT_EQ(link_between(gpus[0], elsewhere).kind, LinkKind::network) << "same address, other host";
   double before = std::numeric_limits<double>::infinity();
-  for (const Link& link : {link_between(gpus[0], gpus[1]), link_between(gpus[0], gpus[2]),
-                           link_between(gpus[0], gpus[4]), link_between(gpus[0], elsewhere)}) {
+  for (const DeviceLink& link : {link_between(gpus[0], gpus[1]), link_between(gpus[0], gpus[2]),
+                                 link_between(gpus[0], gpus[4]), link_between(gpus[0], elsewhere)}) {
     EXPECT_LT(link.bandwidth, before) << to_string(link.kind);
     before = link.bandwidth;
   }

@@ -77,7 +77,7 @@ double least_seconds(const std::vector<Device>& devices, std::span<const plan::T
 int pairs_over(LinkKind kind, std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   std::set<std::pair<int, int>> pairs;
   for (const plan::Traffic& pair : traffic) {
-    const Link link = link_between(devices[index(pair.from)], devices[index(pair.to)]);
+    const DeviceLink link = link_between(devices[index(pair.from)], devices[index(pair.to)]);
     if (link.kind == kind) pairs.insert(std::minmax(pair.from, pair.to));
   }
   return static_cast<int>(pairs.size());
