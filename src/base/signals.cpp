@@ -31,18 +31,14 @@ std::array<Line, ending_signals.size()> lines{};
 int pause_before_line_ms = 0;
 bool says_line = false;
 
-void write_text(const char* text) {
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
-}
-
 void end_process(int signal, siginfo_t* info, void* /*context*/) {
   remove_files_on_signal();
   const bool another_says_it = pause_before_line_ms > 0 && info->si_pid == getppid();
   if (says_line && !another_says_it) {
-    if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);  // a sleep that a handler may call
-    if (isatty(STDERR_FILENO) == 1) write_text("\r\033[K");                // a progress line may be there
+    if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);   // a sleep that a handler may call
+    if (isatty(STDERR_FILENO) == 1) write_text(STDERR_FILENO, "\r\033[K");  // a progress line may be there
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      if (ending_signals[i] == signal) write_text(lines[i].data());
+      if (ending_signals[i] == signal) write_text(STDERR_FILENO, lines[i].data());
     }
   }
   _exit(status_of_signal(signal));
@@ -103,6 +99,10 @@ void remove_files_on_signal() noexcept {
   for (const FileSlot& slot : slots) {
     if (slot.state == SlotState::used) unlink(slot.file.data());
   }
+}
+
+void write_text(int descriptor, const char* text) noexcept {
+  [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
 }
 
 RemovedOnSignal::RemovedOnSignal(const std::filesystem::path& file) {

@@ -43,6 +43,9 @@ void reset_signals();
 /// Removes the files of all `RemovedOnSignal`. A signal handler may call it.
 void remove_files_on_signal() noexcept;
 
+/// Writes the text to an open descriptor. A signal handler may call it. An error is ignored.
+void write_text(int descriptor, const char* text) noexcept;
+
 /// A file that must not be left behind: a signal that ends the process during this object's lifetime removes
 /// it first (see end_on_signals). Thread-safe. Does nothing when eight other objects exist, or when the name
 /// is longer than the system allows.

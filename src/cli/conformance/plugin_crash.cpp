@@ -4,11 +4,11 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 
 #include <poll.h>
 #include <unistd.h>
 
+#include "starpipe/base/signals.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
@@ -43,7 +43,7 @@ bool parent_reports = false;
   // others during their pause. When only another rank fails, it prints its line after the pause.
   if (!is_first_rank) poll(nullptr, 0, other_ranks_pause_ms);
   for (const char* part : {"starpipe: plug-in ", plugin, ": its code was ended by ", what, "\n"}) {
-    [[maybe_unused]] const auto written = write(STDERR_FILENO, part, std::strlen(part));
+    write_text(STDERR_FILENO, part);
   }
   _exit(exit_failure);
 }

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <string>
 #include <system_error>
@@ -34,10 +33,6 @@ constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 std::array<char, 96> orphan_line{};
 pid_t launched = 0;   // the parent, which the launcher started
 int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
-
-void write_text(int descriptor, const char* text) {
-  [[maybe_unused]] const auto written = write(descriptor, text, std::strlen(text));
-}
 
 // Asks the launcher to end the job with an exit status, with the same PMI-1 message as MPI_Abort. Without the
 // request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
