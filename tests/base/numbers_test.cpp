@@ -28,6 +28,17 @@ TEST(Numbers, CeilDivRoundsUp) {
   EXPECT_EQ(ceil_div(7, 3), 3);
 }
 
+TEST(PercentText, HasOneDecimalAndNoNegativeZero) {
+  EXPECT_EQ(percent_text(3.0 / 11), "27.3 %");
+  EXPECT_EQ(percent_text(-1e-16), "0.0 %");
+  EXPECT_EQ(percent_text(-0.01), "-1.0 %");
+}
+
+TEST(DifferenceText, HasASign) {
+  EXPECT_EQ(difference_text(0.05), "+5.0 %");
+  EXPECT_EQ(difference_text(-0.123), "-12.3 %");
+}
+
 TEST(CountedText, IsSingularForOne) {
   EXPECT_EQ(counted_text(1, "rank"), "1 rank");
   EXPECT_EQ(counted_text(0, "rank"), "0 ranks");

@@ -129,7 +129,7 @@ class ScheduleShow(CommandTest):
         for form in ("csv", "svg", "trace"):
             result = self.run_command(*show, "--format", form)
             self.assertEqual((result.returncode, result.stderr), (0, f"starpipe: {words}\n"))
-            self.assertNotIn("another order", result.stdout)
+            self.assertNotIn("own order", result.stdout)
         # A schedule that is made for a limit is also told when its own order would fit.
         self.assertNotIn("reordered", self.show("1f1b-star", 6, 24, "--memory-limit", 6))
         self.assertEqual(self.show("1f1b-star", 6, 24, "--memory-limit", 4)["reordered"]["limit"], 4)
