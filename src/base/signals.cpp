@@ -44,6 +44,20 @@ void end_process(int signal, siginfo_t* info, void* /*context*/) {
   _exit(status_of_signal(signal));
 }
 
+// By signal. A signal ignored at the start stays ignored, though a library may have given it a handler before
+// `main`: UCX does so with SIGHUP.
+std::array<bool, NSIG> ignored_at_start{};
+
+// Whether the signal is to end this process. A timer's signal with a handler of somebody else belongs to a
+// profiler, which expects it many times a second.
+bool ends_process(int signal) {
+  struct sigaction now {};
+  sigaction(signal, nullptr, &now);
+  if (ignored_at_start[index(signal)] || now.sa_handler == SIG_IGN) return false;
+  const bool of_timer = signal == SIGALRM || signal == SIGVTALRM || signal == SIGPROF;
+  return !of_timer || now.sa_handler == SIG_DFL || now.sa_sigaction == end_process;
+}
+
 // The handler runs with the other ending signals held back.
 void set_action(int signal, struct sigaction action) {
   action.sa_mask = ending_signal_set();
@@ -60,13 +74,20 @@ std::optional<int> signal_of_status(int status) {
 
 std::string signal_text(int signal) { return fmt::format("signal {} ({})", signal, strsignal(signal)); }
 
+void note_ignored_signals() noexcept {
+  for (const int signal : ending_signals) {
+    struct sigaction now {};
+    if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN)
+      ignored_at_start[index(signal)] = true;
+  }
+}
+
 sigset_t ending_signal_set() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : ending_signals) sigaddset(&set, signal);
-  struct sigaction hangup {};
-  sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);
+  for (const int signal : ending_signals) {
+    if (ends_process(signal)) sigaddset(&set, signal);
+  }
   return set;
 }
 
@@ -82,6 +103,7 @@ void end_on_signals(std::string_view subject, int pause_ms) {
     end.sa_sigaction = end_process;
     end.sa_flags = SA_SIGINFO;
     if (sigismember(&set, signal) == 1) set_action(signal, end);
+    if (ignored_at_start[index(signal)]) std::signal(signal, SIG_IGN);
   }
 }
 

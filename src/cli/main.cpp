@@ -19,6 +19,10 @@ namespace {
 constexpr int exit_failure = 1;
 constexpr int exit_bad_input = 2;
 
+// The loader calls it before the constructors of shared libraries.
+[[gnu::used,
+  gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = starpipe::note_ignored_signals;
+
 /// Prints one line on standard error: control characters in the message become spaces.
 int report(std::string message, int exit_code) {
   for (char& c : message) {

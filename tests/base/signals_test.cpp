@@ -31,6 +31,7 @@ End run(const std::function<void()>& work) {
   if (child == 0) {
     dup2(pipe[1], STDERR_FILENO);
     close(pipe[1]);
+    for (const int signal : ending_signals) std::signal(signal, SIG_DFL);  // tests may run under nohup
     work();
     _exit(0);
   }
@@ -143,15 +144,44 @@ TEST_F(Signals, OneOfSeveralProcessesDoesNotNameASignalOfItsParent) {
   }
 }
 
-// As under nohup.
-TEST_F(Signals, AnIgnoredHangUpStaysIgnored) {
+// As under nohup, and in the background of a script.
+TEST_F(Signals, AnIgnoredOneStaysIgnored) {
+  for (const int signal : ending_signals) {
+    const End end = run([signal] {
+      std::signal(signal, SIG_IGN);
+      end_on_signals("program was");
+      std::raise(signal);
+    });
+    EXPECT_EQ(end.status, 0) << signal_text(signal);
+    EXPECT_EQ(end.message, "");
+  }
+}
+
+// As UCX does with SIGHUP in a constructor.
+TEST_F(Signals, OneThatWasIgnoredBeforeALibraryTookItStaysIgnored) {
   const End end = run([] {
     std::signal(SIGHUP, SIG_IGN);
+    note_ignored_signals();
+    std::signal(SIGHUP, [](int) { _exit(3); });
     end_on_signals("program was");
     std::raise(SIGHUP);
+    const sigset_t set = ending_signal_set();
+    if (sigismember(&set, SIGHUP) == 1) _exit(4);
   });
   EXPECT_EQ(end.status, 0);
   EXPECT_EQ(end.message, "");
+}
+
+TEST_F(Signals, AProfilerKeepsTheSignalsOfItsTimer) {
+  for (const int signal : {SIGALRM, SIGVTALRM, SIGPROF}) {
+    const End end = run([signal] {
+      std::signal(signal, [](int) { dprintf(STDERR_FILENO, "tick\n"); });
+      end_on_signals("program was");
+      std::raise(signal);
+    });
+    EXPECT_EQ(end.status, 0) << signal_text(signal);
+    EXPECT_EQ(end.message, "tick\n");
+  }
 }
 
 TEST_F(Signals, AForkedProcessCanHaveThoseOfANewProgram) {

@@ -45,8 +45,10 @@ def processes(marker):
 
 
 def default_signals():
-    """A shell without job control starts background jobs with SIGINT ignored, and their children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Shells start background jobs of scripts with SIGINT and SIGQUIT ignored, nohup those with SIGHUP ignored, and
+    their children inherit that."""
+    for number in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
+        signal.signal(number, signal.SIG_DFL)
 
 
 class JobTest(unittest.TestCase):

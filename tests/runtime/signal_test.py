@@ -11,6 +11,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -28,7 +29,7 @@ def users_of(folder):
 
 # A search that does not reach its lower bound within its budget.
 SEARCH = ("search --workers=8 --microbatches=32 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
-          "--memory-limit=12 --budget=60 --quiet").split()
+          "--memory-limit=12 --quiet").split()
 
 
 class OfARun(JobTest):
@@ -80,7 +81,8 @@ class OfARun(JobTest):
         self.check(4, "all", signal.SIGTERM)
 
     def test_other_signals(self):
-        for number in signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP:
+        for number in (signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP, signal.SIGALRM, signal.SIGVTALRM,
+                       signal.SIGPROF):
             self.check(2, ("group", 0), number)
 
     def test_without_a_launcher(self):
@@ -98,6 +100,35 @@ class OfARun(JobTest):
                     self.expect_line("the run", number)
                     self.assertEqual(self.job.returncode, 128 + number)
                     self.log.unlink()
+
+
+class Ignored(unittest.TestCase):
+    """Signals that were ignored when the program started stay ignored, as nohup and shells want it, though libraries
+    install handlers of their own before `main`."""
+
+    def expect_success(self, *command):
+        for number in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT:
+            with self.subTest(command=command[0], signal=number.name):
+                job = subprocess.Popen([STARPIPE, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, encoding="utf-8", start_new_session=True,
+                                       preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
+                self.addCleanup(job.kill)
+                time.sleep(1.5)
+                self.assertIsNone(job.poll(), "ended too early to receive a signal")
+                os.killpg(job.pid, number)
+                output, _ = job.communicate(timeout=60)
+                self.assertEqual(job.returncode, 0, output)
+                self.assertNotIn("signal", output)
+
+    def test_train(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder) / "job.yaml"
+            config.write_text(CONFIG)
+            self.expect_success("train", str(config), "--set", "training.steps=3", "--set",
+                                "runtime.emulate={F: 100ms, B: 100ms, W: 100ms}")
+
+    def test_search(self):
+        self.expect_success(*SEARCH, "--budget=3")
 
 
 class OfOtherCommands(JobTest):
@@ -138,13 +169,13 @@ class OfOtherCommands(JobTest):
 
     def test_search(self):
         for number in ASKED:
-            self.check(number, self.running(1), *SEARCH, "-o", self.path / "found.json")
+            self.check(number, self.running(1), *SEARCH, "--budget=60", "-o", self.path / "found.json")
         self.assertFalse((self.path / "found.json").exists())
 
     def test_search_on_ranks(self):
         self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
         found = str(self.path / "found.json")
-        self.start(found, STARPIPE, *SEARCH, "-o", found)
+        self.start(found, STARPIPE, *SEARCH, "--budget=60", "-o", found)
         time.sleep(3)
         os.kill(self.job.pid, signal.SIGTERM)
         self.job.wait(10)  # hydra's exit status is sometimes 0, since such ranks do not speak to it

@@ -14,7 +14,8 @@
 namespace starpipe {
 
 /// The signals by which people, shells and batch systems ask a process to end.
-inline constexpr std::array ending_signals = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
+inline constexpr std::array ending_signals = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,   SIGUSR1,
+                                              SIGUSR2, SIGXCPU, SIGALRM, SIGVTALRM, SIGPROF};
 
 /// The exit status of a process that `signal` has ended, as shells give it.
 constexpr int status_of_signal(int signal) { return 128 + signal; }
@@ -25,7 +26,14 @@ std::optional<int> signal_of_status(int status);
 /// "signal 15 (Terminated)".
 std::string signal_text(int signal);
 
-/// The ending signals as a set. Without SIGHUP where the process ignores SIGHUP, as under nohup.
+/// Notes which ending signals the process ignores: SIGHUP under nohup, SIGINT and SIGQUIT in the background
+/// of a script. They stay ignored. A program calls it from `.preinit_array`, before the constructors of
+/// shared libraries, since some of these install handlers. Calls nothing but sigaction. A program that never
+/// calls it has the signals that it ignores at a call of the functions below.
+void note_ignored_signals() noexcept;
+
+/// The ending signals as a set, without those that the process ignores, and without signals of timers
+/// (SIGALRM, SIGVTALRM, SIGPROF) for which a profiler has a handler.
 sigset_t ending_signal_set();
 
 /// For programs only, since signals belong to the program. From now on an ending signal removes the files of
