@@ -125,13 +125,21 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
   }
 
   const auto stash_is_live = [&](int s, int b, int worker) {
-    const JobId f = schedule.forward(s, b);
-    return schedule.compute(f) == worker && started[f] &&
+    const JobId maker = schedule.recompute() ? schedule.backward(s, b) : schedule.forward(s, b);
+    return schedule.compute(maker) == worker && started[maker] &&
            !(ended[schedule.backward(s, b)] && ended[schedule.weight_gradient(s, b)]);
   };
   const auto refused = [&](JobId id, int worker) {
     const Job j = schedule.job(id);
-    if (schedule.memory_limits().empty() || j.pass != Pass::F) return false;
+    if (schedule.memory_limits().empty()) return false;
+    if (schedule.recompute()) {
+      int live = 0;
+      for (int b = 0; b < schedule.microbatches(); ++b) {
+        for (int s = 0; s < schedule.stages(); ++s) live += stash_is_live(s, b, worker) ? 1 : 0;
+      }
+      return (j.pass == Pass::B || j.pass == Pass::BW) && live >= schedule.memory_limits()[index(worker)];
+    }
+    if (j.pass != Pass::F) return false;
     std::size_t most_stages = 0;
     std::map<std::uint32_t, int> unfinished;  // age -> micro-batch
     int others = 0;

@@ -84,9 +84,9 @@ void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, boo
   command
       .add_option(
           "--memory-limit", memory_limit,
-          "Largest number of stashes on a worker. The schedule keeps its order if the order needs no more. "
-          "Otherwise it runs in another order: one that the schedule makes for this limit, or that of the "
-          "bounded discipline. The output says so")
+          "Largest number of stashes on a worker, counted as the peaks in the output. The schedule keeps its "
+          "order if the order needs no more. Otherwise it runs in another order: one that the schedule makes "
+          "for this limit, or that of the bounded discipline. The output says so")
       ->type_name("M")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,

@@ -64,11 +64,13 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
                      bad(at.compute) ? at.compute : at.weights, schedule.workers() - 1);
 }
 
-// For each worker, the largest number of stages of one micro-batch whose forward passes it runs.
+// For each worker, the largest number of stages of one micro-batch whose stashes the bounded discipline must
+// let it hold together: those whose forward passes it runs. With recomputation 1, since W can then follow its
+// B at once.
 std::vector<int> most_stages(const Schedule& schedule) {
-  std::vector<int> most(index(schedule.workers()), 0);
+  std::vector<int> most(index(schedule.workers()), schedule.recompute() ? 1 : 0);
   std::vector<int> here(most.size());
-  for (int b = 0; b < schedule.microbatches(); ++b) {
+  for (int b = 0; b < schedule.microbatches() && !schedule.recompute(); ++b) {
     std::ranges::fill(here, 0);
     for (int s = 0; s < schedule.stages(); ++s) {
       const auto w = index(schedule.compute(schedule.forward(s, b)));
@@ -85,10 +87,11 @@ void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
   int held = 0;
   for (const JobId id : schedule.order(worker)) {
     const auto [s, b, pass] = schedule.job(id);
+    if (schedule.recompute() && pass == Pass::F) continue;
     bool is_first = true;
     bool is_last = true;
     for (const JobId other :
-         {schedule.forward(s, b), schedule.backward(s, b), schedule.weight_gradient(s, b)}) {
+         {schedule.stash_maker(s, b), schedule.backward(s, b), schedule.weight_gradient(s, b)}) {
       if (schedule.compute(other) != worker) continue;
       is_first = is_first && schedule.position(other) >= schedule.position(id);
       is_last = is_last && schedule.position(other) <= schedule.position(id);
@@ -102,11 +105,14 @@ void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
 std::string bounded_problem(const Schedule& schedule) {
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
-    if (schedule.compute(id) == schedule.compute(schedule.forward(job.stage, job.microbatch))) continue;
+    if (schedule.recompute() && job.pass == Pass::F) continue;
+    const JobId maker = schedule.stash_maker(job.stage, job.microbatch);
+    if (schedule.compute(id) == schedule.compute(maker)) continue;
     return fmt::format(
-        "the bounded discipline needs F, B and W of a stage and micro-batch on one worker, but {} runs on "
-        "worker {} and its F on {}",
-        to_string(job), schedule.compute(id), schedule.compute(schedule.forward(job.stage, job.microbatch)));
+        "the bounded discipline needs {} of a stage and micro-batch on one worker, but {} runs on worker {} "
+        "and its {} on {}",
+        schedule.recompute() ? "B and W" : "F, B and W", to_string(job), schedule.compute(id),
+        to_string(schedule.job(maker).pass), schedule.compute(maker));
   }
   const auto limits = schedule.memory_limits();
   const auto need = most_stages(schedule);

@@ -111,7 +111,7 @@ class Simulation {
     const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
       if (schedule_.compute(producer) != at.compute) f(Fetch{kind, producer, job.stage, bytes});
     };
-    const JobId stash_maker = detail::stash_maker(schedule_, schedule_.forward(job.stage, job.microbatch));
+    const JobId stash_maker = schedule_.stash_maker(job.stage, job.microbatch);
     if (job.pass == Pass::F || id == stash_maker) {
       for (const int p : schedule_.graph().pred(job.stage)) {
         from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);

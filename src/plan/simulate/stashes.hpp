@@ -12,13 +12,6 @@
 
 namespace starpipe::plan::detail {
 
-/// The job that writes the stash of `forward`'s stage and micro-batch: `forward` itself, or B with
-/// recomputation.
-inline JobId stash_maker(const Schedule& schedule, JobId forward) {
-  const Job job = schedule.job(forward);
-  return schedule.recompute() ? schedule.backward(job.stage, job.microbatch) : forward;
-}
-
 /// Calls f(JobId) for each job that reads the output of `forward`: F of the succeeding stages, and with
 /// recomputation their B.
 template <class Function>
@@ -76,7 +69,8 @@ void for_each_stash(const Schedule& schedule, std::span<const std::uint32_t> pos
                     Function&& f) {
   const Job job = schedule.job(forward);
   for_each_keeper(schedule, position,
-                  std::array{stash_maker(schedule, forward), schedule.backward(job.stage, job.microbatch),
+                  std::array{schedule.stash_maker(job.stage, job.microbatch),
+                             schedule.backward(job.stage, job.microbatch),
                              schedule.weight_gradient(job.stage, job.microbatch)},
                   f);
 }

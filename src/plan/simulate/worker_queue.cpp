@@ -13,7 +13,7 @@ WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
       worker_(worker),
       unfinished_(schedule.order(worker).size()),
       heap_(ByTurn{&schedule}),
-      forward_(ByTurn{&schedule}) {
+      beginning_(ByTurn{&schedule}) {
   if (schedule.discipline() == Discipline::ordered) is_ready_.assign(unfinished_, false);
   if (schedule.discipline() == Discipline::bounded) prepare_bounded();
 }
@@ -25,7 +25,7 @@ void WorkerQueue::prepare_bounded() {
                                             : schedule.memory_limits()[index(worker_)];
   unfinished_of_.assign(microbatches, 0);
   held_.assign(microbatches, 0);
-  forward_of_.assign(microbatches, Heap(ByTurn{&schedule}));
+  beginning_of_.assign(microbatches, Heap(ByTurn{&schedule}));
   taken_.assign(unfinished_, false);
   std::vector<int> stages_of(microbatches, 0);
   for (const JobId id : schedule.order(worker_)) {
@@ -41,11 +41,16 @@ void WorkerQueue::skip_finished() {
   while (oldest_ < by_age.size() && unfinished_of_[index(by_age[oldest_])] == 0) ++oldest_;
 }
 
-// Whether F of the job's stage and micro-batch and W (or BW) both run on this worker, so that W ends the
-// stash that F began. `check` refuses the bounded discipline where these passes run on different workers.
+bool WorkerQueue::begins_stash(JobId id) const {
+  const Job job = schedule_->job(id);
+  return id == schedule_->stash_maker(job.stage, job.microbatch);
+}
+
+// Whether the stash of the job's stage and micro-batch begins on this worker, and W (or BW) ends it here.
+// `check` refuses the bounded discipline where these passes run on different workers.
 bool WorkerQueue::keeps_stash(JobId id) const {
   const Job job = schedule_->job(id);
-  return schedule_->compute(schedule_->forward(job.stage, job.microbatch)) == worker_ &&
+  return schedule_->compute(schedule_->stash_maker(job.stage, job.microbatch)) == worker_ &&
          schedule_->compute(schedule_->weight_gradient(job.stage, job.microbatch)) == worker_;
 }
 
@@ -55,10 +60,9 @@ void WorkerQueue::push(JobId id) {
     is_ready_[schedule_->position(id)] = true;
     return;
   }
-  const Job job = schedule_->job(id);
-  if (schedule_->discipline() == Discipline::bounded && job.pass == Pass::F) {
-    forward_of_[index(job.microbatch)].push(id);
-    forward_.push(id);
+  if (schedule_->discipline() == Discipline::bounded && begins_stash(id)) {
+    beginning_of_[index(schedule_->job(id).microbatch)].push(id);
+    beginning_.push(id);
   } else {
     heap_.push(id);
   }
@@ -82,10 +86,9 @@ std::optional<JobId> WorkerQueue::pop() {
   }
   if (!id) return id;
   --ready_count_;
-  const Job job = schedule_->job(*id);
-  if (job.pass == Pass::F && keeps_stash(*id)) {
+  if (begins_stash(*id) && keeps_stash(*id)) {
     ++live_;
-    if (!held_.empty()) ++held_[index(job.microbatch)];
+    if (!held_.empty()) ++held_[index(schedule_->job(*id).microbatch)];
   }
   return id;
 }
@@ -104,7 +107,7 @@ std::vector<JobId> WorkerQueue::ready_and_near(std::size_t most) const {
     }
     return jobs;
   }
-  for (const Heap* heap : {&heap_, &forward_}) {
+  for (const Heap* heap : {&heap_, &beginning_}) {
     if (jobs.size() < most && !heap->empty()) jobs.push_back(heap->top());
   }
   return jobs;
@@ -115,24 +118,30 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
   return schedule_->order(worker_)[next_++];
 }
 
-std::optional<JobId> WorkerQueue::pop_bounded() {
+// The ready jobs of which the first may begin a stash now; nothing when none may.
+WorkerQueue::Heap* WorkerQueue::allowed_to_begin() {
+  if (schedule_->recompute()) return live_ < limit_ ? &beginning_ : nullptr;
   const auto by_age = schedule_->microbatches_by_age();
-  if (oldest_ == by_age.size()) return std::nullopt;
+  if (oldest_ == by_age.size()) return nullptr;
   const auto oldest = index(by_age[oldest_]);
   const bool others_may_start = live_ - held_[oldest] < limit_ - reserve_;
-  Heap& forward = others_may_start ? forward_ : forward_of_[oldest];
-  drop_taken(forward);
+  return others_may_start ? &beginning_ : &beginning_of_[oldest];
+}
 
+std::optional<JobId> WorkerQueue::pop_bounded() {
+  Heap* const beginning = allowed_to_begin();
+  if (beginning != nullptr) drop_taken(*beginning);
   Heap* best = nullptr;
-  for (Heap* heap : {&heap_, &forward}) {
-    if (!heap->empty() && (best == nullptr || ByTurn{schedule_}(best->top(), heap->top()))) best = heap;
+  for (Heap* heap : {&heap_, beginning}) {
+    if (heap != nullptr && !heap->empty() && (best == nullptr || ByTurn{schedule_}(best->top(), heap->top())))
+      best = heap;
   }
   if (best == nullptr) return std::nullopt;
   const JobId id = best->top();
   best->pop();
-  if (best == &forward) {
+  if (best == beginning) {
     taken_[schedule_->position(id)] = true;
-    drop_taken(forward_);  // `ready_and_near` reads its top
+    drop_taken(beginning_);  // `ready_and_near` reads its top
   }
   return id;
 }

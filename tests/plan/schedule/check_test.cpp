@@ -13,6 +13,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -177,6 +178,15 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
     }
     const Schedule schedule = jobs.with(Discipline::bounded, limits);
     ASSERT_EQ(check(schedule).problem, "") << "round " << round;
+    // With recomputation one stash a worker is enough.
+    const Schedule recomputing =
+        jobs.with_recomputation().with(Discipline::bounded, std::vector<int>(index(jobs.workers()), 1));
+    ASSERT_EQ(check(recomputing).problem, "") << "round " << round;
+    for (int timing = 0; timing < 20; ++timing) {
+      const Costs costs = testing::random_costs(random, jobs.stages());
+      ASSERT_TRUE(testing::slow_simulate(recomputing, costs).finished) << "round " << round;
+      for (const int peak : simulate(recomputing, costs).peak_stashes) ASSERT_LE(peak, 1);
+    }
     for (int timing = 0; timing < 200; ++timing) {
       const Costs costs = testing::random_costs(random, schedule.stages());
       const auto run = testing::slow_simulate(schedule, costs);
@@ -250,7 +260,8 @@ TEST(Check, OrderedLimitsAgreeWithTheOrder) {
   for (int round = 0; round < 500; ++round) {
     testing::Options options;
     options.one_worker_a_stash = true;
-    const Schedule jobs(testing::random_spec(random, options));
+    const Schedule drawn(testing::random_spec(random, options));
+    const Schedule jobs = round % 3 == 0 ? drawn.with_recomputation() : drawn;
     if (!check(jobs).ok()) continue;
     const auto limits = testing::random_limits(random, jobs);
     bool holds = true;
@@ -258,8 +269,10 @@ TEST(Check, OrderedLimitsAgreeWithTheOrder) {
       int live = 0;
       for (const JobId id : jobs.order(w)) {
         const Pass pass = jobs.job(id).pass;
-        live += pass == Pass::F ? 1 : pass == Pass::B ? 0 : -1;
+        const bool is_backward = pass == Pass::B || pass == Pass::BW;
+        live += pass != Pass::W && is_backward == jobs.recompute() ? 1 : 0;
         holds = holds && live <= limits[index(w)];
+        live -= pass == Pass::W || pass == Pass::BW ? 1 : 0;
       }
     }
     const auto result = check(jobs.with(Discipline::ordered, limits));

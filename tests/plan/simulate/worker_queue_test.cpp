@@ -143,6 +143,42 @@ TEST(WorkerQueue, SplitBackwardHoldsTheStashUntilW) {
   EXPECT_EQ(queue.live(), 0);
 }
 
+/// Split backward passes of `microbatches` on one worker, with recomputation, all B before all W.
+Schedule recomputing(int microbatches, std::vector<int> limits) {
+  ScheduleSpec spec;
+  spec.microbatches = microbatches;
+  spec.split_backward = [](int, int) { return true; };
+  spec.placement = [](const Job&) { return Placement{}; };
+  spec.priority = [](const Job& j) { return 10 * static_cast<int>(j.pass) + j.microbatch; };
+  spec.discipline = Discipline::bounded;
+  spec.memory_limits = std::move(limits);
+  spec.recompute = true;
+  return Schedule(spec);
+}
+
+TEST(WorkerQueue, WithRecomputationBBeginsTheStash) {
+  const Schedule schedule = recomputing(3, {2});
+  ASSERT_EQ(check(schedule).problem, "");
+  WorkerQueue queue(schedule, 0);
+  for (int b = 0; b < 3; ++b) {
+    queue.push(id(schedule, {0, b, Pass::F}));
+    ASSERT_THAT(queue.pop(), Optional(id(schedule, {0, b, Pass::F}))) << "no forward pass is refused";
+    queue.finish(id(schedule, {0, b, Pass::F}));
+    queue.push(id(schedule, {0, b, Pass::B}));
+  }
+  EXPECT_EQ(queue.live(), 0);
+  for (int b = 0; b < 2; ++b) {
+    ASSERT_THAT(queue.pop(), Optional(id(schedule, {0, b, Pass::B})));
+    queue.finish(id(schedule, {0, b, Pass::B}));
+    EXPECT_EQ(queue.live(), b + 1);
+  }
+  EXPECT_EQ(queue.pop(), std::nullopt) << "a third stash is above the limit";
+  queue.push(id(schedule, {0, 1, Pass::W}));
+  ASSERT_THAT(queue.pop(), Optional(id(schedule, {0, 1, Pass::W})));
+  queue.finish(id(schedule, {0, 1, Pass::W}));
+  EXPECT_THAT(queue.pop(), Optional(id(schedule, {0, 2, Pass::B})));
+}
+
 TEST(WorkerQueue, AWorkerWithoutJobsIsEmpty) {
   ScheduleSpec spec;
   spec.workers = 2;
@@ -171,6 +207,7 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
     schedule =
         schedule.with(discipline, discipline == Discipline::bounded ? testing::random_limits(random, schedule)
                                                                     : std::vector<int>{});
+    if (testing::chance(random, 0.3)) schedule = schedule.with_recomputation();
     if (!check(schedule).ok()) continue;
 
     WorkerQueue queue(schedule, 0);
@@ -196,7 +233,9 @@ TEST(WorkerQueue, RandomTrafficKeepsTheCountsAndTheLimit) {
         if (const auto job = queue.pop()) {
           waiting.erase(*job);
           running.push_back(*job);
-          live += schedule.job(*job).pass == Pass::F ? 1 : 0;
+          const Pass pass = schedule.job(*job).pass;
+          const bool is_backward = pass == Pass::B || pass == Pass::BW;
+          live += is_backward == schedule.recompute() && pass != Pass::W ? 1 : 0;
           if (discipline == Discipline::ordered) {
             EXPECT_EQ(schedule.turn(*job), last_turn ? *last_turn + 1 : 0);
             last_turn = schedule.turn(*job);

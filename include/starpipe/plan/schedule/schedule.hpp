@@ -92,6 +92,10 @@ class Schedule {
   [[nodiscard]] JobId weight_gradient(int stage, int microbatch) const {
     return forward(stage, microbatch) + (split_backward(stage, microbatch) ? 2 : 1);
   }
+  /// The job that writes the stash: F, or with recomputation B (BW).
+  [[nodiscard]] JobId stash_maker(int stage, int microbatch) const {
+    return recompute_ ? backward(stage, microbatch) : forward(stage, microbatch);
+  }
   /// Nothing when the schedule has no such job (BW where the backward pass is split, a stage out of range,
   /// ...).
   [[nodiscard]] std::optional<JobId> find(const Job& job) const;

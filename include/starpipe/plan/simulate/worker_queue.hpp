@@ -22,6 +22,10 @@ namespace starpipe::plan {
 /// it would exceed the limit, and the last free stash is for the oldest micro-batch. `check` refuses limits
 /// below c, and schedules that run F, B and W of a stage and micro-batch on different workers.
 ///
+/// With recomputation B (or BW) begins the stash, and forward passes are never refused. B is refused while
+/// the worker holds as many stashes as its limit. The rule cannot stop a worker: each of these stashes waits
+/// only for its W, which is ready here when its B has ended, and which is never refused.
+///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {
  public:
@@ -42,16 +46,16 @@ class WorkerQueue {
   /// fewer than `most` jobs are ready.
   [[nodiscard]] bool is_near(JobId id, std::size_t most) const;
   /// Ready jobs that start soon, `most` at most. Under the ordered discipline, those among the next `most`
-  /// jobs of the worker's order. Under greedy, the ready job with the smallest n; under bounded, the ready
-  /// forward pass and the other ready job with the smallest n. O(most).
+  /// jobs of the worker's order. Under greedy, the ready job with the smallest n; under bounded, of the ready
+  /// jobs that begin a stash and of the other ones each the job with the smallest n. O(most).
   [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t most) const;
 
   /// Number of jobs pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
   /// Number of jobs of this worker that have not ended.
   [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
-  /// Number of stashes that started forward passes hold here now. Only stages and micro-batches with both F
-  /// and W (or BW) on this worker count.
+  /// Number of stashes that started jobs hold here now. Only stages and micro-batches count whose stash
+  /// begins and ends on this worker: with F, or B under recomputation, and W (or BW).
   [[nodiscard]] int live() const { return live_; }
 
  private:
@@ -67,6 +71,8 @@ class WorkerQueue {
   void prepare_bounded();
   void drop_taken(Heap& heap) const;
   void skip_finished();
+  [[nodiscard]] Heap* allowed_to_begin();
+  [[nodiscard]] bool begins_stash(JobId id) const;
   [[nodiscard]] bool keeps_stash(JobId id) const;
 
   const Schedule* schedule_;
@@ -75,7 +81,7 @@ class WorkerQueue {
   std::size_t unfinished_;
   int live_ = 0;
 
-  // greedy: every ready job; bounded: every ready job that is not a forward pass.
+  // greedy: every ready job; bounded: every ready job that does not begin a stash.
   Heap heap_;
 
   // ordered: by position in the worker's order.
@@ -88,10 +94,10 @@ class WorkerQueue {
   std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
   std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
   std::vector<int> held_;           // stashes held here, by micro-batch
-  // A ready forward pass is in two heaps, of its micro-batch and of all. `taken_` (by position) marks the
-  // passes that were started through either heap, so that the other one skips them.
-  std::vector<Heap> forward_of_;  // by micro-batch
-  Heap forward_;
+  // A ready job that begins a stash is in two heaps, of its micro-batch and of all. `taken_` (by position)
+  // marks the jobs that were started through either heap, so that the other one skips them.
+  std::vector<Heap> beginning_of_;  // by micro-batch
+  Heap beginning_;
   std::vector<bool> taken_;
 };
 
