@@ -25,6 +25,7 @@ namespace {
 // Sent to the child when its parent dies. Not one of the signals that people and batch systems send.
 int parent_died() { return SIGRTMAX - 1; }
 
+constexpr const char* abort_with_1 = "cmd=abort exitcode=1\n";
 constexpr int abort_pause_ms = 500;  // for the launcher to read the line that says why
 // The time that the child has to end after a signal.
 constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
@@ -48,7 +49,7 @@ void end_orphan(int /*signal*/) {
   if (getppid() == launched) return;  // somebody else's signal
   remove_files_on_signal();
   write_text(STDERR_FILENO, orphan_line.data());
-  abort_job("cmd=abort exitcode=1\n");
+  abort_job(abort_with_1);
   _exit(1);
 }
 
@@ -139,6 +140,15 @@ std::optional<int> launcher_rank() {
 }
 
 int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }
+
+bool can_end_job() { return number_in_environment("PMI_FD").has_value(); }
+
+void end_job() {
+  pmi_socket = number_in_environment("PMI_FD").value_or(-1);
+  remove_files_on_signal();
+  abort_job(abort_with_1);
+  _exit(1);
+}
 
 std::optional<int> watch_over_rank() {
   pmi_socket = number_in_environment("PMI_FD").value_or(-1);

@@ -2,6 +2,7 @@
 #include "runtime/ranks/mpi.hpp"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::runtime {
 
@@ -70,8 +72,12 @@ std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
 }
 
 void Mpi::abort(const std::string& message) const {
+  // Several threads may find the run lost: the first one speaks.
+  static std::atomic_flag ends;
+  while (ends.test_and_set()) std::this_thread::sleep_for(std::chrono::seconds(1));
   fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
   std::fflush(stderr);
+  if (ranks_ == 1 || can_end_job()) end_job();
   // Without a pause the launcher may end the job before it has printed the line.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   MPI_Abort(MPI_COMM_WORLD, 1);

@@ -28,4 +28,12 @@ int signal_line_pause_ms();
 /// std::system_error when no process can be made.
 std::optional<int> watch_over_rank();
 
+/// Whether `end_job` ends other ranks, too: the launcher understands PMI-1.
+bool can_end_job();
+
+/// Ends this process, and by a request to the launcher all ranks of the job, with exit status 1. MPI_Abort
+/// does the same and prints a line of its own. Removes the files of RemovedOnSignal. The reason must have
+/// been printed before. Any thread may call it.
+[[noreturn]] void end_job();
+
 }  // namespace starpipe::runtime
