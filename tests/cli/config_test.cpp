@@ -293,6 +293,19 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
   EXPECT_EQ(override_problem("training.seed=-1"), "--set training.seed: must be at least 0, got -1");
   EXPECT_EQ(override_problem("training.optimizer.learning_rate=-1"),
             "--set training.optimizer.learning_rate: must be at least 0, got -1");
+  for (const char* name : {"learning_rate", "weight_decay"}) {
+    const std::string key = std::string("training.optimizer.") + name;
+    EXPECT_EQ(override_problem(key + "=1e39"),
+              "--set " + key +
+                  ": must be at most 3.40282e+38, the largest number of fp32, "
+                  "got 1e+39");
+    EXPECT_EQ(override_problem(key + "=1e-300"),
+              "--set " + key +
+                  ": must be 0 or at least 1.4013e-45, the smallest number "
+                  "of fp32, got 1e-300");
+  }
+  EXPECT_NE(override_problem("training.optimizer.epsilon=1e300"), "");
+  EXPECT_EQ(override_problem("training.optimizer.learning_rate=3.4e38"), "");
   EXPECT_EQ(load(minimal_mlp, {"training.optimizer.learning_rate=0"}).training.optimizer.learning_rate, 0);
   EXPECT_EQ(override_problem("training.optimizer.beta1=1"),
             "--set training.optimizer.beta1: must be at least 0 and less than 1, got 1");

@@ -34,8 +34,11 @@ json read_one(const YamlValue& value, const ValueType& type) {
   switch (type.kind) {
     case Kind::whole:
       return value.whole<std::uint64_t>(type.least, type.most);
-    case Kind::number:
-      return value.number(type.interval);
+    case Kind::number: {
+      const double number = value.number(type.interval);
+      if (const std::string problem = type.problem(number); !problem.empty()) value.fail(problem);
+      return number;
+    }
     case Kind::boolean:
       return value.boolean();
     case Kind::bytes:

@@ -88,6 +88,7 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
         submissions.push_back(result.submission);
         if (run.mpi.rank() == 0) measurement.add(result);
       }
+      require_finite_weights(run, engine);
       std::ranges::sort(submissions);
       if (run.mpi.rank() != 0) return;
       MeasuredRun measured = measurement.measured();

@@ -91,6 +91,15 @@ Engine make_engine(const Session& session, const AgreedRun& run) {
           run.config.training.nonfinite};
 }
 
+void require_finite_weights(const AgreedRun& run, const Engine& engine) {
+  const std::optional<int> stage = engine.first_nonfinite_stage();
+  if (!stage) return;
+  const auto& training = run.config.training;
+  throw RunFailure(fmt::format(
+      "after step {} the weights of stage {} hold infinity or NaN (training.nonfinite: {})", training.steps,
+      *stage, training.nonfinite == NonFinitePolicy::skip ? "skip cannot undo an update" : "stop"));
+}
+
 int run_on_ranks(const std::function<Config()>& configure,
                  const std::function<void(const AgreedRun&)>& work) {
   const Mpi mpi;

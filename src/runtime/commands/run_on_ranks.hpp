@@ -34,6 +34,10 @@ struct AgreedRun {
 /// The engine of `run`. `run` and `session` must outlive the engine.
 Engine make_engine(const Session& session, const AgreedRun& run);
 
+/// Collective, after the last step. Throws RunFailure when the weights hold infinity or NaN, unless
+/// `training.nonfinite` is `continue`: no pass has read the weights of the last update.
+void require_finite_weights(const AgreedRun& run, const Engine& engine);
+
 /// Collective. Starts MPI, agrees on the configuration, calls `work`, ends MPI. Returns the exit code: 0, or
 /// after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work` throws
 /// RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all ranks.

@@ -20,7 +20,6 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
-#include "starpipe/model/backend.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
@@ -150,23 +149,6 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
   }
 }
 
-// Collective. No pass has read the weights of the last update. `trained`: of each stage, on rank 0.
-void require_finite(const AgreedRun& run, const std::vector<std::vector<float>>& trained) {
-  if (run.config.training.nonfinite != NonFinitePolicy::stop) return;
-  std::string problem;
-  for (std::size_t s = 0; s < trained.size() && problem.empty(); ++s) {
-    float found = 0;
-    model::cpu_backend().find_nonfinite(model::Precision::fp32, trained[s], trained[s].size(), found);
-    if (found == 0) continue;
-    problem = fmt::format(
-        "the update of step {} left infinity or NaN in the weights of stage {}; the weights are not saved "
-        "(training.nonfinite: stop)",
-        run.config.training.steps, s);
-  }
-  problem = run.mpi.first_problem(problem);
-  if (!problem.empty()) throw RunFailure(problem);
-}
-
 void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Session& session,
                     Engine& engine) {
   const Experiment& experiment = run.experiment;
@@ -176,8 +158,8 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
   record.policy = session.policy();
   count_rank_bytes(run.config, engine, session, engine.graph(), record);
   record.gpus = report_gpus(run, engine, measurement);
+  require_finite_weights(run, engine);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
-  if (outputs.save_weights) require_finite(run, trained);
   if (session.mpi().rank() != 0) return;
   if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
   write_outputs(run, outputs, record, measurement);

@@ -98,6 +98,11 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   return result;
 }
 
+std::optional<int> Engine::first_nonfinite_stage() const {
+  if (emulation_ || nonfinite_ == NonFinitePolicy::proceed) return std::nullopt;
+  return gathering_.first_nonfinite_stage();
+}
+
 std::vector<GpuMemory> Engine::gpu_memory() const {
   std::vector<GpuMemory> mine = session_.gpu_memory();
   gpu_memory_.write_to(mine);

@@ -69,6 +69,10 @@ class Engine {
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 
+  /// The first stage whose weights the last update has left with infinity or NaN, which no pass has read yet;
+  /// on every rank. Nothing when there is none, or when the engine does not look for such values.
+  [[nodiscard]] std::optional<int> first_nonfinite_stage() const;
+
   /// The memory that this run has taken of all ranks' GPUs so far; on rank 0 only.
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 

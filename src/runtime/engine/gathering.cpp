@@ -9,6 +9,7 @@
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/backend.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
@@ -104,6 +105,27 @@ std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
     }
   }
   return all;
+}
+
+std::optional<int> Gathering::first_nonfinite_stage() const {
+  constexpr int none = std::numeric_limits<int>::max();
+  int mine = none;
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    const Datum& datum = graph_.data()[d];
+    if (datum.kind != DataKind::weights && datum.kind != DataKind::master) continue;
+    const model::Stage& stage = network_.stages[index(datum.stage)];
+    const bool is_rounded = datum.kind == DataKind::weights && stage.has_master();
+    if (is_rounded || stage.parameter_size() == 0 || !data_.is_mine(datum) || datum.stage >= mine) continue;
+    data_.read(d, "a stage's weights", [&](std::span<const float> values) {
+      float found = 0;
+      model::cpu_backend().find_nonfinite(model::Precision::fp32, values, values.size(), found);
+      if (found != 0) mine = datum.stage;
+    });
+  }
+  int first = none;
+  MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, session_.mpi().comm());
+  if (first == none) return std::nullopt;
+  return first;
 }
 
 std::vector<std::vector<float>> Gathering::parameters() const { return by_stage(DataKind::weights); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Gathering {
   [[nodiscard]] std::vector<std::vector<float>> parameters() const;
   /// The weight gradient of each stage, from the first worker that holds its weights; on rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> gradients() const;
+  /// The first stage whose weights hold infinity or NaN, on any of the workers that hold them; nothing when
+  /// there is none. On every rank. Each rank looks through its own weights.
+  [[nodiscard]] std::optional<int> first_nonfinite_stage() const;
 
  private:
   [[nodiscard]] std::vector<std::vector<float>> by_stage(DataKind wanted) const;

@@ -2,6 +2,8 @@
 #include "starpipe/runtime/setup/config_key.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -60,6 +62,20 @@ std::string problem_of_whole(const ValueType& type, const json& value) {
   return fmt::format("must be at most {}, got {}", type.most, value.dump());
 }
 
+std::string problem_of_number(const ValueType& type, double value) {
+  constexpr double largest{std::numeric_limits<float>::max()};
+  constexpr double smallest{std::numeric_limits<float>::denorm_min()};
+  if (!type.interval.contains(value)) {
+    return fmt::format("must be {}, got {}", type.interval == Interval() ? "finite" : type.interval.text(),
+                       value);
+  }
+  if (type.fp32 && std::abs(value) > largest)
+    return fmt::format("must be at most {:.6g}, the largest number of fp32, got {}", largest, value);
+  if (type.fp32 && value != 0 && std::abs(value) < smallest)
+    return fmt::format("must be 0 or at least {:.6g}, the smallest number of fp32, got {}", smallest, value);
+  return "";
+}
+
 }  // namespace
 
 std::string ValueType::text() const {
@@ -86,9 +102,7 @@ std::string ValueType::problem(const json& value) const {
     case Kind::bytes:
       return problem_of_whole(*this, value);
     case Kind::number:
-      if (interval.contains(value.get<double>())) return "";
-      return fmt::format("must be {}, got {}", interval == Interval() ? "finite" : interval.text(),
-                         value.get<double>());
+      return problem_of_number(*this, value.get<double>());
     case Kind::time:
       if (not_negative.contains(value.get<double>())) return "";
       return fmt::format("expected a time of at least 0, got {}", value.get<double>());

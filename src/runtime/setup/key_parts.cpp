@@ -18,6 +18,9 @@ void from_word(const json& from, const std::array<std::string_view, size>& words
 ValueType whole(std::uint64_t least) { return {.kind = Kind::whole, .least = least}; }
 ValueType wholes(std::uint64_t least) { return {.kind = Kind::whole, .count = Count::list, .least = least}; }
 ValueType number(Interval interval) { return {.kind = Kind::number, .interval = interval}; }
+ValueType fp32_number(Interval interval) {
+  return {.kind = Kind::number, .interval = interval, .fp32 = true};
+}
 ValueType boolean() { return {.kind = Kind::boolean}; }
 ValueType text(Count count) { return {.count = count}; }
 ValueType one_of(std::vector<std::string> words, Count count) {

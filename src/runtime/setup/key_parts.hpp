@@ -31,6 +31,7 @@ using Keys = std::vector<ConfigKey>;
 ValueType whole(std::uint64_t least = 1);
 ValueType wholes(std::uint64_t least);
 ValueType number(Interval interval);
+ValueType fp32_number(Interval interval);
 ValueType boolean();
 ValueType text(Count count = Count::one);
 ValueType one_of(std::vector<std::string> words, Count count = Count::one);

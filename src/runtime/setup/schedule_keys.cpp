@@ -75,9 +75,9 @@ void add_order_keys(Keys& keys) {
       "the schedule's own; bounded where its order exceeds a `memory_limit`"));
   add(key(
       "schedule.memory_limit", whole(),
-      "Stashes that a worker may hold; where the schedule has a smaller limit, the smaller one applies. The "
-      "schedule keeps its order if the order needs no more. Otherwise starpipe makes another order, and the "
-      "output says so.",
+      "Stashes that a worker may hold, counted as the peaks in the output; where the schedule has a smaller "
+      "limit, the smaller one applies. The schedule keeps its order if the order needs no more. Otherwise "
+      "starpipe makes another order, and the output says so.",
       at(&Config::schedule, &ScheduleConfig::memory_limit)));
   add(unset_when_false(
       key("schedule.dynamic", boolean(),

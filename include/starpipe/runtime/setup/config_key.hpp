@@ -33,6 +33,7 @@ struct ValueType {
   std::uint64_t least = 0;
   std::uint64_t most = std::numeric_limits<int>::max();
   Interval interval = {};
+  bool fp32 = false;  ///< a number that kernels use in fp32: neither too large for it nor rounded to 0
   std::vector<std::string> words = {};
   /// The key whose value is the length of a list; empty: any length.
   std::string length = {};
