@@ -92,13 +92,21 @@ class Train(CommandTest):
                 self.assertFalse(os.path.exists(self.path("r.json")) or os.path.exists(self.path("w")))
 
                 # The update of the last step spoils the weights, but no pass reads them.
-                result = self.run_command("train", "mlp.yaml", "--set", "training.steps=1", "--set",
-                                          "training.optimizer={kind: sgd, learning_rate: 1e39}", "--save-weights", "w",
-                                          launcher=launcher)
+                spoilt = ["mlp.yaml", "--set", "training.optimizer={kind: sgd, learning_rate: 1e38, weight_decay: 1e38}",
+                          "--set", "training.steps=1"]
+                for policy, words in ("stop", "stop"), ("skip", "skip cannot undo an update"):
+                    for more in [], ["--save-weights", "w"]:
+                        result = self.run_command("train", *spoilt, "--set", f"training.nonfinite={policy}", *more,
+                                                  launcher=launcher)
+                        self.assertEqual(result.returncode, 1, result.stderr)
+                        self.assertRegex(result.stderr, r"(?m)^starpipe: after step 1 the weights of stage 0 hold infinity "
+                                         rf"or NaN \(training.nonfinite: {words}\)$")
+                        self.assertFalse(os.path.exists(self.path("w")))
+                result = self.run_command("train", *spoilt, "--set", "training.nonfinite=continue", launcher=launcher)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                result = self.run_command("compare", *spoilt, "--policies", "starpipe", "--repetitions", 1, launcher=launcher)
                 self.assertEqual(result.returncode, 1, result.stderr)
-                self.assertRegex(result.stderr, r"(?m)^starpipe: the update of step 1 left infinity or NaN in the weights "
-                                 r"of stage 0; the weights are not saved \(training.nonfinite: stop\)$")
-                self.assertFalse(os.path.exists(self.path("w")))
+                self.assertIn("the weights of stage 0 hold infinity or NaN", result.stderr)
 
                 result = self.run_command(*absurd, "--set", "training.nonfinite=continue", launcher=launcher)
                 self.assertEqual(result.returncode, 0, result.stderr)
@@ -400,6 +408,14 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
 
+    def test_variables_that_starpu_cannot_read(self):
+        """StarPU would abort, or crash."""
+        for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
+                            ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "yes")):
+            self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"not '{value}'", environment={name: value})
+        result = self.run_command("train", "mlp.yaml", environment={"STARPU_NCPUS": "64"})
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_memory_limit(self):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "runtime.memory_limit=64KiB"],
                             "runtime.memory_limit: under 1f1b, worker 1 needs ", "more than 64.0 KiB")
@@ -413,9 +429,12 @@ class Train(CommandTest):
             self.refused_by_all(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")
             self.refused_by_all(["mlp.yaml", option, "."], option)
             # A full disk is found when the file is written: a failure, and not wrong use.
-            result = self.run_command("train", "mlp.yaml", option, "/dev/full")
-            self.assertEqual(result.returncode, 1, result.stderr)
-            self.assertRegex(result.stderr, "starpipe: .*: cannot write /dev/full: No space left on device\n")
+            for launcher in [], LAUNCHER:
+                result = self.run_command("train", "mlp.yaml", option, "/dev/full", launcher=launcher)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                lines = [line for line in result.stderr.splitlines() if not line.startswith("step ")]
+                self.assertEqual(len(lines), 1, "MPI adds lines: " + result.stderr)
+                self.assertRegex(lines[0], "^starpipe: rank 0: .*: cannot write /dev/full: No space left on device$")
         if os.geteuid() != 0:  # root may write anywhere
             os.mkdir(self.path("closed"), mode=0o500)
             self.refused_by_all(["mlp.yaml", "--report", "closed/f"], "--report", "closed/f",

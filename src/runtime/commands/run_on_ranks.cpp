@@ -14,6 +14,7 @@
 #include "runtime/ranks/gpu_share.hpp"
 #include "runtime/ranks/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
+#include "runtime/setup/starpu_variables.hpp"
 #include "starpipe/base/hash.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -108,6 +109,7 @@ int run_on_ranks(const std::function<Config()>& configure,
     try {
       Config config = agree(mpi, [&] {
         Config wanted = configure();
+        check_starpu_variables();
         check_rank_device(wanted);
         return wanted;
       });

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Variables that StarPU cannot read are refused, instead of an abort inside StarPU.
+#include "runtime/setup/starpu_variables.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "starpipe/base/environment.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+/// The message for one variable; empty when its value is accepted.
+std::string problem(const char* name, const char* value) {
+  const ScopedVariable variable(name, value);
+  try {
+    check_starpu_variables();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(StarpuVariables, WholeNumbers) {
+  for (const char* name :
+       {"STARPU_NCPUS", "STARPU_NCUDA", "STARPU_LIMIT_MAX_SUBMITTED_TASKS",
+        "STARPU_LIMIT_MIN_SUBMITTED_TASKS", "STARPU_MAIN_THREAD_BIND", "STARPU_MAIN_THREAD_CPUID",
+        "STARPU_WORKERS_NOBIND", "STARPU_SILENT", "STARPU_MPI_STATS", "STARPU_MPI_NDETACHED_SEND",
+        "STARPU_LIMIT_CUDA_12_MEM", "STARPU_BUS_STATS"}) {
+    for (const char* value : {"abc", "-1", "1.5", "2x", "99999999999"}) {
+      EXPECT_EQ(problem(name, value),
+                std::string(name) + ": expected a whole number, at least 0, not '" + value + "'");
+    }
+    for (const char* value : {"0", "7", " 7", ""}) EXPECT_EQ(problem(name, value), "") << name;
+  }
+}
+
+TEST(StarpuVariables, RealNumbers) {
+  EXPECT_EQ(problem("STARPU_SCHED_ALPHA", "x"), "STARPU_SCHED_ALPHA: expected a number, not 'x'");
+  EXPECT_EQ(problem("STARPU_SCHED_ALPHA", "-1.5e3"), "");
+}
+
+TEST(StarpuVariables, ListsOfCoresAndGpus) {
+  for (const char* name : {"STARPU_WORKERS_CPUID", "STARPU_WORKERS_COREID"}) {
+    for (const char* value : {"abc", "-1", "", " ", "0 x", "0;1", "1-2-3", "9999999999"}) {
+      EXPECT_EQ(problem(name, value),
+                std::string(name) + ": expected numbers of cores, such as '0 2 4-7', not '" + value + "'");
+    }
+    for (const char* value : {"0", "0 2 4-7", "0,1,2", "1-", " 3", "0, 1"})
+      EXPECT_EQ(problem(name, value), "");
+  }
+  EXPECT_NE(problem("STARPU_WORKERS_CUDAID", "0,1"), "");
+  EXPECT_EQ(problem("STARPU_WORKERS_CUDAID", "0 1"), "");
+}
+
+TEST(StarpuVariables, OthersMayHaveAnyText) {
+  for (const char* name :
+       {"STARPU_SCHED", "STARPU_HOME", "STARPU_ROOT", "STARPU_FXT_PREFIX", "STARPU_HOSTNAME"})
+    EXPECT_EQ(problem(name, "some text"), "");
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
