@@ -19,12 +19,13 @@ STARPIPE, ENGINE_TEST, *LAUNCHER = sys.argv[1:]
 class Faults(JobTest):
     binary, launcher = STARPIPE, LAUNCHER
 
-    def expect_watchdog(self, seconds, table, speaker=0):
+    def expect_watchdog(self, seconds, table, speaker=0, where="in"):
         """`table`: a pattern of the message's table of who waits for whom."""
         lines = [line for line in self.output().splitlines() if "runtime.timeout" in line]
         self.assertEqual(len(lines), 1, self.output())
-        self.assertRegex(lines[0], rf"starpipe: rank {speaker}: no rank has made progress for {seconds} s in step \d+")
+        self.assertRegex(lines[0], rf"starpipe: rank {speaker}: no rank has made progress for {seconds} s {where} step \d+")
         self.assertRegex(self.output(), table)
+        self.assertNotIn("Abort(", self.output(), "a line of MPI's")
 
     def expect_line(self, rank, pid):
         lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]
@@ -64,12 +65,17 @@ class Faults(JobTest):
                               stdin=subprocess.DEVNULL, timeout=50, check=False)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"(?m)^ +0  waits to run BW\(0,0\) +BW\(0,0\) +gradient of stage 0, "
-                         r"micro-batch 0, from BW\(1,0\)  rank 1: runs F\(1,0\) for 5\.")
+                         r"micro-batch 0, from BW\(1,0\)  rank 1: runs F\(1,0\) for 5\.\d s, longer than ten timeouts")
 
     def test_stopped_between_steps(self):
         self.start("--stall=yes", ENGINE_TEST, "--stall=yes", "--workers=2")
         self.expect_end(60)
         self.expect_watchdog(2, r"(?m)^ +0  waits for all ranks to begin step 2 .*rank 1: is in no step")
+
+    def test_stopped_in_the_last_gathering(self):
+        self.start("--stall=gathering", ENGINE_TEST, "--stall=gathering", "--workers=2")
+        self.expect_end(60)
+        self.expect_watchdog(2, r"(?m)^ +0  is in no step .*rank 1: silent for [23]\.\d s", where="after")
 
 
 if __name__ == "__main__":

@@ -45,15 +45,20 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
               {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
       submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), config.window) {}
 
-Engine::~Engine() { starpu_task_wait_for_all(); }
+// Other ranks may be at work for long, on the outputs of the run for instance. The watchdog watches this
+// wait.
+Engine::~Engine() {
+  starpu_task_wait_for_all();
+  session_.mpi().barrier();
+}
 
 WatchdogCalls Engine::watchdog_calls() {
   return {.status = [this] { return progress_.status(); },
           .send = [this](const RankStatus& mine) { exchange_.send(mine); },
           .receive = [this] { return exchange_.receive(); },
           .explain =
-              [this](std::span<const RankNews> news, double silent_after) {
-                return wait_table(graph_, schedule_, session_.map(), news, silent_after);
+              [this](std::span<const RankNews> news, const NewsLimits& limits) {
+                return wait_table(graph_, schedule_, session_.map(), news, limits);
               },
           .end_run = [this](const std::string& message) { session_.mpi().abort(message); }};
 }

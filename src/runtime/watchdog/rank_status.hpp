@@ -30,4 +30,10 @@ struct RankNews {
   double age = 0;  ///< seconds since it arrived
 };
 
+/// When the watchdog no longer counts a rank as one that works. Seconds.
+struct NewsLimits {
+  double silent = 0;     ///< without news, from which on a rank counts as silent
+  double long_task = 0;  ///< that a task runs, from which on it is no progress
+};
+
 }  // namespace starpipe::runtime

@@ -16,14 +16,13 @@ namespace {
 class Waits {
  public:
   Waits(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
-        std::span<const RankNews> news, double silent_after)
-      : graph_(graph), schedule_(schedule), map_(map), news_(news), silent_after_(silent_after) {}
+        std::span<const RankNews> news, const NewsLimits& limits)
+      : graph_(graph), schedule_(schedule), map_(map), news_(news), limits_(limits) {}
 
   [[nodiscard]] TableRow row(int rank) const {
     const RankStatus& status = of(rank);
     TableRow row = {std::to_string(rank), doing(rank), "", "", ""};
-    if (status.phase == StepPhase::outside) return row;
-    if (status.phase == StepPhase::beginning || waits_for_end(status)) {
+    if (status.phase != StepPhase::running || waits_for_end(status)) {
       if (const auto late = find_late(rank)) row[4] = fmt::format("rank {}: {}", *late, doing(*late));
       return row;
     }
@@ -46,6 +45,10 @@ class Waits {
 
   [[nodiscard]] std::string doing(int rank) const {
     const RankStatus& status = of(rank);
+    if (runs_too_long(rank)) {
+      return fmt::format("runs {} for {:.1f} s, longer than ten timeouts", name(status.running),
+                         status.running_for + news_[index(rank)].age);
+    }
     std::string does;
     switch (status.phase) {
       case StepPhase::outside:
@@ -66,20 +69,29 @@ class Waits {
     return fmt::format("silent for {:.1f} s (last known: {})", news_[index(rank)].age, does);
   }
 
-  [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= silent_after_; }
+  [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= limits_.silent; }
+
+  // Whether the rank runs a task for so long that it is no progress. Late news changes nothing about that.
+  [[nodiscard]] bool runs_too_long(int rank) const {
+    const RankStatus& status = of(rank);
+    return status.phase != StepPhase::outside && status.running >= 0 &&
+           status.running_for >= limits_.long_task;
+  }
 
   static bool waits_for_end(const RankStatus& status) {
     return status.phase == StepPhase::ending || (status.phase == StepPhase::running && status.next < 0);
   }
 
-  // The rank that holds up `waiting`, which waits for all ranks to begin or end the step: the first silent
-  // rank; else the first rank that is behind; nothing if there is none.
+  // The rank that holds up `waiting`, which waits for all ranks to begin or end the step, or for values that
+  // are gathered after it: the first silent rank; else the first rank that is behind; nothing if there is
+  // none.
   [[nodiscard]] std::optional<int> find_late(int waiting) const {
     const RankStatus& mine = of(waiting);
     std::optional<int> late;
     for (int rank = 0; std::cmp_less(rank, news_.size()); ++rank) {
       if (rank == waiting) continue;
       if (is_silent(rank)) return rank;
+      if (mine.phase == StepPhase::outside) continue;
       const RankStatus& status = of(rank);
       const bool behind = status.step < mine.step || status.phase == StepPhase::outside ||
                           (waits_for_end(mine) && !waits_for_end(status));
@@ -135,17 +147,17 @@ class Waits {
   const plan::Schedule& schedule_;
   const WorkerMap& map_;
   std::span<const RankNews> news_;
-  double silent_after_;
+  NewsLimits limits_;
 };
 
 }  // namespace
 
 std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
-                       std::span<const RankNews> news, double silent_after) {
+                       std::span<const RankNews> news, const NewsLimits& limits) {
   constexpr std::array columns = {TableColumn{Align::right}, TableColumn{Align::left},
                                   TableColumn{Align::left}, TableColumn{Align::left},
                                   TableColumn{Align::left}};
-  const Waits waits(graph, schedule, map, news, silent_after);
+  const Waits waits(graph, schedule, map, news, limits);
   std::vector<TableRow> rows = {{"rank", "does", "next task", "missing datum", "sent by"}};
   for (int rank = 0; std::cmp_less(rank, news.size()); ++rank) rows.push_back(waits.row(rank));
   std::string text = table_text(rows, columns);

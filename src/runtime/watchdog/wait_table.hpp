@@ -13,9 +13,8 @@ namespace starpipe::runtime {
 
 /// Who waits for whom in a step that makes no progress, a line for each rank: what the rank does, its next
 /// task, the datum that this task misses, the rank that is to send the datum, and what that rank does.
-/// The last line has no end of line. `news`: [rank]. `silent_after`: seconds without news after which a rank
-/// counts as silent.
+/// The last line has no end of line. `news`: [rank].
 std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
-                       std::span<const RankNews> news, double silent_after);
+                       std::span<const RankNews> news, const NewsLimits& limits);
 
 }  // namespace starpipe::runtime

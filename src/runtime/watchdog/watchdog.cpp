@@ -40,11 +40,23 @@ void Watchdog::note(int rank, const RankStatus& status, double now) {
   received_at_[index(rank)] = now;
 }
 
+bool Watchdog::is_silent(std::size_t rank, double now) const {
+  return now - received_at_[rank] >= silent_periods * period_;
+}
+
+bool Watchdog::some_rank_is_silent(double now) const {
+  for (std::size_t r = 0; r < received_at_.size(); ++r) {
+    if (r != index(rank_) && is_silent(r, now)) return true;
+  }
+  return false;
+}
+
+// Outside of steps a rank ends the run only for a silent rank, which this one hears as little.
 bool Watchdog::lower_rank_ends_run(double now) const {
   if (now - last_progress_ > timeout_ + pause_of_others) return false;
+  const bool silence = some_rank_is_silent(now);
   for (std::size_t r = 0; r < index(rank_); ++r) {
-    if (statuses_[r].phase != StepPhase::outside && now - received_at_[r] < silent_periods * period_)
-      return true;
+    if ((silence || statuses_[r].phase != StepPhase::outside) && !is_silent(r, now)) return true;
   }
   return false;
 }
@@ -52,10 +64,13 @@ bool Watchdog::lower_rank_ends_run(double now) const {
 void Watchdog::end_run(double now) {
   std::vector<RankNews> news;
   for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - received_at_[r]});
-  calls_.end_run(fmt::format(
-      "no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck. "
-      "Who waits for whom:\n{}",
-      timeout_, statuses_[index(rank_)].step + 1, calls_.explain(news, silent_periods * period_)));
+  const RankStatus& mine = statuses_[index(rank_)];
+  const NewsLimits limits{.silent = silent_periods * period_, .long_task = timeouts_of_a_task * timeout_};
+  calls_.end_run(
+      fmt::format("no rank has made progress for {} s {} step {} (runtime.timeout): a rank is lost or stuck, "
+                  "or a task runs for more than ten timeouts. Who waits for whom:\n{}",
+                  timeout_, mine.phase == StepPhase::outside ? "after" : "in", mine.step + 1,
+                  calls_.explain(news, limits)));
 }
 
 void Watchdog::watch(const std::stop_token& stop) {
@@ -72,7 +87,7 @@ void Watchdog::watch(const std::stop_token& stop) {
       calls_.send(mine);
       send_at = now + period_;
     }
-    if (mine.phase == StepPhase::outside) last_progress_ = now;
+    if (mine.phase == StepPhase::outside && !some_rank_is_silent(now)) last_progress_ = now;
     if (now - last_progress_ < timeout_ || lower_rank_ends_run(now)) continue;
     end_run(now);
   }

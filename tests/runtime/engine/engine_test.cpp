@@ -4,12 +4,13 @@
 // equal the predictions of `plan`. Every test is collective: no rank may return early from a test.
 //
 // --workers=N (4): logical workers. --device=cpu|cuda|mixed: their devices. --policy=NAME: the scheduling
-// policy. --slots=linear|reversed: the workers' slots. --stall=yes: no tests; rank 1 stops answering, for
-// fault_test.py.
+// policy. --slots=linear|reversed: the workers' slots. --stall=yes|gathering: no tests; rank 1 stops
+// answering, for fault_test.py.
 #include "runtime/engine/engine.hpp"
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -624,14 +625,18 @@ TEST(Engine, TheAskedPolicyRuns) {
   EXPECT_EQ(our_policy(), session->policy() == "starpipe");
 }
 
-/// Rank 0 waits for rank 1, which never comes; the watchdog must end both. Returns only if the watchdog
-/// fails.
-int stall() {
+/// Rank 0 waits for rank 1, which never comes: to the second step, or to the gathering of the weights. The
+/// watchdog must end both. Returns only if the watchdog fails.
+int stall(bool in_gathering) {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
   const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers(), .microbatches = 2});
   Engine engine(*session, schedule, network, sgd, start_values(network), {.timeout = 2});
   engine.run_step(0, *data);
+  if (in_gathering) {
+    if (session->mpi().rank() == 1) std::raise(SIGSTOP);
+    return engine.parameters().empty() ? 1 : 0;
+  }
   if (session->mpi().rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(2));
   engine.run_step(1, *data);
   return 0;
@@ -665,7 +670,8 @@ int run(int argc, char** argv) {
   const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config),
                         share_gpus(mpi, map, config));
   session = &started;
-  if (option(argc, argv, "--stall", "no") == "yes") return stall();
+  const std::string stalls = option(argc, argv, "--stall", "no");
+  if (stalls != "no") return stall(stalls == "gathering");
   return run_all_tests(mpi);
 }
 

@@ -20,6 +20,7 @@ namespace starpipe::runtime {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -37,7 +38,8 @@ class TwoRanks {
               if (silent_) return {};
               return {{1 - rank_, locked(other_)}};
             },
-            .explain = [](std::span<const RankNews> news, double) { return std::to_string(news.size()); },
+            .explain = [](std::span<const RankNews> news,
+                          const NewsLimits&) { return std::to_string(news.size()); },
             .end_run =
                 [this](const std::string& message) {
                   const std::scoped_lock lock(mutex_);
@@ -89,6 +91,20 @@ TEST(Watchdog, LeavesAloneARunThatIsBetweenSteps) {
   const Watchdog watchdog(0.2, 0, 2, ranks.calls());
   std::this_thread::sleep_for(600ms);
   EXPECT_EQ(ranks.ends(), 0);
+}
+
+// As when it is stopped while the weights are gathered.
+TEST(Watchdog, EndsARunWithASilentRankAfterTheLastStep) {
+  TwoRanks ranks(0);
+  const auto leave = [](RankStatus& status) { status.phase = StepPhase::outside; };
+  ranks.mine(leave);
+  ranks.other(leave);
+  const Watchdog watchdog(0.4, 0, 2, ranks.calls());
+  std::this_thread::sleep_for(800ms);
+  EXPECT_EQ(ranks.ends(), 0);
+  ranks.silence_other();
+  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+  EXPECT_THAT(ranks.message(), StartsWith("no rank has made progress for 0.4 s after step 8"));
 }
 
 // Here or elsewhere.
@@ -162,9 +178,9 @@ class WhoWaits : public ::testing::Test {
       progress_[index(rank)].end(task);
     }
   }
-  [[nodiscard]] std::string table(double age_of_1 = 0) const {
+  [[nodiscard]] std::string table(double age_of_1 = 0, double long_task = 100) const {
     const std::array news = {RankNews{progress_[0].status(), 0}, RankNews{progress_[1].status(), age_of_1}};
-    return wait_table(graph_, schedule_, WorkerMap(2, 2), news, 1);
+    return wait_table(graph_, schedule_, WorkerMap(2, 2), news, {.silent = 1, .long_task = long_task});
   }
 
   const model::Network network_ = testing::tiny_mlp(2);
@@ -184,6 +200,19 @@ TEST_F(WhoWaits, ForARankThatIsSilent) {
   run_until(0, "BW(0,0)", false);
   run_until(1, "F(1,0)", true);
   EXPECT_THAT(table(2.5), HasSubstr("rank 1: silent for 2.5 s (last known: runs F(1,0) for"));
+}
+
+// News that is late as well does not hide it.
+TEST_F(WhoWaits, ForATaskThatRunsForTooLong) {
+  run_until(0, "BW(0,0)", false);
+  run_until(1, "F(1,0)", true);
+  EXPECT_THAT(table(2.5, 0), HasSubstr("rank 1: runs F(1,0) for 2.5 s, longer than ten timeouts"));
+}
+
+TEST_F(WhoWaits, ForASilentRankAfterTheLastStep) {
+  progress_[0].enter(StepPhase::outside, 4);
+  progress_[1].enter(StepPhase::outside, 4);
+  EXPECT_THAT(table(2.5), ContainsRegex("0  is in no step +rank 1: silent for 2.5 s"));
 }
 
 TEST_F(WhoWaits, ForAMessage) {
