@@ -6,7 +6,9 @@ Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two rank
 
 import json
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -407,6 +409,17 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=/dev/null"], "/dev/null")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
+
+    def test_limit_on_the_size_of_files(self):
+        """MPI could not make its files in shared memory, and would print lines of its own."""
+        for launcher in [], LAUNCHER:
+            with self.subTest(ranks=2 if launcher else 1):
+                command = shlex.join([*launcher, self.binary, "train", "mlp.yaml"])
+                result = subprocess.run(["bash", "-c", f"ulimit -f 1; exec {command}"], cwd=self.folder, text=True,
+                                        stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertEqual(result.stderr, "starpipe: ulimit -f: files may have at most 1024 B, but MPI needs 8.0 MiB "
+                                 "for files in shared memory\n")
 
     def test_variables_that_starpu_cannot_read(self):
         """StarPU would abort, or crash."""

@@ -11,13 +11,32 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
+#include "starpipe/base/require.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::runtime {
+namespace {
+
+// MPICH with UCX makes files of 4.1 MiB in shared memory, on one rank too; the rest is for other versions.
+// Where it may not, it ends the process with its own messages.
+constexpr rlim_t largest_file = rlim_t{8} << 20U;
+
+void require_large_files() {
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  require_input(limit.rlim_cur >= largest_file, "ulimit -f",
+                fmt::format("files may have at most {}, but MPI needs {} for files in shared memory",
+                            bytes_text(limit.rlim_cur), bytes_text(largest_file)));
+}
+
+}  // namespace
 
 Mpi::Mpi() {
+  require_large_files();
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   if (provided < MPI_THREAD_MULTIPLE) {

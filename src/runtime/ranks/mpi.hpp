@@ -13,7 +13,8 @@ namespace starpipe::runtime {
 /// never meet StarPU-MPI's.
 class Mpi {
  public:
-  /// Throws std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
+  /// Throws InputError when the shell's limit on the size of files is too small for MPI's shared memory, and
+  /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
   /// both call MPI.
   Mpi();
   ~Mpi();
