@@ -82,8 +82,7 @@ void add_runtime_keys(Keys& keys) {
   add(std::move(precision));
   add(computed(only_with(key("runtime.workers_per_core", whole(),
                              "The most workers that share a core. Workers that share a core slow each other, "
-                             "so measured times are "
-                             "not a pipeline's.",
+                             "so measured times are not a pipeline's.",
                              at(&Config::runtime, &RuntimeConfig::workers_per_core)),
                          "runtime.device", {std::string(cpu_device)})));
   // With other policies, and with `schedule.dynamic`, the whole step is submitted, since the policy chooses

@@ -30,10 +30,9 @@ void add_training_keys(Keys& keys) {
       "training.nonfinite", one_of(nonfinite_words),
       "After a step in which a pass computed infinity or NaN: stop ends the run with status 1 and names "
       "the first such pass; skip leaves weights and optimizer as they were before the step, and the "
-      "report counts it; continue does not look. With stop and skip, weights that are not finite after the "
-      "last step end the run with status 1. skip undoes no update: once an update has spoilt the weights, "
-      "every "
-      "later step is skipped.",
+      "report counts it; continue makes no check. With stop and skip, weights that are not finite after the "
+      "last step end the run with status 1. skip undoes no update: once an update has left infinity or NaN "
+      "in the weights, every later step is skipped.",
       at(&Config::training, &TrainingConfig::nonfinite))));
   const std::string kind = "training.optimizer.kind";
   add(key(kind, one_of(model::optimizer_kinds), "The optimizer, with PyTorch's formulas and defaults.",

@@ -51,7 +51,8 @@ bool Watchdog::some_rank_is_silent(double now) const {
   return false;
 }
 
-// Outside of steps a rank ends the run only for a silent rank, which this one hears as little.
+// Whether a lower rank is to end the run. Outside of steps a rank ends it only when some rank is silent, and
+// a silent rank is silent for the lower ranks too.
 bool Watchdog::lower_rank_ends_run(double now) const {
   if (now - last_progress_ > timeout_ + pause_of_others) return false;
   const bool silence = some_rank_is_silent(now);
