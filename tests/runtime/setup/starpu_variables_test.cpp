@@ -55,6 +55,16 @@ TEST(StarpuVariables, ListsOfCoresAndGpus) {
   EXPECT_EQ(problem("STARPU_WORKERS_CUDAID", "0 1"), "");
 }
 
+TEST(StarpuVariables, ThreadsOfACoreAreNotStarpusChoice) {
+  for (const char* value : {"0", "2", "99", "x"}) {
+    EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", value),
+              std::string("STARPU_NTHREADS_PER_CORE: expected 1, since starpipe chooses the cores of its "
+                          "workers, not '") +
+                  value + "'");
+  }
+  EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", "1"), "");
+}
+
 TEST(StarpuVariables, OthersMayHaveAnyText) {
   for (const char* name :
        {"STARPU_SCHED", "STARPU_HOME", "STARPU_ROOT", "STARPU_FXT_PREFIX", "STARPU_HOSTNAME"})
