@@ -63,6 +63,14 @@ class RemovedUnlessRenamed {
   fs::path file_;
 };
 
+/// The suffix with its letters as they are. Unlike `fs::path::extension`, counts a name that is only a
+/// suffix.
+std::string written_suffix(const fs::path& file) {
+  const std::string name = file.filename().string();
+  const auto dot = name.rfind('.');
+  return dot == std::string::npos || name == "." || name == ".." ? "" : name.substr(dot);
+}
+
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
 }  // namespace
@@ -79,7 +87,7 @@ std::string read_file(const fs::path& file) {
 }
 
 std::string suffix_of(const fs::path& file) {
-  std::string suffix = file.extension().string();
+  std::string suffix = written_suffix(file);
   for (char& c : suffix) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
@@ -91,7 +99,7 @@ void require_suffix(std::string_view option, const fs::path& file,
   const std::string suffix = suffix_of(file);
   if (suffix.empty() || std::ranges::find(suffixes, suffix) != suffixes.end()) return;
   throw InputError(fmt::format("{}: {} ends in {}, expected {} or no suffix", option, file.string(),
-                               file.extension().string(), fmt::join(suffixes, ", ")));
+                               written_suffix(file), fmt::join(suffixes, ", ")));
 }
 
 bool is_standard_output(const fs::path& file) { return file == "-" || file == "/dev/stdout"; }

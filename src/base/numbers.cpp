@@ -35,6 +35,12 @@ std::string percent_text(double fraction) {
 
 std::string difference_text(double fraction) { return fmt::format("{:+.1f} %", fraction * 100); }
 
+std::string loss_text(double value) {
+  const double size = std::abs(value);
+  const bool everyday = size == 0 || (size >= 0.01 && size < 1e6) || !std::isfinite(value);
+  return everyday ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
+}
+
 std::string counted_text(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/numbers.hpp"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "starpipe/base/ceil_div.hpp"
@@ -20,6 +22,16 @@ TEST(Numbers, AtMostFiveSignificantDigits) {
   EXPECT_EQ(number_text(3.0 / 11), "0.27273");
   EXPECT_EQ(number_text(1204.46), "1204.5");
   EXPECT_EQ(number_text(123456.7), "123457");
+}
+
+TEST(Numbers, LossesOfAnySizeAreShort) {
+  EXPECT_EQ(loss_text(2.302585), "2.3026");
+  EXPECT_EQ(loss_text(0), "0.0000");
+  EXPECT_EQ(loss_text(123456.7), "123456.7000");
+  EXPECT_EQ(loss_text(1e34), "1.0000e+34");
+  EXPECT_EQ(loss_text(-2.5e7), "-2.5000e+07");
+  EXPECT_EQ(loss_text(1.25e-5), "1.2500e-05");
+  EXPECT_EQ(loss_text(std::numeric_limits<double>::quiet_NaN()), "nan");
 }
 
 TEST(Numbers, CeilDivRoundsUp) {

@@ -241,7 +241,7 @@ class Simulate(CommandTest):
         self.assertEqual((data["schedule"], data["microbatches"]), ("naive", 3))
         self.assertEqual(data["ops"][1][0]["stage"], 0)
         data = json.loads(self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1", "--json"))
-        self.assertEqual((data["discipline"], data["memory_limits"], data["peak_activations"]), ("ordered", [1, 1], [1, 1]))
+        self.assertEqual((data["discipline"], data["memory_limits"], data["peak_activations"]), ("bounded", [1, 1], [1, 1]))
         self.assertEqual(data["reordered"], {"worker": 0, "stashes": 4, "limit": 1})
         self.assertIn("not in gpipe's own order", self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1"))
         free, fitting = (json.loads(self.ok("simulate", "mlp.yaml", *more, "--json")) for more in (
@@ -313,7 +313,7 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("schedule.stages=3", "3 stages", "2 workers")
         refused_set("schedule.stages=9", "schedule.stages", "9")
         refused_set("schedule.placement=[0, 5]", "stage 1", "worker 5")
-        refused_set("schedule.placement=[0]", "placement names")
+        refused_set("schedule.placement=[0]", "schedule.placement: ", "1 stage")
         refused_set("schedule.cuts=[7]", "schedule.cuts", "7")
         refused_set("schedule.groups=2", "groups")
         refused_set("model.heads=3", "model.heads", "3", config="gpt.yaml")

@@ -215,7 +215,7 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
     overrides.emplace_back("data.path=x");
   }
   if (key.name.starts_with("runtime.emulate.")) {
-    overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s}");
+    overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s, comm: 5us}");
   }
   return overrides;
 }
@@ -313,6 +313,11 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
             "--set training.optimizer.weight_decay: must be at least 0, got -1");
   EXPECT_EQ(override_problem("schedule.placement=[0, -1]"),
             "--set schedule.placement: must be at least 0, got -1");
+  EXPECT_EQ(override_problem("runtime.memory_limit=0x4KiB"),
+            "--set runtime.memory_limit: expected a number of bytes such as 4096 or 16MiB, got '0x4KiB'");
+  EXPECT_EQ(load(minimal_mlp, {"runtime.memory_limit=0010KiB"}).runtime.memory_limit, 10U << 10);
+  EXPECT_EQ(override_problem("runtime.emulate.F=1e300s"),
+            "--set runtime.emulate.F: expected a time of at least 0 and at most 1e+99, got '1e300s'");
   EXPECT_EQ(override_problem("runtime.timeout=0"), "--set runtime.timeout: must be greater than 0, got 0");
 }
 
@@ -361,6 +366,14 @@ TEST_F(LoadConfig, RefusesKeysThatTheRunWouldIgnore) {
     EXPECT_EQ(problem(minimal_mlp, {emulate, other}),
               "--set " + key + ": does not apply with runtime.emulate");
   }
+  EXPECT_EQ(problem(minimal_mlp, {emulate, "runtime.emulate.prefetch=false"}),
+            "--set runtime.emulate.prefetch: does not apply with runtime.emulate.comm 0");
+  EXPECT_FALSE(
+      load(std::string(minimal_mlp) + "runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms, prefetch: false}}",
+           {"runtime.emulate.comm=1ms"})
+          .runtime.emulate->prefetch);
+  EXPECT_EQ(problem(minimal_mlp, {"schedule.file=s.json", "schedule.plugin=x.so"}),
+            "--set schedule.plugin: does not apply with schedule.file");
   EXPECT_EQ(problem(minimal_mlp, {emulate, "runtime.device=cuda"}),
             "--set runtime.device: cuda does not apply with runtime.emulate");
 }

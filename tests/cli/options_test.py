@@ -198,12 +198,47 @@ EFFECTS = {
     },
 }
 
+# Commands of which all pairs of options are tried.
+PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "partition", "periodic", "info")
+# (command, option, other): with these values, `option` changes nothing beside `other`.
+SILENCED = {
+    # The CSV has the order only.
+    *(("schedule show", option, "--format") for option in ("--recompute", "--durations", "--comm", "--no-prefetch")),
+    *(("schedule check", option, "--format") for option in ("--recompute", "--durations", "--comm", "--no-prefetch")),
+    *(("simulate", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
+    # Both ask for JSON.
+    *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
+    # Two nodes have two ranks.
+    ("info", "--ranks", "--topology"),
+    # With one stash the workers take turns, so no transfer meets a computation.
+    ("schedule check", "--no-prefetch", "--memory-limit"),
+}  # fmt: skip
+
 # Options that would change nothing beside the others are refused, with these words.
 REFUSED = [
     (f"{SHOW} --no-prefetch", "--no-prefetch", "--comm"),
     ("schedule check s.csv --no-prefetch", "--no-prefetch", "--comm"),
     ("simulate mlp.yaml --no-prefetch", "--no-prefetch", "--comm"),
+    (f"{SHOW} --comm 0 --no-prefetch", "--no-prefetch", "--comm"),
+    ("schedule check s.csv --comm 0 --no-prefetch", "--no-prefetch", "--comm"),
+    ("simulate mlp.yaml --comm 0 --no-prefetch", "--no-prefetch", "--comm"),
+    ("simulate emulated.yaml --no-prefetch", "--no-prefetch", "--comm"),
     (f"{SEARCH} --no-prefetch", "--no-prefetch"),
+    ("simulate emulated.yaml --set runtime.emulate.prefetch=false", "runtime.emulate.prefetch", "runtime.emulate.comm 0"),
+    ("simulate emulated.yaml --set runtime.emulate.prefetch=false --comm 2ms", "runtime.emulate.prefetch"),
+    # A plug-in that does not have the schedule.
+    (f"{SHOW} --plugin PLUGIN", "--plugin", "'1f1b'"),
+    ("simulate mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
+    ("train mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
+    (f"{COMPARE} --plugin PLUGIN", "--plugin", "'1f1b'"),
+    ("info mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
+    ("simulate mlp.yaml --set schedule.plugin=PLUGIN", "schedule.plugin", "'1f1b'"),
+    ("simulate listed.yaml --plugin PLUGIN", "--plugin", "schedule.file"),
+    ("simulate listed.yaml --set schedule.plugin=PLUGIN", "schedule.plugin", "schedule.file"),
+    # Policies.
+    ("simulate mlp.yaml --set runtime.policy=strapipe", "runtime.policy", "strapipe"),
+    (f"{COMPARE} --set runtime.policy=lws", "runtime.policy", "--policies"),
+    ("compare mlp.yaml --policies lws,prio --set runtime.window=5", "runtime.window", "lws,prio"),
     ("search --workers 2 --microbatches 2 --chunks 1 --layout v", "--layout", "--chunks"),
     ("search --workers 2 --microbatches 2 --stash 0", "--stash"),
     (f"{SHOW} --groups 2", "groups"),
@@ -233,6 +268,24 @@ REFUSED = [
     ("train mlp.yaml --report f --trace ./f", "--trace", "./f"),
     ("schedule check s.csv -o s.csv", "-o", "s.csv", "input"),
     ("partition units.json --workers 3 -o units.json", "-o", "units.json", "input"),
+]
+
+# Bad values of options. The message names the option, or the limit, too.
+BAD_VALUES = [
+    (f"{SHOW} --durations F=1e300,B=1,W=1", "--durations", "F: must be at least 0 and at most 1e+99, got 1e300"),
+    (f"{SHOW} --durations F=1e300s,B=1s,W=1s", "--durations", "F: expected a time of at least 0 and at most 1e+99"),
+    (f"{SHOW} --comm 1e300", "--comm", "1e+99"),
+    (f"{PARTITION} --comm 1e300", "--comm", "1e+99"),
+    ("schedule show v-half --workers 2 --microbatches 2 --placement 0,1,1,0", "--placement: v-half"),
+    ("schedule show ddp --workers 2 --microbatches 2 --placement 0,1", "--placement: ddp"),
+    ("schedule show 1f1b --workers 2 --microbatches 2 --placement 0,3", "--placement: "),
+    ("schedule show 1f1b --workers 2 --microbatches 2 --stages 3", "--stages: 1f1b"),
+    ("schedule show v-half --workers 2 --microbatches 2 --stages 3", "--stages: v-half"),
+    ("schedule show lpp --workers 4 --microbatches 8", "--groups: lpp"),
+    ("schedule show lpp --workers 4 --microbatches 8 --groups 3", "--groups: lpp"),
+    (f"{SHOW} --groups 2", "--groups: 1f1b"),
+    ("simulate mlp.yaml --set schedule.groups=2", "schedule.groups: 1f1b"),
+    ("simulate mlp.yaml --set model.layers=3 --set schedule.name=v-half --set schedule.placement=[0,1,1,0]", "schedule.placement: v-half"),
 ]
 
 # For each option that writes a file: the suffixes that it takes. "" stands for a name without one.
@@ -268,6 +321,7 @@ class Options(CommandTest):
         super().setUp()
         self.write("mlp.yaml", mlp_config(schedule="name: 1f1b, workers: 2"))
         self.write("link.json", mlp_config())
+        self.write("listed.yaml", mlp_config(schedule="file: s.csv").replace("microbatches: 4, ", ""))
         self.write("emulated.yaml", mlp_config("runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}"))
         units = "{F: 1, B: 2, W: 1, weights: 1, activation: 1000, stash: 2}"
         self.write("units.yaml", f"layers: [{', '.join([units] * 5 + [units.replace('F: 1', 'F: 4')] * 2)}]")
@@ -292,11 +346,25 @@ class Options(CommandTest):
         for name in re.findall(r"^  (\w[\w-]*)", section, re.M):
             yield from self.subcommands((*path, name))
 
+    @staticmethod
+    def words(line):
+        """The arguments of a command line. EMPTY stands for an empty one."""
+        return [word.replace("EMPTY", "") for word in line.replace("PLUGIN", PLUGIN).split()]
+
+    @staticmethod
+    def with_option(base, more):
+        """A command line with one more option. An option that may be given once is replaced."""
+        name, _, value = more.partition(" ")
+        replaced = re.sub(rf" {name} \S+", f" {name} {value}", base)
+        return replaced if replaced != base and name != "--set" else f"{base} {more}"
+
     def result(self, line):
-        """The result of a command line, and the files that it wrote. They are removed."""
-        done = self.run_command(*line.replace("PLUGIN", PLUGIN).split(), environment={"STARPIPE_ODD": "sound"})
-        files = set(os.listdir(self.folder)) - self.inputs
-        for name in files:
+        """The result of a command line, and the files that it wrote with their texts. They are removed."""
+        done = self.run_command(*self.words(line), environment={"STARPIPE_ODD": "sound"})
+        files = {}
+        for name in set(os.listdir(self.folder)) - self.inputs:
+            with open(self.path(name), encoding="utf-8", errors="replace") as file:
+                files[name] = file.read()
             os.remove(self.path(name))
         return done, files
 
@@ -311,26 +379,89 @@ class Options(CommandTest):
             for option, effect in effects.items():
                 with self.subTest(command=command, option=option):
                     without = self.result(effect.base)
-                    # An option that may be given once is replaced.
-                    name, _, value = effect.more.partition(" ")
-                    replaced = re.sub(rf" {name} \S+", f" {name} {value}", effect.base)
-                    once = replaced != effect.base and name != "--set"
-                    changed = self.result(replaced if once else f"{effect.base} {effect.more}")
+                    changed = self.result(self.with_option(effect.base, effect.more))
                     self.assertNotEqual(effect.how(*changed), effect.how(*without), changed[0].stderr)
                     self.assertNotEqual(changed[0].returncode, -11)
 
+    def test_no_option_silences_another(self):
+        """Beside any other option of the command, too, an option changes something or is refused."""
+        silenced = set()
+        for command in PAIRED:
+            for option, effect in EFFECTS[command].items():
+                for other, beside in EFFECTS[command].items():
+                    if other == option or beside.more.startswith("--help"):
+                        continue
+                    without, changed = [], []
+                    base = self.with_option(effect.base, beside.more)
+                    for line, seen in ((base, without), (self.with_option(base, effect.more), changed)):
+                        done, files = self.result(line)
+                        seen += [done.returncode, done.stdout, done.stderr, files]
+                    if without[0] == 0 and changed == without:
+                        silenced.add((command, option, other))
+        self.assertEqual(silenced, SILENCED)
+
     def test_options_without_effect_are_refused(self):
         for line, *culprits in REFUSED:
-            self.refused(line.split(), *culprits)
+            self.refused(self.words(line), *culprits, environment={"STARPIPE_ODD": "sound"})
             self.assertEqual(set(os.listdir(self.folder)), self.inputs, line)
+
+    def test_a_schedule_of_another_name_needs_no_plugin(self):
+        """As other keys of the file's own schedule, a plug-in without the schedule that an option names is ignored."""
+        self.write("own.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: sound, workers: 2"))
+        environment = {"STARPIPE_ODD": "sound"}
+        self.assertIn(" 2 workers", self.ok("simulate", "own.yaml", environment=environment))
+        self.assertEqual(self.ok("simulate", "own.yaml", "--set", "schedule.name=1f1b", environment=environment),
+                         self.ok("simulate", "mlp.yaml"))
+        self.refused(["simulate", "own.yaml", "--set", "schedule.name=1f1b", "--plugin", PLUGIN], "--plugin", "'1f1b'",
+                     environment=environment)
+
+    def test_bad_values_are_named_with_their_option(self):
+        for line, *culprits in BAD_VALUES:
+            self.refused(line.split(), *culprits)
+
+    def test_numbers_are_decimal(self):
+        """As in configurations: 0x1 is no number, and 010 is ten."""
+        seen = 0
+        for command, effects in EFFECTS.items():
+            for option, effect in effects.items():
+                name, _, value = effect.more.partition(" ")
+                if re.fullmatch(r"\d[\d.]*(MiB)?", value):
+                    seen += 1
+                    self.refused(self.words(self.with_option(effect.base, f"{name} 0x1")), name, "0x1")
+        self.assertGreater(seen, 30)
+        self.assertEqual(self.ok(*SHOW.replace("8", "010").split()), self.ok(*SHOW.replace("8", "10").split()))
+
+    def test_empty_values_are_refused(self):
+        for command, effects in EFFECTS.items():
+            for option, effect in effects.items():
+                name, _, value = effect.more.partition(" ")
+                if value:
+                    self.refused(self.words(self.with_option(effect.base, f"{name} EMPTY")), option)
+        for line, argument in (("train", "config"), ("compare", "config"), ("simulate", "config"), ("info", "config"),
+                               ("profile", "config"), ("schedule check", "file"), ("plugin check", "file"),
+                               ("partition --workers 2", "file"), ("periodic", "file")):
+            self.refused([*line.split(), ""], f"{argument}: the name of the file is empty")
+        self.refused([*SHOW.split(), "--durations", ""], "--durations: the name of the file is empty")
+        self.refused([*SHOW.split(), "-o", ""], "--output: the name of the file is empty")
+
+    def test_a_policy_that_is_not_predicted_is_told(self):
+        note = "predicted under the policy starpipe: lws picks workers and order"
+        for how in (["--set", "runtime.policy=lws"], []):
+            environment = None if how else {"STARPU_SCHED": "lws"}
+            self.assertIn(note, self.ok("simulate", "mlp.yaml", *how, environment=environment))
+            result = self.run_command("simulate", "mlp.yaml", *how, "--json", environment=environment)
+            self.assertEqual((result.returncode, result.stderr.count(note)), (0, 1))
+        self.assertIn("on-worker picks the order", self.ok("simulate", "mlp.yaml", "--set", "runtime.policy=on-worker"))
+        for policy in ("starpipe", "worker-order"):
+            self.assertNotIn("policy", self.ok("simulate", "mlp.yaml", "--set", f"runtime.policy={policy}"))
 
     def test_suffixes_that_mean_nothing_are_refused(self):
         for line, suffixes in SUFFIXES.items():
             # And one that another option takes.
             other = next(s for s in (".svg", ".csv", ".yaml") if s not in suffixes)
-            for suffix in (*MEANINGLESS, other):
-                self.refused([*line.split(), f"out{suffix}"], line.split()[-1], f"out{suffix}",
-                             "expected " + ", ".join(suffixes))
+            # A name may be only a suffix.
+            for name in (*(f"out{suffix}" for suffix in (*MEANINGLESS, other)), ".png", other):
+                self.refused([*line.split(), name], line.split()[-1], name, "expected " + ", ".join(suffixes))
         self.assertEqual(set(os.listdir(self.folder)), self.inputs)
 
     def test_suffixes_choose_the_format(self):
@@ -340,6 +471,9 @@ class Options(CommandTest):
             for suffix, format in formats.items():
                 self.assertEqual(self.ok(*line.split(), "-o", f"out{suffix}"), "")
                 self.assertEqual(self.read(f"out{suffix}"), self.ok(*line.split(), "--format", format), suffix)
+                if suffix:
+                    self.assertEqual(self.ok(*line.split(), "-o", suffix), "")
+                    self.assertEqual(self.read(suffix), self.ok(*line.split(), "--format", format), suffix)
         self.assertEqual(self.ok(*PARTITION.split(), "-o", "p.JSON"), "")
         self.assertEqual(self.read("p.JSON"), self.ok(*PARTITION.split(), "--json"))
         self.ok(*PROFILE.split(), "-o", "q.JSON")

@@ -152,6 +152,22 @@ class ScheduleShow(CommandTest):
                 self.assertEqual(json.loads(self.ok("schedule", "check", "again.json", *times, "--json"))["makespan"],
                                  shown["makespan"])
         self.refused(["schedule", "check", "plain.json", "--memory-limit", 0], "--memory-limit")
+        # Greedy keeps no limit, whether an option, a key or a file asks for it.
+        self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 6, "--discipline", "greedy", "-o", "greedy.json")
+        self.write("c.yaml", mlp_config(schedule="file: greedy.json").replace("microbatches: 4, ", "").replace("layers: 2", "layers: 3"))
+        for limit in (2, 50):
+            self.refused(["schedule", "check", "greedy.json", "--memory-limit", limit], "greedy", "keeps no memory limit")
+            self.refused(["simulate", "c.yaml", "--set", f"schedule.memory_limit={limit}"], "greedy", "keeps no memory limit")
+        data = json.loads(self.ok("simulate", "c.yaml", "--set", "schedule.memory_limit=50", "--set",
+                                  "schedule.discipline=bounded", "--json"))
+        self.assertEqual((data["discipline"], data["memory_limits"]), ("bounded", [50] * 3))
+        # A bounded file whose run keeps a smaller limit: the order stays, and the discipline is told.
+        bounded = {**self.show("1f1b", 3, 6), "discipline": "bounded", "memory_limits": [9] * 3}
+        self.write("bounded.json", json.dumps(bounded))
+        peak = max(json.loads(self.ok("schedule", "check", "bounded.json", "--json"))["peak_activations"])
+        result = self.run_command("schedule", "check", "bounded.json", "--memory-limit", peak, "--json")
+        self.assertEqual(json.loads(result.stdout)["discipline"], "ordered")
+        self.assertIn("discipline ordered", result.stderr)
         self.write("tight.json", json.dumps({**self.show("1f1b", 3, 6), "memory_limits": [1, 1, 1]}))
         self.refused(["schedule", "check", "tight.json", "--memory-limit", 3], "worker 0", "limit of 1")
 
@@ -371,6 +387,23 @@ class ScheduleCheck(CommandTest):
                 self.assertEqual(again, {key: value for key, value in exported.items()
                                          if key not in ("lower_bound", "search", "pattern", "memory", "reordered")})
 
+    def test_the_discipline_is_that_of_the_text(self):
+        """`simulate` fixes greedy and bounded orders. Its file has the order, and the discipline that the text says."""
+        self.write("c.yaml", mlp_config(schedule="name: gpipe, workers: 2"))
+        for sets, word in ((["schedule.discipline=greedy"], "greedy"),
+                           (["schedule.discipline=bounded", "schedule.memory_limit=2"], "bounded"),
+                           (["schedule.memory_limit=2"], "bounded"), (["schedule.memory_limit=4"], "ordered"),
+                           (["schedule.discipline=greedy", "schedule.dynamic=true"], "greedy"), ([], "ordered")):
+            with self.subTest(sets=sets):
+                more = [argument for key in sets for argument in ("--set", key)]
+                self.assertIn(f", {word};", self.ok("simulate", "c.yaml", *more))
+                data = json.loads(self.ok("simulate", "c.yaml", *more, "--json"))
+                self.assertEqual(data["discipline"], word)
+                self.write("s.json", json.dumps(data))
+                again = json.loads(self.ok("schedule", "check", "s.json", "--json"))
+                for key in ("discipline", "ops", "makespan", "peak_activations"):
+                    self.assertEqual(again[key], data[key])
+
     def test_the_order_of_the_list_is_the_order(self):
         self.ok("schedule", "show", "gpipe", "--workers", 2, "--microbatches", 3, "-o", "s.json")
         jobs = lambda data: [[(op["op"], op["microbatch"]) for op in row] for row in data["ops"]]
@@ -440,6 +473,13 @@ class ScheduleCheck(CommandTest):
 
         refused("a.json", edited(lambda d: d["ops"][1].reverse()), "ops[1]", "cycle")
         refused("a.json", edited(lambda d: d["ops"][1][2].update(start=0)), "ops[1][2].start: 0 is before")
+        # Worker 1 runs F0 from 1 to 2 and BW0 from 2 to 4.
+        refused("a.json", edited(lambda d: d["ops"][1][1].update(start=1.5)), "ops[1][1].start: 1.5 is before 2, the end of "
+                "ops[1][0]")
+        refused("a.json", edited(lambda d: d["ops"][1][0].update(end=3)), "ops[1][1].start: 2 is before 3")
+        refused("a.json", edited(lambda d: d["ops"][1][2].pop("end"), lambda d: d["ops"][1].insert(0, d["ops"][1].pop(2))),
+                "is before")
+        refused("a.json", edited(lambda d: d.update(comm=1e300)), "comm", "at most 1e+99")
         refused("a.json", edited(lambda d: d.update(discipline="bounded")), "bounded", "limit")
         refused("a.json", edited(lambda d: d.update(disciplin="greedy")), "disciplin: unknown key", "discipline")
         refused("a.json", edited(lambda d: d["ops"][0][1].update(weight_from=0)), "ops[0][1].weight_from: unknown key")

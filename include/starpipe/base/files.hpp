@@ -14,9 +14,9 @@ namespace starpipe {
 std::string read_file(const std::filesystem::path& file);
 
 /// Checks that the suffix of `file`, the part of its name from the last dot on, is one of `suffixes`, which
-/// are in lower case. Upper case counts the same, and a name may have no suffix. Throws InputError, naming
-/// `option` and the suffixes, for any other suffix: the content would not be of the format that the name
-/// stands for.
+/// are in lower case. A name such as ".json" is only a suffix. Upper case counts the same, and a name may
+/// have no suffix. Throws InputError, naming `option` and the suffixes, for any other suffix: the content
+/// would not be of the format that the name stands for.
 void require_suffix(std::string_view option, const std::filesystem::path& file,
                     std::span<const std::string_view> suffixes);
 /// The suffix of a file's name in lower case, with its dot; empty when there is none.

@@ -19,6 +19,10 @@ std::string percent_text(double fraction);
 /// A relative difference for people: 0.05 is "+5.0 %".
 std::string difference_text(double fraction);
 
+/// A loss: four decimals for everyday magnitudes, five significant digits with an exponent for others:
+/// "2.3026", "1.0000e+34".
+std::string loss_text(double value);
+
 /// A number of things: "1 rank", "2 ranks". `noun`: of one thing; its plural ends in s.
 std::string counted_text(std::int64_t count, std::string_view noun);
 

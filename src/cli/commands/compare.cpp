@@ -2,11 +2,16 @@
 #include "starpipe/runtime/commands/compare.hpp"
 
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <memory>
+
+#include <fmt/format.h>
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/output_files.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
@@ -29,6 +34,10 @@ int compare(const CompareOptions& options) {
           throw InputError("--seed: with one policy there is no order to shuffle");
         }
         runtime::Config config = options.config.load();
+        if (config.runtime.policy != runtime::RuntimeConfig().policy) {
+          throw InputError(fmt::format("runtime.policy: {}: compare runs the policies of --policies instead",
+                                       config.runtime.policy));
+        }
         const std::array outputs = {OutputFile{"--output", comparison.output, ".json"},
                                     OutputFile{"--timeline", comparison.timeline, ".svg"}};
         check_outputs(outputs, inputs_of(config));
@@ -57,10 +66,11 @@ void add_compare(CLI::App& app, Action& action) {
       ->add_option("--repetitions", comparison.repetitions,
                    "Runs of each policy; the order of runs is shuffled")
       ->type_name("N")
-      ->check(CLI::Range(1, 1000))
+      ->transform(whole_number(1, 1000))
       ->capture_default_str();
   options->seed = command->add_option("--seed", comparison.seed, "Seed of the shuffle")
                       ->type_name("N")
+                      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
                       ->capture_default_str();
   command->add_flag("--json", comparison.json, "Print JSON");
   command->add_option("-o,--output", comparison.output, "Also write JSON to a file")->type_name("FILE.json");

@@ -12,6 +12,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/model/layer.hpp"
@@ -128,7 +129,7 @@ void add_info(CLI::App& app, Action& action) {
       ->add_option("--ranks", options->mapping.ranks,
                    "Number of MPI ranks, spread over the nodes (default: one on each node)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(whole_number(1, 1 << 20))
       ->needs(config);
   command->footer(
       "Examples:\n"

@@ -18,6 +18,8 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/options/output_files.hpp"
+#include "cli/options/value_checks.hpp"
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
@@ -219,30 +221,30 @@ int partition(PartitionOptions options) {
 }
 
 void add_cost_options(CLI::App& command, PartitionOptions& options) {
-  const auto amount = CLI::Range(0.0, 1e100);
+  const CLI::Validator amount = decimal_number(amounts);
   command
       .add_option("--comm", options.request.alpha,
                   "Fixed time of a transfer between two workers, in the time unit of the file (default 0)")
       ->type_name("T")
-      ->check(amount);
+      ->transform(amount);
   command
       .add_option("--comm-per-byte", options.request.beta,
                   "Time that each byte of a transfer adds (default 0)")
       ->type_name("T")
-      ->check(amount);
+      ->transform(amount);
   command
       .add_option(
           "--memory-limit", options.memory_limit,
           "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and stashes")
       ->type_name("BYTES")
-      ->transform(CLI::AsSizeValue(true))
+      ->transform(byte_count())
       ->check(CLI::PositiveNumber);
   options.optimizer_states = command
                                  .add_option("--optimizer-states", options.request.optimizer_states,
                                              "Optimizer state as a multiple of the weights: 2 for AdamW "
                                              "(default), 1 for momentum, 0 for SGD")
                                  ->type_name("N")
-                                 ->check(CLI::Range(0.0, 100.0));
+                                 ->transform(decimal_number({.least = 0, .most = 100}));
 }
 
 void add_schedule_options(CLI::App& command, PartitionOptions& options) {
@@ -250,7 +252,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
       .add_option("--chunks", options.chunks,
                   "Stages on each worker (default: the schedule's own number, 1 for 1f1b)")
       ->type_name("C")
-      ->check(CLI::Range(1, most_chunks));
+      ->transform(whole_number(1, most_chunks));
   command
       .add_option("--layout", options.layout,
                   "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v "
@@ -267,7 +269,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
       .add_option("--microbatches", options.microbatches,
                   "Number of micro-batches in a step (default: 4 for each worker)")
       ->type_name("B")
-      ->check(CLI::Range(1, 1 << 20));
+      ->transform(whole_number(1, 1 << 20));
 }
 
 void add_partition(CLI::App& app, Action& action) {
@@ -280,7 +282,7 @@ void add_partition(CLI::App& app, Action& action) {
   command->add_option("--workers", options->request.workers, "Number of workers")
       ->required()
       ->type_name("W")
-      ->check(CLI::Range(1, most_workers));
+      ->transform(whole_number(1, most_workers));
   command
       ->add_option("--device", options->devices,
                    "Kind of device of the workers, which chooses their times: cpu or cuda for all, or one "

@@ -12,6 +12,7 @@
 #include "cli/input/yaml.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/result_options.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
@@ -53,8 +54,8 @@ using Key = MapKey<FileStage>;
 constexpr std::array stage_keys = {
     time_key<0, FileStage, times_of>,
     time_key<1, FileStage, times_of>,
-    Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.number(not_negative); }},
-    Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.number(not_negative); }},
+    Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.number(amounts); }},
+    Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.number(amounts); }},
     Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_stages - 1); }},
 };
 
@@ -212,20 +213,20 @@ void add_periodic(CLI::App& app, Action& action) {
                    "Number of micro-batches in the schedule that is shown (default 16)")
       ->type_name("B")
       ->default_val(16)
-      ->check(CLI::Range(1, 1 << 20));
+      ->transform(whole_number(1, 1 << 20));
   command
       ->add_option("--memory", options->memory,
                    "Memory of each worker, for weights and stashes (default: no limit)")
       ->type_name("M")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(decimal_number(not_negative));
   command
       ->add_option("--repeat", options->repeat,
                    "Try patterns of up to K micro-batches (default 1: 1F1B* with the shortest period)")
       ->type_name("K")
-      ->check(CLI::Range(1, most_repetitions));
+      ->transform(whole_number(1, most_repetitions));
   command->add_option("--period", options->period, "Take 1F1B* with this period instead of searching")
       ->type_name("T")
-      ->check(CLI::PositiveNumber)
+      ->transform(decimal_number(positive))
       ->excludes("--repeat");
   options->result.add_to(*command);
   options->result.add_width_to(*command);

@@ -12,6 +12,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/conformance/subprocess.hpp"
 #include "cli/conformance/two_ranks.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/table.hpp"
@@ -136,7 +137,7 @@ void add_plugin(CLI::App& app, Action& action) {
   checking->add_option("file", options->file, "Plug-in (shared object)")->required()->type_name("FILE");
   checking->add_option("--timeout", options->timeout, "Seconds that a step of the test may take (default 60)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1, 86400));
+      ->transform(whole_number(1, 86400));
   checking->add_flag("--json", options->json, "Print JSON");
   checking->footer(
       "Steps: chain, graph (several branches), split backward, memory limit, replicas, two ranks.\n"

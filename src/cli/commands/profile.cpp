@@ -15,6 +15,7 @@
 #include "cli/input/profile_file.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/output_files.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -88,7 +89,7 @@ void add_profile(CLI::App& app, Action& action) {
       ->add_option("--repetitions", options->repetitions,
                    "Number of micro-batches to measure, after one that warms up")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000))
+      ->transform(whole_number(1, 10'000))
       ->capture_default_str();
   CLI::Option* const output =
       command

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -14,12 +15,14 @@
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
 #include "cli/options/size_options.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -88,7 +91,7 @@ void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, boo
           "order if the order needs no more. Otherwise it runs in another order: one that the schedule makes "
           "for this limit, or that of the bounded discipline. The output says so")
       ->type_name("M")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+      ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,
                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
 }
@@ -102,7 +105,7 @@ void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& m
 
 int show(const ShowOptions& options) {
   options.result.check();
-  load_plugins(options.plugins);
+  plan::load_plugins_for(options.plugins, options.name, "--plugin");
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
@@ -119,8 +122,12 @@ int show(const ShowOptions& options) {
   request.costs = costs;
   plan::OrderRequest order{.memory_limit = options.memory_limit};
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
-  const plan::LimitedSchedule made = plan::make_limited_schedule(options.name, request, order, costs);
-  show_prediction(options.result, made, costs, unit);
+  try {
+    show_prediction(options.result, plan::make_limited_schedule(options.name, request, order, costs), costs,
+                    unit);
+  } catch (const plan::RequestError& error) {
+    throw InputError(fmt::format("--{}", error.what()));
+  }
   return 0;
 }
 
@@ -137,14 +144,16 @@ void add_show(CLI::App& schedule, Action& action) {
       ->add_option("--stages", options->stages,
                    "Number of stages (default: W times the schedule's number of stages on a worker)")
       ->type_name("S")
-      ->check(CLI::Range(1, most_stages));
+      ->transform(whole_number(1, most_stages));
   command
       ->add_option("--groups", options->request.groups,
                    "Groups (G) of lpp and fslpp, W / G workers each; G divides W")
-      ->type_name("G");
+      ->type_name("G")
+      ->transform(whole_number(0, most_workers));
   command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
       ->type_name("W,W,...")
       ->delimiter(',')
+      ->transform(whole_number(0, most_workers - 1))
       ->allow_extra_args(false);
   command
       ->add_option(
@@ -192,6 +201,11 @@ int check(const CheckOptions& options) {
   const plan::LimitedSchedule made =
       plan::as_requested(schedule, {.memory_limit = options.memory_limit}, costs);
   require_finishing(options.file, made.schedule);
+  if (!made.reordering && made.schedule.discipline() != schedule.discipline()) {
+    fmt::print(stderr,
+               "starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
+               options.file, plan::to_string(made.schedule.discipline()));
+  }
   show_prediction(options.result, made, costs, unit);
   return 0;
 }

@@ -4,17 +4,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/subcommand.hpp"
+#include "cli/input/yaml.hpp"
 #include "cli/options/cost_options.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
 #include "cli/options/size_options.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
@@ -73,19 +76,17 @@ plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan
 
 /// The memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
 double read_limit(const SearchCommand& options) {
-  std::string text = *options.memory_limit;
-  try {
-    if (!options.stash.empty()) CLI::AsSizeValue(true)(text);
-  } catch (const CLI::Error&) {
-    throw InputError(fmt::format("--memory-limit {}: expected bytes, such as 12GiB", *options.memory_limit));
+  const std::string& text = *options.memory_limit;
+  if (!options.stash.empty()) {
+    const std::uint64_t bytes = bytes_in(text).value_or(0);
+    if (bytes > 0) return static_cast<double>(bytes);
+    throw InputError(fmt::format("--memory-limit {}: expected bytes, such as 12GiB", text));
   }
-  char* end = nullptr;
-  const double limit = std::strtod(text.c_str(), &end);
-  if (text.empty() || end != text.c_str() + text.size() || !(limit > 0)) {
-    throw InputError(fmt::format("--memory-limit {}: expected a positive number{}", *options.memory_limit,
-                                 options.stash.empty() ? " (bytes need --stash)" : ""));
+  std::string number = text;
+  if (const std::string problem = decimal_number(positive)(number); !problem.empty()) {
+    throw InputError(fmt::format("--memory-limit {}: {} (bytes need --stash)", text, problem));
   }
-  return limit;
+  return std::stod(number);
 }
 
 /// Sets `unit` as CostOptions::apply does.
@@ -162,7 +163,7 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
       ->type_name("BYTES,...")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(byte_count());
 }
 
 void add_search(CLI::App& app, Action& action) {
@@ -178,7 +179,7 @@ void add_search(CLI::App& app, Action& action) {
           "Stages on each worker. Without this option the search tries several numbers; then durations and "
           "sizes are those of 1/W of the model, and are divided by the number of stages on a worker")
       ->type_name("C")
-      ->check(CLI::Range(1, most_chunks));
+      ->transform(whole_number(1, most_chunks));
   command
       ->add_option("--layout", options->layout,
                    "Worker of each stage: loop (stage s on worker s mod W), v (from worker 0 to W-1 and "
@@ -191,9 +192,10 @@ void add_search(CLI::App& app, Action& action) {
       ->add_option("--budget", options->search.budget,
                    "Seconds that the search may take (default 10); a larger budget tries more")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.01, 1e6));
+      ->transform(decimal_number({.least = 0.01, .most = 1e6}));
   command->add_option("--seed", options->search.seed, "Seed of the random choices (default 1)")
-      ->type_name("N");
+      ->type_name("N")
+      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_flag("--quiet", options->quiet, "Show no progress line");
   options->result.add_to(*command);
   options->result.add_width_to(*command);

@@ -23,6 +23,7 @@
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
+#include "starpipe/runtime/report/other_policy.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -63,17 +64,19 @@ std::string default_unit(const runtime::Config& config,
   return config.runtime.emulate || has_measured_times(partition, experiment) ? "s" : "";
 }
 
-std::string summary(std::string_view times, const std::optional<runtime::PartitionChoice>& partition,
+/// `policy`: a line about the policy, or nothing.
+std::string summary(std::string_view times, std::string_view policy,
+                    const std::optional<runtime::PartitionChoice>& partition,
                     const runtime::Experiment& experiment, const PredictedRun& run,
                     const std::vector<runtime::WorkerMemory>& memory) {
-  const auto& [schedule, costs, timeline, unit, reordering] = run;
+  const auto& [schedule, costs, timeline, unit, reordering, discipline] = run;
   const plan::ShownUnit shown(unit, timeline.makespan);
   const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
-  std::string text =
-      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n\n",
-                  schedule.name(), schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  plan::to_string(experiment.discipline), schedule.recompute() ? ", with recomputation" : "",
-                  experiment.network.parameter_count(), runtime::describe_partition(partition), times);
+  std::string text = fmt::format(
+      "{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n", schedule.name(),
+      schedule.workers(), schedule.stages(), schedule.microbatches(), plan::to_string(*discipline),
+      schedule.recompute() ? ", with recomputation" : "", experiment.network.parameter_count(),
+      runtime::describe_partition(partition), times, policy);
 
   std::vector<TableRow> stages = {
       {"stage", "parameters", shown.heading("F"), shown.heading("B"), shown.heading("W"), "output", "stash"}};
@@ -146,6 +149,7 @@ int simulate(const SimulateOptions& options) {
                               OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
   check_outputs(outputs, inputs_of(config));
+  const std::string policy = runtime::describe_other_policy(config);
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   if (partition) config = runtime::with_partition(std::move(config), *partition);
   const runtime::Experiment experiment = runtime::make_experiment(config);
@@ -157,13 +161,15 @@ int simulate(const SimulateOptions& options) {
   const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
       experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
       {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())});
-  const PredictedRun run{experiment.schedule, costs, timeline, unit, experiment.reordering};
+  const PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
+                         experiment.discipline};
   if (options.timeline) {
     write_file("--timeline", *options.timeline, predicted_svg(run));
   }
   if (options.trace) write_file("--trace", *options.trace, predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
-  options.result.show(run, [&] { return summary(times, partition, experiment, run, memory); },
+  if (!options.result.is_text() && !policy.empty()) fmt::print(stderr, "starpipe: {}", policy);
+  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory); },
                       {{"memory", to_json(memory)}});
   return 0;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "cli/options/value_checks.hpp"
+
 namespace starpipe::cli {
 namespace {
 
@@ -23,6 +25,7 @@ bool register_subcommand(Subcommand subcommand) {
 void add_subcommands(CLI::App& app, Action& action) {
   std::ranges::sort(registry(), {}, &Subcommand::position);
   for (const Subcommand& subcommand : registry()) subcommand.add(app, action);
+  refuse_empty_values(app);
 }
 
 }  // namespace starpipe::cli

@@ -17,6 +17,7 @@
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/numbers.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 #include "starpipe/runtime/setup/config_rules.hpp"
 
@@ -179,6 +180,7 @@ class Given {
     return found == values_.end() ? nullptr : &found->second;
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
+  [[nodiscard]] bool is_overridden(const std::string& name) const { return overridden_.contains(name); }
   [[noreturn]] void fail_missing(std::string_view name) const {
     throw InputError(fmt::format("{}: missing key '{}'", source_, name));
   }
@@ -233,8 +235,9 @@ class Given {
       return condition.key == named.name || condition.key == section_of(named.name);
     };
     const auto excludes = [&](const ConfigKey& one, const ConfigKey& other) {
-      return std::ranges::any_of(one.not_with,
-                                 [&](const auto& condition) { return names(condition, other); });
+      return std::ranges::any_of(one.not_with, [&](const auto& condition) {
+        return condition.values.empty() && names(condition, other);
+      });
     };
     return excludes(key, by) || (key.replaces && excludes(by, key)) ||
            (section_of(key.name) == section_of(by.name) &&
@@ -251,6 +254,14 @@ class Given {
   std::map<std::string, bool> seen_sections_;
   std::set<std::string> overridden_;
 };
+
+/// When an option names another schedule, the file's plug-ins that do not have it are ignored.
+void drop_plugins(const Given& given, runtime::ScheduleConfig& schedule) {
+  if (!given.is_overridden("schedule.name") || given.is_overridden("schedule.plugin")) return;
+  for (const std::string& file : plan::load_plugins_without(schedule.plugins, schedule.name)) {
+    std::erase(schedule.plugins, file);
+  }
+}
 
 /// Refuses a configuration that lacks keys, or whose keys do not go together.
 void require_consistent(const Schema& schema, const Given& given, const Config& config) {
@@ -293,6 +304,7 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   }
   runtime::set_defaults(config, schema.keys, [&](const ConfigKey& key) { return given.has(key.name); });
   require_consistent(schema, given, config);
+  if (!config.schedule.plugins.empty()) drop_plugins(given, config.schedule);
   if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
   return config;
 }

@@ -91,16 +91,9 @@ bool YamlValue::boolean() const {
 
 std::uint64_t YamlValue::bytes() const {
   if (!node_.IsScalar()) expected("a number of bytes such as 4096 or 16MiB");
-  std::string text = node_.Scalar();
-  try {
-    static_cast<void>(CLI::AsSizeValue(true)(text));
-  } catch (const CLI::Error&) {
-    expected("a number of bytes such as 4096 or 16MiB");
-  }
-  std::errc error{};
-  const auto value = parse<std::uint64_t>(text, error);
-  if (!value || error != std::errc{}) expected("a number of bytes such as 4096 or 16MiB");
-  return *value;
+  const auto bytes = bytes_in(node_.Scalar());
+  if (!bytes) expected("a number of bytes such as 4096 or 16MiB");
+  return *bytes;
 }
 
 std::optional<double> YamlValue::seconds() const {
@@ -114,7 +107,7 @@ std::optional<double> YamlValue::seconds() const {
     const auto value = parse<double>(std::string(text), error);
     if (!value) return std::nullopt;
     // Divided, so that 500us is the number that 0.0005s is.
-    if (error != std::errc{} || !std::isfinite(*value) || *value < 0) expected("a time of at least 0");
+    if (error != std::errc{} || !amounts.contains(*value)) expected("a time of " + amounts.text());
     return *value / per_second;
   }
   return std::nullopt;
@@ -131,7 +124,7 @@ Time YamlValue::time_or_number() const {
   if (!node_.IsScalar() || !parse<double>(node_.Scalar(), error)) {
     expected("a number, or a time such as 2ms (units: s, ms, us)");
   }
-  return {number(not_negative), false};
+  return {number(amounts), false};
 }
 
 std::string YamlValue::word() const {
@@ -143,6 +136,21 @@ std::string YamlValue::one_of(const std::vector<std::string>& words) const {
   std::string value = word();
   if (std::ranges::find(words, value) != words.end()) return value;
   fail(fmt::format("{} is not one of {}", described(node_), fmt::join(words, ", ")));
+}
+
+std::optional<std::uint64_t> bytes_in(const std::string& text) {
+  // CLI11 knows the units, but would read 0x10 as 16 and 010 as 8.
+  const auto digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (digits == 0 || text.find_first_of("0123456789", digits) != std::string::npos) return std::nullopt;
+  std::string number = text.substr(std::min(text.find_first_not_of('0'), digits - 1));
+  try {
+    static_cast<void>(CLI::AsSizeValue(true)(number));
+  } catch (const CLI::Error&) {
+    return std::nullopt;
+  }
+  std::errc error{};
+  const auto bytes = parse<std::uint64_t>(number, error);
+  return error == std::errc{} ? bytes : std::nullopt;
 }
 
 std::string position_of(const std::string& file, const YAML::Node& node) {

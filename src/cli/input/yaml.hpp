@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -14,6 +15,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
@@ -58,7 +60,7 @@ class YamlValue {
   [[nodiscard]] std::uint64_t bytes() const;
   /// A time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
-  /// A time with its unit, or a number of at least 0 in a unit without a name.
+  /// A time with its unit, or a number in a unit without a name.
   [[nodiscard]] Time time_or_number() const;
   /// Text that is not empty.
   [[nodiscard]] std::string word() const;
@@ -73,6 +75,9 @@ class YamlValue {
   std::string path_;
   std::string file_ = {};  // empty unless made by in_file
 };
+
+/// The bytes that a text names, in decimal, with a unit (16MiB) or without; nothing when it names none.
+std::optional<std::uint64_t> bytes_in(const std::string& text);
 
 /// "FILE:LINE" of something in `file`.
 std::string position_of(const std::string& file, const YAML::Node& node);
@@ -104,7 +109,7 @@ std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> 
 /// The map key for the time of pass_times[pass]. `durations` returns the plan::Durations inside a T.
 template <std::size_t pass, class T, plan::Durations& (*durations)(T&)>
 constexpr MapKey<T> time_key = {plan::pass_times[pass].name, [](const YamlValue& value, T& into) {
-                                  durations(into).*plan::pass_times[pass].time = value.number(not_negative);
+                                  durations(into).*plan::pass_times[pass].time = value.number(amounts);
                                 }};
 
 /// For messages: "'abc'", "a list", "nothing".

@@ -3,6 +3,8 @@
 
 #include "cli/input/config.hpp"
 #include "cli/options/plugin_option.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
@@ -30,6 +32,10 @@ void ConfigOptions::add_plugin_to(CLI::App& command) {
 
 runtime::Config ConfigOptions::load() const {
   runtime::Config config = load_config(file_, overrides_);
+  if (!plugins_.empty() && config.schedule.file) {
+    throw InputError("--plugin: does not apply with schedule.file");
+  }
+  plan::load_plugins_for(plugins_, config.schedule.name, "--plugin");
   std::vector<std::string>& plugins = config.schedule.plugins;
   plugins.insert(plugins.end(), plugins_.begin(), plugins_.end());
   return config;

@@ -135,8 +135,8 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const
                     former_unit.empty() ? "without" : "with"));
   }
   if (!no_prefetch_) return;
-  if (!comm_ && costs.alpha == 0 && costs.beta == 0) {
-    throw InputError("--no-prefetch: transfers take no time; give it with --comm");
+  if (!costs.link().takes_time()) {
+    throw InputError("--no-prefetch: transfers take no time; give it with a --comm greater than 0");
   }
   costs.prefetch = false;
 }

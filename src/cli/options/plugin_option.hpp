@@ -10,8 +10,8 @@ namespace starpipe::cli {
 
 /// Adds --plugin, which may be repeated, and returns it.
 CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files);
-/// Adds the schedules of these plug-ins to the registry. Throws InputError naming a file that is not a
-/// plug-in.
+/// For commands that use all schedules: adds those of the plug-ins to the registry. Throws InputError naming
+/// a file that is not a plug-in.
 void load_plugins(const std::vector<std::string>& files);
 
 }  // namespace starpipe::cli

@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -71,7 +72,7 @@ void ResultOptions::add_width_to(CLI::App& command) {
           "Columns of the drawing (default: those of the terminal, or 200 in files and pipes). A longer run "
           "is scaled to fit")
       ->type_name("N")
-      ->check(CLI::Range(20, 1'000'000));
+      ->transform(whole_number(20, 1'000'000));
 }
 
 std::string ResultOptions::format() const {
@@ -111,6 +112,7 @@ void ResultOptions::show(const PredictedRun& run, const std::function<std::strin
     nlohmann::ordered_json json = plan::schedule_json(run.schedule, run.costs, run.timeline, run.unit);
     nlohmann::ordered_json ops = std::move(json["ops"]);  // long, so it stays last
     json.erase("ops");
+    if (run.discipline) json["discipline"] = plan::to_string(*run.discipline);
     if (run.reordering) json["reordered"] = plan::reordering_json(*run.reordering);
     json.update(more);
     json["ops"] = std::move(ops);

@@ -22,6 +22,8 @@ struct PredictedRun {
   const plan::Timeline& timeline;
   std::string unit = {};                            ///< of all times: "s", or empty when it has no name
   std::optional<plan::Reordering> reordering = {};  ///< nothing when the schedule's own order is kept
+  /// The discipline before `simulate` fixed the order; nothing: the schedule's.
+  std::optional<plan::Discipline> discipline = {};
 };
 
 /// Form and destination of a result: --format, --json, -o, and where it is added --width.
@@ -33,6 +35,8 @@ class ResultOptions {
   /// Call before the work is done. Throws InputError if the file of -o cannot be written, its suffix is not
   /// that of the format, or the format has no --width.
   void check() const;
+  /// Whether the result is text for people.
+  [[nodiscard]] bool is_text() const { return format() == "text"; }
   /// The file of -o, if given.
   [[nodiscard]] const std::optional<std::string>& file() const { return file_; }
   /// Writes the result to standard output or to the file of -o. `text` makes the text format. `more`: an

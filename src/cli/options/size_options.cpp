@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/size_options.hpp"
 
+#include "cli/options/value_checks.hpp"
+#include "starpipe/base/index.hpp"
+
 namespace starpipe::cli {
 
 void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
@@ -8,11 +11,11 @@ void add_size_options(CLI::App& command, int& workers, int most_workers, int& mi
   command.add_option("--workers", workers, "Number of workers")
       ->required()
       ->type_name("W")
-      ->check(CLI::Range(1, most_workers));
+      ->transform(whole_number(1, index(most_workers)));
   command.add_option("--microbatches", microbatches, "Number of micro-batches in a step")
       ->required()
       ->type_name("B")
-      ->check(CLI::Range(1, most_microbatches));
+      ->transform(whole_number(1, index(most_microbatches)));
 }
 
 }  // namespace starpipe::cli

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::plan::detail {
@@ -106,7 +107,9 @@ double JsonValue::number() const {
 }
 
 double JsonValue::time() const {
-  if (!value_->is_number() || !(value_->get<double>() >= 0)) expected("a number that is not negative");
+  if (!value_->is_number() || !amounts.contains(value_->get<double>())) {
+    expected("a number, " + amounts.text());
+  }
   return value_->get<double>();
 }
 

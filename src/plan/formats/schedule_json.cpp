@@ -102,28 +102,40 @@ OpTimes read_times(const JsonValue& op) {
   return times;
 }
 
-/// Whether each op begins after the one before it has ended. False when an end is missing.
-bool are_disjoint(std::vector<OpTimes> row) {
+/// Two ops of which the second begins while the first runs.
+struct Overlap {
+  OpTimes first;
+  OpTimes second;
+};
+
+/// An overlap of the ops of one worker, all of which have a start.
+std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
   std::ranges::sort(row, {}, [](const OpTimes& times) { return std::pair(times.start, times.end); });
   for (std::size_t i = 1; i < row.size(); ++i) {
     const auto end = row[i - 1].end;
-    if (!end || *row[i].start < *end - 1e-9 * std::abs(*end)) return false;
+    if (end && *row[i].start < *end - 1e-9 * std::abs(*end)) return Overlap{row[i - 1], row[i]};
   }
-  return true;
+  return std::nullopt;
 }
 
-/// Refuses starts that contradict the order of the row. If the times are possible for one worker, the user
-/// edited the order of a written run: the list counts. If not, the user edited the times: the intended order
-/// is unclear.
+/// Refuses times that no run of one worker can have had: the user edited them, and the intended order is
+/// unclear. When the times are possible but descend, the user edited the list of a written run: the list
+/// counts. Without all ends nobody can tell, so starts must ascend.
 void require_agreement(std::vector<OpTimes> row) {
   std::erase_if(row, [](const OpTimes& times) { return !times.start; });
+  constexpr const char* advice = "the order of the list counts, and times may be left out";
+  const std::optional<Overlap> overlap = find_overlap(row);
+  const bool ends = std::ranges::all_of(row, [](const OpTimes& times) { return times.end.has_value(); });
   const auto later = std::ranges::is_sorted_until(row, {}, &OpTimes::start);
-  if (later == row.end() || are_disjoint(row)) return;
-  const OpTimes& earlier = *std::prev(later);
-  later->op.at("start").fail(fmt::format(
-      "{} is before {}, the start of {}, which is listed earlier; the order of the list counts, and "
-      "times may be left out",
-      *later->start, *earlier.start, earlier.op.path()));
+  if (later != row.end() && (overlap || !ends)) {
+    const OpTimes& earlier = *std::prev(later);
+    later->op.at("start").fail(fmt::format("{} is before {}, the start of {}, which is listed earlier; {}",
+                                           *later->start, *earlier.start, earlier.op.path(), advice));
+  }
+  if (!overlap) return;
+  overlap->second.op.at("start").fail(fmt::format("{} is before {}, the end of {} on the same worker; {}",
+                                                  *overlap->second.start, *overlap->first.end,
+                                                  overlap->first.op.path(), advice));
 }
 
 std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker) {

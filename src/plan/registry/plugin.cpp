@@ -163,6 +163,26 @@ std::vector<std::string> load_plugin(const std::filesystem::path& file) {
   return loaded[path] = names;
 }
 
+std::vector<std::string> load_plugins_without(const std::vector<std::string>& files, std::string_view name) {
+  for (const std::string& file : files) load_plugin(file);
+  const std::string& wanted = find_schedule(name).name;
+  std::vector<std::string> without;
+  for (const std::string& file : files) {
+    const std::vector<std::string> names = load_plugin(file);
+    if (std::ranges::find(names, wanted) == names.end()) without.push_back(file);
+  }
+  return without;
+}
+
+void load_plugins_for(const std::vector<std::string>& files, std::string_view name,
+                      std::string_view asked_by) {
+  if (files.empty()) return;
+  const std::vector<std::string> without = load_plugins_without(files, name);
+  if (without.empty()) return;
+  throw InputError(fmt::format("{}: {} has no schedule '{}', so it would change nothing", asked_by,
+                               without.front(), name));
+}
+
 const char* running_plugin() { return running; }
 
 }  // namespace starpipe::plan

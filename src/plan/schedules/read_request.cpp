@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/schedules/read_request.hpp"
 
+#include <iterator>
+
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
 
 namespace starpipe::plan {
 
@@ -15,14 +18,14 @@ StageGraph requested_graph(const ScheduleRequest& request) {
 StageGraph requested_chain(std::string_view name, const ScheduleRequest& request, int chunks) {
   refuse_groups(name, request);
   if (!request.stage_workers.empty()) {
-    throw InputError(fmt::format("{} has a placement of its own: schedule.placement does not apply", name));
+    throw RequestError(fmt::format("placement: {} has a placement of its own", name));
   }
   StageGraph graph = request.graph ? *request.graph : StageGraph::chain(chunks * request.workers);
   if (!graph.is_chain()) throw InputError(fmt::format("{} is defined for a chain of stages only", name));
   if (graph.size() != chunks * request.workers) {
-    throw InputError(fmt::format("{} has {} {} a worker: {} workers need {} stages, not {}", name, chunks,
-                                 chunks == 1 ? "stage" : "stages", request.workers, chunks * request.workers,
-                                 graph.size()));
+    throw RequestError(fmt::format("stages: {} has {} a worker: {} workers need {} stages, not {}", name,
+                                   counted_text(chunks, "stage"), request.workers, chunks * request.workers,
+                                   graph.size()));
   }
   return graph;
 }
@@ -30,9 +33,9 @@ StageGraph requested_chain(std::string_view name, const ScheduleRequest& request
 int requested_chunks(std::string_view name, const ScheduleRequest& request) {
   const int stages = requested_graph(request).size();
   if (stages % request.workers != 0) {
-    throw InputError(
-        fmt::format("{} has the same number of stages on each worker: {} stages do not divide by {} workers",
-                    name, stages, request.workers));
+    throw RequestError(fmt::format(
+        "stages: {} has the same number of stages on each worker: {} stages do not divide by {} workers",
+        name, stages, request.workers));
   }
   requested_chain(name, request, stages / request.workers);
   return stages / request.workers;
@@ -44,21 +47,22 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
   std::vector<int> workers = request.stage_workers;
   if (workers.empty()) {
     if (graph.size() != request.workers) {
-      throw InputError(
-          fmt::format("{} puts one stage on each worker, but there are {} stages and {} workers "
+      throw RequestError(
+          fmt::format("stages: {} puts one stage on each worker, but there are {} stages and {} workers "
                       "(a placement can put them elsewhere)",
                       name, graph.size(), request.workers));
     }
     for (int s = 0; s < graph.size(); ++s) workers.push_back(s);
   }
   if (static_cast<int>(workers.size()) != graph.size()) {
-    throw InputError(fmt::format("placement names a worker for {} stages, the model has {}", workers.size(),
-                                 graph.size()));
+    throw RequestError(fmt::format("placement: has workers for {}, but there are {}",
+                                   counted_text(std::ssize(workers), "stage"), graph.size()));
   }
   for (std::size_t s = 0; s < workers.size(); ++s) {
     if (workers[s] >= 0 && workers[s] < request.workers) continue;
-    throw InputError(fmt::format("placement puts stage {} on worker {}, which does not exist (workers 0..{})",
-                                 s, workers[s], request.workers - 1));
+    throw RequestError(
+        fmt::format("placement: puts stage {} on worker {}, which does not exist (workers 0..{})", s,
+                    workers[s], request.workers - 1));
   }
   return [workers = std::move(workers)](const Job& job) {
     const int worker = workers[index(job.stage)];
@@ -70,19 +74,21 @@ Costs requested_costs(const ScheduleRequest& request) { return request.costs ? *
 
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request) {
   if (request.stage_workers.empty()) return;
-  throw InputError(fmt::format("{} places jobs by micro-batch: placement does not apply", name));
+  throw RequestError(fmt::format("placement: {} places jobs by micro-batch, not by stage", name));
 }
 
 void refuse_groups(std::string_view name, const ScheduleRequest& request) {
-  if (request.groups) throw InputError(fmt::format("{} has no groups (lpp and fslpp have)", name));
+  if (request.groups) throw RequestError(fmt::format("groups: {} has no groups (lpp and fslpp have)", name));
 }
 
 int workers_per_group(std::string_view name, const ScheduleRequest& request) {
-  if (!request.groups) throw InputError(fmt::format("{} needs the number of groups G (W = G * R)", name));
+  if (!request.groups) {
+    throw RequestError(fmt::format("groups: {} needs the number of groups G (W = G * R)", name));
+  }
   const int groups = *request.groups;
   if (groups < 1 || request.workers < 1 || request.workers % groups != 0) {
-    throw InputError(
-        fmt::format("{}: {} workers are not {} equal groups (W = G * R)", name, request.workers, groups));
+    throw RequestError(fmt::format("groups: {}: {} workers are not {} equal groups (W = G * R)", name,
+                                   request.workers, groups));
   }
   return request.workers / groups;
 }

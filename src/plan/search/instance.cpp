@@ -26,15 +26,16 @@ void check(const SearchProblem& problem) {
   one_a_stage(costs.sizes.size(), "sizes");
   one_a_stage(problem.stash.size(), "stash sizes");
   for (const Durations& d : costs.durations) {
-    require_input(is_amount(d.F) && is_amount(d.B) && is_amount(d.W), "search",
-                  fmt::format("durations must be finite and not negative (F={}, B={}, W={})", d.F, d.B, d.W));
+    require_input(
+        is_amount(d.F) && is_amount(d.B) && is_amount(d.W), "search",
+        fmt::format("durations must be at least 0 and less than 1e100 (F={}, B={}, W={})", d.F, d.B, d.W));
   }
   require_input(is_amount(costs.alpha) && is_amount(costs.beta), "search",
-                "communication costs must be finite and not negative");
+                "communication costs must be at least 0 and less than 1e100");
   require_input(costs.prefetch, "search", "transfers must overlap compute (prefetch)");
   for (const double size : problem.stash) {
     require_input(is_amount(size), "search",
-                  fmt::format("the size of a stash must be finite and not negative, not {}", size));
+                  fmt::format("the size of a stash must be at least 0 and less than 1e100, not {}", size));
   }
   require_input(problem.memory_limit > 0, "search",
                 fmt::format("the memory limit must be positive, not {}", problem.memory_limit));

@@ -47,7 +47,10 @@ LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& reque
     return {schedule.with(*request.discipline, own_limits(schedule))};
   }
   std::vector<int> limits = smaller_limits(schedule, *request.memory_limit);
-  const Discipline discipline = request.discipline.value_or(Discipline::bounded);
+  // Greedy keeps no limit: `check` refuses the two together, whoever asks for greedy.
+  const bool greedy = schedule.discipline() == Discipline::greedy;
+  const Discipline discipline =
+      request.discipline.value_or(greedy ? Discipline::greedy : Discipline::bounded);
   if (discipline != Discipline::bounded) return {schedule.with(discipline, std::move(limits))};
   const bool may_keep = !request.discipline && !request.dynamic;
   if (may_keep && limits == own_limits(schedule)) return {schedule};

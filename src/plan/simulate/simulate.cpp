@@ -31,13 +31,15 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
     const Durations& d = costs.durations[s];
     if (!is_amount(d.F) || !is_amount(d.B) || !is_amount(d.W)) {
-      throw InputError(fmt::format("durations of stage {} must be finite and not negative (F={}, B={}, W={})",
-                                   s, d.F, d.B, d.W));
+      throw InputError(
+          fmt::format("durations of stage {} must be at least 0 and less than 1e100 (F={}, B={}, W={})", s,
+                      d.F, d.B, d.W));
     }
   }
   if (!is_amount(costs.alpha) || !is_amount(costs.beta)) {
-    throw InputError(fmt::format("communication costs must be finite and not negative (alpha={}, beta={})",
-                                 costs.alpha, costs.beta));
+    throw InputError(
+        fmt::format("communication costs must be at least 0 and less than 1e100 (alpha={}, beta={})",
+                    costs.alpha, costs.beta));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/report/measurement.hpp"
@@ -185,6 +186,11 @@ std::vector<ComparedPolicy> find_policies(const AgreedRun& run, const Comparison
         throw InputError(fmt::format("--policies: '{}' is named twice", name));
       }
       policies.emplace_back().choice = find_policy(name, "--policies");
+    }
+    if (run.config.runtime.window != RuntimeConfig().window &&
+        std::ranges::none_of(comparison.policies, uses_window)) {
+      throw InputError(fmt::format("runtime.window: does not apply to any of --policies {}",
+                                   fmt::join(comparison.policies, ",")));
     }
     return policies;
   });

@@ -40,7 +40,7 @@ class StepProgress {
   void show(int step, std::optional<double> loss, bool skipped, double samples_per_second) const {
     const std::string text =
         fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}", step + 1, fmt::formatted_size("{}", steps_), steps_,
-                    loss ? fmt::format("loss {:.4f}", *loss) : "emulated", samples_per_second, sample_word_,
+                    loss ? "loss " + loss_text(*loss) : "emulated", samples_per_second, sample_word_,
                     skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;

@@ -55,17 +55,23 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
                                asked_by, name, fmt::join(known, ", ")));
 }
 
+bool follows_schedule(const PolicyChoice& choice) {
+  return choice.starpu == sched::policy_name || choice.control == StarpuControl::worker_order;
+}
+
+bool uses_window(const std::string& policy) {
+  Config asked;
+  asked.runtime.policy = policy;
+  const std::vector<ConfigKey> keys = config_keys();
+  return applies(*find_key(keys, "runtime.window"), asked, keys);
+}
+
 PolicyChoice configured_policy(const RuntimeConfig& config) {
   const std::string name = environment("STARPU_SCHED").value_or("");
   if (name.empty()) return find_policy(config.policy, "runtime.policy");
   // The keys were checked for `runtime.policy`, but STARPU_SCHED may name another policy. So `runtime.window`
   // is checked again.
-  Config asked;
-  asked.runtime = config;
-  asked.runtime.policy = name;
-  const std::vector<ConfigKey> keys = config_keys();
-  const ConfigKey& window = *find_key(keys, "runtime.window");
-  if (config.window != RuntimeConfig().window && !applies(window, asked, keys)) {
+  if (config.window != RuntimeConfig().window && !uses_window(name)) {
     throw InputError(fmt::format("STARPU_SCHED: runtime.window does not apply to {}", name));
   }
   return find_policy(name, "STARPU_SCHED");

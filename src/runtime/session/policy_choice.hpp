@@ -33,6 +33,13 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by);
 /// The policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's.
 PolicyChoice configured_policy(const RuntimeConfig& config);
 
+/// Whether a run under the policy has the schedule's placement and order. Other policies choose workers, the
+/// order or both while they run.
+bool follows_schedule(const PolicyChoice& choice);
+
+/// Whether `runtime.window` bounds the submitted tasks under this policy, for a schedule that is not dynamic.
+bool uses_window(const std::string& policy);
+
 /// All names that `find_policy` accepts without a library.
 std::vector<std::string> policy_names();
 

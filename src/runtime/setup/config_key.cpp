@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/numbers.hpp"
 
 namespace starpipe::runtime {
@@ -104,8 +105,8 @@ std::string ValueType::problem(const json& value) const {
     case Kind::number:
       return problem_of_number(*this, value.get<double>());
     case Kind::time:
-      if (not_negative.contains(value.get<double>())) return "";
-      return fmt::format("expected a time of at least 0, got {}", value.get<double>());
+      if (amounts.contains(value.get<double>())) return "";
+      return fmt::format("expected a time of {}, got {}", amounts.text(), value.get<double>());
     case Kind::boolean:
       return "";
     case Kind::word:

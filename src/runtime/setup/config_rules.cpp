@@ -15,7 +15,10 @@ using nlohmann::json;
 using Keys = std::vector<ConfigKey>;
 
 /// A key's value as a word of a condition.
-std::string word_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string word_of(const json& value) {
+  if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 0, not 0.0
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
 
 bool has_one_of(const json& value, const std::vector<std::string>& words) {
   if (value.is_array()) {
@@ -63,7 +66,9 @@ std::string misfit(const ConfigKey& key, const Config& config, const Keys& keys)
     return fmt::format("does not apply to {} {}", condition.key, word_of(value));
   }
   for (const Condition& condition : key.not_with) {
-    if (holds(condition, config, keys)) return fmt::format("does not apply with {}", condition.key);
+    if (!holds(condition, config, keys)) continue;
+    return fmt::format("does not apply with {}{}", condition.key,
+                       condition.values.empty() ? "" : " " + condition.values.front());
   }
   return misfit_of_value(key, config, keys);
 }

@@ -21,7 +21,7 @@
 namespace starpipe::runtime {
 
 int stage_count(const Config& config) {
-  for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+  plan::load_plugins_for(config.schedule.plugins, config.schedule.name, "schedule.plugin");
   return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
                                          config.schedule.workers.value());
 }
@@ -109,8 +109,12 @@ plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGrap
   request.recompute = config.schedule.recompute;
   request.costs = known;
   if (known && request.recompute) request.costs = plan::with_recomputation(*known);
-  return finishing(plan::make_limited_schedule(config.schedule.name, std::move(request),
-                                               order_request(config.schedule), expected));
+  try {
+    return finishing(plan::make_limited_schedule(config.schedule.name, std::move(request),
+                                                 order_request(config.schedule), expected));
+  } catch (const plan::RequestError& error) {
+    throw InputError(fmt::format("schedule.{}", error.what()));
+  }
 }
 
 PlannedRun plan_run(const Config& config) {

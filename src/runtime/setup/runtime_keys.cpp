@@ -46,11 +46,12 @@ void add_emulation_keys(Keys& keys) {
   keys.push_back(time_key(emulation_key("W", times, "How long W lasts.", &EmulationConfig::W)));
   keys.push_back(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
                                &EmulationConfig::comm));
-  keys.push_back(
+  keys.push_back(not_with(
       emulation_key("prefetch", boolean(),
                     "Whether transfers overlap compute. Otherwise a worker fetches the inputs of a job "
                     "after it has picked it.",
-                    &EmulationConfig::prefetch));
+                    &EmulationConfig::prefetch),
+      "runtime.emulate.comm", {"0"}));
 }
 
 }  // namespace

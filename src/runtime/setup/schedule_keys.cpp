@@ -15,9 +15,9 @@ constexpr const char* automatic = "auto";
 /// Which schedule, of how many workers and stages.
 void add_shape_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  add(key("schedule.plugin", text(Count::one_or_list),
-          "Shared objects that add schedules, as the option `--plugin` names them.",
-          at(&Config::schedule, &ScheduleConfig::plugins)));
+  add(only_named(key("schedule.plugin", text(Count::one_or_list),
+                     "Shared objects that have the schedule, as the option `--plugin` names them.",
+                     at(&Config::schedule, &ScheduleConfig::plugins))));
   ConfigKey name =
       required(only_named(key("schedule.name", text(), "A schedule that `starpipe schedule list` shows.",
                               at(&Config::schedule, &ScheduleConfig::name))));

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/plan/registry/plugin_interface.hpp"
@@ -45,6 +46,16 @@ namespace starpipe::plan {
 /// schedule under a name that is taken, when the plug-in's function throws, and when an entry has no name, no
 /// function, or a name that is taken.
 std::vector<std::string> load_plugin(const std::filesystem::path& file);
+
+/// Loads plug-ins, and returns those that do not have the schedule with this name or alias. Throws InputError
+/// as `load_plugin` and `find_schedule` do.
+std::vector<std::string> load_plugins_without(const std::vector<std::string>& files, std::string_view name);
+
+/// Loads the plug-ins of the schedule with this name or alias. Throws InputError as `load_plugin` and
+/// `find_schedule` do, and, starting with `asked_by`, for a plug-in that does not have the schedule: it would
+/// change nothing.
+void load_plugins_for(const std::vector<std::string>& files, std::string_view name,
+                      std::string_view asked_by);
 
 /// The name of the plug-in whose code runs now: its initialisers, its function, or the function of one of its
 /// schedules. Null when none runs. A signal handler may call it. With several threads in plug-ins it names

@@ -70,6 +70,14 @@ class BrokenSchedule : public InputError {
   using InputError::InputError;
 };
 
+/// A schedule cannot follow a part of its request. The message starts with the part's name: "placement: ",
+/// "groups: " or "stages: ". Commands put "--" or "schedule." before it, so that the message names the option
+/// or the key.
+class RequestError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 /// Builds the schedule with this name or alias. Throws InputError for an unknown name or a bad request, and
 /// BrokenSchedule when the schedule's function throws anything but InputError, or builds a schedule with
 /// other numbers of workers, micro-batches or stages than requested.

@@ -37,7 +37,8 @@ struct LimitedSchedule {
 /// The schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///
 /// An order that fits a requested limit stays, unless a discipline or `dynamic` is requested. The order of a
-/// greedy or bounded schedule is the one in which `simulate` runs it; it stays under the ordered discipline.
+/// bounded schedule is the one in which `simulate` runs it; it stays under the ordered discipline. A greedy
+/// schedule keeps no limit: `check` refuses the result, unless another discipline is requested.
 /// Where the own order does not fit, the result is bounded, and `reordering` says why. A requested discipline
 /// is obeyed; with a limit, `dynamic` alone means bounded.
 ///

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/value_checks.hpp"
+
+#include <charconv>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "cli/input/yaml.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+/// Reads the whole text as a number. Returns whether it is one, in range of the type or not.
+template <class Number>
+bool read(std::string_view text, Number& value, std::errc& error) {
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  error = result.ec;
+  return result.ec != std::errc::invalid_argument && result.ptr == end;
+}
+
+std::string range_text(std::uint64_t least, std::uint64_t most) {
+  if (most >= std::numeric_limits<int>::max()) return fmt::format("at least {}", least);
+  return fmt::format("from {} to {}", least, most);
+}
+
+/// "--help" shows it after the type's name.
+std::string description(std::uint64_t least, std::uint64_t most) {
+  return most >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", least, most);
+}
+
+}  // namespace
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  return {[least, most](std::string& text) -> std::string {
+            const bool negative = text.starts_with('-');
+            std::uint64_t value = 0;
+            std::errc error{};
+            if (!read(std::string_view(text).substr(negative ? 1 : 0), value, error)) {
+              return fmt::format("expected a whole number, got '{}'", text);
+            }
+            if (negative || error != std::errc{} || value < least || value > most) {
+              return fmt::format("must be {}, got {}", range_text(least, most), text);
+            }
+            text = std::to_string(value);
+            return "";
+          },
+          description(least, most)};
+}
+
+CLI::Validator decimal_number(const Interval& interval) {
+  return {[interval](std::string& text) -> std::string {
+            double value = 0;
+            std::errc error{};
+            if (!read(text, value, error)) return fmt::format("expected a number, got '{}'", text);
+            if (error == std::errc{} && interval.contains(value)) return "";
+            return fmt::format("must be {}, got {}", interval.text(), text);
+          },
+          ""};
+}
+
+CLI::Validator byte_count() {
+  return {[](std::string& text) -> std::string {
+            const auto bytes = bytes_in(text);
+            if (!bytes)
+              return fmt::format("expected a number of bytes such as 4096 or 16MiB, got '{}'", text);
+            text = std::to_string(*bytes);
+            return "";
+          },
+          ""};
+}
+
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    const std::string type = option->get_type_name();
+    const bool is_file = type.find("FILE") != std::string::npos || type.find(".yaml") != std::string::npos;
+    option->check(
+        [is_file](const std::string& value) -> std::string {
+          if (!value.empty()) return "";
+          return is_file ? "the name of the file is empty" : "the value is empty";
+        },
+        "");
+  }
+  for (CLI::App* const subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
+    refuse_empty_values(*subcommand);
+  }
+}
+
+}  // namespace starpipe::cli
