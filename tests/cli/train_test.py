@@ -4,10 +4,12 @@
 Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """
 
+import contextlib
 import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import unittest
@@ -304,16 +306,35 @@ class Train(CommandTest):
         self.assertFalse(self.report_of(*one, environment={"STARPU_WORKERS_NOBIND": "1"})["ranks"][0]["workers_bound"])
         with unittest.mock.patch.dict(os.environ):
             os.environ.pop("STARPU_WORKERS_NOBIND", None)
-            for cores in 1, 2:
-                if len(os.sched_getaffinity(0)) < cores:
+            own = sorted(os.sched_getaffinity(0))
+            for workers, cores in (1, 1), (1, 2), (2, 1), (2, 2):
+                if len(own) < cores:
                     continue
-                some = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores]))
-                rank, = self.report_of(*one, launcher=["taskset", "-c", some])["ranks"]
-                self.assertEqual((rank["cores"], rank["workers_bound"]), (cores, cores == 2))
+                rank, = self.report_of("--set", f"schedule={{name: gpipe, workers: {workers}}}",
+                                       launcher=["taskset", "-c", ",".join(map(str, own[:cores]))])["ranks"]
+                self.assertEqual((rank["cores"], rank["workers_bound"]), (cores, workers <= cores))
+            # Ranks divide the cores, with and without a core for each MPI thread.
+            if len(own) > 1:
+                report = self.report_of(launcher=["taskset", "-c", f"{own[0]},{own[1]}", *LAUNCHER])
+                self.assertEqual([(r["binding"], r["bound_by"], r["workers_bound"]) for r in report["ranks"]],
+                                 [(str(own[0]), "starpipe", True), (str(own[1]), "starpipe", True)])
             # Two ranks on a host of eight cores, which hwloc reads from a file.
             report = self.report_of(launcher=LAUNCHER, environment={"HWLOC_SYNTHETIC": "package:2 core:4 pu:1"})
             self.assertEqual([(r["binding"], r["cores"], r["workers_bound"]) for r in report["ranks"]],
                              [("0-3", 4, True), ("4-7", 4, True)])
+
+    def test_a_core_of_another_run(self):
+        """Workers are not bound to a core that another run has claimed, and one line says so."""
+        with unittest.mock.patch.dict(os.environ), contextlib.ExitStack() as claims:
+            os.environ.pop("STARPU_WORKERS_NOBIND", None)
+            for core in os.sched_getaffinity(0):
+                claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                claim.bind(f"\0starpipe.core.{core}")
+            result = self.run_command("train", "mlp.yaml", "--report", "r.json", "--set",
+                                      "schedule={name: gpipe, workers: 1}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stderr, "(?m)^starpipe: another run of starpipe has bound a worker to PU ")
+            self.assertFalse(json.loads(self.read("r.json"))["ranks"][0]["workers_bound"])
 
     def test_mapping(self):
         """Four workers in two distant pairs, on two ranks: the losses are the same, and each worker is on its device."""

@@ -9,6 +9,7 @@
 
 #include "runtime/engine/data_sizes.hpp"
 #include "runtime/hardware/locality.hpp"
+#include "runtime/ranks/core_claims.hpp"
 #include "runtime/ranks/core_share.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "runtime/ranks/gpu_share.hpp"
@@ -130,6 +131,7 @@ int run_on_ranks(const std::function<Config()>& configure,
       GpuShare gpus = share_gpus(mpi, map, config.runtime);
       const Topology& host = config.runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
       share = near_gpus(host, std::move(share), gpus.devices);
+      const CoreClaims claims = claim_cores(mpi, share);
       const std::vector<Device> devices = slot_devices(host, share, gpus.devices, map.count(mpi.rank()));
       if (config.runtime.mapping == MappingKind::automatic) {
         map = map_to_ranks(mpi, devices, traffic_of(experiment));

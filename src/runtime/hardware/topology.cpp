@@ -2,6 +2,7 @@
 #include "runtime/hardware/topology.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "runtime/hardware/hwloc_objects.hpp"
@@ -10,6 +11,45 @@
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
+namespace {
+
+// Cores of one rank among those of a host: [first, last).
+struct CoreRange {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+// Divides `cores` cores among ranks with these numbers of workers, see Topology::share.
+std::vector<CoreRange> divide_cores(std::size_t cores, std::span<const int> workers) {
+  const std::size_t ranks = workers.size();
+  const std::size_t total = index(std::accumulate(workers.begin(), workers.end(), 0));
+  std::vector<CoreRange> ranges;
+  if (ranks > cores) {
+    std::size_t before = 0;  // workers of lower ranks
+    for (const int own : workers) {
+      const std::size_t first = cores * before / total;
+      before += index(own);
+      ranges.push_back({first, std::max(first + 1, cores * before / total)});
+    }
+    return ranges;
+  }
+  const std::size_t mpi_threads = cores >= total + ranks ? 1 : 0;  // with a core of their own, a rank
+  std::vector<std::size_t> counts(ranks, 1);
+  const auto fewer_threads_a_core = [&](std::size_t a, std::size_t b) {
+    return (index(workers[a]) + mpi_threads) * counts[b] < (index(workers[b]) + mpi_threads) * counts[a];
+  };
+  std::vector<std::size_t> all(ranks);
+  std::iota(all.begin(), all.end(), 0U);
+  for (std::size_t i = ranks; i < cores; ++i) ++counts[*std::ranges::max_element(all, fewer_threads_a_core)];
+  std::size_t first = 0;
+  for (const std::size_t count : counts) {
+    ranges.push_back({first, first + count});
+    first += count;
+  }
+  return ranges;
+}
+
+}  // namespace
 
 Topology::Topology(const std::string& description, const std::filesystem::path& file, bool with_devices) {
   hwloc_topology_t topology = nullptr;
@@ -50,18 +90,26 @@ int Topology::cores(const std::string& pus) const {
   return static_cast<int>(cores_with(topology_.get(), PuSet(pus)).size());
 }
 
+unsigned Topology::system_number(unsigned pu) const {
+  return hwloc_get_obj_by_type(topology_.get(), HWLOC_OBJ_PU, pu)->os_index;
+}
+
 std::string Topology::processor() const {
   const hwloc_obj_t package = hwloc_get_obj_by_type(topology_.get(), HWLOC_OBJ_PACKAGE, 0);
   const char* const name = package == nullptr ? nullptr : hwloc_obj_get_info_by_name(package, "CPUModel");
   return name == nullptr ? "" : name;
 }
 
+std::string Topology::allowed() const {
+  const PuSet pus;
+  hwloc_bitmap_copy(pus.get(), hwloc_topology_get_allowed_cpuset(topology_.get()));
+  return pus.list();
+}
+
 std::string Topology::binding() const {
   const PuSet bound;
-  if (hwloc_get_cpubind(topology_.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
-    hwloc_bitmap_copy(bound.get(), hwloc_topology_get_allowed_cpuset(topology_.get()));
-  }
-  return bound.list();
+  const int failed = hwloc_get_cpubind(topology_.get(), bound.get(), HWLOC_CPUBIND_PROCESS);
+  return failed == 0 ? bound.list() : allowed();
 }
 
 void Topology::bind(const std::string& pus) const {
@@ -72,40 +120,36 @@ void Topology::bind(const std::string& pus) const {
 CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) const {
   const PuSet mine(ranks[rank].binding);
   const PuSet all(ranks[rank].binding);
-  CoreShare share{.binding = ranks[rank].binding,
-                  .cores = 1,
-                  .ranks = 1,
-                  .workers = ranks[rank].workers,
-                  .worker_pus = {}};
+  CoreShare share{.binding = ranks[rank].binding, .cores = 1, .ranks = 0, .workers = 0, .worker_pus = {}};
   bool divisible = true;
-  int before = 0;  // cores that the ranks before this one must have
+  std::vector<int> workers;  // of the ranks that share
+  std::size_t own = 0;       // this rank among them
   for (std::size_t other = 0; other < ranks.size(); ++other) {
     const PuSet theirs(ranks[other].binding);
-    if (other == rank || hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
+    if (other != rank && hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
     divisible = divisible && hwloc_bitmap_isequal(theirs.get(), mine.get()) != 0;
     hwloc_bitmap_or(all.get(), all.get(), theirs.get());
+    if (other == rank) own = workers.size();
+    workers.push_back(ranks[other].workers);
     ++share.ranks;
     share.workers += ranks[other].workers;
-    if (other < rank) before += ranks[other].workers + 1;
   }
   const std::vector<hwloc_obj_t> cores = cores_with(topology_.get(), all);
   share.cores = std::max(1, static_cast<int>(cores.size()));
-  if (!divisible || share.oversubscribed()) return share;
+  if (!divisible || cores.empty()) return share;
 
-  const int workers = ranks[rank].workers;
-  const auto boundary = [&](int needed) {
-    return cores.size() * index(needed) / index(share.workers + share.ranks);
-  };
-  const PuSet own;
-  for (std::size_t i = boundary(before); i < boundary(before + workers + 1); ++i) {
+  const auto [first, last] = divide_cores(cores.size(), workers)[own];
+  const bool one_each = workers.size() <= cores.size() && last - first >= index(ranks[rank].workers);
+  const PuSet pus_of_share;
+  for (std::size_t i = first; i < last; ++i) {
     const PuSet pus;
     hwloc_bitmap_and(pus.get(), cores[i]->cpuset, mine.get());
-    hwloc_bitmap_or(own.get(), own.get(), pus.get());
-    if (std::ssize(share.worker_pus) == workers) continue;
-    const auto first = static_cast<unsigned>(hwloc_bitmap_first(pus.get()));
-    share.worker_pus.push_back(hwloc_get_pu_obj_by_os_index(topology_.get(), first)->logical_index);
+    hwloc_bitmap_or(pus_of_share.get(), pus_of_share.get(), pus.get());
+    if (!one_each || std::ssize(share.worker_pus) == ranks[rank].workers) continue;
+    const auto pu = static_cast<unsigned>(hwloc_bitmap_first(pus.get()));
+    share.worker_pus.push_back(hwloc_get_pu_obj_by_os_index(topology_.get(), pu)->logical_index);
   }
-  share.binding = own.list();
+  share.binding = pus_of_share.list();
   return share;
 }
 

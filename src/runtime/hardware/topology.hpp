@@ -19,13 +19,14 @@ struct RankOnHost {
   int workers = 1;      ///< logical
 };
 
-/// The cores of a rank. It shares cores with the ranks of its host whose bindings overlap its own.
+/// The cores of a rank. It divides them with the ranks of its host whose bindings overlap its own.
 struct CoreShare {
   std::string binding;  ///< the rank's own PUs
-  int cores = 1;        ///< cores that the sharing ranks have together
-  int ranks = 1;        ///< number of ranks that share, this one included
+  int cores = 1;        ///< cores of all these ranks together
+  int ranks = 1;        ///< number of these ranks, this one included
   int workers = 1;      ///< logical workers of these ranks
-  /// By worker of this rank: a PU of its own, in hwloc's logical numbering. Empty when there are too few.
+  /// By worker of this rank: a PU of its own, in hwloc's logical numbering. Empty when `binding` has fewer
+  /// cores than the rank has workers.
   std::vector<unsigned> worker_pus;
 
   /// Whether there are fewer cores than workers and MPI threads, one thread a rank.
@@ -49,9 +50,13 @@ class Topology {
 
   /// Cores with at least one PU in the set.
   [[nodiscard]] int cores(const std::string& pus) const;
+  /// The system's number of a PU in hwloc's logical numbering.
+  [[nodiscard]] unsigned system_number(unsigned pu) const;
   /// The processor's name, when the host tells it.
   [[nodiscard]] std::string processor() const;
 
+  /// All PUs that the system lets processes use.
+  [[nodiscard]] std::string allowed() const;
   /// The PUs that this process may use: its binding by the launcher (mpiexec, srun, taskset), else all that
   /// the system allows.
   [[nodiscard]] std::string binding() const;
@@ -59,9 +64,13 @@ class Topology {
   void bind(const std::string& pus) const;
 
   /// The share of rank `rank` of `ranks`, all on this host. Ranks with one binding (several on an unbound
-  /// host, or in one Slurm allocation) divide its cores into runs of neighbours, in proportion to their
-  /// workers and their MPI thread. When the cores are oversubscribed, or bindings overlap in part, each rank
-  /// keeps its binding and its workers float over it.
+  /// host, or in one Slurm allocation) divide its cores into runs of neighbours:
+  /// - Each rank has a core for each worker and one for its MPI thread, where there are enough cores.
+  /// - Otherwise each has a core for each worker, where there are enough.
+  /// - Otherwise each has at least one core, and its workers float over its cores.
+  /// - With more ranks than cores, several ranks have the same core.
+  /// Cores that are left go to the ranks with the most workers a core. Where bindings overlap in part, each
+  /// rank keeps its binding, and its workers float over it.
   [[nodiscard]] CoreShare share(std::span<const RankOnHost> ranks, std::size_t rank) const;
 
  private:

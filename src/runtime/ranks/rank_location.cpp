@@ -6,13 +6,24 @@
 
 namespace starpipe::runtime {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, cores, workers, bound, logical_workers,
-                                   devices)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
+                                   logical_workers, devices)
+
+namespace {
+
+std::string bound_by(const Hardware& hardware, const CoreShare& share) {
+  if (share.binding != hardware.binding) return "starpipe";
+  return hardware.binding == Topology::host().allowed() ? "" : "launcher";
+}
+
+}  // namespace
 
 std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                                            std::span<const Device> devices) {
-  RankLocation mine{.machine = find_hardware().machine,
+  const Hardware hardware = find_hardware();
+  RankLocation mine{.machine = hardware.machine,
                     .binding = share.binding,
+                    .bound_by = bound_by(hardware, share),
                     .cores = Topology::host().cores(share.binding),
                     .workers = map.count(mpi.rank()),
                     .bound = !share.worker_pus.empty(),

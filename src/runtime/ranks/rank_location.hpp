@@ -16,6 +16,7 @@ namespace starpipe::runtime {
 struct RankLocation {
   std::string machine;
   std::string binding;               ///< PUs
+  std::string bound_by;              ///< "launcher", "starpipe", or "" when the rank may use the whole host
   int cores = 1;                     ///< within the binding
   int workers = 1;                   ///< logical
   bool bound = false;                ///< whether each worker has a core to itself

@@ -88,9 +88,10 @@ ordered_json report_head(const Config& config, const std::optional<PartitionChoi
                        {"processor", Topology::host().processor()},
                        {"cores", locations.front().cores},
                        {"ranks", locations.size()}};
-  for (const auto& [machine, binding, cores, workers, bound, logical, devices] : locations) {
+  for (const auto& [machine, binding, bound_by, cores, workers, bound, logical, devices] : locations) {
     report["ranks"].push_back({{"machine", machine},
                                {"binding", binding},
+                               {"bound_by", bound_by},
                                {"cores", cores},
                                {"workers", workers},
                                {"workers_bound", bound},

@@ -78,7 +78,7 @@ void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpu
 
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
                  const GpuShare& gpus)
-    : mpi_(mpi), map_(map), choice_(std::move(policy)) {
+    : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
   choose_polling(mpi, share, choice_);
   set_variables(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
@@ -123,10 +123,7 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   conf.precedence_over_environment_variables = 1;
   conf.catch_signals = 0;
   take_devices(conf, map_.count(mpi_.rank()), gpus);
-  if (!share.worker_pus.empty()) {
-    binding_.emplace(share.binding);
-    bind_workers(conf, share, gpus);
-  }
+  if (!share.worker_pus.empty()) bind_workers(conf, share, gpus);
   starpu_sched_policy ours = sched::starpipe_policy();
   if (choice_.starpu == sched::policy_name) {
     conf.sched_policy = &ours;

@@ -23,8 +23,8 @@ namespace starpipe::runtime {
 
 /// StarPU and StarPU-MPI in this process, started and shut down. There is one CPU worker for each logical
 /// worker of this rank that is a core, and one CUDA worker (a stream) for each that is on a GPU, neighbours
-/// on the same GPU. When the share has a core for each worker, workers are bound to their cores, and the
-/// process's other threads to the share.
+/// on the same GPU. All threads of the process are bound to its share of the host's cores. When the share has
+/// a core for each worker, workers are bound to their cores.
 ///
 /// Settings for which StarPU has no function are environment variables: STARPU_SILENT, STARPU_MPI_STATS,
 /// STARPU_MPI_NOBIND, STARPU_CUDA_PIPELINE, STARPU_MINIMUM_CLEAN_BUFFERS (unless the user has set them),
@@ -87,7 +87,7 @@ class Session {
   std::list<ScopedVariable> variables_;
   bool hides_statistics_ = false;  // whether StarPU-MPI's are dropped: the user has not asked for them
   OneBlasThread blas_;
-  std::optional<ProcessBinding> binding_;
+  ProcessBinding binding_;
   PolicyChoice choice_;
   std::string policy_;
   std::optional<CublasHandles> cublas_;

@@ -77,12 +77,37 @@ TEST(Share, KeepsTheBindingOfSlurm) {
   EXPECT_THAT(odd.worker_pus, ElementsAre(1, 5));
 }
 
-TEST(Share, WithoutACoreForEachAllFloat) {
-  for (const CoreShare& share : shares(server(), {{"0-7", 2}, {"0-7", 2}})) {  // and two MPI threads
-    EXPECT_TRUE(share.oversubscribed());
-    EXPECT_EQ(share.binding, "0-7");
-    EXPECT_THAT(share.worker_pus, IsEmpty());
-  }
+TEST(Share, MpiThreadsShareCoresBeforeWorkersDo) {
+  const auto two = shares(server(), {{"0-7", 2}, {"0-7", 2}});
+  EXPECT_EQ(two[0].binding, "0-3");
+  EXPECT_EQ(two[1].binding, "4-7");
+  EXPECT_THAT(two[0].worker_pus, ElementsAre(0, 2));
+  EXPECT_THAT(two[1].worker_pus, ElementsAre(4, 6));
+  EXPECT_TRUE(two[0].oversubscribed());
+
+  const auto uneven = shares(server(), {{"0-15", 1}, {"0-15", 5}, {"0-15", 1}});
+  EXPECT_EQ(uneven[0].binding, "0-3") << "the core that is left goes to the first of equals";
+  EXPECT_EQ(uneven[1].binding, "4-13");
+  EXPECT_EQ(uneven[2].binding, "14-15");
+}
+
+TEST(Share, WorkersFloatOverTheCoresOfTheirRank) {
+  const auto two = shares(server(), {{"0-7", 4}, {"0-7", 3}});
+  EXPECT_EQ(two[0].binding, "0-3");
+  EXPECT_EQ(two[1].binding, "4-7");
+  for (const CoreShare& share : two) EXPECT_THAT(share.worker_pus, IsEmpty());
+  EXPECT_THAT(server().share(std::vector<RankOnHost>{{"0-1", 2}}, 0).worker_pus, IsEmpty());
+}
+
+TEST(Share, RanksThatAreMoreThanCoresShareThem) {
+  const auto four = shares(server(), {{"0-3", 1}, {"0-3", 1}, {"0-3", 1}, {"0-3", 1}});
+  for (const std::size_t rank : {0U, 1U}) EXPECT_EQ(four[rank].binding, "0-1");
+  for (const std::size_t rank : {2U, 3U}) EXPECT_EQ(four[rank].binding, "2-3");
+  for (const CoreShare& share : four) EXPECT_THAT(share.worker_pus, IsEmpty()) << "no core of its own";
+  const auto uneven = shares(server(), {{"0-3", 4}, {"0-3", 1}, {"0-3", 1}});
+  EXPECT_EQ(uneven[0].binding, "0-1");
+  EXPECT_EQ(uneven[1].binding, "2-3");
+  EXPECT_EQ(uneven[2].binding, "2-3");
 }
 
 TEST(Share, KeepsBindingsThatOverlapInPart) {
@@ -97,29 +122,37 @@ TEST(Share, KeepsBindingsThatOverlapInPart) {
   }
 }
 
-TEST(Share, NoCoreIsTwoRanks) {
+TEST(Share, AllCoresAreSharedOut) {
   std::mt19937 random(1);
   const auto up_to = [&random](int most) { return std::uniform_int_distribution(1, most)(random); };
-  int divided = 0;
-  for (int i = 0; i < 200; ++i) {
+  int with_own_cores = 0;
+  for (int i = 0; i < 300; ++i) {
     const int cores = up_to(64);
     const Topology topology("package:1 core:" + std::to_string(cores) + " pu:1");
     std::vector<RankOnHost> ranks(index(up_to(8)));
-    for (RankOnHost& rank : ranks) rank = {"0-" + std::to_string(cores - 1), up_to(8)};
+    int threads = 0;
+    for (RankOnHost& rank : ranks) {
+      rank = {"0-" + std::to_string(cores - 1), up_to(8)};
+      threads += rank.workers + 1;
+    }
+    const int workers = threads - static_cast<int>(ranks.size());
     std::set<unsigned> taken;
     int total = 0;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const CoreShare share = topology.share(ranks, rank);
-      if (share.oversubscribed()) continue;
-      ++divided;
-      ASSERT_EQ(share.worker_pus.size(), index(ranks[rank].workers));
+      const int own = topology.cores(share.binding);
+      total += own;
+      const bool one_each = ranks.size() <= index(cores) && own >= ranks[rank].workers;
+      EXPECT_EQ(share.worker_pus.size(), one_each ? index(ranks[rank].workers) : 0);
+      const int least = cores < workers ? 1 : ranks[rank].workers;
+      EXPECT_GE(own, cores < threads ? least : ranks[rank].workers + 1);
       for (const unsigned pu : share.worker_pus) EXPECT_TRUE(taken.insert(pu).second) << pu;
-      EXPECT_GT(topology.cores(share.binding), ranks[rank].workers) << "one for the MPI thread";
-      total += topology.cores(share.binding);
+      if (!share.worker_pus.empty()) ++with_own_cores;
     }
-    EXPECT_TRUE(total == 0 || total == cores) << total << " of " << cores;
+    EXPECT_GE(total, cores);
+    EXPECT_TRUE(total == cores || ranks.size() > index(cores));
   }
-  EXPECT_GT(divided, 100);
+  EXPECT_GT(with_own_cores, 500);
 }
 
 TEST(Topology, NamesAFileThatHasNone) {
