@@ -198,9 +198,12 @@ void require_within(const Schedule& schedule, const ScheduleRequest& request) {
   }
 }
 
-// Asks for the schedule within a limit, as a user does with schedule.memory_limit.
+// Asks for the schedule within a limit, as a user does with schedule.memory_limit. Greedy keeps no limit: the
+// user then asks for schedule.discipline bounded as well.
 void require_limited(std::string_view name, const ScheduleRequest& request, int limit) {
-  const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, {.alpha = 0.5});
+  OrderRequest order{.memory_limit = limit};
+  if (make_schedule(name, request).discipline() == Discipline::greedy) order.discipline = Discipline::bounded;
+  const LimitedSchedule made = make_limited_schedule(name, request, order, {.alpha = 0.5});
   const auto limits = made.schedule.memory_limits();
   if (limits.empty() || std::ranges::max(limits) > limit) {
     throw Failure{fmt::format("{}: with a memory limit of {}, the schedule has no limit or a larger one",
