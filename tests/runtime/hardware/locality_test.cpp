@@ -85,12 +85,12 @@ TEST(Slots, NoCoresOfTheirOwnNoBridge) {
   const MachineFile file({.cpus = "package:2 [numa] core:2 pu:1", .gpus = {{0}, {1}}});
   const Topology topology = Topology::from_file(file.path());
   for (const auto& [binding, kind] : {std::pair{"0-3", LinkKind::host}, {"0-1", LinkKind::host_bridge}}) {
-    const CoreShare oversubscribed = topology.share(std::vector<RankOnHost>{{binding, 4}}, 0);
-    ASSERT_THAT(oversubscribed.worker_pus, IsEmpty());
-    const std::vector<std::optional<Device>> gpus = {find_gpus(topology)[0], {}, {}, {}};
-    const CoreShare share = near_gpus(topology, oversubscribed, gpus);
+    const CoreShare too_few_cores = topology.share(std::vector<RankOnHost>{{binding, 5}}, 0);
+    ASSERT_THAT(too_few_cores.worker_pus, IsEmpty());
+    const std::vector<std::optional<Device>> gpus = {find_gpus(topology)[0], {}, {}, {}, {}};
+    const CoreShare share = near_gpus(topology, too_few_cores, gpus);
     EXPECT_THAT(share.worker_pus, IsEmpty());
-    const auto devices = slot_devices(topology, share, gpus, 4);
+    const auto devices = slot_devices(topology, share, gpus, 5);
     EXPECT_EQ(link_between(devices[0], devices[1]).kind, kind) << binding;
   }
 }

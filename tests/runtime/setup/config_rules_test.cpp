@@ -84,7 +84,9 @@ TEST(ConfigKeys, HaveConditionsThatCanHold) {
       EXPECT_TRUE(condition.values.empty());
       return;
     }
-    for (const std::string& value : condition.values) EXPECT_EQ(other->type.problem(value), "");
+    const bool is_text = other->type.kind == ValueType::Kind::word;
+    for (const std::string& value : condition.values)
+      EXPECT_EQ(other->type.problem(is_text ? nlohmann::json(value) : nlohmann::json::parse(value)), "");
   };
   for (const ConfigKey& key : keys) {
     for (const Condition& condition : key.only_with) expect_possible(key, condition);
