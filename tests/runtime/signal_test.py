@@ -28,8 +28,8 @@ def users_of(folder):
 
 
 # A search that does not reach its lower bound within its budget.
-SEARCH = ("search --workers=8 --microbatches=32 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
-          "--memory-limit=12 --quiet").split()
+SEARCH = ("search --workers=32 --microbatches=512 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
+          "--memory-limit=48 --quiet").split()
 
 
 class OfARun(JobTest):
