@@ -445,13 +445,13 @@ class Options(CommandTest):
         self.refused([*SHOW.split(), "-o", ""], "--output: the name of the file is empty")
 
     def test_a_policy_that_is_not_predicted_is_told(self):
-        note = "predicted under the policy starpipe: lws picks workers and order"
+        note = "predicted for the policy starpipe; lws chooses workers and order"
         for how in (["--set", "runtime.policy=lws"], []):
             environment = None if how else {"STARPU_SCHED": "lws"}
             self.assertIn(note, self.ok("simulate", "mlp.yaml", *how, environment=environment))
             result = self.run_command("simulate", "mlp.yaml", *how, "--json", environment=environment)
             self.assertEqual((result.returncode, result.stderr.count(note)), (0, 1))
-        self.assertIn("on-worker picks the order", self.ok("simulate", "mlp.yaml", "--set", "runtime.policy=on-worker"))
+        self.assertIn("on-worker chooses the order", self.ok("simulate", "mlp.yaml", "--set", "runtime.policy=on-worker"))
         for policy in ("starpipe", "worker-order"):
             self.assertNotIn("policy", self.ok("simulate", "mlp.yaml", "--set", f"runtime.policy={policy}"))
 

@@ -87,9 +87,12 @@ void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, boo
   command
       .add_option(
           "--memory-limit", memory_limit,
-          "Largest number of stashes on a worker, counted as the peaks in the output. The schedule keeps its "
-          "order if the order needs no more. Otherwise it runs in another order: one that the schedule makes "
-          "for this limit, or that of the bounded discipline. The output says so")
+          "The most stashes that a worker may hold, counted like the peaks in the output. A schedule whose "
+          "order "
+          "needs no more keeps its order. Otherwise it runs in another order, one that the schedule makes "
+          "for "
+          "this limit or that of the bounded discipline, and the output says so. The discipline greedy keeps "
+          "no limit and is refused")
       ->type_name("M")
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,

@@ -7,10 +7,9 @@ namespace starpipe::cli {
 
 CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
   return command
-      .add_option(
-          "--plugin", files,
-          "Plug-in (shared object) whose schedules become known by name; may be repeated. It must have "
-          "the schedule that the command or the configuration names")
+      .add_option("--plugin", files,
+                  "Plug-in (shared object) that adds schedules; may be repeated. Where the command or the "
+                  "configuration names a schedule, each plug-in must have it")
       ->type_name("FILE")
       ->expected(1)
       ->allow_extra_args(false)

@@ -97,9 +97,10 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine) {
   const std::optional<int> stage = engine.first_nonfinite_stage();
   if (!stage) return;
   const auto& training = run.config.training;
-  throw RunFailure(fmt::format(
-      "after step {} the weights of stage {} hold infinity or NaN (training.nonfinite: {})", training.steps,
-      *stage, training.nonfinite == NonFinitePolicy::skip ? "skip cannot undo an update" : "stop"));
+  const bool skip = training.nonfinite == NonFinitePolicy::skip;
+  throw RunFailure(
+      fmt::format("after step {} the weights of stage {} hold infinity or NaN{}", training.steps, *stage,
+                  skip ? "; training.nonfinite: skip cannot undo an update" : " (training.nonfinite: stop)"));
 }
 
 int run_on_ranks(const std::function<Config()>& configure,

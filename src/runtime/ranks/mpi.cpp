@@ -21,15 +21,15 @@
 namespace starpipe::runtime {
 namespace {
 
-// MPICH with UCX makes files of 4.1 MiB in shared memory, on one rank too; the rest is for other versions.
-// Where it may not, it ends the process with its own messages.
+// MPICH with UCX makes files of 4.1 MiB in shared memory, even for one rank; 8 MiB leaves room for other
+// versions. Under a smaller limit MPICH ends the process with messages of its own.
 constexpr rlim_t largest_file = rlim_t{8} << 20U;
 
 void require_large_files() {
   rlimit limit{};
   getrlimit(RLIMIT_FSIZE, &limit);
   require_input(limit.rlim_cur >= largest_file, "ulimit -f",
-                fmt::format("files may have at most {}, but MPI needs {} for files in shared memory",
+                fmt::format("a file may have at most {}, but MPI needs files of up to {} in shared memory",
                             bytes_text(limit.rlim_cur), bytes_text(largest_file)));
 }
 
@@ -91,7 +91,7 @@ std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
 }
 
 void Mpi::abort(const std::string& message) const {
-  // Several threads may find the run lost: the first one speaks.
+  // Several threads may find the run lost: the first one prints its message and ends the job.
   static std::atomic_flag ends;
   while (ends.test_and_set()) std::this_thread::sleep_for(std::chrono::seconds(1));
   fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);

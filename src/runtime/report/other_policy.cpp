@@ -10,7 +10,8 @@ namespace starpipe::runtime {
 std::string describe_other_policy(const Config& config) {
   const PolicyChoice choice = configured_policy(config.runtime);
   if (follows_schedule(choice)) return "";
-  return fmt::format("predicted under the policy starpipe: {} picks {} while it runs\n", choice.name,
+  return fmt::format("predicted for the policy starpipe; {} chooses {} at run time, so its run may differ\n",
+                     choice.name,
                      choice.control == StarpuControl::on_worker ? "the order" : "workers and order");
 }
 

@@ -16,7 +16,8 @@ constexpr const char* automatic = "auto";
 void add_shape_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
   add(only_named(key("schedule.plugin", text(Count::one_or_list),
-                     "Shared objects that have the schedule, as the option `--plugin` names them.",
+                     "Plug-ins (shared objects), each with the schedule of `schedule.name`. The option "
+                     "`--plugin` adds to them.",
                      at(&Config::schedule, &ScheduleConfig::plugins))));
   ConfigKey name =
       required(only_named(key("schedule.name", text(), "A schedule that `starpipe schedule list` shows.",
@@ -74,9 +75,9 @@ void add_order_keys(Keys& keys) {
       "the schedule's own; bounded where its order exceeds a `memory_limit`"));
   add(key(
       "schedule.memory_limit", whole(),
-      "Stashes that a worker may hold, counted as the peaks in the output; where the schedule has a smaller "
-      "limit, the smaller one applies. The schedule keeps its order if the order needs no more. Otherwise "
-      "starpipe makes another order, and the output says so.",
+      "The most stashes that a worker may hold, counted like the peaks in the output. A smaller limit of the "
+      "schedule applies instead. A schedule whose order needs no more keeps its order. Otherwise it runs in "
+      "another order, and the output says so. The discipline greedy keeps no limit and is refused.",
       at(&Config::schedule, &ScheduleConfig::memory_limit)));
   add(unset_when_false(
       key("schedule.dynamic", boolean(),
