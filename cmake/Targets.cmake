@@ -10,22 +10,22 @@ function(starpipe_sources result)
   set(${result} "${files}" PARENT_SCOPE)
 endfunction()
 
-# starpipe_library(NAME SOURCES PATTERN... [JSON_SOURCES PATTERN... JSON_OPTIMIZATION -O1|-Og]
+# starpipe_library(NAME SOURCES PATTERN... [UNHURRIED_SOURCES PATTERN... UNHURRIED_OPTIMIZATION -O1|-Og]
 #                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
-# JSON_SOURCES are those of SOURCES that use JSON and do not have to be fast. A release build compiles them with
-# JSON_OPTIMIZATION and with JSON's header precompiled, which takes half the time. Large files of JSON are read and
-# written five times as slowly with -Og as with -O1.
+# UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. A release build compiles them in half the
+# time: with UNHURRIED_OPTIMIZATION, and with JSON's header precompiled, since most of them use JSON. Large files of JSON
+# are read and written five times as slowly with -Og as with -O1.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
 # nobody calls by name. And a plug-in must find the program's own registry.
 function(starpipe_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "JSON_OPTIMIZATION" "SOURCES;JSON_SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "UNHURRIED_OPTIMIZATION" "SOURCES;UNHURRIED_SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})
-  if(arg_JSON_SOURCES)
-    starpipe_sources(json_sources ${arg_JSON_SOURCES})
-    list(REMOVE_ITEM sources ${json_sources})
+  if(arg_UNHURRIED_SOURCES)
+    starpipe_sources(unhurried_sources ${arg_UNHURRIED_SOURCES})
+    list(REMOVE_ITEM sources ${unhurried_sources})
   endif()
   set(target starpipe_${name})
   add_library(${target} SHARED ${sources})
@@ -49,10 +49,10 @@ function(starpipe_library name)
     starpipe_precompile(${target} <algorithm> <array> <functional> <limits> <map> <optional> <span> <string> <string_view>
       <vector> <fmt/format.h>)
   endif()
-  if(arg_JSON_SOURCES)
-    add_library(${target}_json OBJECT ${json_sources})
+  if(arg_UNHURRIED_SOURCES)
+    add_library(${target}_json OBJECT ${unhurried_sources})
     starpipe_target_options(${target}_json)
-    target_compile_options(${target}_json PRIVATE $<$<CONFIG:Release>:${arg_JSON_OPTIMIZATION}>)
+    target_compile_options(${target}_json PRIVATE $<$<CONFIG:Release>:${arg_UNHURRIED_OPTIMIZATION}>)
     target_include_directories(${target}_json PRIVATE $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
     target_compile_definitions(${target}_json PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
     target_link_libraries(${target}_json PRIVATE $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
