@@ -63,8 +63,9 @@ class RemovedUnlessRenamed {
   fs::path file_;
 };
 
-/// The suffix with its letters as they are. Unlike `fs::path::extension`, counts a name that is only a
-/// suffix.
+/// The suffix with its letters as they are. Unlike with `fs::path::extension`, the file ".json" has the
+/// suffix
+/// ".json".
 std::string written_suffix(const fs::path& file) {
   const std::string name = file.filename().string();
   const auto dot = name.rfind('.');

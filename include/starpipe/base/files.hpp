@@ -14,8 +14,8 @@ namespace starpipe {
 std::string read_file(const std::filesystem::path& file);
 
 /// Checks that the suffix of `file`, the part of its name from the last dot on, is one of `suffixes`, which
-/// are in lower case. A name such as ".json" is only a suffix. Upper case counts the same, and a name may
-/// have no suffix. Throws InputError, naming `option` and the suffixes, for any other suffix: the content
+/// are in lower case. The comparison ignores case. A file without a suffix passes; a file named ".json" has
+/// the suffix ".json". Throws InputError, naming `option` and the suffixes, for any other suffix: the content
 /// would not be of the format that the name stands for.
 void require_suffix(std::string_view option, const std::filesystem::path& file,
                     std::span<const std::string_view> suffixes);

@@ -64,9 +64,9 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
                      bad(at.compute) ? at.compute : at.weights, schedule.workers() - 1);
 }
 
-// For each worker, the largest number of stages of one micro-batch whose stashes the bounded discipline must
-// let it hold together: those whose forward passes it runs. With recomputation 1, since W can then follow its
-// B at once.
+// For each worker, the smallest limit with which the bounded discipline finishes: the largest number of
+// stages of one micro-batch whose forward passes it runs (c of WorkerQueue). With recomputation 1: a stash
+// then waits only for its W, which the worker can run right after B.
 std::vector<int> most_stages(const Schedule& schedule) {
   std::vector<int> most(index(schedule.workers()), schedule.recompute() ? 1 : 0);
   std::vector<int> here(most.size());

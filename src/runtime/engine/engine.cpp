@@ -45,8 +45,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
               {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
       submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), config.window) {}
 
-// Other ranks may be at work for long, on the outputs of the run for instance. The watchdog watches this
-// wait.
+// Waits for the other ranks, which may work for long, for instance write files. The watchdog is still on.
 Engine::~Engine() {
   starpu_task_wait_for_all();
   session_.mpi().barrier();

@@ -69,8 +69,9 @@ class Engine {
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 
-  /// The first stage whose weights the last update has left with infinity or NaN, which no pass has read yet;
-  /// on every rank. Nothing when there is none, or when the engine does not look for such values.
+  /// Collective. The first stage with infinity or NaN in its weights after the last step, the same on every
+  /// rank. No pass has read these weights, so no step has found the value. Nothing when there is none, when
+  /// jobs are emulated, and with `training.nonfinite: continue`.
   [[nodiscard]] std::optional<int> first_nonfinite_stage() const;
 
   /// The memory that this run has taken of all ranks' GPUs so far; on rank 0 only.

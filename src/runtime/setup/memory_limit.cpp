@@ -73,7 +73,7 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   const int workers = run.schedule.workers();
   const int stages = entry.stages_per_worker * workers;
   schedule.file.reset();
-  schedule.plugins.clear();  // loaded already; `stage_count` would refuse those without this schedule
+  schedule.plugins.clear();  // they are loaded; `stage_count` refuses one without the schedule
   schedule.name = entry.name;
   schedule.workers = workers;
   other.training.microbatches = run.schedule.microbatches();

@@ -7,8 +7,8 @@
 
 namespace starpipe::runtime {
 
-/// When the run's policy need not follow the schedule's placement and order: a line, with its newline, that a
-/// prediction is not of this policy. Empty for `starpipe` and `worker-order`, which follow both. Throws
+/// A line, with its newline, for a prediction: the configured policy does not follow the schedule's placement
+/// and order, so its run may differ. Empty for `starpipe` and `worker-order`, which follow both. Throws
 /// InputError for a policy that is unknown, in `runtime.policy` or STARPU_SCHED.
 std::string describe_other_policy(const Config& config);
 
