@@ -5,8 +5,11 @@
 
 namespace starpipe {
 
-/// Times and sizes that users may give. Sums of a few stay below 1e100, from which on `plan` counts an amount
-/// as infinite.
+/// Times and sizes that users may give. A sum of fewer than ten of them is one of `finite_amounts`.
 inline constexpr Interval amounts = {.least = 0, .most = 1e99};
+
+/// Times and sizes with which `plan` computes. It treats greater numbers as infinite: they would overflow in
+/// sums.
+inline constexpr Interval finite_amounts = {.least = 0, .most = 1e100, .below = true};
 
 }  // namespace starpipe

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 
@@ -34,21 +35,21 @@ void check(const PartitionRequest& request) {
         "partition", fmt::format("unit {} ({}): no times for the kind of some worker", l, unit.name));
     for (std::size_t kind = 0; kind <= unit.others.size(); ++kind) {
       const Durations& time = unit.on(static_cast<int>(kind));
-      require_input(
-          is_amount(time.F) && is_amount(time.B) && is_amount(time.W), "partition",
-          fmt::format("unit {} ({}): times must be at least 0 and less than 1e100 (F={}, B={}, W={})", l,
-                      unit.name, time.F, time.B, time.W));
+      require_input(finite_amounts.contains(time.F) && finite_amounts.contains(time.B) &&
+                        finite_amounts.contains(time.W),
+                    "partition",
+                    fmt::format("unit {} ({}): times must be {} (F={}, B={}, W={})", l, unit.name,
+                                finite_amounts.text(), time.F, time.B, time.W));
     }
   }
-  require_input(
-      is_amount(request.alpha) && is_amount(request.beta), "partition",
-      fmt::format("communication costs must be at least 0 and less than 1e100, not {} and {} a byte",
-                  request.alpha, request.beta));
+  require_input(finite_amounts.contains(request.alpha) && finite_amounts.contains(request.beta), "partition",
+                fmt::format("communication costs must be {}, not {} and {} a byte", finite_amounts.text(),
+                            request.alpha, request.beta));
   require_input(request.memory_limit > 0, "partition",
                 fmt::format("the memory limit must be positive, not {}", request.memory_limit));
-  require_input(is_amount(request.optimizer_states), "partition",
-                fmt::format("optimizer states must be at least 0 and less than 1e100, not {}",
-                            request.optimizer_states));
+  require_input(
+      finite_amounts.contains(request.optimizer_states), "partition",
+      fmt::format("optimizer states must be {}, not {}", finite_amounts.text(), request.optimizer_states));
   require_input(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0, "partition",
                 "a number of stashes is missing or negative");
   require_input(!request.most_stages || *request.most_stages >= 1, "partition", "at least 1 stage is needed");

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -27,15 +28,16 @@ void check(const SearchProblem& problem) {
   one_a_stage(problem.stash.size(), "stash sizes");
   for (const Durations& d : costs.durations) {
     require_input(
-        is_amount(d.F) && is_amount(d.B) && is_amount(d.W), "search",
-        fmt::format("durations must be at least 0 and less than 1e100 (F={}, B={}, W={})", d.F, d.B, d.W));
+        finite_amounts.contains(d.F) && finite_amounts.contains(d.B) && finite_amounts.contains(d.W),
+        "search",
+        fmt::format("durations must be {} (F={}, B={}, W={})", finite_amounts.text(), d.F, d.B, d.W));
   }
-  require_input(is_amount(costs.alpha) && is_amount(costs.beta), "search",
-                "communication costs must be at least 0 and less than 1e100");
+  require_input(finite_amounts.contains(costs.alpha) && finite_amounts.contains(costs.beta), "search",
+                "communication costs must be " + finite_amounts.text());
   require_input(costs.prefetch, "search", "transfers must overlap compute (prefetch)");
   for (const double size : problem.stash) {
-    require_input(is_amount(size), "search",
-                  fmt::format("the size of a stash must be at least 0 and less than 1e100, not {}", size));
+    require_input(finite_amounts.contains(size), "search",
+                  fmt::format("the size of a stash must be {}, not {}", finite_amounts.text(), size));
   }
   require_input(problem.memory_limit > 0, "search",
                 fmt::format("the memory limit must be positive, not {}", problem.memory_limit));

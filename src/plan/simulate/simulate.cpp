@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "plan/simulate/stashes.hpp"
+#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
@@ -30,16 +31,14 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   }
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
     const Durations& d = costs.durations[s];
-    if (!is_amount(d.F) || !is_amount(d.B) || !is_amount(d.W)) {
-      throw InputError(
-          fmt::format("durations of stage {} must be at least 0 and less than 1e100 (F={}, B={}, W={})", s,
-                      d.F, d.B, d.W));
+    if (!finite_amounts.contains(d.F) || !finite_amounts.contains(d.B) || !finite_amounts.contains(d.W)) {
+      throw InputError(fmt::format("durations of stage {} must be {} (F={}, B={}, W={})", s,
+                                   finite_amounts.text(), d.F, d.B, d.W));
     }
   }
-  if (!is_amount(costs.alpha) || !is_amount(costs.beta)) {
-    throw InputError(
-        fmt::format("communication costs must be at least 0 and less than 1e100 (alpha={}, beta={})",
-                    costs.alpha, costs.beta));
+  if (!finite_amounts.contains(costs.alpha) || !finite_amounts.contains(costs.beta)) {
+    throw InputError(fmt::format("communication costs must be {} (alpha={}, beta={})", finite_amounts.text(),
+                                 costs.alpha, costs.beta));
   }
 }
 

@@ -10,10 +10,6 @@
 
 namespace starpipe::plan {
 
-/// Whether a time or a size is finite and not negative. Numbers from 1e100 on count as
-/// infinite: they would overflow in sums.
-constexpr bool is_amount(double value) { return value >= 0 && value < 1e100; }
-
 /// Time of each pass of one stage, in any one unit. BW lasts B + W.
 struct Durations {
   double F = 1;
