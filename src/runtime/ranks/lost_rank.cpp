@@ -26,7 +26,6 @@ namespace {
 int parent_died() { return SIGRTMAX - 1; }
 
 constexpr const char* abort_with_1 = "cmd=abort exitcode=1\n";
-constexpr int abort_pause_ms = 500;  // for the launcher to read the line that says why
 // The time that the child has to end after a signal.
 constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 
@@ -37,8 +36,7 @@ int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI
 
 // Asks the launcher to end the job with an exit status, with the same PMI-1 message as MPI_Abort. Without the
 // request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
-// and give their exit status in place of ours. The pause comes first: the launcher reads the request and the
-// error line from different descriptors, and might otherwise end the job before it has read the line.
+// and give their exit status in place of ours.
 void abort_job(const char* request) {
   if (pmi_socket < 0) return;
   poll(nullptr, 0, abort_pause_ms);  // a sleep that a signal handler may call

@@ -97,8 +97,7 @@ void Mpi::abort(const std::string& message) const {
   fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
   std::fflush(stderr);
   if (ranks_ == 1 || can_end_job()) end_job();
-  // Without a pause the launcher may end the job before it has printed the line.
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }

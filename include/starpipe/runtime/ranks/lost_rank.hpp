@@ -28,6 +28,11 @@ int signal_line_pause_ms();
 /// std::system_error when no process can be made.
 std::optional<int> watch_over_rank();
 
+/// Milliseconds between the line that says why a run ends and the request to the launcher to end the job. The
+/// launcher reads the two from different descriptors, and might otherwise end the job before it has read the
+/// line.
+inline constexpr int abort_pause_ms = 500;
+
 /// Whether `end_job` ends other ranks, too: the launcher understands PMI-1.
 bool can_end_job();
 
