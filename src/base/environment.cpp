@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/environment.hpp"
 
-#include <charconv>
 #include <cstdlib>
 
 #include <fmt/format.h>
 
+#include "starpipe/base/number_input.hpp"
 #include "starpipe/base/require.hpp"
 
 namespace starpipe {
@@ -30,11 +30,10 @@ std::optional<std::string> environment(const char* name) {
 std::optional<int> environment_number(const char* name) {
   const std::string text = environment(name).value_or("");
   if (text.empty()) return std::nullopt;
-  int number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  require_input(error == std::errc() && stop == end && number >= 0, name,
-                fmt::format("expected a whole number, at least 0, not '{}'", text));
+  std::errc error{};
+  const std::optional<int> number = parse_number<int>(text, error);
+  require_input(number && error == std::errc() && *number >= 0, name,
+                fmt::format("expected a whole number, at least 0, got '{}'", text));
   return number;
 }
 

@@ -36,7 +36,7 @@ TEST(Environment, NumbersAreWholeAndMalformedOnesAreNamed) {
       ADD_FAILURE() << text;
     } catch (const InputError& error) {
       EXPECT_EQ(error.what(),
-                std::string(name) + ": expected a whole number, at least 0, not '" + text + "'");
+                std::string(name) + ": expected a whole number, at least 0, got '" + text + "'");
     }
   }
 }

@@ -88,11 +88,9 @@ void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, boo
       .add_option(
           "--memory-limit", memory_limit,
           "The most stashes that a worker may hold, counted like the peaks in the output. A schedule whose "
-          "order "
-          "needs no more keeps its order. Otherwise it runs in another order, one that the schedule makes "
-          "for "
-          "this limit or that of the bounded discipline, and the output says so. The discipline greedy keeps "
-          "no limit and is refused")
+          "order needs no more keeps its order. Otherwise it runs in another order, one that the schedule "
+          "makes for this limit or that of the bounded discipline, and the output says so. The discipline "
+          "greedy keeps no limit and is refused")
       ->type_name("M")
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,

@@ -80,7 +80,7 @@ double read_limit(const SearchCommand& options) {
   if (!options.stash.empty()) {
     const std::uint64_t bytes = bytes_in(text).value_or(0);
     if (bytes > 0) return static_cast<double>(bytes);
-    throw InputError(fmt::format("--memory-limit {}: expected bytes, such as 12GiB", text));
+    throw InputError(fmt::format("--memory-limit {}: expected {}", text, bytes_words));
   }
   std::string number = text;
   if (const std::string problem = decimal_number(positive)(number); !problem.empty()) {

@@ -2,11 +2,10 @@
 #include "cli/input/yaml.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <concepts>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -14,22 +13,9 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/number_input.hpp"
 
 namespace starpipe::cli {
-namespace {
-
-// Not yaml-cpp's own conversions: they read 010 as eight, and report a number out of range as a wrong type.
-template <class Number>
-std::optional<Number> parse(const std::string& text, std::errc& error) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  error = result.ec;
-  if (result.ec == std::errc::invalid_argument || result.ptr != end) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 YamlValue YamlValue::in_file(const YAML::Node& node, const std::string& file) {
   YamlValue value(node, file);
@@ -54,19 +40,14 @@ template <class Integer>
 Integer YamlValue::whole(Integer least, Integer most) const {
   if (!node_.IsScalar()) expected("an integer");
   const std::string& text = node_.Scalar();
-  // First as a signed and wide number, so that a negative number is reported as too small and not as a word.
+  // First as a signed number, so that a negative number is reported as too small and not as a word. Not with
+  // yaml-cpp's own conversions: they read 010 as eight, and report a number out of range as a wrong type.
   std::errc error{};
-  const auto wide = parse<std::int64_t>(text, error);
-  if (!wide) expected("an integer");
-  const bool negative = text.front() == '-';
-  if (error == std::errc{} && std::cmp_less(*wide, least)) {
-    fail(fmt::format("must be at least {}, got {}", least, text));
-  }
-  const auto value = parse<Integer>(text, error);
-  if (!value || error != std::errc{} || *value > most) {
-    if (negative) fail(fmt::format("must be at least {}, got {}", least, text));
-    fail(fmt::format("must be at most {}, got {}", most, text));
-  }
+  if (!parse_number<std::int64_t>(text, error)) expected("an integer");
+  const std::string problem =
+      range_problem(text, static_cast<std::uint64_t>(least), static_cast<std::uint64_t>(most));
+  const auto value = parse_number<Integer>(text, error);
+  if (!value || !problem.empty()) fail(problem);
   return *value;
 }
 
@@ -76,7 +57,7 @@ template std::uint64_t YamlValue::whole<std::uint64_t>(std::uint64_t, std::uint6
 double YamlValue::number(const Interval& interval) const {
   if (!node_.IsScalar()) expected("a number");
   std::errc error{};
-  const auto value = parse<double>(node_.Scalar(), error);
+  const auto value = parse_number<double>(node_.Scalar(), error);
   if (!value) expected("a number");
   if (error != std::errc{} || !std::isfinite(*value)) expected("a finite number");
   if (!interval.contains(*value)) fail(fmt::format("must be {}, got {}", interval.text(), node_.Scalar()));
@@ -90,9 +71,9 @@ bool YamlValue::boolean() const {
 }
 
 std::uint64_t YamlValue::bytes() const {
-  if (!node_.IsScalar()) expected("a number of bytes such as 4096 or 16MiB");
+  if (!node_.IsScalar()) expected(bytes_words);
   const auto bytes = bytes_in(node_.Scalar());
-  if (!bytes) expected("a number of bytes such as 4096 or 16MiB");
+  if (!bytes) expected(bytes_words);
   return *bytes;
 }
 
@@ -104,7 +85,7 @@ std::optional<double> YamlValue::seconds() const {
     text.remove_suffix(std::string_view(unit).size());
     while (text.ends_with(' ')) text.remove_suffix(1);
     std::errc error{};
-    const auto value = parse<double>(std::string(text), error);
+    const auto value = parse_number<double>(text, error);
     if (!value) return std::nullopt;
     // Divided, so that 500us is the number that 0.0005s is.
     if (error != std::errc{} || !amounts.contains(*value)) expected("a time of " + amounts.text());
@@ -121,7 +102,7 @@ double YamlValue::time() const {
 Time YamlValue::time_or_number() const {
   if (const auto found = seconds()) return {*found, true};
   std::errc error{};
-  if (!node_.IsScalar() || !parse<double>(node_.Scalar(), error)) {
+  if (!node_.IsScalar() || !parse_number<double>(node_.Scalar(), error)) {
     expected("a number, or a time such as 2ms (units: s, ms, us)");
   }
   return {number(amounts), false};
@@ -149,7 +130,7 @@ std::optional<std::uint64_t> bytes_in(const std::string& text) {
     return std::nullopt;
   }
   std::errc error{};
-  const auto bytes = parse<std::uint64_t>(number, error);
+  const auto bytes = parse_number<std::uint64_t>(number, error);
   return error == std::errc{} ? bytes : std::nullopt;
 }
 

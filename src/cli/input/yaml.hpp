@@ -78,6 +78,8 @@ class YamlValue {
 
 /// The bytes that a text names, in decimal, with a unit (16MiB) or without; nothing when it names none.
 std::optional<std::uint64_t> bytes_in(const std::string& text);
+/// The text that `bytes_in` takes, for "expected ..., got ...".
+inline constexpr const char* bytes_words = "a number of bytes such as 4096 or 16MiB";
 
 /// "FILE:LINE" of something in `file`.
 std::string position_of(const std::string& file, const YAML::Node& node);

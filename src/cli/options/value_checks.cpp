@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/value_checks.hpp"
 
-#include <charconv>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10,23 +9,10 @@
 #include <fmt/format.h>
 
 #include "cli/input/yaml.hpp"
+#include "starpipe/base/number_input.hpp"
 
 namespace starpipe::cli {
 namespace {
-
-/// Reads the whole text as a number. Returns whether it is one, in range of the type or not.
-template <class Number>
-bool read(std::string_view text, Number& value, std::errc& error) {
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  error = result.ec;
-  return result.ec != std::errc::invalid_argument && result.ptr == end;
-}
-
-std::string range_text(std::uint64_t least, std::uint64_t most) {
-  if (most >= std::numeric_limits<int>::max()) return fmt::format("at least {}", least);
-  return fmt::format("from {} to {}", least, most);
-}
 
 /// "--help" shows it after the type's name.
 std::string description(std::uint64_t least, std::uint64_t most) {
@@ -38,26 +24,23 @@ std::string description(std::uint64_t least, std::uint64_t most) {
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
   return {[least, most](std::string& text) -> std::string {
             const bool negative = text.starts_with('-');
-            std::uint64_t value = 0;
             std::errc error{};
-            if (!read(std::string_view(text).substr(negative ? 1 : 0), value, error)) {
-              return fmt::format("expected a whole number, got '{}'", text);
-            }
-            if (negative || error != std::errc{} || value < least || value > most) {
-              return fmt::format("must be {}, got {}", range_text(least, most), text);
-            }
-            text = std::to_string(value);
-            return "";
+            const auto value =
+                parse_number<std::uint64_t>(std::string_view(text).substr(negative ? 1 : 0), error);
+            if (!value) return fmt::format("expected a whole number, got '{}'", text);
+            std::string problem = range_problem(text, least, most);
+            if (problem.empty()) text = std::to_string(*value);
+            return problem;
           },
           description(least, most)};
 }
 
 CLI::Validator decimal_number(const Interval& interval) {
   return {[interval](std::string& text) -> std::string {
-            double value = 0;
             std::errc error{};
-            if (!read(text, value, error)) return fmt::format("expected a number, got '{}'", text);
-            if (error == std::errc{} && interval.contains(value)) return "";
+            const auto value = parse_number<double>(text, error);
+            if (!value) return fmt::format("expected a number, got '{}'", text);
+            if (error == std::errc{} && interval.contains(*value)) return "";
             return fmt::format("must be {}, got {}", interval.text(), text);
           },
           ""};
@@ -66,8 +49,7 @@ CLI::Validator decimal_number(const Interval& interval) {
 CLI::Validator byte_count() {
   return {[](std::string& text) -> std::string {
             const auto bytes = bytes_in(text);
-            if (!bytes)
-              return fmt::format("expected a number of bytes such as 4096 or 16MiB, got '{}'", text);
+            if (!bytes) return fmt::format("expected {}, got '{}'", bytes_words, text);
             text = std::to_string(*bytes);
             return "";
           },

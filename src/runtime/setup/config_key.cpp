@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/amounts.hpp"
+#include "starpipe/base/number_input.hpp"
 #include "starpipe/base/numbers.hpp"
 
 namespace starpipe::runtime {
@@ -54,15 +55,6 @@ std::string text_of_one(const ValueType& type) {
   return type.words.empty() ? "text" : fmt::format("{}", fmt::join(type.words, ", "));
 }
 
-std::string problem_of_whole(const ValueType& type, const json& value) {
-  const bool negative = value.is_number_integer() && !value.is_number_unsigned() && value < 0;
-  if (negative || value.get<std::uint64_t>() < type.least) {
-    return fmt::format("must be at least {}, got {}", type.least, value.dump());
-  }
-  if (value.get<std::uint64_t>() <= type.most) return "";
-  return fmt::format("must be at most {}, got {}", type.most, value.dump());
-}
-
 std::string problem_of_number(const ValueType& type, double value) {
   constexpr double largest{std::numeric_limits<float>::max()};
   constexpr double smallest{std::numeric_limits<float>::denorm_min()};
@@ -101,7 +93,7 @@ std::string ValueType::problem(const json& value) const {
   switch (kind) {
     case Kind::whole:
     case Kind::bytes:
-      return problem_of_whole(*this, value);
+      return range_problem(value.dump(), least, most);
     case Kind::number:
       return problem_of_number(*this, value.get<double>());
     case Kind::time:
