@@ -13,13 +13,13 @@
 namespace starpipe::runtime {
 namespace {
 
-// Cores of one rank among those of a host: [first, last).
+// The cores of one rank, as indices [first, last) into the cores that the ranks divide.
 struct CoreRange {
   std::size_t first = 0;
   std::size_t last = 0;
 };
 
-// Divides `cores` cores among ranks with these numbers of workers, see Topology::share.
+// Divides `cores` cores among ranks with these numbers of workers, each at least 1; see Topology::share.
 std::vector<CoreRange> divide_cores(std::size_t cores, std::span<const int> workers) {
   const std::size_t ranks = workers.size();
   const std::size_t total = index(std::accumulate(workers.begin(), workers.end(), 0));
@@ -33,7 +33,8 @@ std::vector<CoreRange> divide_cores(std::size_t cores, std::span<const int> work
     }
     return ranges;
   }
-  const std::size_t mpi_threads = cores >= total + ranks ? 1 : 0;  // with a core of their own, a rank
+  // For each rank: 1 if its MPI thread gets a core, else 0.
+  const std::size_t mpi_threads = cores >= total + ranks ? 1 : 0;
   std::vector<std::size_t> counts(ranks, 1);
   const auto fewer_threads_a_core = [&](std::size_t a, std::size_t b) {
     return (index(workers[a]) + mpi_threads) * counts[b] < (index(workers[b]) + mpi_threads) * counts[a];
@@ -50,6 +51,16 @@ std::vector<CoreRange> divide_cores(std::size_t cores, std::span<const int> work
 }
 
 }  // namespace
+
+std::vector<std::size_t> neighbours(std::span<const RankOnHost> ranks, std::size_t rank) {
+  const PuSet mine(ranks[rank].binding);
+  std::vector<std::size_t> found;
+  for (std::size_t other = 0; other < ranks.size(); ++other) {
+    const PuSet theirs(ranks[other].binding);
+    if (other == rank || hwloc_bitmap_intersects(theirs.get(), mine.get()) != 0) found.push_back(other);
+  }
+  return found;
+}
 
 Topology::Topology(const std::string& description, const std::filesystem::path& file, bool with_devices) {
   hwloc_topology_t topology = nullptr;
@@ -122,11 +133,10 @@ CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) c
   const PuSet all(ranks[rank].binding);
   CoreShare share{.binding = ranks[rank].binding, .cores = 1, .ranks = 0, .workers = 0, .worker_pus = {}};
   bool divisible = true;
-  std::vector<int> workers;  // of the ranks that share
-  std::size_t own = 0;       // this rank among them
-  for (std::size_t other = 0; other < ranks.size(); ++other) {
+  std::vector<int> workers;  // of each neighbour
+  std::size_t own = 0;       // this rank among its neighbours
+  for (const std::size_t other : neighbours(ranks, rank)) {
     const PuSet theirs(ranks[other].binding);
-    if (other != rank && hwloc_bitmap_intersects(theirs.get(), mine.get()) == 0) continue;
     divisible = divisible && hwloc_bitmap_isequal(theirs.get(), mine.get()) != 0;
     hwloc_bitmap_or(all.get(), all.get(), theirs.get());
     if (other == rank) own = workers.size();

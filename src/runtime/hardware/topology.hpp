@@ -16,17 +16,24 @@ namespace starpipe::runtime {
 /// A rank of a host, before the host's cores are shared.
 struct RankOnHost {
   std::string binding;  ///< the PUs that the launcher gave it
-  int workers = 1;      ///< logical
+  int workers = 1;      ///< number of logical workers, at least 1
 };
 
-/// The cores of a rank. It divides them with the ranks of its host whose bindings overlap its own.
+/// The neighbours of rank `rank`: the ranks of its host whose bindings overlap its own, itself included. As
+/// indices into `ranks`, in ascending order.
+std::vector<std::size_t> neighbours(std::span<const RankOnHost> ranks, std::size_t rank);
+
+/// The cores of a rank.
 struct CoreShare {
-  std::string binding;  ///< the rank's own PUs
-  int cores = 1;        ///< cores of all these ranks together
-  int ranks = 1;        ///< number of these ranks, this one included
-  int workers = 1;      ///< logical workers of these ranks
-  /// By worker of this rank: a PU of its own, in hwloc's logical numbering. Empty when `binding` has fewer
-  /// cores than the rank has workers.
+  /// The PUs on which the rank runs: its part of the divided binding, or the launcher's binding when the
+  /// ranks do not divide it.
+  std::string binding;
+  int cores = 1;    ///< cores of all neighbours together
+  int ranks = 1;    ///< number of neighbours
+  int workers = 1;  ///< logical workers of all neighbours
+  /// By slot of this rank: one PU of the slot's core, in hwloc's logical numbering. Empty when the workers
+  /// float: the rank has fewer cores than workers, more ranks than cores share one binding, bindings overlap
+  /// in part, the user binds workers, or another run has claimed one of the cores.
   std::vector<unsigned> worker_pus;
 
   /// Whether there are fewer cores than workers and MPI threads, one thread a rank.
@@ -60,17 +67,19 @@ class Topology {
   /// The PUs that this process may use: its binding by the launcher (mpiexec, srun, taskset), else all that
   /// the system allows.
   [[nodiscard]] std::string binding() const;
-  /// Binds all threads of this process, and those that they will start.
+  /// Binds all threads of this process, and the threads that they will start. Ignores an error: the threads
+  /// then keep their binding.
   void bind(const std::string& pus) const;
 
-  /// The share of rank `rank` of `ranks`, all on this host. Ranks with one binding (several on an unbound
-  /// host, or in one Slurm allocation) divide its cores into runs of neighbours:
+  /// The share of rank `rank` of `ranks`, all on this host. Ranks with the same binding (several on an
+  /// unbound host, or in one Slurm allocation) divide its cores into runs of adjacent cores:
   /// - Each rank has a core for each worker and one for its MPI thread, where there are enough cores.
   /// - Otherwise each has a core for each worker, where there are enough.
-  /// - Otherwise each has at least one core, and its workers float over its cores.
-  /// - With more ranks than cores, several ranks have the same core.
-  /// Cores that are left go to the ranks with the most workers a core. Where bindings overlap in part, each
-  /// rank keeps its binding, and its workers float over it.
+  /// - Otherwise each has at least one core. Workers of a rank with fewer cores than workers float over them.
+  /// - With more ranks than cores, several ranks have the same core, and all workers float.
+  /// Each core that is left goes to the rank with the most threads a core: its workers, and in the first case
+  /// its MPI thread. Where bindings overlap in part, each rank keeps its binding, and its workers float over
+  /// it.
   [[nodiscard]] CoreShare share(std::span<const RankOnHost> ranks, std::size_t rank) const;
 
  private:

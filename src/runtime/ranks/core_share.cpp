@@ -46,14 +46,14 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   const std::vector<RankCores> ranks =
       gather_all(mpi, RankCores{.host = hardware.host, .binding = hardware.binding});
   std::vector<RankOnHost> here;
-  std::vector<RankOnHost> on_cores_here;  // the same ranks, with their workers on cores only
+  std::vector<int> on_cores_here;  // by rank of `here`: its workers on cores
   std::size_t self = 0;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
     const auto& [host, binding] = ranks[index(rank)];
     if (host != hardware.host) continue;
     if (rank == mpi.rank()) self = here.size();
     here.push_back({binding, map.count(rank)});
-    on_cores_here.push_back({binding, workers_on_cores(map, config, rank)});
+    on_cores_here.push_back(workers_on_cores(map, config, rank));
   }
   CoreShare share = Topology::host().share(here, self);
   if (user_binds_workers()) {
@@ -65,7 +65,10 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   const std::optional<int> allowed = agree(mpi, [] { return environment_number("STARPU_NCPU"); });
   const int own_workers = workers_on_cores(map, config, mpi.rank());
   // Threads that drive GPUs have cores too, but wait there.
-  const int computing = config.emulate ? 0 : Topology::host().share(on_cores_here, self).workers;
+  int computing = 0;
+  if (!config.emulate) {
+    for (const std::size_t rank : neighbours(here, self)) computing += on_cores_here[rank];
+  }
   if (computing > share.cores * config.workers_per_core) {
     problem = fmt::format(
         "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "

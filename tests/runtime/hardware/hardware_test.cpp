@@ -122,6 +122,13 @@ TEST(Share, KeepsBindingsThatOverlapInPart) {
   }
 }
 
+TEST(Neighbours, AreTheRanksWhoseBindingsOverlap) {
+  const std::vector<RankOnHost> ranks = {{"0-3", 1}, {"2-5", 1}, {"6-7", 1}, {"4-7", 1}};
+  EXPECT_THAT(neighbours(ranks, 0), ElementsAre(0, 1));
+  EXPECT_THAT(neighbours(ranks, 1), ElementsAre(0, 1, 3));
+  EXPECT_THAT(neighbours(ranks, 2), ElementsAre(2, 3));
+}
+
 TEST(Share, AllCoresAreSharedOut) {
   std::mt19937 random(1);
   const auto up_to = [&random](int most) { return std::uniform_int_distribution(1, most)(random); };
