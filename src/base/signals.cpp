@@ -31,8 +31,8 @@ std::array<Line, ending_signals.size()> lines{};
 int pause_before_line_ms = 0;
 bool says_line = false;
 
-void end_process(int signal, siginfo_t* info, void* /*context*/) {
-  remove_files_on_signal();
+void handle_ending_signal(int signal, siginfo_t* info, void* /*context*/) {
+  remove_files_now();
   const bool another_says_it = pause_before_line_ms > 0 && info->si_pid == getppid();
   if (says_line && !another_says_it) {
     if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);   // a sleep that a handler may call
@@ -48,14 +48,14 @@ void end_process(int signal, siginfo_t* info, void* /*context*/) {
 // `main`: UCX does so with SIGHUP.
 std::array<bool, NSIG> ignored_at_start{};
 
-// Whether the signal is to end this process. A timer's signal with a handler of somebody else belongs to a
-// profiler, which expects it many times a second.
-bool ends_process(int signal) {
+// Whether the signal is to end this process. A timer's signal whose handler is not ours belongs to a
+// profiler, which expects the signal many times a second.
+bool is_ending(int signal) {
   struct sigaction now {};
   sigaction(signal, nullptr, &now);
   if (ignored_at_start[index(signal)] || now.sa_handler == SIG_IGN) return false;
   const bool of_timer = signal == SIGALRM || signal == SIGVTALRM || signal == SIGPROF;
-  return !of_timer || now.sa_handler == SIG_DFL || now.sa_sigaction == end_process;
+  return !of_timer || now.sa_handler == SIG_DFL || now.sa_sigaction == handle_ending_signal;
 }
 
 // The handler runs with the other ending signals held back.
@@ -86,7 +86,7 @@ sigset_t ending_signal_set() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : ending_signals) {
-    if (ends_process(signal)) sigaddset(&set, signal);
+    if (is_ending(signal)) sigaddset(&set, signal);
   }
   return set;
 }
@@ -100,7 +100,7 @@ void end_on_signals(std::string_view subject, int pause_ms) {
     *fmt::format_to_n(lines[i].data(), lines[i].size() - 1, "{} ended by {}\n", subject, signal_text(signal))
          .out = '\0';
     struct sigaction end {};
-    end.sa_sigaction = end_process;
+    end.sa_sigaction = handle_ending_signal;
     end.sa_flags = SA_SIGINFO;
     if (sigismember(&set, signal) == 1) set_action(signal, end);
     if (ignored_at_start[index(signal)]) std::signal(signal, SIG_IGN);
@@ -117,7 +117,7 @@ void reset_signals() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-void remove_files_on_signal() noexcept {
+void remove_files_now() noexcept {
   for (const FileSlot& slot : slots) {
     if (slot.state == SlotState::used) unlink(slot.file.data());
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process ends when a signal asks it to: it prints one line, removes its temporary files, and its exit
+// How a process ends when a signal asks it to: it removes its temporary files, prints one line, and its exit
 // status names the signal.
 #pragma once
 
@@ -28,8 +28,9 @@ std::string signal_text(int signal);
 
 /// Notes which ending signals the process ignores: SIGHUP under nohup, SIGINT and SIGQUIT in the background
 /// of a script. They stay ignored. A program calls it from `.preinit_array`, before the constructors of
-/// shared libraries, since some of these install handlers. Calls nothing but sigaction. A program that never
-/// calls it has the signals that it ignores at a call of the functions below.
+/// shared libraries, since some of these install handlers. Calls nothing but sigaction. If a program
+/// never calls it, the functions below leave those signals alone that the process ignores when they are
+/// called.
 void note_ignored_signals() noexcept;
 
 /// The ending signals as a set, without those that the process ignores, and without signals of timers
@@ -40,23 +41,26 @@ sigset_t ending_signal_set();
 /// `RemovedOnSignal`, writes one line on standard error and ends the process with `status_of_signal`. The
 /// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line.
 ///
-/// `pause_ms` above 0: another process of the same launcher prints the line for all of them. After a signal
-/// from the parent, which is the launcher, this process prints nothing. After any other signal it prints its
-/// line `pause_ms` milliseconds later. Not thread-safe; the signals themselves may come on any thread.
+/// `pause_ms` above 0: this process is one of several that a launcher started, its parent is the launcher,
+/// and the first of these processes prints without a pause. A signal from the launcher reaches the first
+/// process too, so this process prints nothing. Any other signal may have come to this process alone, so this
+/// process prints its line after `pause_ms` milliseconds, unless the launcher has ended it by then. Not
+/// thread-safe; the signals themselves may come on any thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
-/// For a process that was just forked: gives ending signals their default action and unblocks them.
+/// For a process that was just forked: gives the signals of `ending_signal_set` their default action and
+/// unblocks them.
 void reset_signals();
 
-/// Removes the files of all `RemovedOnSignal`. A signal handler may call it.
-void remove_files_on_signal() noexcept;
+/// Removes the files of all `RemovedOnSignal` objects now. A signal handler may call it.
+void remove_files_now() noexcept;
 
 /// Writes the text to an open descriptor. A signal handler may call it. An error is ignored.
 void write_text(int descriptor, const char* text) noexcept;
 
-/// A file that must not be left behind: a signal that ends the process during this object's lifetime removes
-/// it first (see end_on_signals). Thread-safe. Does nothing when eight other objects exist, or when the name
-/// is longer than the system allows.
+/// While this object lives, a signal that ends the process (see end_on_signals) removes the file first. The
+/// destructor keeps the file. Thread-safe. Does nothing when eight other objects exist, or when the name is
+/// longer than the system allows.
 class RemovedOnSignal {
  public:
   explicit RemovedOnSignal(const std::filesystem::path& file);
@@ -89,9 +93,9 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  /// For poll(): readable when a signal waits. Closed on exec.
+  /// For poll(): readable when a signal is pending. Closed on exec.
   [[nodiscard]] int descriptor() const { return descriptor_; }
-  /// Throws EndedBySignal when a signal waits, which is then taken.
+  /// If a signal is pending, takes it and throws EndedBySignal.
   void check() const;
 
  private:

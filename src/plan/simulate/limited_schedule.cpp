@@ -60,11 +60,11 @@ LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& reque
   return {schedule.with(Discipline::bounded, std::move(limits)), reordering};
 }
 
-std::string describe_reordering(const std::string& schedule, const std::optional<Reordering>& reordering) {
+std::string describe_reordering(const std::string& name, const std::optional<Reordering>& reordering) {
   if (!reordering) return "";
   return fmt::format(
-      "not in {}'s own order: in it worker {} would hold {} stashes, above the memory limit of {}\n",
-      schedule, reordering->worker, reordering->held, reordering->limit);
+      "not in {}'s own order: in it worker {} would hold {} stashes, above the memory limit of {}\n", name,
+      reordering->worker, reordering->held, reordering->limit);
 }
 
 }  // namespace starpipe::plan

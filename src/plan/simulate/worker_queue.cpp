@@ -13,7 +13,7 @@ WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
       worker_(worker),
       unfinished_(schedule.order(worker).size()),
       heap_(ByTurn{&schedule}),
-      beginning_(ByTurn{&schedule}) {
+      stash_beginners_(ByTurn{&schedule}) {
   if (schedule.discipline() == Discipline::ordered) is_ready_.assign(unfinished_, false);
   if (schedule.discipline() == Discipline::bounded) prepare_bounded();
 }
@@ -25,7 +25,7 @@ void WorkerQueue::prepare_bounded() {
                                             : schedule.memory_limits()[index(worker_)];
   unfinished_of_.assign(microbatches, 0);
   held_.assign(microbatches, 0);
-  beginning_of_.assign(microbatches, Heap(ByTurn{&schedule}));
+  stash_beginners_of_.assign(microbatches, Heap(ByTurn{&schedule}));
   taken_.assign(unfinished_, false);
   std::vector<int> stages_of(microbatches, 0);
   for (const JobId id : schedule.order(worker_)) {
@@ -61,8 +61,8 @@ void WorkerQueue::push(JobId id) {
     return;
   }
   if (schedule_->discipline() == Discipline::bounded && begins_stash(id)) {
-    beginning_of_[index(schedule_->job(id).microbatch)].push(id);
-    beginning_.push(id);
+    stash_beginners_of_[index(schedule_->job(id).microbatch)].push(id);
+    stash_beginners_.push(id);
   } else {
     heap_.push(id);
   }
@@ -107,7 +107,7 @@ std::vector<JobId> WorkerQueue::ready_and_near(std::size_t most) const {
     }
     return jobs;
   }
-  for (const Heap* heap : {&heap_, &beginning_}) {
+  for (const Heap* heap : {&heap_, &stash_beginners_}) {
     if (jobs.size() < most && !heap->empty()) jobs.push_back(heap->top());
   }
   return jobs;
@@ -118,14 +118,15 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
   return schedule_->order(worker_)[next_++];
 }
 
-// The ready jobs of which the first may begin a stash now; nothing when none may.
+// The heap whose top may begin a stash now. The heap may be empty, and needs `drop_taken` first. Null when
+// the discipline refuses every job that begins a stash.
 WorkerQueue::Heap* WorkerQueue::allowed_to_begin() {
-  if (schedule_->recompute()) return live_ < limit_ ? &beginning_ : nullptr;
+  if (schedule_->recompute()) return live_ < limit_ ? &stash_beginners_ : nullptr;
   const auto by_age = schedule_->microbatches_by_age();
   if (oldest_ == by_age.size()) return nullptr;
   const auto oldest = index(by_age[oldest_]);
   const bool others_may_start = live_ - held_[oldest] < limit_ - reserve_;
-  return others_may_start ? &beginning_ : &beginning_of_[oldest];
+  return others_may_start ? &stash_beginners_ : &stash_beginners_of_[oldest];
 }
 
 std::optional<JobId> WorkerQueue::pop_bounded() {
@@ -141,7 +142,7 @@ std::optional<JobId> WorkerQueue::pop_bounded() {
   best->pop();
   if (best == beginning) {
     taken_[schedule_->position(id)] = true;
-    drop_taken(beginning_);  // `ready_and_near` reads its top
+    drop_taken(stash_beginners_);  // `ready_and_near` reads its top
   }
   return id;
 }

@@ -25,12 +25,13 @@ bool CoreClaims::claim(unsigned pu) {
   std::ranges::copy(name, std::begin(address.sun_path) + 1);
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) throw std::system_error(errno, std::generic_category(), "a socket for the claim of a core");
+  if (socket < 0)
+    throw std::system_error(errno, std::generic_category(), "cannot make a socket to claim a core");
   sockets_.push_back(socket);
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): the system's interface
   if (bind(socket, reinterpret_cast<const sockaddr*>(&address), size) == 0) return true;
   if (errno == EADDRINUSE) return false;
-  throw std::system_error(errno, std::generic_category(), "the claim of a core");
+  throw std::system_error(errno, std::generic_category(), "cannot claim a core");
 }
 
 void CoreClaims::release() {

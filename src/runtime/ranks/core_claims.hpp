@@ -20,7 +20,9 @@ class CoreClaims {
   CoreClaims(CoreClaims&& other) noexcept : sockets_(std::move(other.sockets_)) { other.sockets_.clear(); }
   CoreClaims& operator=(CoreClaims&&) = delete;
 
-  /// Claims one core, by a PU in the system's numbering. Returns false when another process has claimed it.
+  /// Claims the PU with this number of the system, on behalf of its core. Another PU of the same core is
+  /// another claim. Returns false when the PU is claimed already, by any process. Throws std::system_error
+  /// when the system refuses a socket.
   bool claim(unsigned pu);
   /// Ends all claims of this object.
   void release();
@@ -29,10 +31,10 @@ class CoreClaims {
   std::vector<int> sockets_;
 };
 
-/// Collective. Claims the cores of `share.worker_pus`. On a rank where another run has one of them, claims
-/// nothing and clears `worker_pus`: two workers that are bound to one core would each run at half speed,
-/// while unbound ones find a free core. Rank 0 prints one line on standard error for the lowest of these
-/// ranks.
+/// Collective. Claims the cores of `share.worker_pus`. If another run has claimed a core of a rank, this rank
+/// keeps no claim, and its `worker_pus` is cleared; other ranks keep theirs. Reason: two workers bound to one
+/// core each run at half speed, but a worker that is not bound finds a free core. Rank 0 prints one line on
+/// standard error for the lowest rank whose `worker_pus` was cleared.
 CoreClaims claim_cores(const Mpi& mpi, CoreShare& share);
 
 }  // namespace starpipe::runtime

@@ -45,7 +45,7 @@ void abort_job(const char* request) {
 
 void end_orphan(int /*signal*/) {
   if (getppid() == launched) return;  // somebody else's signal
-  remove_files_on_signal();
+  remove_files_now();
   write_text(STDERR_FILENO, orphan_line.data());
   abort_job(abort_with_1);
   _exit(1);
@@ -143,7 +143,7 @@ bool can_end_job() { return number_in_environment("PMI_FD").has_value(); }
 
 void end_job() {
   pmi_socket = number_in_environment("PMI_FD").value_or(-1);
-  remove_files_on_signal();
+  remove_files_now();
   abort_job(abort_with_1);
   _exit(1);
 }

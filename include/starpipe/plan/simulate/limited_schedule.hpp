@@ -28,26 +28,33 @@ struct Reordering {
   friend bool operator==(const Reordering&, const Reordering&) = default;
 };
 
-/// A schedule that keeps its memory limits.
+/// The result of `as_requested`: a schedule with its memory limits. `check` says whether it keeps them.
 struct LimitedSchedule {
   Schedule schedule;
-  std::optional<Reordering> reordering = {};  ///< nothing when the schedule's own order keeps the limits
+  /// Set when the result leaves the schedule's own order because this order exceeds a limit.
+  std::optional<Reordering> reordering = {};
 };
 
 /// The schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///
-/// An order that fits a requested limit stays, unless a discipline or `dynamic` is requested. The order of a
-/// bounded schedule is the one in which `simulate` runs it; it stays under the ordered discipline. A greedy
-/// schedule keeps no limit: `check` refuses the result, unless another discipline is requested.
-/// Where the own order does not fit, the result is bounded, and `reordering` says why. A requested discipline
-/// is obeyed; with a limit, `dynamic` alone means bounded.
+/// A requested discipline is used as it is. With a requested limit, but no discipline,
+/// the first of these cases counts:
+/// - A greedy schedule stays greedy, and `check` refuses the limit.
+/// - With `dynamic`, any other schedule becomes bounded. Without a limit this function does not use
+/// `dynamic`.
+/// - A schedule whose limits do not change is returned as it is.
+/// - A schedule whose own order keeps the limits gets this order and the ordered discipline. The own order of
+///   a bounded schedule is the order in which `simulate` runs it.
+/// - Any other schedule becomes bounded, and `reordering` says why.
 ///
 /// `costs`: as `simulate` takes them; with recomputation, B includes F. The result may be unable to run, as
 /// `check` then reports: a limit below the stages of one micro-batch on a worker, or a requested order that
-/// exceeds a limit. Throws InputError when a greedy or bounded schedule cannot be simulated.
+/// exceeds a limit. A requested limit may need the order of a greedy or bounded schedule. Then the function
+/// simulates the schedule, and throws InputError when it cannot.
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs);
 
-/// One line that ends in a newline, for people; empty for no reordering.
-std::string describe_reordering(const std::string& schedule, const std::optional<Reordering>& reordering);
+/// One line for people, with a newline at its end: why the schedule `name` does not run in its own order.
+/// Empty when `reordering` is empty.
+std::string describe_reordering(const std::string& name, const std::optional<Reordering>& reordering);
 
 }  // namespace starpipe::plan

@@ -16,11 +16,12 @@ namespace starpipe::plan {
 /// Why the bounded discipline always makes progress. Let c be the largest number of stages of one micro-batch
 /// that the worker computes. The age of a micro-batch is the smallest n of its forward jobs, over all
 /// workers; smaller is older. The oldest micro-batch here is the oldest with unfinished jobs on this worker.
-/// It may always start its forward passes, while all other micro-batches together hold at most limit - c
-/// stashes. So the micro-batch that is oldest on all workers can always continue, whatever the timing, and no
-/// worker exceeds its limit. With one stage a worker (c = 1) the rule is: a forward pass must not start while
-/// it would exceed the limit, and the last free stash is for the oldest micro-batch. `check` refuses limits
-/// below c, and schedules that run F, B and W of a stage and micro-batch on different workers.
+/// It may always start its forward passes. All other micro-batches together may hold at most limit - c
+/// stashes, so c stashes are left for the oldest. So the micro-batch that is oldest on all workers can always
+/// continue, whatever the timing, and no worker exceeds its limit. With one stage a worker (c = 1) the rule
+/// is: a forward pass must not start while it would exceed the limit, and the other micro-batches together
+/// hold at most limit - 1 stashes. `check` refuses limits below c, and schedules that run F, B and W of a
+/// stage and micro-batch on different workers.
 ///
 /// With recomputation B (or BW) begins the stash, and forward passes are never refused. B is refused while
 /// the worker holds as many stashes as its limit. The rule cannot stop a worker: each of these stashes waits
@@ -31,7 +32,8 @@ class WorkerQueue {
  public:
   WorkerQueue(const Schedule& schedule, int worker);
 
-  /// Adds job `id`, whose inputs are all on this worker. Each job of the worker is pushed once.
+  /// Adds job `id`, which is ready: its inputs are computed, and transfers that are sent ahead have ended.
+  /// Each job of the worker is pushed once.
   void push(JobId id);
 
   /// The job to start now, or nothing when no job is ready or the discipline refuses all ready jobs.
@@ -45,17 +47,19 @@ class WorkerQueue {
   /// discipline these are the next `most` jobs of the worker's order; under the others, `id` is near when
   /// fewer than `most` jobs are ready.
   [[nodiscard]] bool is_near(JobId id, std::size_t most) const;
-  /// Ready jobs that start soon, `most` at most. Under the ordered discipline, those among the next `most`
-  /// jobs of the worker's order. Under greedy, the ready job with the smallest n; under bounded, of the ready
-  /// jobs that begin a stash and of the other ones each the job with the smallest n. O(most).
+  /// Ready jobs that are likely to start soon, at most `most` of them. Under the ordered discipline: those
+  /// among the next `most` jobs of the worker's order. Under greedy: the job with the smallest n. Under
+  /// bounded at most two: the job with the smallest n of those that begin a stash, which the discipline may
+  /// refuse now, and the job with the smallest n of all others. O(most).
   [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t most) const;
 
   /// Number of jobs pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
   /// Number of jobs of this worker that have not ended.
   [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
-  /// Number of stashes that started jobs hold here now. Only stages and micro-batches count whose stash
-  /// begins and ends on this worker: with F, or B under recomputation, and W (or BW).
+  /// Number of stashes of jobs that have started here and whose W (or BW) has not ended. A stash counts when
+  /// this worker computes both the job that writes the stash (F, or with recomputation B or BW) and W (or BW)
+  /// of its stage and micro-batch.
   [[nodiscard]] int live() const { return live_; }
 
  private:
@@ -94,10 +98,10 @@ class WorkerQueue {
   std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
   std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
   std::vector<int> held_;           // stashes held here, by micro-batch
-  // A ready job that begins a stash is in two heaps, of its micro-batch and of all. `taken_` (by position)
-  // marks the jobs that were started through either heap, so that the other one skips them.
-  std::vector<Heap> beginning_of_;  // by micro-batch
-  Heap beginning_;
+  // A ready job that begins a stash is in two heaps: of its micro-batch, and of all micro-batches. `taken_`
+  // (by position) marks the jobs that were started through either heap, so that the other one skips them.
+  std::vector<Heap> stash_beginners_of_;  // by micro-batch
+  Heap stash_beginners_;
   std::vector<bool> taken_;
 };
 
