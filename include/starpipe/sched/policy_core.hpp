@@ -61,7 +61,7 @@ namespace starpipe::sched {
 /// Errors. Throws std::logic_error when a job is pushed to, or finished on, a worker that has no jobs in the
 /// run, and std::out_of_range for a push to a worker that does not exist. Both are bugs of the caller.
 ///
-/// Ownership. The core owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
+/// Ownership. PolicyCore owns no task; it forgets a task when `pop` returns it. `begin` keeps a reference to
 /// the schedule, which must live until all its jobs have finished.
 class PolicyCore {
  public:

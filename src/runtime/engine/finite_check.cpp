@@ -14,14 +14,14 @@ FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool
       is_used_(is_used),
       flags_(is_used ? graph.tasks().size() : 0, on_gpus),
       not_finite_(graph.data().size()),
-      first_(index(workers)) {
+      first_task_(index(workers)) {
   begin_step();
 }
 
 void FiniteCheck::begin_step() {
   std::ranges::fill(flags_.get(), NonFinite{});
   for (auto& sum : not_finite_) sum = false;
-  for (auto& first : first_) first = none;
+  for (auto& task : first_task_) task = none;
 }
 
 NonFinite* FiniteCheck::flags(const Task& task) const {
@@ -39,10 +39,10 @@ void FiniteCheck::end(const Task& task) {
     if (!not_finite_[sum->datum].exchange(true)) found = true;
   }
   if (!found) return;
-  auto& first = first_[index(task.worker)];
+  auto& smallest = first_task_[index(task.worker)];
   const std::size_t number = graph_.number_of(task);
-  std::size_t before = first;
-  while (number < before && !first.compare_exchange_weak(before, number)) {
+  std::size_t known = smallest;
+  while (number < known && !smallest.compare_exchange_weak(known, number)) {
   }
 }
 
@@ -51,13 +51,13 @@ std::optional<plan::JobId> FiniteCheck::first(const Mpi& mpi) const {
   // Signed: MPICH 4.0 compares unsigned numbers of 64 bits as if they had a sign.
   constexpr std::int64_t none_anywhere = std::numeric_limits<std::int64_t>::max();
   std::int64_t mine = none_anywhere;
-  for (const auto& of_worker : first_) {
+  for (const auto& of_worker : first_task_) {
     if (of_worker != none) mine = std::min(mine, static_cast<std::int64_t>(of_worker));
   }
-  std::int64_t first = none_anywhere;
-  MPI_Allreduce(&mine, &first, 1, MPI_INT64_T, MPI_MIN, mpi.comm());
-  if (first == none_anywhere) return std::nullopt;
-  return graph_.tasks()[static_cast<std::size_t>(first)].job;
+  std::int64_t smallest = none_anywhere;
+  MPI_Allreduce(&mine, &smallest, 1, MPI_INT64_T, MPI_MIN, mpi.comm());
+  if (smallest == none_anywhere) return std::nullopt;
+  return graph_.tasks()[static_cast<std::size_t>(smallest)].job;
 }
 
 }  // namespace starpipe::runtime

@@ -27,16 +27,17 @@ class FiniteCheck {
 
   /// Flags for the task's findings; nullptr when the task does not search.
   [[nodiscard]] NonFinite* flags(const Task& task) const;
-  /// The task has ended, and tasks that depend on it have not started.
+  /// Notes the task's findings. Call it when the task has ended, before tasks that depend on it start. Tasks
+  /// that do not search are ignored.
   void end(const Task& task);
   /// Whether a pass of the logical worker has found infinity or NaN. Call it after all passes of the worker.
-  [[nodiscard]] bool found(int worker) const { return first_[index(worker)] != none; }
+  [[nodiscard]] bool found(int worker) const { return first_task_[index(worker)] != none; }
 
   /// Collective: on every rank, the first pass of the step, on any rank, with infinity or NaN in its results.
   /// "First" is by the graph's order of tasks, in which a pass comes after all passes that it depends on. So
-  /// no other pass caused the value, and under the ordered discipline each run finds the same pass. An
-  /// accumulator of weight gradients that is not finite stays so for the rest of the step: only the pass that
-  /// made it so counts.
+  /// no other pass caused the value, and under the ordered discipline each run finds the same pass. Once an
+  /// accumulator of weight gradients is not finite, every later pass that adds to it finds this too. Only the
+  /// first of these passes counts for the accumulator.
   [[nodiscard]] std::optional<plan::JobId> first(const Mpi& mpi) const;
 
  private:
@@ -44,9 +45,9 @@ class FiniteCheck {
 
   const TaskGraph& graph_;
   bool is_used_;
-  SharedFlags flags_;                            // by task
-  std::vector<std::atomic<bool>> not_finite_;    // by datum: accumulators that are not finite
-  std::vector<std::atomic<std::size_t>> first_;  // by logical worker: its first task with a finding
+  SharedFlags flags_;                                 // by task
+  std::vector<std::atomic<bool>> not_finite_;         // by datum: accumulators that are not finite
+  std::vector<std::atomic<std::size_t>> first_task_;  // by logical worker: its first task with a finding
 };
 
 }  // namespace starpipe::runtime

@@ -37,7 +37,7 @@ class StepData {
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[datum].get(); }
   /// Scratch memory that is large enough for a pass on each worker that may run it.
   [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
-  /// The rank that owns a datum.
+  /// The rank that owns a datum: the rank of its writer.
   [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
   [[nodiscard]] bool is_mine(const Datum& datum) const { return session_.is_local(datum.worker); }
 
@@ -59,8 +59,8 @@ class StepData {
   void drop(std::size_t datum) const;
 
   /// Call it when `task` has ended on its worker, a GPU. Drops the GPU's copies of lasting data of other
-  /// workers of this rank that no later task of the step reads there. StarPU would keep them until the owner
-  /// writes again. The owner has the value, so nothing is written back. Thread-safe.
+  /// workers of this rank that no later task of the step reads there. StarPU would keep them until the
+  /// datum is written again. The writer has the value, so nothing is written back. Thread-safe.
   void drop_fetched(const Task& task);
 
  private:

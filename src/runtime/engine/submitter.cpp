@@ -18,11 +18,11 @@ namespace {
 
 // StarPU's mode for an access. `known_worker`: whether the worker of the task is known before it runs.
 //
-// With known workers all tasks that add to an accumulator run on its owner, one after the other, so StarPU
-// need not order them. It must not do so either: with an exclusive mode it would grant the datum to a job
-// that the discipline refuses, and the job that the discipline waits for would never get the datum. So these
-// tasks share the datum, as readers do. `close` takes the datum for itself, and so the readers of the sum
-// follow all additions. Policies that choose among the workers of the rank refuse no job: there StarPU
+// With known workers all tasks that add to an accumulator run on one worker, its writer, one after the other,
+// so StarPU need not order them. It must not do so either: with an exclusive mode it would grant the datum to
+// a job that the discipline refuses, and the job that the discipline waits for would never get the datum. So
+// these tasks share the datum, as readers do. `close` takes the datum for itself, and so the readers of the
+// sum follow all additions. Policies that choose among the workers of the rank refuse no job: there StarPU
 // serialises the additions.
 starpu_data_access_mode mode_of(Access access, bool known_worker) {
   switch (access) {
@@ -41,10 +41,10 @@ starpu_data_access_mode mode_of(Access access, bool known_worker) {
 
 }  // namespace
 
-// A task that depends on arrivals is inserted before any of its arrivals can end. If StarPU stopped the
-// insertion for lack of room, the tasks that must end first would wait for these arrivals. A worker that
-// chooses among ready jobs may also refuse all of them, within its memory limit, until a job arrives that is
-// not inserted yet.
+// `insert` lets no arrival end while it inserts a task that depends on arrivals (Emulation::hold). If
+// StarPU's limit stopped this insertion, it would wait for submitted tasks to end, and these may wait for
+// arrivals. A worker that chooses among ready jobs may also refuse all of them, to keep its memory limit,
+// until a job becomes ready that is not inserted yet.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
   const bool chooses = schedule.discipline() != plan::Discipline::ordered;
   if (!emulated && !chooses) return;
@@ -67,6 +67,7 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       runner_(runner),
       emulation_(emulation),
       next_order_(starpu_worker_get_count(), 1) {
+  // `core()`: not a core of the CPU, but our policy.
   const bool keeps_order =
       session.core() != nullptr || session.choice().control == StarpuControl::worker_order;
   if (keeps_order && schedule.discipline() == plan::Discipline::ordered)
@@ -84,9 +85,10 @@ void Submitter::submit_step() {
   }
 }
 
-// Waiting here cannot deadlock. All ranks insert tasks in one order, a valid sequential order of the step
-// that each worker keeps. Take the first unfinished task in this order. All earlier tasks have finished, on
-// every rank. So the task waits for nothing, and its rank had room to insert it.
+// Waiting here cannot deadlock. All ranks insert tasks in one order. In this order every task comes after the
+// tasks that it depends on, and each worker runs its tasks in it. Take the first unfinished task in this
+// order. All earlier tasks have finished, on every rank. So the task waits for nothing, and its rank had room
+// to insert it.
 void Submitter::wait_for_room() const {
   if (window_ == 0 || static_cast<unsigned>(starpu_task_nsubmitted()) < window_) return;
   require(starpu_task_wait_for_n_submitted(window_ / 2), "StarPU", "waiting for", "the submission window");
@@ -117,9 +119,9 @@ void Submitter::insert(std::size_t task_number) {
   }
   void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
   std::vector<starpu_task*> awaited;
-  std::unique_lock<std::mutex> held;
+  std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
   if (emulation_ != nullptr) awaited = emulation_->arrivals(task);
-  if (!awaited.empty()) held = emulation_->hold();
+  if (!awaited.empty()) arrivals_wait = emulation_->hold();
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &runner_.codelet(task), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,

@@ -20,15 +20,16 @@ namespace starpipe::runtime {
 /// that is emulated, or whose workers choose among ready jobs.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 
-/// Inserts the tasks of a step into StarPU in the graph's order, within the submission window, and drops each
-/// datum after its last use on this rank. Only the thread that runs the steps calls it.
+/// Inserts the tasks of a step into StarPU in the graph's order, within the submission window. After the
+/// insertion of this rank's last task that touches a datum, asks StarPU to drop the datum once this task has
+/// ended. Only the thread that runs the steps calls it.
 class Submitter {
  public:
-  /// `window`: the most tasks that are submitted and not finished. When it is full, submission waits until
-  /// half of them are left. It holds where our policy or `worker-order` runs an ordered schedule: there it
-  /// changes no result and no order, but a small window leaves workers idle. Elsewhere the policy chooses
-  /// among ready jobs, and its choice would depend on the window: there the whole step is submitted.
-  /// `emulation`: nullptr when kernels run. The references must outlive this.
+  /// `window`: the most tasks of this rank that are submitted and not finished. When the window is full,
+  /// submission waits until half of them are left. The window applies only when our policy or `worker-order`
+  /// runs an ordered schedule. It then changes no result and no order, but a small window leaves workers
+  /// idle. Elsewhere the policy chooses among ready jobs, and its choice would depend on the window, so the
+  /// whole step is submitted. `emulation`: nullptr when kernels run. The references must outlive this.
   Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
             const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation, int window);
 

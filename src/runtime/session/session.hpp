@@ -66,7 +66,7 @@ class Session {
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
   /// The policy that really runs, as StarPU tells it.
   [[nodiscard]] const std::string& policy() const { return policy_; }
-  /// Our policy's core; null when another policy runs.
+  /// Our policy, not a core of the CPU; null when another policy runs.
   [[nodiscard]] sched::PolicyCore* core() const { return core_; }
   /// Whether the worker of each job is known before the job runs: our policy and StarPU's static controls
   /// follow the schedule, other policies choose among the workers of the rank.

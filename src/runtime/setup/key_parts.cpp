@@ -52,7 +52,7 @@ ConfigKey unset_when_false(ConfigKey made) {
   return made;
 }
 
-ConfigKey by_default(ConfigKey made, std::string text) {
+ConfigKey described_default(ConfigKey made, std::string text) {
   made.default_text = std::move(text);
   return made;
 }
@@ -74,8 +74,8 @@ ConfigKey not_with(ConfigKey made, std::string other, std::vector<std::string> v
   return made;
 }
 
-ConfigKey only_named(ConfigKey made) { return not_with(std::move(made), from_file); }
-ConfigKey or_from_file(ConfigKey made) { return by_default(std::move(made), {from_file}, {}, "the file's"); }
-ConfigKey computed(ConfigKey made) { return not_with(std::move(made), emulation); }
+ConfigKey only_named(ConfigKey made) { return not_with(std::move(made), file_key); }
+ConfigKey or_from_file(ConfigKey made) { return by_default(std::move(made), {file_key}, {}, "the file's"); }
+ConfigKey not_emulated(ConfigKey made) { return not_with(std::move(made), emulation_section); }
 
 }  // namespace starpipe::runtime::keys

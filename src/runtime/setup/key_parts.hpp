@@ -61,6 +61,8 @@ json to_json_value(const std::optional<T>& value) {
   return value ? to_json_value(*value) : json();
 }
 
+// The way back. The value must have passed ValueType::problem; only an optional takes null.
+
 template <class T>
 void from_json_value(const json& from, T& value) {
   from.get_to(value);
@@ -78,7 +80,8 @@ void from_json_value(const json& from, std::optional<T>& value) {
 
 // Keys.
 
-/// A function that returns a member of the configuration, given the members that lead to it.
+/// Returns a function that takes a configuration and returns a reference to one of its members. `members`:
+/// the pointers to members that lead there.
 template <class... Members>
 auto at(Members... members) {
   return [members...](auto& config) -> auto& { return (config.*....*members); };
@@ -98,25 +101,32 @@ ConfigKey key(std::string name, ValueType type, std::string meaning, Member memb
   return made;
 }
 
-/// `schedule.dynamic` and its like are unset when they are false.
+/// A boolean key whose `get` returns null for false, so that a condition on the key holds only when the key
+/// is true (`schedule.dynamic`, `schedule.recompute`).
 ConfigKey unset_when_false(ConfigKey made);
 
 // The functions below add defaults and conditions to a key.
 
-ConfigKey by_default(ConfigKey made, std::string text);
+/// Says in words what the default is, where the value does not ("balanced by FLOPs"). The default itself does
+/// not change.
+ConfigKey described_default(ConfigKey made, std::string text);
+/// Adds a default `value` under a condition; null: unset. `text`: the default for people; empty: the value.
 ConfigKey by_default(ConfigKey made, Condition condition, json value, std::string text = {});
+/// A key without a default that must be given under the condition; an empty condition always holds.
 ConfigKey required(ConfigKey made, Condition condition = {});
+/// The key applies only when `other` (a key, or a section) is set, by the user or by default, to one of
+/// `values`; no `values`: to anything. `not_with`: the key applies only when this is not so.
 ConfigKey only_with(ConfigKey made, std::string other, std::vector<std::string> values = {});
 ConfigKey not_with(ConfigKey made, std::string other, std::vector<std::string> values = {});
 
-inline constexpr const char* from_file = "schedule.file";
+inline constexpr const char* file_key = "schedule.file";
 /// A key of named schedules.
 ConfigKey only_named(ConfigKey made);
 /// A key whose default is the value in the schedule's file, if `schedule.file` is given.
 ConfigKey or_from_file(ConfigKey made);
 
-inline constexpr const char* emulation = "runtime.emulate";
-/// A key of the numbers that kernels compute: emulated jobs are waits.
-ConfigKey computed(ConfigKey made);
+inline constexpr const char* emulation_section = "runtime.emulate";
+/// A key that has no effect on emulated jobs, which only wait: refused with `runtime.emulate`.
+ConfigKey not_emulated(ConfigKey made);
 
 }  // namespace starpipe::runtime::keys

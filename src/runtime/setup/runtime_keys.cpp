@@ -17,7 +17,7 @@ namespace {
 template <class T>
 ConfigKey emulation_key(std::string name, ValueType type, std::string meaning, T EmulationConfig::*member) {
   ConfigKey made;
-  made.name = fmt::format("{}.{}", emulation, name);
+  made.name = fmt::format("{}.{}", emulation_section, name);
   made.type = std::move(type);
   made.meaning = std::move(meaning);
   made.replaces = true;
@@ -35,7 +35,7 @@ ConfigKey emulation_key(std::string name, ValueType type, std::string meaning, T
 void add_emulation_keys(Keys& keys) {
   // `schedule.partition` uses measured times; an emulated run has none.
   const auto time_key = [](ConfigKey made) {
-    return not_with(required(std::move(made), {emulation}), "schedule.partition");
+    return not_with(required(std::move(made), {emulation_section}), "schedule.partition");
   };
   const ValueType times = {.kind = Kind::time, .count = Count::one_or_list};
   keys.push_back(time_key(emulation_key("F", times,
@@ -68,7 +68,7 @@ void add_runtime_keys(Keys& keys) {
           "device of each worker.",
           at(&Config::runtime, &RuntimeConfig::device));
   device.type.length = "schedule.workers";
-  device.refused_values = {{std::string(cuda_device), {emulation}}};
+  device.refused_values = {{std::string(cuda_device), {emulation_section}}};
   device.get = [](const Config& config) {
     const std::vector<std::string>& devices = config.runtime.device;
     return devices.size() == 1 ? json(devices.front()) : json(devices);
@@ -81,11 +81,12 @@ void add_runtime_keys(Keys& keys) {
       at(&Config::model, &model::ModelConfig::precision));
   precision.refused_values = {{"tf32", {"runtime.device", {std::string(cpu_device)}}}};
   add(std::move(precision));
-  add(computed(only_with(key("runtime.workers_per_core", whole(),
-                             "The most workers that share a core. Workers that share a core slow each other, "
-                             "so measured times are not a pipeline's.",
-                             at(&Config::runtime, &RuntimeConfig::workers_per_core)),
-                         "runtime.device", {std::string(cpu_device)})));
+  add(not_emulated(
+      only_with(key("runtime.workers_per_core", whole(),
+                    "The most workers that share a core. Workers that share a core slow each other, "
+                    "so measured times are not a pipeline's.",
+                    at(&Config::runtime, &RuntimeConfig::workers_per_core)),
+                "runtime.device", {std::string(cpu_device)})));
   // With other policies, and with `schedule.dynamic`, the whole step is submitted, since the policy chooses
   // among ready jobs.
   add(not_with(only_with(key("runtime.window", whole(),

@@ -25,7 +25,7 @@ void add_shape_keys(Keys& keys) {
   name.replaces = true;
   add(std::move(name));
   ConfigKey file =
-      key(from_file, text(),
+      key(file_key, text(),
           "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages and "
           "micro-batches follow from it. Its path is relative to the folder in which starpipe runs.",
           at(&Config::schedule, &ScheduleConfig::file));
@@ -33,20 +33,22 @@ void add_shape_keys(Keys& keys) {
   add(std::move(file));
   add(or_from_file(required(
       key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers)))));
-  add(or_from_file(by_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
-                                  at(&Config::schedule, &ScheduleConfig::stages)),
-                              "W times the schedule's number of stages on a worker")));
+  add(or_from_file(
+      described_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
+                            at(&Config::schedule, &ScheduleConfig::stages)),
+                        "W times the schedule's number of stages on a worker")));
   add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
                      at(&Config::schedule, &ScheduleConfig::groups))));
-  add(by_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
-                                at(&Config::schedule, &ScheduleConfig::placement))),
-                 "the schedule's own"));
-  add(by_default(not_with(key("schedule.cuts", wholes(1),
-                              "The first unit of each stage but the first. Units of gpt: 0 is the embedding, "
-                              "then the blocks, then the head.",
-                              at(&Config::schedule, &ScheduleConfig::cuts)),
-                          "schedule.partition"),
-                 "balanced by FLOPs"));
+  add(described_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
+                                       at(&Config::schedule, &ScheduleConfig::placement))),
+                        "the schedule's own"));
+  add(described_default(
+      not_with(key("schedule.cuts", wholes(1),
+                   "The first unit of each stage but the first. Units of gpt: 0 is the embedding, "
+                   "then the blocks, then the head.",
+                   at(&Config::schedule, &ScheduleConfig::cuts)),
+               "schedule.partition"),
+      "balanced by FLOPs"));
   ConfigKey partition =
       key("schedule.partition", one_of({automatic}),
           "Chooses `cuts`, and `placement` where the schedule leaves it open, by the units' times.",
@@ -57,7 +59,7 @@ void add_shape_keys(Keys& keys) {
   };
   partition.get = [](const Config& config) { return config.schedule.partition ? json(automatic) : json(); };
   add(only_named(std::move(partition)));
-  add(by_default(
+  add(described_default(
       only_with(key("schedule.profile", text(), "A file of `starpipe profile` with the units' times.",
                     at(&Config::schedule, &ScheduleConfig::profile_file)),
                 "schedule.partition"),
@@ -67,7 +69,7 @@ void add_shape_keys(Keys& keys) {
 /// The order in which jobs run, and the memory that they may need.
 void add_order_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  add(by_default(
+  add(described_default(
       key("schedule.discipline", one_of(plan::discipline_words),
           "How a worker uses the priorities n: greedy takes the ready job with the smallest n, bounded "
           "does so within `memory_limit`, ordered runs exactly in the order of n.",

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::string_view prefix = "STARPU_";
 
-// The variables that StarPU 1.4 reads as whole numbers, without the prefix and with blanks around each; #
-// stands for a number.
+// The variables that StarPU 1.4 reads as whole numbers. Names lack the prefix; each has a blank before and
+// after it, for the search; # stands for any number.
 constexpr std::string_view whole_numbers =
     " AUTOHETEROPRIO_FREEZE_GATHERING AUTOHETEROPRIO_ORDERING_INTERVAL "
     "AUTOHETEROPRIO_PRINT_AFTER_ORDERING AUTOHETEROPRIO_PRINT_DATA_ON_UPDATE "
@@ -69,8 +69,8 @@ constexpr std::string_view real_numbers =
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// "LIMIT_CUDA_0_MEM" is "LIMIT_CUDA_#_MEM".
-std::string without_numbers(std::string_view name) {
+// Writes # for each number: "LIMIT_CUDA_0_MEM" becomes "LIMIT_CUDA_#_MEM".
+std::string with_placeholders(std::string_view name) {
   std::string result;
   for (std::size_t i = 0; i < name.size(); ++i) {
     const bool begins = i > 0 && name[i - 1] == '_' && is_digit(name[i]);
@@ -102,7 +102,8 @@ bool is_real(const std::string& text) {
   return *end == '\0';
 }
 
-// Numbers of cores, and with `ranges` "4-7" and "4-" too, with blanks or, with `ranges`, commas between them.
+// Whether the text is a list of numbers of at most nine digits, with blanks between them. `ranges`: the list
+// may also have ranges ("4-7", "4-"), and commas between its parts.
 bool is_list(std::string_view text, bool ranges) {
   bool has_number = false;
   const auto skip = [&text](auto&& is_skipped) {
@@ -130,17 +131,17 @@ bool is_list(std::string_view text, bool ranges) {
   return has_number;
 }
 
-// What StarPU expects of the variable, for people, if `value` is something else.
+// If `value` is refused: words that say which values the variable may have. Nothing if it is accepted.
 std::optional<std::string_view> expected(std::string_view name, const std::string& value) {
   if (name == "WORKERS_CPUID" || name == "WORKERS_COREID") {
     if (!is_list(value, true)) return "numbers of cores, such as '0 2 4-7'";
   } else if (name == "WORKERS_CUDAID") {
     if (!is_list(value, false)) return "numbers of GPUs with blanks between them, such as '0 1'";
   } else if (name == "NTHREADS_PER_CORE") {  // the hardware has a limit, and StarPU aborts above it
-    if (value != "1") return "1, since starpipe chooses the cores of its workers";
+    if (value != "1") return "1 (starpipe chooses the cores of its workers)";
   } else if (is_one_of(name, real_numbers)) {
     if (!is_real(value)) return "a number";
-  } else if (is_one_of(name, whole_numbers) || is_one_of(without_numbers(name), whole_numbers)) {
+  } else if (is_one_of(name, whole_numbers) || is_one_of(with_placeholders(name), whole_numbers)) {
     if (!is_whole(value)) return "a whole number, at least 0";
   }
   return std::nullopt;
@@ -156,7 +157,7 @@ void check_starpu_variables() {
     const std::string value(text.substr(end_of_name + 1));
     const auto wanted = expected(text.substr(prefix.size(), end_of_name - prefix.size()), value);
     require_input(!wanted, text.substr(0, end_of_name),
-                  fmt::format("expected {}, not '{}'", wanted.value_or(""), value));
+                  fmt::format("expected {}, got '{}'", wanted.value_or(""), value));
   }
 }
 

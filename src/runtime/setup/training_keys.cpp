@@ -24,9 +24,10 @@ void add_training_keys(Keys& keys) {
   add(required(key("training.steps", whole(),
                    "Steps to train; the optimizer updates the weights once in each.",
                    at(&Config::training, &TrainingConfig::steps))));
-  add(computed(key("training.seed", seed, "Start values of the weights and the choice of data depend on it.",
-                   at(&Config::training, &TrainingConfig::seed))));
-  add(computed(key(
+  add(not_emulated(key("training.seed", seed,
+                       "Start values of the weights and the choice of data depend on it.",
+                       at(&Config::training, &TrainingConfig::seed))));
+  add(not_emulated(key(
       "training.nonfinite", one_of(nonfinite_words),
       "After a step in which a pass computed infinity or NaN: stop ends the run with status 1 and names "
       "the first such pass; skip leaves weights and optimizer as they were before the step, and the "
@@ -37,27 +38,27 @@ void add_training_keys(Keys& keys) {
   const std::string kind = "training.optimizer.kind";
   add(key(kind, one_of(model::optimizer_kinds), "The optimizer, with PyTorch's formulas and defaults.",
           at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::kind)));
-  add(computed(
+  add(not_emulated(
       key("training.optimizer.learning_rate", fp32_number(not_negative),
           "The learning rate. With 0 the weights do not change.",
           at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::learning_rate))));
-  add(by_default(
-      computed(key("training.optimizer.weight_decay", fp32_number(not_negative),
-                   "The weight decay: decoupled under adamw, added to the gradient under sgd.",
-                   at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::weight_decay))),
-      {kind, {"sgd"}}, 0.0));
+  add(by_default(not_emulated(key("training.optimizer.weight_decay", fp32_number(not_negative),
+                                  "The weight decay: decoupled under adamw, added to the gradient under sgd.",
+                                  at(&Config::training, &TrainingConfig::optimizer,
+                                     &model::OptimizerConfig::weight_decay))),
+                 {kind, {"sgd"}}, 0.0));
   add(only_with(key("training.optimizer.momentum", fp32_number(not_negative), "The momentum.",
                     at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::momentum)),
                 kind, {"sgd"}));
-  add(computed(
+  add(not_emulated(
       only_with(key("training.optimizer.beta1", fp32_number(fraction), "Decay of the first moment.",
                     at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::beta1)),
                 kind, {"adamw"})));
-  add(computed(
+  add(not_emulated(
       only_with(key("training.optimizer.beta2", fp32_number(fraction), "Decay of the second moment.",
                     at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::beta2)),
                 kind, {"adamw"})));
-  add(computed(
+  add(not_emulated(
       only_with(key("training.optimizer.epsilon", fp32_number(not_negative),
                     "Added to the root of the second moment, so that no update divides by 0.",
                     at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::epsilon)),

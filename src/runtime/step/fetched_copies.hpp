@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights and gradients stay registered over the steps, so StarPU keeps the copies that a GPU fetched of them
-// until the owner writes again. FetchedCopies tells when a copy is no longer needed.
+// until the datum is written again. FetchedCopies tells when a copy is no longer needed.
 #pragma once
 
 #include <map>

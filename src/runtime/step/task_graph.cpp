@@ -93,7 +93,7 @@ class TaskGraph::Builder {
 
  private:
   // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
-  // weights, accumulators and host-filled data it is the owner; for a gradient, the stage that writes it;
+  // weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
   // else 0.
   using Key = std::tuple<DataKind, int, int, int>;
 

@@ -40,12 +40,12 @@ constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation
 /// Its name in messages, such as "weight gradient".
 std::string_view to_string(DataKind kind);
 
-/// A piece of data of the step. Only one worker writes it: its owner.
+/// A piece of data of the step. Only one worker writes it: its writer.
 struct Datum {
   DataKind kind;
   int stage;         // an activation is the output of this stage, a gradient is that output's gradient
   int microbatch;    // -1 for data that last over the steps
-  int worker;        // the logical worker that owns it
+  int worker;        // the logical worker that writes it
   std::size_t size;  // words of 4 bytes
 };
 

@@ -30,10 +30,10 @@ struct RankNews {
   double age = 0;  ///< seconds since it arrived
 };
 
-/// When the watchdog no longer counts a rank as one that works. Seconds.
+/// Limits of the watchdog, in seconds.
 struct NewsLimits {
-  double silent = 0;     ///< without news, from which on a rank counts as silent
-  double long_task = 0;  ///< that a task runs, from which on it is no progress
+  double silent = 0;     ///< a rank whose last status is older is silent
+  double long_task = 0;  ///< a task that has run for longer is no progress
 };
 
 }  // namespace starpipe::runtime

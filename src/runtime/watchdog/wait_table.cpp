@@ -71,7 +71,8 @@ class Waits {
 
   [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= limits_.silent; }
 
-  // Whether the rank runs a task for so long that it is no progress. Late news changes nothing about that.
+  // Whether the rank's last status shows a task that has run too long to count as progress. This is so for a
+  // silent rank too.
   [[nodiscard]] bool runs_too_long(int rank) const {
     const RankStatus& status = of(rank);
     return status.phase != StepPhase::outside && status.running >= 0 &&
@@ -82,9 +83,9 @@ class Waits {
     return status.phase == StepPhase::ending || (status.phase == StepPhase::running && status.next < 0);
   }
 
-  // The rank that holds up `waiting`, which waits for all ranks to begin or end the step, or for values that
-  // are gathered after it: the first silent rank; else the first rank that is behind; nothing if there is
-  // none.
+  // The rank that holds up `waiting`. `waiting` is between steps, or waits for all ranks to begin or end a
+  // step. The result is the first silent rank. In a step, when no rank is silent, it is the first rank that
+  // is behind. Nothing if there is none.
   [[nodiscard]] std::optional<int> find_late(int waiting) const {
     const RankStatus& mine = of(waiting);
     std::optional<int> late;
@@ -100,19 +101,19 @@ class Waits {
     return late;
   }
 
-  // Whether the rank's status shows that `task` has ended in `step`. Tasks from its `next` on count as not
-  // ended.
+  // Whether the rank's status shows that `task` has ended in `step`. The rank's next task and all later ones
+  // count as not ended, although some of the later ones may have ended.
   [[nodiscard]] bool has_ended(int rank, std::size_t task, int step) const {
     const RankStatus& status = of(rank);
     if (status.step != step) return status.step > step;
     return status.phase == StepPhase::outside || waits_for_end(status) ||
-           (status.phase == StepPhase::running && task < static_cast<std::size_t>(status.next));
+           (status.phase == StepPhase::running && task < index(status.next));
   }
 
-  // Looks at the data that the task reads and another rank writes. Returns the first datum that is not
-  // written yet, or if all are written the first datum; and the task that writes it.
+  // Of the data that the task reads and another rank writes: the first datum that is not written yet, with
+  // the task that writes it. If all are written, the first datum, which may be on its way.
   [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_missing(int rank, int task) const {
-    std::optional<std::pair<std::size_t, std::size_t>> sent;
+    std::optional<std::pair<std::size_t, std::size_t>> written;
     for (const DataAccess& access : graph_.tasks()[index(task)].data) {
       if (access.access != Access::read) continue;
       const auto writer = find_writer(access.datum, index(task));
@@ -120,9 +121,9 @@ class Waits {
       const int sender = map_.rank_of(graph_.tasks()[*writer].worker);
       if (sender == rank) continue;
       if (!has_ended(sender, *writer, of(rank).step)) return std::pair(access.datum, *writer);
-      if (!sent) sent.emplace(access.datum, *writer);
+      if (!written) written.emplace(access.datum, *writer);
     }
-    return sent;
+    return written;
   }
 
   // The last task before `reader` that writes the datum.
@@ -158,10 +159,10 @@ std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, c
                                   TableColumn{Align::left}, TableColumn{Align::left},
                                   TableColumn{Align::left}};
   const Waits waits(graph, schedule, map, news, limits);
-  std::vector<TableRow> rows = {{"rank", "does", "next task", "missing datum", "sent by"}};
+  std::vector<TableRow> rows = {{"rank", "does", "next task", "missing datum", "waits for"}};
   for (int rank = 0; std::cmp_less(rank, news.size()); ++rank) rows.push_back(waits.row(rank));
   std::string text = table_text(rows, columns);
-  text.pop_back();  // the last line ends where the message ends
+  text.pop_back();  // the message adds the last newline
   return text;
 }
 

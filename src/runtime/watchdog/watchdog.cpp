@@ -17,7 +17,7 @@ constexpr double longest_period = 5;
 constexpr double longest_interval = 0.2;  // seconds between two checks
 constexpr double pause_of_others = 2;     // seconds that a higher rank gives the lowest one to end the run
 constexpr int timeouts_of_a_task = 10;
-constexpr int silent_periods = 3;  // without news, after which a rank counts as silent
+constexpr int silent_periods = 3;  // a rank without news for this long is silent
 
 }  // namespace
 
@@ -67,11 +67,20 @@ void Watchdog::end_run(double now) {
   for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - received_at_[r]});
   const RankStatus& mine = statuses_[index(rank_)];
   const NewsLimits limits{.silent = silent_periods * period_, .long_task = timeouts_of_a_task * timeout_};
+  const std::string table = calls_.explain(news, limits);
+  if (mine.phase == StepPhase::outside) {
+    const std::string when =
+        mine.step < 0 ? "before the first step" : fmt::format("after step {}", mine.step + 1);
+    calls_.end_run(fmt::format(
+        "a rank has been silent for more than {} s {} (runtime.timeout): it is lost or stopped. Who "
+        "waits for whom:\n{}",
+        timeout_, when, table));
+    return;
+  }
   calls_.end_run(
-      fmt::format("no rank has made progress for {} s {} step {} (runtime.timeout): a rank is lost or stuck, "
+      fmt::format("no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck, "
                   "or a task runs for more than ten timeouts. Who waits for whom:\n{}",
-                  timeout_, mine.phase == StepPhase::outside ? "after" : "in", mine.step + 1,
-                  calls_.explain(news, limits)));
+                  timeout_, mine.step + 1, table));
 }
 
 void Watchdog::watch(const std::stop_token& stop) {

@@ -31,14 +31,14 @@ TEST(StarpuVariables, WholeNumbers) {
         "STARPU_LIMIT_CUDA_12_MEM", "STARPU_BUS_STATS"}) {
     for (const char* value : {"abc", "-1", "1.5", "2x", "99999999999"}) {
       EXPECT_EQ(problem(name, value),
-                std::string(name) + ": expected a whole number, at least 0, not '" + value + "'");
+                std::string(name) + ": expected a whole number, at least 0, got '" + value + "'");
     }
     for (const char* value : {"0", "7", " 7", ""}) EXPECT_EQ(problem(name, value), "") << name;
   }
 }
 
 TEST(StarpuVariables, RealNumbers) {
-  EXPECT_EQ(problem("STARPU_SCHED_ALPHA", "x"), "STARPU_SCHED_ALPHA: expected a number, not 'x'");
+  EXPECT_EQ(problem("STARPU_SCHED_ALPHA", "x"), "STARPU_SCHED_ALPHA: expected a number, got 'x'");
   EXPECT_EQ(problem("STARPU_SCHED_ALPHA", "-1.5e3"), "");
 }
 
@@ -46,7 +46,7 @@ TEST(StarpuVariables, ListsOfCoresAndGpus) {
   for (const char* name : {"STARPU_WORKERS_CPUID", "STARPU_WORKERS_COREID"}) {
     for (const char* value : {"abc", "-1", "", " ", "0 x", "0;1", "1-2-3", "9999999999"}) {
       EXPECT_EQ(problem(name, value),
-                std::string(name) + ": expected numbers of cores, such as '0 2 4-7', not '" + value + "'");
+                std::string(name) + ": expected numbers of cores, such as '0 2 4-7', got '" + value + "'");
     }
     for (const char* value : {"0", "0 2 4-7", "0,1,2", "1-", " 3", "0, 1"})
       EXPECT_EQ(problem(name, value), "");
@@ -58,8 +58,8 @@ TEST(StarpuVariables, ListsOfCoresAndGpus) {
 TEST(StarpuVariables, ThreadsOfACoreAreNotStarpusChoice) {
   for (const char* value : {"0", "2", "99", "x"}) {
     EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", value),
-              std::string("STARPU_NTHREADS_PER_CORE: expected 1, since starpipe chooses the cores of its "
-                          "workers, not '") +
+              std::string("STARPU_NTHREADS_PER_CORE: expected 1 (starpipe chooses the cores of its "
+                          "workers), got '") +
                   value + "'");
   }
   EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", "1"), "");

@@ -37,11 +37,10 @@ struct LimitedSchedule {
 
 /// The schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///
-/// A requested discipline is used as it is. With a requested limit, but no discipline,
-/// the first of these cases counts:
+/// A requested discipline is used as it is. Without a limit `dynamic` has no effect here. With a limit, but
+/// without a discipline, the first of these cases counts:
 /// - A greedy schedule stays greedy, and `check` refuses the limit.
-/// - With `dynamic`, any other schedule becomes bounded. Without a limit this function does not use
-/// `dynamic`.
+/// - With `dynamic`, any other schedule becomes bounded.
 /// - A schedule whose limits do not change is returned as it is.
 /// - A schedule whose own order keeps the limits gets this order and the ordered discipline. The own order of
 ///   a bounded schedule is the order in which `simulate` runs it.
