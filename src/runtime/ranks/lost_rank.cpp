@@ -51,7 +51,8 @@ void end_orphan(int /*signal*/) {
   _exit(1);
 }
 
-std::optional<int> number_in_environment(const char* name) {
+// Another text than a number is ignored: it is the launcher's, not the user's.
+std::optional<int> launcher_number(const char* name) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
   int number = 0;
@@ -132,24 +133,24 @@ std::optional<int> launcher_rank() {
   // The launcher's own variable is read first: Slurm's may have the number of the daemon that started this
   // process.
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const std::optional<int> rank = number_in_environment(name)) return rank;
+    if (const std::optional<int> rank = launcher_number(name)) return rank;
   }
   return std::nullopt;
 }
 
 int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }
 
-bool can_end_job() { return number_in_environment("PMI_FD").has_value(); }
+bool can_end_job() { return launcher_number("PMI_FD").has_value(); }
 
 void end_job() {
-  pmi_socket = number_in_environment("PMI_FD").value_or(-1);
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
   remove_files_now();
   abort_job(abort_with_1);
   _exit(1);
 }
 
 std::optional<int> watch_over_rank() {
-  pmi_socket = number_in_environment("PMI_FD").value_or(-1);
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
   launched = getpid();
   sigset_t awaited = ending_signal_set();
   sigaddset(&awaited, SIGCHLD);
