@@ -447,7 +447,7 @@ class Train(CommandTest):
         """StarPU would abort, or crash."""
         for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
                             ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "yes")):
-            self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"not '{value}'", environment={name: value})
+            self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})
         result = self.run_command("train", "mlp.yaml", environment={"STARPU_NCPUS": "64"})
         self.assertEqual(result.returncode, 0, result.stderr)
 
