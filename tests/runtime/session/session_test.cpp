@@ -206,6 +206,17 @@ TEST(Devices, EveryRankHasAWorker) {
   EXPECT_NE(message.find("some ranks would have none"), std::string::npos) << message;
 }
 
+// More ranks than cores, on two ranks.
+TEST(Devices, WorkersOnGpusComputeOnNoCore) {
+  const std::string allowed = Topology::host().allowed();
+  const ProcessBinding one_core(allowed.substr(0, allowed.find_first_of(",-")));
+  RuntimeConfig config;
+  config.device = {"cuda"};
+  const CoreShare share = share_cores(*mpi, WorkerMap(3 * mpi->ranks(), mpi->ranks()), config);
+  EXPECT_EQ(share.cores, 1);
+  EXPECT_EQ(share.workers, 3 * mpi->ranks()) << "above workers_per_core, if they computed there";
+}
+
 TEST(Devices, TheUserMayAllowFewerCores) {
   setenv("STARPU_NCPU", "1", 1);
   const std::string message = check(2 * mpi->ranks(), 100);
