@@ -54,7 +54,7 @@ struct WorkerDevices {
 /// The need of each device in one step, by device number. Without `workers.devices`, a device is a worker.
 /// `timeline`: the times of the step's jobs, by `simulate` or measured; `costs`: the times of transfers.
 ///
-/// On its owner's device a datum takes memory from the start of the job that writes it to the end of the last
+/// On its writer's device a datum takes memory from the start of the job that writes it to the end of the last
 /// job there that touches it, or until it has been sent. On another device it takes memory from its arrival
 /// to the end of the last job that reads it there; without prefetch, a transfer takes place at the start of
 /// the job that reads it. Holders send weights at the start of the step. Tasks of reductions take no time and
