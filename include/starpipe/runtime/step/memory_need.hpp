@@ -54,12 +54,12 @@ struct WorkerDevices {
 /// The need of each device in one step, by device number. Without `workers.devices`, a device is a worker.
 /// `timeline`: the times of the step's jobs, by `simulate` or measured; `costs`: the times of transfers.
 ///
-/// On its writer's device a datum takes memory from the start of the job that writes it to the end of the last
-/// job there that touches it, or until it has been sent. On another device it takes memory from its arrival
-/// to the end of the last job that reads it there; without prefetch, a transfer takes place at the start of
-/// the job that reads it. Holders send weights at the start of the step. Tasks of reductions take no time and
-/// run when their inputs are there. O(jobs log jobs). Throws std::logic_error when schedule and network have
-/// different stage graphs.
+/// On its writer's device a datum takes memory from the start of the job that writes it to the end of the
+/// last job there that touches it, or until it has been sent. On another device it takes memory from its
+/// arrival to the end of the last job that reads it there; without prefetch, a transfer takes place at the
+/// start of the job that reads it. Holders send weights at the start of the step. Tasks of reductions take no
+/// time and run when their inputs are there. O(jobs log jobs). Throws std::logic_error when schedule and
+/// network have different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers = {});
