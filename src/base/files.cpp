@@ -63,9 +63,8 @@ class RemovedUnlessRenamed {
   fs::path file_;
 };
 
-/// The suffix with its letters as they are. Unlike with `fs::path::extension`, the file ".json" has the
-/// suffix
-/// ".json".
+/// The suffix with its letters as they are. The file ".json" has the suffix ".json", unlike with
+/// `fs::path::extension`.
 std::string written_suffix(const fs::path& file) {
   const std::string name = file.filename().string();
   const auto dot = name.rfind('.');

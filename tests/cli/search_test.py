@@ -131,6 +131,7 @@ class Search(CommandTest):
         good = ["search", "--workers", 2, "--microbatches", 3, "--chunks", 2]
         self.refused([*good, "--memory-limit", 1], "memory limit of 1", "least feasible limit is 2")
         self.refused([*good, "--memory-limit", -1], "--memory-limit -1")
+        self.refused([*good, "--memory-limit", "1e-320"], "memory limit")
         self.refused([*good, "--memory-limit", "12GiB"], "--memory-limit 12GiB", "--stash")
         self.refused([*good, "--memory-limit", "x", "--stash", "1"], "--memory-limit x")
         self.refused([*good, "--stash", "1,2,3"], "one a stage, not 3")

@@ -10,8 +10,9 @@
 
 namespace starpipe {
 
-/// The decimal number that the whole text is; nothing when it is none. `error`:
-/// std::errc::result_out_of_range when the number does not fit into its type; the result is then 0.
+/// Reads the whole text as a decimal number, or with a floating type as "inf" or "nan" too. Nothing when it
+/// is none of these. `error`: std::errc::result_out_of_range when the number does not fit into its type; the
+/// result is then 0.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text, std::errc& error) {
   Number value{};

@@ -19,6 +19,7 @@
 #include "cli/options/size_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/number_input.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
@@ -86,7 +87,8 @@ double read_limit(const SearchCommand& options) {
   if (const std::string problem = decimal_number(positive)(number); !problem.empty()) {
     throw InputError(fmt::format("--memory-limit {}: {} (bytes need --stash)", text, problem));
   }
-  return std::stod(number);
+  std::errc error{};
+  return parse_number<double>(number, error).value_or(0);
 }
 
 /// Sets `unit` as CostOptions::apply does.

@@ -11,6 +11,8 @@
 
 #include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/number_input.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -86,14 +88,10 @@ void JsonValue::only(std::span<const std::string_view> keys) const {
 
 int JsonValue::whole(int least) const {
   constexpr int most = std::numeric_limits<int>::max() - 1;
-  if (value_->is_number_integer()) {
-    const bool huge =
-        value_->is_number_unsigned() && value_->get<std::uint64_t>() > static_cast<std::uint64_t>(most);
-    if (!huge && value_->get<std::int64_t>() >= least && value_->get<std::int64_t>() <= most) {
-      return value_->get<int>();
-    }
-  }
-  expected(fmt::format("a whole number of at least {}", least));
+  if (!value_->is_number_integer()) expected("a whole number");
+  const std::string problem = range_problem(value_->dump(), index(least), index(most));
+  if (!problem.empty()) fail(problem);
+  return value_->get<int>();
 }
 
 std::uint64_t JsonValue::bytes() const {

@@ -34,8 +34,8 @@ void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const
   }
 }
 
-// Calls the function of a schedule. If it returns at all, the result is a schedule as requested or an error
-// of one line.
+// Calls the function of a schedule. Returns a schedule of the requested size, or throws one error that names
+// the schedule.
 Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   try {
     Schedule schedule = entry.build(request);

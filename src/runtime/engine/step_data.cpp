@@ -17,7 +17,7 @@ namespace {
 // Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (submitter.cpp), so
 // to StarPU the old copy in main memory is as good as the sum on the GPU: it would drop the sum when the
 // GPU's memory runs full. It never evicts a datum from a node in the datum's write-through mask. The mask has
-// no other effect here, since all writers are on this node.
+// no other effect here, since all tasks that write it run on this node.
 void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_mask(handle, 1U << node); }
 
 // StarPU counts words in 32 bits. `check_data_sizes` refuses a run with larger data before it starts.

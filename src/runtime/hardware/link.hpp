@@ -16,8 +16,8 @@ enum class LinkKind : std::uint8_t {
   nvlink,       // GPU to GPU
   cache,        // cores that share one
   pcie_switch,  // two GPUs below one bridge of a PCI hierarchy, other than the host bridge
-  host_bridge,  // the same PCI hierarchy, or a GPU and a core of the part of the machine where it begins
-  numa,         // the same NUMA node, or devices near it
+  host_bridge,  // two GPUs below one host bridge, or a GPU and a core near the GPU's host bridge
+  numa,         // devices in, or nearest to, the same NUMA node
   host,         // across NUMA nodes
   network,
 };

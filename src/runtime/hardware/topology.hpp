@@ -32,8 +32,9 @@ struct CoreShare {
   int ranks = 1;    ///< number of neighbours
   int workers = 1;  ///< logical workers of all neighbours
   /// By slot of this rank: one PU of the slot's core, in hwloc's logical numbering. Empty when the workers
-  /// float: the rank has fewer cores than workers, more ranks than cores share one binding, bindings overlap
-  /// in part, the user binds workers, or another run has claimed one of the cores.
+  /// are not bound to cores of their own: the rank has fewer cores than workers, more ranks than cores share
+  /// one binding, bindings overlap in part, the user binds workers, or another run has claimed one of the
+  /// cores.
   std::vector<unsigned> worker_pus;
 
   /// Whether there are fewer cores than workers and MPI threads, one thread a rank.
@@ -75,11 +76,11 @@ class Topology {
   /// unbound host, or in one Slurm allocation) divide its cores into runs of adjacent cores:
   /// - Each rank has a core for each worker and one for its MPI thread, where there are enough cores.
   /// - Otherwise each has a core for each worker, where there are enough.
-  /// - Otherwise each has at least one core. Workers of a rank with fewer cores than workers float over them.
-  /// - With more ranks than cores, several ranks have the same core, and all workers float.
+  /// - Otherwise each has at least one core. A rank with fewer cores than workers does not bind its workers.
+  /// - With more ranks than cores, several ranks have the same core, and no worker is bound.
   /// Each core that is left goes to the rank with the most threads a core: its workers, and in the first case
-  /// its MPI thread. Where bindings overlap in part, each rank keeps its binding, and its workers float over
-  /// it.
+  /// its MPI thread. Where bindings overlap in part, each rank keeps its binding and does not bind its
+  /// workers.
   [[nodiscard]] CoreShare share(std::span<const RankOnHost> ranks, std::size_t rank) const;
 
  private:

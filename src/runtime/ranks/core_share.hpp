@@ -13,7 +13,7 @@ bool user_binds_workers();
 
 /// Collective, before StarPU starts. This rank's share of the cores of its host (Topology::share); workers
 /// have no cores of their own when the user binds them by StarPU's variables. Throws InputError on every rank
-/// when the cores of some host cannot carry their logical workers, or there are more ranks than workers.
+/// when the cores of some host cannot carry their logical workers.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 }  // namespace starpipe::runtime

@@ -14,9 +14,9 @@
 
 namespace starpipe::runtime {
 
-/// Counts the readers of copies on the GPUs of this rank: copies of data that last over the steps and that a
-/// worker with another memory node of the same rank owns. (The engine itself drops copies of other ranks'
-/// data and of temporaries after their last reader on the rank.) Thread-safe.
+/// Counts the readers of copies on the GPUs of this rank: copies of data that last over the steps and whose
+/// writer is a worker of the same rank with another memory node. (The engine itself drops copies of other
+/// ranks' data and of temporaries after their last reader on the rank.) Thread-safe.
 class FetchedCopies {
  public:
   static constexpr int main_memory = 0;  ///< StarPU's memory node of the host's memory

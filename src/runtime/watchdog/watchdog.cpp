@@ -17,7 +17,7 @@ constexpr double longest_period = 5;
 constexpr double longest_interval = 0.2;  // seconds between two checks
 constexpr double pause_of_others = 2;     // seconds that a higher rank gives the lowest one to end the run
 constexpr int timeouts_of_a_task = 10;
-constexpr int silent_periods = 3;  // a rank without news for this long is silent
+constexpr int silent_periods = 3;  // a rank whose last status is older than this many periods is silent
 
 }  // namespace
 
