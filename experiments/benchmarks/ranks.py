@@ -12,8 +12,10 @@ import argparse
 import json
 import os
 import pathlib
+import shlex
 import statistics
 import subprocess
+import sys
 import tempfile
 
 LAYOUTS = [(2, 2), (4, 2), (4, 4)]  # workers, ranks
@@ -25,10 +27,13 @@ def train(arguments, schedule, workers, ranks):
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
         launcher = [arguments.mpiexec, "-n", str(ranks)] if ranks > 1 else []
-        subprocess.run([*launcher, arguments.starpipe, "train", arguments.config, "--report", report,
-                        "--set", f"training.steps={arguments.steps}", "--set", f"schedule.name={schedule}",
-                        "--set", f"schedule.workers={workers}", "--set", f"schedule.stages={workers}"],
-                       check=True, stdout=subprocess.DEVNULL, env={**environment, "OPENBLAS_NUM_THREADS": "1"})
+        run = subprocess.run([*launcher, arguments.starpipe, "train", arguments.config, "--report", report,
+                              "--set", f"training.steps={arguments.steps}", "--set", f"schedule.name={schedule}",
+                              "--set", f"schedule.workers={workers}", "--set", f"schedule.stages={workers}"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                             env={**environment, "OPENBLAS_NUM_THREADS": "1"})
+        if run.returncode:
+            sys.exit(f"{shlex.join(map(str, run.args))} ended with status {run.returncode}:\n{run.stderr}")
         result = json.loads(report.read_text())
     makespan = result["makespan"]
     return result["tokens_per_second"], makespan["measured"] / makespan["predicted"] - 1

@@ -28,24 +28,24 @@ std::string signal_text(int signal);
 
 /// Notes which ending signals the process ignores: SIGHUP under nohup, SIGINT and SIGQUIT in the background
 /// of a script. They stay ignored. A program calls it from `.preinit_array`, before the constructors of
-/// shared libraries, since some of these install handlers. Calls nothing but sigaction. If a program
-/// never calls it, the functions below leave those signals alone that the process ignores when they are
-/// called.
+/// shared libraries, since some of these install handlers. Calls nothing but sigaction. Without
+/// this call, a signal counts as ignored if the process ignores it when a function below is called.
 void note_ignored_signals() noexcept;
 
-/// The ending signals as a set, without those that the process ignores, and without signals of timers
-/// (SIGALRM, SIGVTALRM, SIGPROF) for which a profiler has a handler.
+/// The set of ending signals. It lacks the signals that the process ignores, and signals of timers (SIGALRM,
+/// SIGVTALRM, SIGPROF) that a profiler handles.
 sigset_t ending_signal_set();
 
 /// For programs only, since signals belong to the program. From now on an ending signal removes the files of
 /// `RemovedOnSignal`, writes one line on standard error and ends the process with `status_of_signal`. The
 /// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line.
 ///
-/// `pause_ms` above 0: this process is one of several that a launcher started, its parent is the launcher,
-/// and the first of these processes prints without a pause. A signal from the launcher reaches the first
-/// process too, so this process prints nothing. Any other signal may have come to this process alone, so this
-/// process prints its line after `pause_ms` milliseconds, unless the launcher has ended it by then. Not
-/// thread-safe; the signals themselves may come on any thread.
+/// `pause_ms`: milliseconds before the line. Give 0 in the first process that a launcher has started, and
+/// without a launcher; in the launcher's other processes give a pause, so that one process prints and not
+/// all. A signal to the whole run reaches the first process, which prints at once, and the launcher ends the
+/// others during their pause. A signal from the launcher, the parent of these processes, reaches the first
+/// process too: the others then print nothing. Not thread-safe; the signals themselves may come on any
+/// thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
 /// For a process that was just forked: gives the signals of `ending_signal_set` their default action and

@@ -55,6 +55,7 @@ class Engine {
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
          const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
          NonFinitePolicy nonfinite = NonFinitePolicy::stop);
+  /// Collective. Waits for all tasks of this rank, then for the other ranks.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
+#include <string>
 #include <system_error>
 
 #include <fmt/format.h>

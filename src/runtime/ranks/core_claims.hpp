@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/hardware/topology.hpp"

@@ -47,8 +47,8 @@ namespace starpipe::plan {
 /// function, or a name that is taken.
 std::vector<std::string> load_plugin(const std::filesystem::path& file);
 
-/// Loads plug-ins, and returns those that do not have the schedule with this name or alias. Throws InputError
-/// as `load_plugin` and `find_schedule` do.
+/// Loads plug-ins from their files. Returns the files of the plug-ins without a schedule of this name or
+/// alias. Throws InputError as `load_plugin` and `find_schedule` do.
 std::vector<std::string> load_plugins_without(const std::vector<std::string>& files, std::string_view name);
 
 /// Loads the plug-ins of the schedule with this name or alias. Throws InputError as `load_plugin` and

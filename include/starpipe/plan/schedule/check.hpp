@@ -25,8 +25,8 @@ CheckResult check(const Schedule& schedule);
 
 /// For each worker, the largest number of stashes that it holds when it runs its jobs in the order of n. A
 /// stash counts from the first to the last of those passes of its stage and micro-batch that the worker runs;
-/// with recomputation F does not count among them. These are the peaks of a run in this order, and the
-/// smallest memory limits that the order keeps. Every job must be on a worker that exists. O(jobs).
+/// with recomputation F does not count among them. A run in this order has these peaks, so the order keeps a
+/// memory limit that is not smaller. Every job must be on a worker that exists. O(jobs).
 std::vector<int> stashes_in_order(const Schedule& schedule);
 
 /// Every job once, after all jobs that it waits for: the producers of its data and, under the ordered

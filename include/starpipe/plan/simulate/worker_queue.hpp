@@ -24,16 +24,16 @@ namespace starpipe::plan {
 /// stage and micro-batch on different workers.
 ///
 /// With recomputation B (or BW) begins the stash, and forward passes are never refused. B is refused while
-/// the worker holds as many stashes as its limit. The rule cannot stop a worker: each of these stashes waits
-/// only for its W, which is ready here when its B has ended, and which is never refused.
+/// the worker holds as many stashes as its limit. This rule never stops a worker for good: a stash ends with
+/// its W, W is ready as soon as its B has ended, and W is never refused.
 ///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {
  public:
   WorkerQueue(const Schedule& schedule, int worker);
 
-  /// Adds job `id`, which is ready: its inputs are computed, and transfers that are sent ahead have ended.
-  /// Each job of the worker is pushed once.
+  /// Adds a ready job: its inputs have been computed, and those that are prefetched have arrived. Each job of
+  /// the worker is added once.
   void push(JobId id);
 
   /// The job to start now, or nothing when no job is ready or the discipline refuses all ready jobs.
