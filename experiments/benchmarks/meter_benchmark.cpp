@@ -43,7 +43,7 @@ void record_tasks(benchmark::State& state) {
   std::size_t next = 0;
   for ([[maybe_unused]] auto iteration : state) {
     meter.start(*tasks[next], worker);
-    meter.end(*tasks[next], worker, 0, 1);
+    meter.end(*tasks[next], worker, {});
     next = (next + 1) % tasks.size();
   }
   state.SetItemsProcessed(state.iterations());

@@ -14,11 +14,13 @@ Emulation::Emulation(const plan::Costs& costs, const Session& session, const pla
   if (costs.prefetch && costs.alpha > 0 && session.knows_workers()) links_.emplace(costs.alpha);
 }
 
-plan::Span Emulation::run(const Task& task, int received) {
+void Emulation::run(const Task& task, int received, TaskTimes& times) {
   const double fetching = links_ ? 0 : received * costs_.alpha;
   const double duration = costs_.duration(task.stage).of(schedule_.job(*task.job).pass);
-  const auto [start, end] = devices_.run(fetching + duration);
-  return {start + fetching, end};
+  const auto [start, end] = devices_.run(times.ready, fetching + duration);
+  times.start = start + fetching;
+  times.end = end;
+  if (fetching > 0) times.ready = times.start;
 }
 
 std::vector<starpu_task*> Emulation::arrivals(const Task& task) {

@@ -14,6 +14,7 @@
 #include "runtime/engine/emulated_devices.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/session/session.hpp"
+#include "runtime/step/meter.hpp"
 #include "runtime/step/task_graph.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
@@ -28,9 +29,11 @@ class Emulation {
   Emulation(const plan::Costs& costs, const Session& session, const plan::Schedule& schedule,
             const TaskGraph& graph, const StepData& data);
 
-  /// Runs a job on the emulated device of the calling worker. `received`: how many data the worker had to
-  /// receive for it. Without links that send ahead, the device first fetches them, one after the other.
-  plan::Span run(const Task& task, int received);
+  /// Runs a job on the emulated device of the calling worker: from `times.ready` on, when the device has
+  /// ended the job before. Writes start and end. `received`: how many data the worker had to receive for the
+  /// job. Without links that send ahead, the device first fetches them, one after the other; `times.ready` is
+  /// then the end of the last.
+  void run(const Task& task, int received, TaskTimes& times);
 
   /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links. Like
   /// `plan::simulate`, each datum is sent once to each worker that reads it, and gradients are reduced in no

@@ -51,6 +51,8 @@ std::vector<float> Gathering::losses() const {
 
 std::vector<JobRecord> Gathering::jobs(std::vector<JobRecord> mine) const {
   for (JobRecord& job : mine) {
+    job.submitted += clock_offset_;
+    job.ready += clock_offset_;
     job.start += clock_offset_;
     job.end += clock_offset_;
   }

@@ -122,13 +122,15 @@ void Submitter::insert(std::size_t task_number) {
   std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
   if (emulation_ != nullptr) awaited = emulation_->arrivals(task);
   if (!awaited.empty()) arrivals_wait = emulation_->hold();
+  runner_.note_submission(task_number);
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &runner_.codelet(task), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
       runner_.argument(task_number), TaskRunner::argument_size(), STARPU_PRIORITY, priority,
       STARPU_TASK_SCHED_DATA, sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order,
-      STARPU_NAME, names_[task_number].c_str(), STARPU_EPILOGUE_CALLBACK, epilogue, STARPU_TASK_DEPS_ARRAY,
-      static_cast<int>(awaited.size()), awaited.data(), 0);
+      STARPU_NAME, names_[task_number].c_str(), STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
+      STARPU_PROLOGUE_CALLBACK_ARG_NFREE, runner_.argument(task_number), STARPU_EPILOGUE_CALLBACK, epilogue,
+      STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
   require(status, "StarPU", "inserting", names_[task_number]);
 }
 

@@ -37,7 +37,13 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
 TaskRunner::TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
                        const StepParts& parts, Emulation* emulation)
     : session_(session), context_(context), parts_(parts), emulation_(emulation) {
-  for (const Task& task : graph.tasks()) arguments_.push_back({this, &task});
+  for (const Task& task : graph.tasks()) arguments_.push_back({.runner = this, .task = &task});
+}
+
+void TaskRunner::note_submission(std::size_t task) { arguments_[task].times.submitted = clock_seconds(); }
+
+void TaskRunner::note_ready(void* argument) {
+  static_cast<Argument*>(argument)->times.ready = clock_seconds();
 }
 
 bool TaskRunner::reads_verdict(const Task& task) const {
@@ -107,24 +113,26 @@ int TaskRunner::calling_worker() const {
 }
 
 void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
-  TaskRunner& runner = *static_cast<Argument*>(argument)->runner;
-  const Task& task = *static_cast<Argument*>(argument)->task;
+  Argument& running = *static_cast<Argument*>(argument);
+  TaskRunner& runner = *running.runner;
+  const Task& task = *running.task;
+  TaskTimes& times = running.times;
   const TaskMemory& memory = memory_of(task, buffers);
   const int worker = runner.calling_worker();
   Meter& meter = runner.parts_.meter;
   runner.parts_.progress.start(task);
   const int received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
-    const double start = clock_seconds();
+    times.start = clock_seconds();
     if (!runner.run_verdict_part(task, memory.data)) {
       run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));
       runner.parts_.finite.end(task);
     }
-    meter.end(task, worker, start, clock_seconds());
-  } else {
-    const auto [start, end] = task.job ? runner.emulation_->run(task, received) : plan::Span{};
-    meter.end(task, worker, start, end);
+    times.end = clock_seconds();
+  } else if (task.job) {
+    runner.emulation_->run(task, received, times);
   }
+  meter.end(task, worker, times);
   runner.parts_.progress.end(task);
 }
 
@@ -137,7 +145,7 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   runner.parts_.progress.start(*running.task);
   runner.parts_.meter.start(*running.task, running.worker);
   runner.parts_.gpu_memory.sample(running.worker);
-  running.start = clock_seconds();
+  running.times.start = clock_seconds();
   if (runner.run_verdict_part(*running.task, memory.data)) return;
   run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
                        runner.parts_.finite.flags(*running.task));
@@ -146,9 +154,10 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
 void TaskRunner::end_on_gpu(void* /*unused*/) {
   // Where a policy chooses the worker, the task may have run on a core.
   if (starpu_worker_get_type(starpu_worker_get_id()) != STARPU_CUDA_WORKER) return;
-  const Argument& ended = *static_cast<const Argument*>(starpu_task_get_current()->cl_arg);
+  Argument& ended = *static_cast<Argument*>(starpu_task_get_current()->cl_arg);
   const StepParts& parts = ended.runner->parts_;
-  parts.meter.end(*ended.task, ended.worker, ended.start, clock_seconds());
+  ended.times.end = clock_seconds();
+  parts.meter.end(*ended.task, ended.worker, ended.times);
   parts.finite.end(*ended.task);
   parts.data.drop_fetched(*ended.task);
   parts.progress.end(*ended.task);

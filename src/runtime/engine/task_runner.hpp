@@ -48,6 +48,11 @@ class TaskRunner {
   /// Its argument for a task: StarPU is to pass this very memory on (STARPU_CL_ARGS_NFREE).
   [[nodiscard]] void* argument(std::size_t task) { return &arguments_[task]; }
   static std::size_t argument_size() { return sizeof(Argument); }
+  /// Call it just before the task is inserted.
+  void note_submission(std::size_t task);
+  /// The prologue callback of all tasks, which gets `argument`: StarPU calls it when all inputs of a task are
+  /// there, before it asks the policy.
+  static void note_ready(void* argument);
   /// The epilogue callback of tasks that may run on a GPU: StarPU calls it when the kernels have ended,
   /// before it releases the tasks that wait for this one.
   static void end_on_gpu(void* unused);
@@ -56,8 +61,8 @@ class TaskRunner {
   struct Argument {
     TaskRunner* runner;
     const Task* task;
-    int worker = -1;   // the logical one that runs it, for end_on_gpu
-    double start = 0;  // when its kernels were enqueued, for end_on_gpu
+    TaskTimes times = {};  // on a GPU, `start` is when its kernels were enqueued
+    int worker = -1;       // the logical one that runs it, for end_on_gpu
   };
 
   static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);

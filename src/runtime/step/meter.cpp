@@ -139,11 +139,11 @@ int Meter::start(const Task& task, int worker) {
   return count;
 }
 
-void Meter::end(const Task& task, int worker, double start_time, double end_time) {
+void Meter::end(const Task& task, int worker, const TaskTimes& times) {
   if (task.job) {
     Worker& ran = *workers_[index(worker)];
     const std::scoped_lock lock(ran.mutex);
-    ran.jobs.push_back({*task.job, worker, start_time, end_time});
+    ran.jobs.push_back({*task.job, worker, times.submitted, times.ready, times.start, times.end});
   }
   Worker& named = *workers_[index(task.worker)];
   const std::scoped_lock lock(named.mutex);

@@ -13,11 +13,21 @@
 
 namespace starpipe::runtime {
 
-/// One job as it ran. Plain data: it travels between ranks as bytes.
+/// When a task was inserted and ran: seconds on the clock of the rank that ran it.
+struct TaskTimes {
+  double submitted = 0;  ///< its insertion into StarPU began
+  double ready = 0;      ///< all its inputs were on this rank, and StarPU was about to schedule it
+  double start = 0;
+  double end = 0;
+};
+
+/// One job as it ran. Plain data: it travels between ranks as bytes. Times are as in `TaskTimes`.
 struct JobRecord {
   plan::JobId job;
   std::int32_t worker;  ///< logical
-  double start;         ///< seconds on the clock of the rank that ran it
+  double submitted;
+  double ready;
+  double start;
   double end;
 };
 
@@ -42,8 +52,8 @@ class Meter {
   /// Call it when `task` starts on logical worker `worker`, which is of this rank, and its data are there.
   /// Returns how many of the data the worker had to receive.
   int start(const Task& task, int worker);
-  /// Call it when the task has ended. Times are in seconds of this rank's clock.
-  void end(const Task& task, int worker, double start_time, double end_time);
+  /// Call it when the task has ended.
+  void end(const Task& task, int worker, const TaskTimes& times);
 
   /// The jobs that have ended, worker by worker; the jobs of one worker are in the order of their ends.
   [[nodiscard]] std::vector<JobRecord> jobs() const;

@@ -123,6 +123,8 @@ void expect_all_jobs(const Outcome& run, const Schedule& schedule) {
   for (const JobRecord& job : run.jobs) {
     ASSERT_LT(job.job, schedule.id_count());
     ++times[job.job];
+    EXPECT_LE(job.submitted, job.ready);
+    EXPECT_LE(job.ready, job.start);
     EXPECT_LE(job.start, job.end);
     if (our_policy()) {
       EXPECT_EQ(job.worker, schedule.compute(job.job)) << to_string(schedule.job(job.job));
@@ -131,6 +133,22 @@ void expect_all_jobs(const Outcome& run, const Schedule& schedule) {
     }
   }
   for (plan::JobId id = 0; id < schedule.id_count(); ++id) EXPECT_EQ(times[id], schedule.exists(id) ? 1 : 0);
+}
+
+// A job is ready only after the jobs of its own rank that it waits for; clocks of other ranks differ a
+// little.
+void expect_ready_after_producers(const Outcome& run, const Schedule& schedule) {
+  if (!is_root()) return;
+  const auto rank_of = [](const JobRecord& job) { return session->map().rank_of(job.worker); };
+  std::vector<const JobRecord*> by_job(schedule.id_count(), nullptr);
+  for (const JobRecord& job : run.jobs) by_job[job.job] = &job;
+  for (const JobRecord& job : run.jobs) {
+    schedule.for_each_pred(job.job, [&](plan::JobId id) {
+      const JobRecord& producer = *by_job[id];
+      EXPECT_TRUE(rank_of(producer) != rank_of(job) || producer.end <= job.ready)
+          << producer.end << " " << job.ready;
+    });
+  }
 }
 
 void expect_transfers(const Outcome& run, const Schedule& schedule, const model::Network& network) {
@@ -181,6 +199,7 @@ Outcome expect_sound(const Schedule& schedule, const model::Network& network, in
   Outcome run = train(schedule, network, sgd, *data, steps);
   expect_trained(run, schedule, network, sgd, *data);
   expect_all_jobs(run, schedule);
+  expect_ready_after_producers(run, schedule);
   expect_transfers(run, schedule, network);
   if (our_policy() && schedule.discipline() == Discipline::ordered) {
     expect_same_bits(run, schedule, network, sgd, *data);

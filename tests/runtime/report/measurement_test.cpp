@@ -39,6 +39,17 @@ plan::Timeline random_run(const Schedule& schedule, const model::Network& networ
   return plan::evaluate(schedule, costs_of(network), std::move(spans), std::move(order));
 }
 
+/// A job that was ready when it started, on a clock that `offset` is to be added to.
+JobRecord record(const Schedule& schedule, plan::JobId id, const plan::Timeline& timeline, double offset) {
+  const plan::Span span = timeline.spans[id];
+  return {.job = id,
+          .worker = schedule.compute(id),
+          .submitted = offset,
+          .ready = offset + span.start,
+          .start = offset + span.start,
+          .end = offset + span.end};
+}
+
 /// Reports all tasks of the workers in `local` to the meter, in the order of the timeline.
 void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
           const std::vector<bool>& local) {
@@ -52,7 +63,7 @@ void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
   const auto run_now = [&](const Task& task) {
     if (task.job || !is_local(task)) return;
     meter.start(task, task.worker);
-    meter.end(task, task.worker, 0, 0);
+    meter.end(task, task.worker, {});
   };
   for (const Task& task : graph.tasks()) {
     if (task.kind == TaskKind::zero) run_now(task);
@@ -67,7 +78,8 @@ void feed(Meter& meter, const TaskGraph& graph, const plan::Timeline& timeline,
     if (starts) {
       meter.start(*task, task->worker);
     } else {
-      meter.end(*task, task->worker, timeline.spans[*task->job].start, time);
+      const double begin = timeline.spans[*task->job].start;
+      meter.end(*task, task->worker, {.submitted = 0, .ready = begin, .start = begin, .end = time});
     }
   }
   for (const Task& task : graph.tasks()) {
@@ -142,7 +154,7 @@ TEST(Meter, OtherPoliciesMayRunAJobOnAnotherWorker) {
   Meter meter(graph, 2, {true, true});
   for (const Task& task : graph.tasks()) {
     meter.start(task, 1);
-    meter.end(task, 1, 0, 1);
+    meter.end(task, 1, {.submitted = 0, .ready = 0, .start = 0, .end = 1});
   }
   for (const JobRecord& job : meter.jobs()) EXPECT_EQ(job.worker, 1);
   EXPECT_EQ(meter.workers()[1].received.activations.count, 0U) << "it was written there";
@@ -204,8 +216,7 @@ class Measured : public ::testing::Test {
     const plan::Timeline timeline = plan::simulate(schedule_, costs);
     StepResult result;
     for (const plan::JobId id : schedule_.order()) {
-      result.jobs.push_back(
-          {id, schedule_.compute(id), start + timeline.spans[id].start, start + timeline.spans[id].end});
+      result.jobs.push_back(record(schedule_, id, timeline, start));
     }
     for (int w = 0; w < schedule_.workers(); ++w) {
       const auto i = index(w);
@@ -298,7 +309,7 @@ TEST(MeasuredFused, BackwardPassesAreOneDuration) {
   const plan::Timeline timeline = plan::simulate(schedule, costs);
   StepResult result;
   for (const plan::JobId id : schedule.order()) {
-    result.jobs.push_back({id, schedule.compute(id), timeline.spans[id].start, timeline.spans[id].end});
+    result.jobs.push_back(record(schedule, id, timeline, 0));
   }
   Measurement measurement(schedule, network.sizes());
   measurement.add(result);

@@ -38,7 +38,7 @@ void run_tasks(Meter& meter, const TaskGraph& graph, int worker, int shift) {
   for (const Task& task : graph.tasks()) {
     if ((task.worker + shift) % workers != worker) continue;
     meter.start(task, worker);
-    meter.end(task, worker, 1, 2);
+    meter.end(task, worker, {.submitted = 0, .ready = 0, .start = 1, .end = 2});
   }
 }
 
