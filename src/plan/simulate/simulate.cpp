@@ -5,11 +5,13 @@
 #include <cmath>
 #include <optional>
 #include <queue>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "plan/simulate/producers.hpp"
 #include "plan/simulate/stashes.hpp"
 #include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
@@ -42,6 +44,19 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   }
 }
 
+void check_times(const Schedule& schedule, const std::vector<double>& times, std::string_view what) {
+  if (times.empty()) return;
+  if (times.size() != schedule.id_count()) {
+    throw InputError(fmt::format("{} of {} jobs, the schedule has {} job numbers", what, times.size(),
+                                 schedule.id_count()));
+  }
+  for (const JobId id : schedule.order()) {
+    if (finite_amounts.contains(times[id])) continue;
+    throw InputError(fmt::format("{} of {} must be {}, got {}", what, to_string(schedule.job(id)),
+                                 finite_amounts.text(), times[id]));
+  }
+}
+
 // An input of a job that lies on another worker. Kind, producer and stage name the copy, so that a second
 // reader on the same worker does not fetch it again.
 struct Fetch {
@@ -54,9 +69,10 @@ struct Fetch {
 
 class Simulation {
  public:
-  Simulation(const Schedule& schedule, const Costs& costs)
+  Simulation(const Schedule& schedule, const Costs& costs, const JobTimes& times)
       : schedule_(schedule),
         costs_(costs),
+        times_(times),
         spans_(schedule.id_count()),
         waiting_(schedule.id_count(), 0),
         ready_at_(schedule.id_count(), 0),
@@ -80,6 +96,8 @@ class Simulation {
   }
 
   std::vector<Span> spans() && { return std::move(spans_); }
+  /// By JobId: see Timeline.
+  std::vector<double> ready() && { return std::move(ready_at_); }
   /// By worker: its jobs in the order in which they started.
   [[nodiscard]] std::vector<std::vector<JobId>> order() const {
     std::vector<std::vector<JobId>> rows(running_.size());
@@ -100,7 +118,7 @@ class Simulation {
     }
   };
 
-  [[nodiscard]] bool transfers_cost() const { return costs_.link().takes_time(); }
+  [[nodiscard]] bool transfers_cost() const { return costs_.link().takes_time() || !times_.transfer.empty(); }
   [[nodiscard]] double transfer_time(std::uint64_t bytes) const { return costs_.link().time(bytes); }
 
   // Calls f(Fetch) for each input of `id` that lies on another worker.
@@ -132,16 +150,35 @@ class Simulation {
     }
   }
 
-  [[nodiscard]] double weights_arrival(JobId id) const {
+  [[nodiscard]] bool fetches_weights(JobId id) const {
     const auto [holder, worker] = schedule_.placement(id);
-    const Job job = schedule_.job(id);
-    const bool fetched = job.pass != Pass::W && holder != worker;
-    return fetched ? transfer_time(costs_.size(job.stage).weights) : 0;
+    return schedule_.job(id).pass != Pass::W && holder != worker;
+  }
+
+  // The last end of a producer on another worker, 0 before it has ended; nothing when there is no such
+  // producer.
+  [[nodiscard]] std::optional<double> last_sent(JobId id) const {
+    std::optional<double> last;
+    detail::for_each_producer(schedule_, id, [&](JobId producer) {
+      if (schedule_.compute(producer) == schedule_.compute(id)) return;
+      last = std::max(last.value_or(0), spans_[producer].end);
+    });
+    return last;
+  }
+
+  [[nodiscard]] double weights_arrival(JobId id) const {
+    if (!fetches_weights(id)) return 0;
+    if (times_.transfer.empty()) return transfer_time(costs_.size(schedule_.job(id).stage).weights);
+    return last_sent(id) ? 0 : times_.transfer[id];
   }
 
   // The time at which all inputs of `id` are on its worker. Their producers must have ended.
   [[nodiscard]] double inputs_arrival(JobId id) const {
     double time = ready_at_[id];
+    if (!times_.transfer.empty()) {
+      const std::optional<double> sent = last_sent(id);
+      return sent ? std::max(time, *sent + times_.transfer[id]) : time;
+    }
     for_each_fetch(id, [&](const Fetch& fetch) {
       if (fetch.kind == Fetch::Kind::weights) return;
       time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch.bytes));
@@ -151,6 +188,7 @@ class Simulation {
 
   // How long the worker of `id` waits for the inputs, when it asks for them only now.
   double fetch_time(JobId id) {
+    if (!times_.transfer.empty()) return fetches_weights(id) || last_sent(id) ? times_.transfer[id] : 0;
     double time = 0;
     for_each_fetch(id, [&](const Fetch& fetch) {
       const auto worker = static_cast<std::uint64_t>(schedule_.compute(id));
@@ -174,6 +212,7 @@ class Simulation {
     touched_.push_back(worker);
     auto& queue = queues_[index(worker)];
     if (event.kind == Event::Kind::ready) {
+      ready_at_[event.job] = event.time;
       queue.push(event.job);
       return;
     }
@@ -187,6 +226,7 @@ class Simulation {
         events_.push({time, next, Event::Kind::ready});
         return;
       }
+      ready_at_[next] = event.time;
       const int next_worker = schedule_.compute(next);
       queues_[index(next_worker)].push(next);
       touched_.push_back(next_worker);
@@ -202,16 +242,20 @@ class Simulation {
     started_.push_back(*id);
     const Job job = schedule_.job(*id);
     const double start = costs_.prefetch || !transfers_cost() ? now : now + fetch_time(*id);
-    spans_[*id] = {start, start + costs_.duration(job.stage).of(job.pass)};
+    if (!costs_.prefetch) ready_at_[*id] = start;
+    const double duration =
+        times_.duration.empty() ? costs_.duration(job.stage).of(job.pass) : times_.duration[*id];
+    spans_[*id] = {start, start + duration};
     events_.push({spans_[*id].end, *id, Event::Kind::end});
   }
 
   const Schedule& schedule_;
   const Costs& costs_;
+  const JobTimes& times_;
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;      // number of inputs still missing, by JobId
-  std::vector<double> ready_at_;  // earliest time to become ready, by JobId
+  std::vector<double> ready_at_;  // by JobId: earliest time to become ready; then when it became ready
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
   std::vector<int> touched_;  // workers that may start a job now
@@ -219,26 +263,32 @@ class Simulation {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
-Simulation simulated(const Schedule& schedule, const Costs& costs) {
+Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
   check_costs(schedule, costs);
+  check_times(schedule, times.duration, "durations");
+  check_times(schedule, times.transfer, "transfer times");
   if (const CheckResult result = check(schedule); !result.ok()) {
     throw InputError(fmt::format("schedule {}: {}", schedule.name(), result.problem));
   }
-  Simulation simulation(schedule, costs);
+  Simulation simulation(schedule, costs, times);
   simulation.run();
   return simulation;
 }
 
 }  // namespace
 
-Timeline simulate(const Schedule& schedule, const Costs& costs) {
-  Simulation run = simulated(schedule, costs);
+Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
+  Simulation run = simulated(schedule, costs, times);
   std::vector<std::vector<JobId>> order = run.order();
-  return evaluate(schedule, costs, std::move(run).spans(), std::move(order));
+  std::vector<double> ready = std::move(run).ready();
+  Timeline timeline = evaluate(schedule, costs, std::move(run).spans(), std::move(order));
+  timeline.ready = std::move(ready);
+  return timeline;
 }
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
-  const Simulation run = simulated(schedule, costs);
+  const JobTimes none;
+  const Simulation run = simulated(schedule, costs, none);
   std::vector<std::int64_t> position(schedule.id_count(), 0);
   for (std::size_t i = 0; i < run.started().size(); ++i)
     position[run.started()[i]] = static_cast<std::int64_t>(i);

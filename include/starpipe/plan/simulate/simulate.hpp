@@ -3,6 +3,7 @@
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/job_times.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
@@ -12,9 +13,11 @@ namespace starpipe::plan {
 /// arrives at one time is handled before any worker picks. A job of zero length ends at the time at which it
 /// was picked; its end is handled in a further round of that time. O(jobs log jobs).
 ///
-/// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost is negative or
-/// a per-stage vector has a wrong length.
-Timeline simulate(const Schedule& schedule, const Costs& costs = {});
+/// `times`: durations and transfer times of single jobs, where these are known.
+///
+/// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost or a job's time
+/// is negative or a vector has a wrong length.
+Timeline simulate(const Schedule& schedule, const Costs& costs = {}, const JobTimes& times = {});
 
 /// The same jobs, w and limits under the ordered discipline: each worker's order is the order in which
 /// `simulate` starts its jobs. So every run follows one order, whatever its timing. The order cannot be read

@@ -24,6 +24,10 @@ struct Timeline {
   /// By worker: its jobs in the order in which they ran. Spans alone do not tell the order of jobs that take
   /// no time.
   std::vector<std::vector<JobId>> order;
+  /// By JobId: when all inputs of the job were on its worker. Empty where this is not known. `evaluate`
+  /// leaves it empty, `simulate` fills it. Without prefetch these are the starts, since a worker fetches the
+  /// inputs just before.
+  std::vector<double> ready;
   double makespan = 0;         ///< first start to last end, all workers
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
   double device_span = 0;      ///< the longest first start to last end of one worker

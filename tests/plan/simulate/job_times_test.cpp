@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate with the durations and transfer times of single jobs.
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "plan/random_schedules.hpp"
+#include "plan/slow_reference.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+Schedule random_schedule(testing::Random& random, Discipline discipline) {
+  testing::Options options;
+  options.one_worker_a_stash = discipline == Discipline::bounded;
+  while (true) {
+    Schedule schedule(testing::random_spec(random, options));
+    const bool bounded = discipline == Discipline::bounded;
+    schedule =
+        schedule.with(discipline, bounded ? testing::random_limits(random, schedule) : std::vector<int>{});
+    if (!check(schedule).ok()) continue;
+    return testing::chance(random, 0.25) ? schedule.with_recomputation() : schedule;
+  }
+}
+
+/// For each job, whether it receives something, and the latest end of the jobs on other workers whose results
+/// it reads: nothing when it only receives weights.
+struct Receipt {
+  bool receives = false;
+  std::optional<double> sent;
+};
+Receipt receipt(const Schedule& schedule, const std::vector<Span>& spans, JobId id) {
+  Receipt result;
+  const auto from = [&](JobId producer) {
+    if (schedule.compute(producer) == schedule.compute(id)) return;
+    result.receives = true;
+    result.sent = std::max(result.sent.value_or(0), spans[producer].end);
+  };
+  schedule.for_each_pred(id, from);
+  for (const testing::Input& input : testing::inputs(schedule, Costs{}, id)) {
+    if (input.maker) from(*input.maker);
+    if (!input.maker && input.from != schedule.compute(id)) result.receives = true;
+  }
+  return result;
+}
+
+class JobTimesTest : public ::testing::TestWithParam<Discipline> {};
+INSTANTIATE_TEST_SUITE_P(Disciplines, JobTimesTest,
+                         ::testing::Values(Discipline::greedy, Discipline::bounded, Discipline::ordered),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
+
+/// Random times of single jobs. Every job starts as soon as its inputs are there and its worker is free, or
+/// later because the discipline held it back.
+TEST_P(JobTimesTest, KeepsTheTimesOfEachJob) {
+  testing::Random random(70 + static_cast<std::uint64_t>(GetParam()));
+  for (int round = 0; round < 600 && !HasFailure(); ++round) {
+    const Schedule schedule = random_schedule(random, GetParam());
+    Costs costs = testing::random_costs(random, schedule.stages());
+    JobTimes times;
+    for (JobId id = 0; id < schedule.id_count(); ++id) {
+      times.duration.push_back(testing::between(random, 0, 8) / 4.0);
+      times.transfer.push_back(testing::between(random, 0, 8) / 4.0);
+    }
+
+    const Timeline timeline = simulate(schedule, costs, times);
+
+    for (int worker = 0; worker < schedule.workers(); ++worker) {
+      double free_since = 0;
+      for (const JobId id : timeline.order[index(worker)]) {
+        const Span& span = timeline.spans[id];
+        EXPECT_EQ(span.end - span.start, times.duration[id]);
+        const Receipt inputs = receipt(schedule, timeline.spans, id);
+        double ready = 0;
+        schedule.for_each_pred(id, [&](JobId p) { ready = std::max(ready, timeline.spans[p].end); });
+        const double fetch = inputs.receives ? times.transfer[id] : 0;
+        if (costs.prefetch) {
+          ready = std::max(ready, inputs.sent.value_or(0) + fetch);
+          EXPECT_EQ(timeline.ready[id], ready) << to_string(schedule.job(id));
+          EXPECT_GE(span.start, std::max(ready, free_since));
+        } else {
+          EXPECT_EQ(timeline.ready[id], span.start);
+          EXPECT_GE(span.start, std::max(ready, free_since) + fetch);
+        }
+        if (GetParam() == Discipline::ordered) {
+          EXPECT_EQ(span.start, std::max(ready, free_since) + (costs.prefetch ? 0 : fetch));
+        }
+        free_since = span.end;
+      }
+    }
+  }
+}
+
+/// The times that the costs give to each job are no other times. With recomputation B waits for an F from
+/// which it reads nothing; costs then have no transfer, times of jobs have.
+TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
+  testing::Random random(80 + static_cast<std::uint64_t>(GetParam()));
+  for (int round = 0; round < 600 && !HasFailure(); ++round) {
+    const Schedule schedule = random_schedule(random, GetParam());
+    if (schedule.recompute()) continue;
+    Costs costs = testing::random_costs(random, schedule.stages());
+    costs.prefetch = true;
+    costs.beta = 0;
+    JobTimes times;
+    times.transfer.assign(schedule.id_count(), costs.alpha);
+    for (JobId id = 0; id < schedule.id_count(); ++id) {
+      const Job job = schedule.job(id);
+      times.duration.push_back(schedule.exists(id) ? costs.duration(job.stage).of(job.pass) : -1);
+    }
+    Costs others;
+    others.durations = {{7, 8, 9}};
+    others.alpha = 3;
+
+    const Timeline expected = simulate(schedule, costs);
+    const Timeline timeline = simulate(schedule, others, times);
+
+    EXPECT_EQ(timeline.order, expected.order);
+    EXPECT_EQ(timeline.ready, expected.ready);
+    for (const JobId id : schedule.order()) EXPECT_EQ(timeline.spans[id].start, expected.spans[id].start);
+  }
+}
+
+std::string message_of(const Schedule& schedule, const JobTimes& times) {
+  try {
+    simulate(schedule, {}, times);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(JobTimes, ThatAreWrongAreRefused) {
+  ScheduleSpec spec;
+  spec.name = "two";
+  spec.placement = [](const Job&) { return Placement{}; };
+  spec.priority = [](const Job& job) { return job.microbatch; };
+  spec.microbatches = 2;
+  const Schedule schedule(spec);
+  EXPECT_EQ(message_of(schedule, {.duration = {1, 2}}),
+            "durations of 2 jobs, the schedule has 4 job numbers");
+  EXPECT_EQ(message_of(schedule, {.transfer = {1}}),
+            "transfer times of 1 jobs, the schedule has 4 job numbers");
+  EXPECT_EQ(message_of(schedule, {.duration = {1, 1, -1, 1}}),
+            "durations of F(0,1) must be at least 0 and less than 1e+100, got -1");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(message_of(schedule, {.transfer = {0, nan, 0, 0}}),
+            "transfer times of BW(0,0) must be at least 0 and less than 1e+100, got nan");
+}
+
+}  // namespace
+}  // namespace starpipe::plan
