@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/plan/explain/recorded_step.hpp"
+
+namespace starpipe::plan {
+
+/// Why a worker was idle. Of several causes at one time, the first in this list counts:
+/// runtime (the next job was ready), order, fill or producer, transfer, runtime (anything else).
+enum class IdleCause : std::uint8_t {
+  fill,      ///< before its first job, which waits for jobs on other workers
+  drain,     ///< after its last job
+  producer,  ///< the next job waits for a job on another worker
+  transfer,  ///< the next job's input is under way from another worker
+  order,     ///< another job was ready, but the order in which the worker ran its jobs held it back
+  /// The next job was ready and had not started. Or its inputs were there and it had not been submitted or
+  /// was not yet known to be ready.
+  runtime,
+};
+inline constexpr std::size_t idle_cause_count = 6;
+/// In the order of the enum.
+inline constexpr std::array<std::string_view, idle_cause_count> idle_cause_words = {
+    "fill", "drain", "producer", "transfer", "order", "runtime"};
+std::string_view to_string(IdleCause cause);
+
+/// A time in which a worker computed nothing, for one cause. A worker's parts follow each other without
+/// overlap, in the order of time. With its jobs they fill the makespan: boundaries are the same doubles.
+struct IdlePart {
+  int worker = 0;
+  double start = 0;
+  double end = 0;
+  IdleCause cause = IdleCause::drain;
+  std::optional<JobId> next = {};  ///< the job that the worker ran next; none in drain
+  std::optional<JobId> producer =
+      {};         ///< fill, producer; transfer unless of weights: the job whose result is waited for
+  int from = -1;  ///< transfer: the worker that sends
+  std::optional<JobId> held_back = {};  ///< order: a job that was ready
+};
+
+/// The idle parts of all workers, worker by worker. A worker without jobs has one part, drain. O(jobs log
+/// jobs).
+std::vector<IdlePart> idle_parts(const RecordedStep& step);
+
+/// Seconds by worker and cause (index of IdleCause).
+std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers);
+
+/// Idle time that waits for jobs of one kind.
+struct ProducerWait {
+  int stage = 0;
+  Pass pass = Pass::F;
+  int worker = 0;      ///< that runs these jobs
+  double seconds = 0;  ///< sum over all workers that waited; cause producer only
+};
+/// The largest first.
+std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const Schedule& as_run);
+
+/// Idle time while data was under way.
+struct LinkWait {
+  int from = 0;
+  int to = 0;
+  double seconds = 0;  ///< cause transfer
+};
+/// The largest first.
+std::vector<LinkWait> link_waits(std::span<const IdlePart> parts);
+
+}  // namespace starpipe::plan

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/explain/recorded_step.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "plan/explain/lower_median.hpp"
+#include "plan/simulate/producers.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using Rows = std::vector<std::vector<JobId>>;
+
+void require_runs(const Schedule& planned, std::span<const JobRun> jobs) {
+  std::vector<bool> seen(planned.id_count(), false);
+  for (const JobRun& run : jobs) {
+    if (run.job >= planned.id_count() || !planned.exists(run.job)) {
+      throw InputError(fmt::format("a measured step has job number {}, which schedule {} does not have",
+                                   run.job, planned.name()));
+    }
+    const std::string name = to_string(planned.job(run.job));
+    if (seen[run.job]) throw InputError(fmt::format("a measured step has {} twice", name));
+    seen[run.job] = true;
+    if (run.worker < 0 || run.worker >= planned.workers()) {
+      throw InputError(fmt::format("{} ran on worker {}, which does not exist (workers 0..{})", name,
+                                   run.worker, planned.workers() - 1));
+    }
+    const bool finite = std::isfinite(run.submitted) && std::isfinite(run.ready) &&
+                        std::isfinite(run.start) && std::isfinite(run.end);
+    if (!finite || run.end < run.start) {
+      throw InputError(fmt::format("{} ran from {} to {} (submitted {}, ready {})", name, run.start, run.end,
+                                   run.submitted, run.ready));
+    }
+  }
+  for (const JobId id : planned.order()) {
+    if (!seen[id]) throw InputError(fmt::format("a measured step lacks {}", to_string(planned.job(id))));
+  }
+}
+
+// The schedule as it was run: `order` has every job in the order of starts.
+Schedule run_in_order(const Schedule& planned, const std::vector<int>& worker,
+                      const std::vector<JobId>& order) {
+  std::vector<std::int64_t> position(planned.id_count(), 0);
+  for (std::size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<std::int64_t>(i);
+  const auto id = [&](const Job& job) { return *planned.find(job); };
+  ScheduleSpec spec;
+  spec.name = planned.name();
+  spec.graph = planned.graph();
+  spec.microbatches = planned.microbatches();
+  spec.workers = planned.workers();
+  spec.split_backward = [&](int stage, int microbatch) { return planned.split_backward(stage, microbatch); };
+  spec.placement = [&](const Job& job) {
+    return Placement{.weights = planned.placement(id(job)).weights, .compute = worker[id(job)]};
+  };
+  spec.priority = [&](const Job& job) { return position[id(job)]; };
+  spec.recompute = planned.recompute();
+  return Schedule(spec);
+}
+
+Rows rows_of(const Schedule& as_run) {
+  Rows rows;
+  for (int w = 0; w < as_run.workers(); ++w) {
+    const auto row = as_run.order(w);
+    rows.emplace_back(row.begin(), row.end());
+  }
+  return rows;
+}
+
+// When the worker of `id` began to fetch its inputs, without prefetch.
+double fetch_begin(const RecordedStep& step, JobId id) {
+  double begin = step.submitted[id];
+  step.as_run.for_each_pred(id, [&](JobId p) { begin = std::max(begin, step.timeline.spans[p].end); });
+  const std::uint32_t position = step.as_run.position(id);
+  if (position > 0) {
+    const JobId before = step.as_run.order(step.as_run.compute(id))[position - 1];
+    begin = std::max(begin, step.timeline.spans[before].end);
+  }
+  return begin;
+}
+
+// Sets `transfer` and `transfer_observed` of all jobs that receive something; each is observed as far as the
+// times tell.
+void set_transfers(RecordedStep& step) {
+  const Timeline& timeline = step.timeline;
+  step.transfer.assign(step.as_run.id_count(), 0);
+  step.transfer_observed.assign(step.as_run.id_count(), false);
+  for (const JobId id : step.as_run.order()) {
+    const LastInput input = last_input(step.as_run, timeline, id);
+    if (!input.from) continue;
+    const double begin = step.prefetch ? std::max(step.submitted[id], input.produced) : fetch_begin(step, id);
+    step.transfer[id] = std::max(0.0, timeline.ready[id] - begin);
+    // Weights may be on their way before the first job starts, but times count from there.
+    const bool whole = input.producer.has_value() || step.submitted[id] >= 0;
+    step.transfer_observed[id] = !step.prefetch || (whole && input.own_produced <= input.produced);
+  }
+}
+
+void bound_unobserved_transfers(RecordedStep& step) {
+  std::vector<double> observed;
+  for (const JobId id : step.as_run.order()) {
+    if (step.transfer_observed[id]) observed.push_back(step.transfer[id]);
+  }
+  const double median = detail::lower_median(std::move(observed)).value_or(0);
+  for (const JobId id : step.as_run.order()) {
+    if (!step.transfer_observed[id]) step.transfer[id] = std::min(step.transfer[id], median);
+  }
+}
+
+}  // namespace
+
+JobTimes RecordedStep::times(bool transfers) const {
+  JobTimes times;
+  times.duration.assign(as_run.id_count(), 0);
+  for (const JobId id : as_run.order()) {
+    times.duration[id] = timeline.spans[id].end - timeline.spans[id].start;
+  }
+  if (transfers) times.transfer = transfer;
+  return times;
+}
+
+RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs, const Costs& costs) {
+  require_runs(planned, jobs);
+  double first = std::numeric_limits<double>::infinity();
+  for (const JobRun& run : jobs) first = std::min(first, run.start);
+  std::vector<Span> spans(planned.id_count());
+  std::vector<int> worker(planned.id_count(), 0);
+  std::vector<double> ready(planned.id_count(), 0);
+  std::vector<double> submitted(planned.id_count(), 0);
+  for (const JobRun& run : jobs) {
+    spans[run.job] = {run.start - first, run.end - first};
+    worker[run.job] = run.worker;
+    ready[run.job] = std::min(run.ready, run.start) - first;
+    submitted[run.job] = std::min(run.submitted - first, ready[run.job]);
+  }
+  // Jobs without length may start together although one waits for another. The stable sort then keeps the
+  // order of data dependencies.
+  std::vector<JobId> order = topological_order(planned);
+  std::ranges::stable_sort(order, [&](JobId a, JobId b) {
+    const Span& left = spans[a];
+    const Span& right = spans[b];
+    return left.start != right.start ? left.start < right.start : left.end < right.end;
+  });
+  Schedule as_run = run_in_order(planned, worker, order);
+  if (const CheckResult result = check(as_run); !result.ok()) {
+    throw InputError(fmt::format("a measured step of schedule {}: {}", planned.name(), result.problem));
+  }
+  Timeline timeline = evaluate(as_run, costs, std::move(spans), rows_of(as_run));
+  timeline.ready = std::move(ready);
+  RecordedStep step = {.planned = planned,
+                       .as_run = std::move(as_run),
+                       .timeline = std::move(timeline),
+                       .submitted = std::move(submitted),
+                       .transfer = {},
+                       .transfer_observed = {},
+                       .prefetch = costs.prefetch};
+  set_transfers(step);
+  bound_unobserved_transfers(step);
+  return step;
+}
+
+RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
+  Timeline timeline = simulate(schedule, costs, times);
+  std::vector<int> worker(schedule.id_count(), 0);
+  for (const JobId id : schedule.order()) worker[id] = schedule.compute(id);
+  std::vector<JobId> order;
+  for (const std::vector<JobId>& row : timeline.order) order.insert(order.end(), row.begin(), row.end());
+  RecordedStep step = {.planned = schedule,
+                       .as_run = run_in_order(schedule, worker, order),
+                       .timeline = std::move(timeline),
+                       .submitted = std::vector<double>(schedule.id_count(), 0),
+                       .transfer = {},
+                       .transfer_observed = {},
+                       .prefetch = costs.prefetch};
+  set_transfers(step);
+  return step;
+}
+
+LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id) {
+  const Placement at = as_run.placement(id);
+  LastInput input;
+  detail::for_each_producer(as_run, id, [&](JobId producer) {
+    const double end = timeline.spans[producer].end;
+    if (as_run.compute(producer) == at.compute) {
+      input.own_produced = std::max(input.own_produced, end);
+    } else if (!input.producer || end > input.produced) {
+      input.from = as_run.compute(producer);
+      input.producer = producer;
+      input.produced = end;
+    }
+  });
+  const bool fetches_weights = as_run.job(id).pass != Pass::W && at.weights != at.compute;
+  if (!input.from && fetches_weights) input.from = at.weights;
+  return input;
+}
+
+}  // namespace starpipe::plan

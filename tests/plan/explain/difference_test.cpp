@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way from the predicted makespan to the measured one, and the record that it is found from.
+#include "starpipe/plan/explain/difference.hpp"
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "plan/example_schedules.hpp"
+#include "plan/explain/random_steps.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/explain/step_costs.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using testing::Random;
+
+/// The jobs of a timeline as measured runs, from time `origin` on.
+std::vector<JobRun> runs_of(const Schedule& schedule, const Timeline& timeline, double origin = 0) {
+  std::vector<JobRun> runs;
+  for (const JobId id : schedule.order()) {
+    const Span& span = timeline.spans[id];
+    runs.push_back({.job = id,
+                    .worker = schedule.compute(id),
+                    .submitted = origin,
+                    .ready = origin + timeline.ready[id],
+                    .start = origin + span.start,
+                    .end = origin + span.end});
+  }
+  return runs;
+}
+
+void expect_sum(const Difference& difference) {
+  EXPECT_EQ(difference.predicted + difference.durations() + difference.transfers() + difference.order() +
+                difference.runtime(),
+            difference.measured);
+}
+
+TEST(Difference, AddsUpForEveryNamedScheduleAndAnyTimes) {
+  Random random(1);
+  for (const Schedule& schedule : examples()) {
+    const Schedule as_run = testing::elsewhere(random, schedule);
+    const Schedule own_order = ordered_as_simulated(schedule);
+    for (const Schedule* ran : {&as_run, &own_order}) {
+      const auto runs =
+          testing::random_run(random, *ran, {.duration = 12, .transfer = 8, .submission = 20, .delay = 3});
+      const RecordedStep step = measured_step(schedule, runs);
+      const Costs costs = testing::random_costs(random, schedule.stages());
+      const Difference difference = plan::difference(step, costs);
+      SCOPED_TRACE(schedule.name());
+      expect_sum(difference);
+      EXPECT_EQ(difference.predicted, simulate(schedule, costs).makespan);
+      EXPECT_EQ(difference.measured, step.timeline.makespan);
+    }
+  }
+}
+
+TEST(Difference, AddsUpForRandomSchedules) {
+  Random random(2);
+  for (int round = 0; round < 600 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    const Schedule as_run = testing::elsewhere(random, schedule);
+    const auto runs =
+        testing::random_run(random, as_run, {.duration = 12, .transfer = 8, .submission = 20, .delay = 3});
+    expect_sum(difference(measured_step(schedule, runs), testing::random_costs(random, schedule.stages())));
+  }
+}
+
+/// No simulated start is later than the measured one, so the runtime's part is never negative. It is none
+/// when nothing but durations and transfers differed and all transfers were observed.
+TEST(Difference, TheRuntimesPartIsWhatNoSimulationHas) {
+  Random random(3);
+  int without = 0;
+  for (int round = 0; round < 1000 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    const Schedule as_run =
+        testing::chance(random, 0.5) ? testing::elsewhere(random, schedule) : ordered_as_simulated(schedule);
+    const bool disturbed = testing::chance(random, 0.5);
+    const int most = disturbed ? 3 : 0;
+    const auto runs = testing::random_run(random, as_run, {.submission = 4 * most, .delay = most});
+    const RecordedStep step = measured_step(schedule, runs);
+    const Timeline simulated = simulate(step.as_run, {}, step.times(true));
+    bool all_observed = true;
+    for (const JobId id : as_run.order()) {
+      EXPECT_LE(simulated.spans[id].start, step.timeline.spans[id].start) << testing::describe(step);
+      const bool receives = last_input(step.as_run, step.timeline, id).from.has_value();
+      all_observed = all_observed && (!receives || step.transfer_observed[id]);
+    }
+    const double runtime = difference(step, {}).runtime();
+    EXPECT_GE(runtime, 0) << testing::describe(step);
+    if (disturbed || !all_observed) continue;
+    EXPECT_EQ(runtime, 0) << testing::describe(step);
+    ++without;
+  }
+  EXPECT_GT(without, 100);
+}
+
+/// A run that went as simulated has no difference, whatever the discipline and the costs.
+TEST(Difference, OfASimulatedStepIsNone) {
+  Random random(4);
+  for (int round = 0; round < 800 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    const Costs costs = testing::random_costs(random, schedule.stages());
+    const RecordedStep step = simulated_step(schedule, costs);
+    const Difference difference = plan::difference(step, costs);
+    EXPECT_EQ(difference.durations(), 0);
+    EXPECT_EQ(difference.transfers(), 0) << costs.prefetch << "\n" << testing::describe(step);
+    EXPECT_EQ(difference.order(), 0) << costs.prefetch << "\n" << testing::describe(step);
+    EXPECT_EQ(difference.runtime(), 0);
+  }
+}
+
+/// The same from the times that a measurement has, which do not show transfers that nobody waited for.
+TEST(Difference, OfARunAsPredictedIsNone) {
+  Random random(5);
+  for (int round = 0; round < 600 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    Costs costs = testing::random_costs(random, schedule.stages());
+    costs.prefetch = true;
+    costs.beta = 0;
+    const Timeline timeline = simulate(schedule, costs);
+    if (first_start(timeline) > 0) continue;  // then the record begins later than the simulation
+    const RecordedStep step = measured_step(schedule, runs_of(schedule, timeline, 100), costs);
+    const Difference difference = plan::difference(step, costs);
+    EXPECT_EQ(difference.measured, difference.predicted);
+    EXPECT_EQ(difference.durations(), 0);
+    EXPECT_EQ(difference.transfers(), 0) << testing::describe(step);
+    EXPECT_EQ(difference.order(), 0) << testing::describe(step);
+  }
+}
+
+TEST(Difference, NamesTheOneThingThatDiffered) {
+  const Schedule schedule = named("1f1b", 4, 8);
+  const Costs costs = {.durations = {{1, 2, 0}}, .alpha = 0.25};
+  const auto expect_only = [&](const std::string& part, const std::vector<JobRun>& runs) {
+    SCOPED_TRACE(part);
+    const Difference found = difference(measured_step(schedule, runs, costs), costs);
+    EXPECT_EQ(found.durations() > 0, part == "durations") << found.durations();
+    EXPECT_EQ(found.transfers() > 0, part == "transfers") << found.transfers();
+    EXPECT_EQ(found.order() > 0, part == "order") << found.order();
+    EXPECT_EQ(found.runtime() > 0, part == "runtime") << found.runtime();
+    EXPECT_GT(found.measured, found.predicted);
+  };
+  JobTimes slow;
+  JobTimes late;
+  for (const JobId id : schedule.order()) {
+    slow.duration.resize(schedule.id_count());
+    late.transfer.resize(schedule.id_count());
+    const Job job = schedule.job(id);
+    slow.duration[id] = costs.duration(job.stage).of(job.pass) * (job.stage == 2 ? 2 : 1);
+    late.transfer[id] = schedule.compute(id) == 2 ? 1.5 : 0.25;
+  }
+  expect_only("durations", runs_of(schedule, simulate(schedule, costs, slow)));
+  expect_only("transfers", runs_of(schedule, simulate(schedule, costs, late)));
+
+  // A policy that ignores n: each micro-batch runs through all stages before the next.
+  const Schedule naive = named("naive", 4, 8);
+  ASSERT_EQ(naive.id_count(), schedule.id_count());
+  expect_only("order", runs_of(naive, simulate(naive, costs)));
+
+  // Every job starts late, although it was submitted so late that its input did not wait.
+  std::vector<JobRun> runs = runs_of(schedule, simulate(schedule, costs));
+  for (JobRun& run : runs) {
+    const double duration = run.end - run.start;
+    run.start *= 2;
+    run.end = run.start + duration;
+    run.ready = run.start;
+    run.submitted = run.start - 0.25;
+  }
+  expect_only("runtime", runs);
+}
+
+TEST(MeasuredStep, RefusesWhatCannotHaveRun) {
+  const Schedule schedule = named("1f1b", 2, 2);
+  const auto runs = runs_of(schedule, simulate(schedule));
+  const auto message = [&](const std::function<void(std::vector<JobRun>&)>& spoil) {
+    std::vector<JobRun> spoilt = runs;
+    spoil(spoilt);
+    try {
+      measured_step(schedule, spoilt);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const auto expect = [&](const std::string& part, const std::function<void(std::vector<JobRun>&)>& spoil) {
+    const std::string text = message(spoil);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  };
+  EXPECT_EQ(message([](auto&) {}), "no error");
+  expect("lacks", [](auto& all) { all.pop_back(); });
+  expect("twice", [](auto& all) { all.push_back(all.front()); });
+  expect("job number 8, which schedule 1f1b does not have", [](auto& all) { all.front().job = 8; });
+  expect("worker 2, which does not exist", [](auto& all) { all.front().worker = 2; });
+  expect("worker -1, which does not exist", [](auto& all) { all.front().worker = -1; });
+  expect("ran from", [](auto& all) { all.front().end = all.front().start - 1; });
+  expect("ran from", [](auto& all) { all.front().ready = std::numeric_limits<double>::quiet_NaN(); });
+  expect("is a cycle", [&](auto& all) {
+    for (JobRun& run : all) {  // backward passes before forward passes
+      if (schedule.job(run.job).pass == Pass::F) run.start += 100, run.end += 100;
+    }
+  });
+}
+
+/// Jobs without length that start together: the record keeps an order that can finish.
+TEST(MeasuredStep, OrdersJobsWithoutLengthByTheirDependencies) {
+  Random random(6);
+  for (int round = 0; round < 200 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    const RecordedStep step = simulated_step(schedule, {.durations = {{0, 0, 0}}});
+    EXPECT_NO_THROW(measured_step(schedule, runs_of(schedule, step.timeline)));
+  }
+}
+
+TEST(StepCosts, AreMediansOverStepsOfMeansInAStep) {
+  const Schedule schedule = named("gpipe", 2, 2);
+  StepCosts costs;
+  for (const double slow : {1.0, 10.0, 2.0}) {
+    JobTimes times;
+    for (JobId id = 0; id < schedule.id_count(); ++id) {
+      const Job job = schedule.job(id);
+      times.duration.push_back(slow * (1 + job.stage) * (job.pass == Pass::F ? 1 : 3) + job.microbatch);
+      times.transfer.push_back(slow / 2);
+    }
+    costs.add(simulated_step(schedule, {}, times));
+  }
+  const Costs found = costs.costs();
+  ASSERT_EQ(found.durations.size(), 2U);
+  EXPECT_EQ(found.durations[0], (Durations{.F = 2.5, .B = 6.5, .W = 0}));
+  EXPECT_EQ(found.durations[1], (Durations{.F = 4.5, .B = 12.5, .W = 0}));
+  EXPECT_EQ(found.alpha, 1);
+  EXPECT_EQ(found.beta, 0);
+}
+
+TEST(StepCosts, TellBFromW) {
+  const Schedule schedule = named("zb-h1", 2, 4);
+  StepCosts costs;
+  costs.add(simulated_step(schedule, {.durations = {{1, 2, 3}}, .alpha = 0.5}));
+  EXPECT_EQ(costs.costs().duration(1), (Durations{.F = 1, .B = 2, .W = 3}));
+  EXPECT_EQ(costs.costs().alpha, 0.5);
+}
+
+}  // namespace
+}  // namespace starpipe::plan

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why workers idled, and the critical path.
+#include "starpipe/plan/explain/idle_causes.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "plan/example_schedules.hpp"
+#include "plan/explain/random_steps.hpp"
+#include "starpipe/plan/explain/critical_path.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using testing::Random;
+
+double last_end(const Timeline& timeline) {
+  double last = 0;
+  for (const Span& span : timeline.spans) last = std::max(last, span.end);
+  return last;
+}
+
+/// A measured step with every disturbance, or a simulated one. With `skewed` the clocks of the workers
+/// differ.
+RecordedStep random_step(Random& random, bool skewed) {
+  const Schedule schedule = testing::random_schedule(random);
+  if (testing::chance(random, 0.3)) {
+    return simulated_step(schedule, testing::random_costs(random, schedule.stages()));
+  }
+  const Schedule as_run =
+      testing::chance(random, 0.5) ? testing::elsewhere(random, schedule) : ordered_as_simulated(schedule);
+  auto runs = testing::random_run(random, as_run, {.submission = 20, .delay = 2});
+  std::vector<double> skew(index(schedule.workers()));
+  for (double& each : skew) each = testing::between(random, 0, skewed ? 8 : 0) / 4.0;
+  for (JobRun& run : runs) {
+    for (double* time : {&run.submitted, &run.ready, &run.start, &run.end}) *time += skew[index(run.worker)];
+  }
+  Costs costs;
+  costs.prefetch = testing::chance(random, 0.8);
+  if (!costs.prefetch) {
+    for (JobRun& run : runs) run.ready = run.start;
+  }
+  return measured_step(schedule, runs, costs);
+}
+
+void expect_that_parts_fill_the_step(const RecordedStep& step, const std::vector<IdlePart>& parts) {
+  const double begin = first_start(step.timeline);
+  for (int worker = 0; worker < step.as_run.workers(); ++worker) {
+    std::vector<Span> pieces;
+    for (const JobId id : step.timeline.order[index(worker)]) pieces.push_back(step.timeline.spans[id]);
+    for (const IdlePart& part : parts) {
+      if (part.worker != worker) continue;
+      EXPECT_LT(part.start, part.end);
+      pieces.push_back({part.start, part.end});
+    }
+    std::ranges::stable_sort(pieces, {}, [](const Span& span) { return std::pair(span.start, span.end); });
+    double at = begin;
+    for (const Span& piece : pieces) {
+      ASSERT_EQ(piece.start, at) << "worker " << worker << "\n" << testing::describe(step);
+      at = piece.end;
+    }
+    EXPECT_EQ(at, last_end(step.timeline));
+  }
+}
+
+TEST(IdleParts, FillTheTimeBetweenTheJobs) {
+  Random random(11);
+  for (int round = 0; round < 1500 && !HasFatalFailure(); ++round) {
+    const RecordedStep step = random_step(random, round % 3 == 0);
+    const auto parts = idle_parts(step);
+    expect_that_parts_fill_the_step(step, parts);
+    const auto seconds = idle_seconds(parts, step.as_run.workers());
+    for (std::size_t w = 0; w < seconds.size(); ++w) {
+      const double idle = std::accumulate(seconds[w].begin(), seconds[w].end(), 0.0);
+      EXPECT_EQ(idle + step.timeline.busy[w], step.timeline.makespan);
+    }
+  }
+}
+
+/// Each part against the definition of its cause, at its middle.
+TEST(IdleParts, HaveTheirCauses) {
+  Random random(12);
+  for (int round = 0; round < 1500 && !HasFailure(); ++round) {
+    const RecordedStep step = random_step(random, false);
+    if (!step.prefetch) continue;
+    const auto& spans = step.timeline.spans;
+    const auto& ready = step.timeline.ready;
+    for (const IdlePart& part : idle_parts(step)) {
+      SCOPED_TRACE(std::string(to_string(part.cause)) + " on " + std::to_string(part.worker) + " " +
+                   std::to_string(part.start) + ".." + std::to_string(part.end) + "\n" +
+                   testing::describe(step));
+      const double middle = (part.start + part.end) / 2;
+      const auto& row = step.timeline.order[index(part.worker)];
+      const auto next = std::ranges::find_if(row, [&](JobId id) { return spans[id].start >= part.end; });
+      ASSERT_EQ(part.cause == IdleCause::drain, next == row.end());
+      if (next == row.end()) continue;
+      ASSERT_EQ(part.next, *next);
+      const bool other_ready = std::any_of(next + 1, row.end(), [&](JobId id) { return ready[id] < middle; });
+      const LastInput input = last_input(step.as_run, step.timeline, *next);
+      const double sent = std::max(step.submitted[*next], input.produced);
+      if (ready[*next] < middle) {
+        EXPECT_EQ(part.cause, IdleCause::runtime);
+      } else if (other_ready) {
+        EXPECT_EQ(part.cause, IdleCause::order);
+        EXPECT_LT(ready[*part.held_back], middle);
+      } else if (input.producer && middle < input.produced) {
+        EXPECT_EQ(part.cause, next == row.begin() ? IdleCause::fill : IdleCause::producer);
+        EXPECT_EQ(spans[*part.producer].end, input.produced);
+        EXPECT_NE(step.as_run.compute(*part.producer), part.worker);
+      } else if (input.from && middle > sent && middle < sent + step.transfer[*next]) {
+        EXPECT_EQ(part.cause, IdleCause::transfer);
+        EXPECT_EQ(part.from, *input.from);
+      } else {
+        EXPECT_EQ(part.cause, IdleCause::runtime);
+      }
+    }
+  }
+}
+
+/// A simulated run has no runtime, and a greedy one holds nothing back.
+TEST(IdleParts, OfSimulatedStepsAreNotTheRuntimes) {
+  Random random(13);
+  for (int round = 0; round < 1000 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    const RecordedStep step = simulated_step(schedule, testing::random_costs(random, schedule.stages()));
+    for (const IdlePart& part : idle_parts(step)) {
+      EXPECT_NE(part.cause, IdleCause::runtime) << step.prefetch << "\n" << testing::describe(step);
+      if (schedule.discipline() == Discipline::greedy) {
+        EXPECT_NE(part.cause, IdleCause::order);
+      }
+    }
+  }
+}
+
+TEST(IdleParts, Of1F1BByHand) {
+  const Schedule schedule = named("1f1b", 2, 2);
+  // Worker 0: F0 0..1, F1 1..2, BW0 5..7, BW1 8..10. Worker 1: F0 1.5..2.5, BW0 2.5..4.5, F1 4.5..5.5,
+  // BW1 5.5..7.5.
+  const RecordedStep step = simulated_step(schedule, {.durations = {{1, 2, 0}}, .alpha = 0.5});
+  const auto parts = idle_parts(step);
+  ASSERT_EQ(parts.size(), 7U);
+  const auto expect = [&](std::size_t i, int worker, double start, double end, IdleCause cause) {
+    EXPECT_EQ(parts[i].worker, worker) << i;
+    EXPECT_EQ(parts[i].start, start) << i;
+    EXPECT_EQ(parts[i].end, end) << i;
+    EXPECT_EQ(parts[i].cause, cause) << i;
+  };
+  expect(0, 0, 2, 4.5, IdleCause::producer);
+  expect(1, 0, 4.5, 5, IdleCause::transfer);
+  expect(2, 0, 7, 7.5, IdleCause::producer);
+  expect(3, 0, 7.5, 8, IdleCause::transfer);
+  expect(4, 1, 0, 1, IdleCause::fill);
+  expect(5, 1, 1, 1.5, IdleCause::transfer);
+  expect(6, 1, 7.5, 10, IdleCause::drain);
+  EXPECT_EQ(parts[0].producer, schedule.backward(1, 0));
+  const auto producers = producer_waits(parts, step.as_run);
+  ASSERT_EQ(producers.size(), 1U);
+  EXPECT_EQ(producers[0].stage, 1);
+  EXPECT_EQ(producers[0].pass, Pass::BW);
+  EXPECT_EQ(producers[0].worker, 1);
+  EXPECT_EQ(producers[0].seconds, 3);
+  const auto links = link_waits(parts);
+  ASSERT_EQ(links.size(), 2U);
+  EXPECT_EQ(links[0].from, 1);
+  EXPECT_EQ(links[0].to, 0);
+  EXPECT_EQ(links[0].seconds, 1);
+  EXPECT_EQ(links[1].seconds, 0.5);
+}
+
+TEST(CriticalPath, LeadsFromTheBeginToTheEnd) {
+  Random random(14);
+  for (int round = 0; round < 1500 && !HasFailure(); ++round) {
+    const RecordedStep step = random_step(random, round % 3 == 0);
+    const auto path = critical_path(step);
+    double at = first_start(step.timeline);
+    for (const PathPart& part : path) {
+      EXPECT_EQ(part.start, at) << testing::describe(step);
+      EXPECT_LT(part.start, part.end);
+      EXPECT_EQ(part.kind == PathPart::Kind::transfer, part.from >= 0);
+      at = part.end;
+    }
+    EXPECT_EQ(at, last_end(step.timeline));
+    const PathSummary sums = summary(path, step.as_run);
+    double total = sums.runtime;
+    for (const auto& jobs : sums.jobs) total += jobs.seconds;
+    for (const LinkWait& link : sums.links) total += link.seconds;
+    EXPECT_EQ(total, step.timeline.makespan);
+  }
+}
+
+/// Whatever is on the path makes the step longer when it takes longer, by as much.
+TEST(CriticalPath, DelaysTheStep) {
+  Random random(15);
+  for (int round = 0; round < 800 && !HasFailure(); ++round) {
+    const Schedule schedule = testing::random_schedule(random);
+    Costs costs = testing::random_costs(random, schedule.stages());
+    costs.prefetch = true;
+    const RecordedStep step = simulated_step(ordered_as_simulated(schedule, costs), costs);
+    for (const PathPart& part : critical_path(step)) {
+      EXPECT_NE(part.kind, PathPart::Kind::runtime) << testing::describe(step);
+      JobTimes times = step.times(true);
+      auto& changed = part.kind == PathPart::Kind::transfer ? times.transfer : times.duration;
+      changed[part.job] += 1;
+      EXPECT_GE(last_end(simulate(step.as_run, costs, times)), last_end(step.timeline) + 1)
+          << to_string(step.as_run.job(part.job)) << "\n"
+          << testing::describe(step);
+    }
+  }
+}
+
+TEST(CriticalPath, NamesTheSlowStage) {
+  const Schedule schedule = named("1f1b", 4, 16);
+  Costs costs;
+  costs.durations = {{1, 2, 0}, {1, 2, 0}, {2, 4, 0}, {1, 2, 0}};
+  costs.alpha = 0.25;
+  const RecordedStep step = simulated_step(schedule, costs);
+  const PathSummary sums = summary(critical_path(step), step.as_run);
+  EXPECT_EQ(sums.jobs[0].stage, 2);
+  EXPECT_EQ(sums.jobs[0].pass, Pass::BW);
+  EXPECT_EQ(sums.jobs[0].worker, 2);
+  EXPECT_EQ(sums.jobs[0].count, 16);
+  EXPECT_EQ(sums.jobs[0].seconds, 64);
+  EXPECT_EQ(sums.runtime, 0);
+}
+
+}  // namespace
+}  // namespace starpipe::plan
