@@ -1,12 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/formats/trace_json.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
+namespace {
+
+// Appends an arrow for each result that a job reads from another worker: a flow event "s" in the slice of the
+// producer, and one "f" in the slice of the job. Flow events belong to the slice that encloses them. The end
+// of a slice is outside, so "s" is up to 10 ns before the end.
+template <class Microseconds>
+void add_arrows(const TracedRun& run, int pid, Microseconds microseconds, int& arrows,
+                nlohmann::ordered_json& events) {
+  const Schedule& schedule = *run.schedule;
+  const auto event = [&](const char* phase, JobId id, double time) {
+    return nlohmann::ordered_json{{"ph", phase},  {"name", "result"}, {"cat", "dependency"},
+                                  {"id", arrows}, {"pid", pid},       {"tid", schedule.compute(id) + 1},
+                                  {"ts", time}};
+  };
+  for (const JobId id : schedule.order()) {
+    schedule.for_each_pred(id, [&](JobId producer) {
+      if (schedule.compute(producer) == schedule.compute(id)) return;
+      ++arrows;
+      const Span& span = run.timeline->spans[producer];
+      const double end = microseconds(span.end);
+      events.push_back(event("s", producer, end - std::min(0.01, (end - microseconds(span.start)) / 2)));
+      events.push_back(event("f", id, microseconds(run.timeline->spans[id].start)));
+      events.back()["bp"] = "e";
+    });
+  }
+}
+
+}  // namespace
 
 // Format: "Trace Event Format",
 // https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (times in microseconds).
@@ -18,6 +48,7 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
   };
 
   int pid = 0;
+  int arrows = 0;
   for (const TracedRun& run : runs) {
     ++pid;  // from 1: Perfetto takes process 0 for the idle task
     const Schedule& schedule = *run.schedule;
@@ -48,6 +79,8 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
                             {"weights_from", schedule.placement(id).weights}}}});
       }
     }
+
+    add_arrows(run, pid, microseconds, arrows, events);
 
     const auto live = memory_over_time(schedule, Costs{}, *run.timeline);
     for (std::size_t w = 0; w < live.size(); ++w) {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -388,6 +392,54 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   EXPECT_EQ((*job)["ts"], 3e6);
   EXPECT_EQ((*job)["dur"], 2e6);
   EXPECT_EQ((*job)["args"].dump(), R"({"stage":1,"microbatch":1,"pass":"BW","weights_from":1})");
+}
+
+TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {
+  for (const Schedule& schedule : examples()) {
+    const Timeline timeline = simulate(schedule, {.alpha = 0.5});
+    const std::vector<TracedRun> runs = {{"predicted", &schedule, &timeline},
+                                         {"measured", &schedule, &timeline}};
+
+    const auto trace = trace_json(runs, 1000);
+
+    struct Slice {
+      int process, thread;
+      double from, to;
+      std::string name;
+    };
+    std::vector<Slice> slices;
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const double from = event["ts"];
+      slices.push_back({event["pid"], event["tid"], from, from + event["dur"].get<double>(), event["name"]});
+    }
+    const auto slice_of = [&](int process, int thread, double time) -> std::string {
+      for (const Slice& slice : slices) {
+        const bool inside = slice.from <= time && time < slice.to;
+        if (slice.process == process && slice.thread == thread && inside) return slice.name;
+      }
+      return "nothing";
+    };
+    std::map<int, std::pair<std::string, std::string>> arrows;  // by id: the slices of their ends
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "s" && event["ph"] != "f") continue;
+      auto& [from, to] = arrows[event["id"]];
+      (event["ph"] == "s" ? from : to) = slice_of(event["pid"], event["tid"], event["ts"]);
+      EXPECT_EQ(event.value("bp", ""), event["ph"] == "f" ? "e" : "");
+    }
+    std::multiset<std::pair<std::string, std::string>> drawn;
+    for (const auto& [id, arrow] : arrows) drawn.insert(arrow);
+    std::multiset<std::pair<std::string, std::string>> expected;
+    for (const JobId id : schedule.order()) {
+      schedule.for_each_pred(id, [&](JobId producer) {
+        if (schedule.compute(producer) == schedule.compute(id)) return;
+        for (int run = 0; run < 2; ++run) {
+          expected.insert({to_string(schedule.job(producer)), to_string(schedule.job(id))});
+        }
+      });
+    }
+    EXPECT_EQ(drawn, expected) << schedule.name();
+  }
 }
 
 TEST(Json, KeepsRecomputation) {

@@ -19,8 +19,9 @@ struct TracedRun {
 };
 
 /// Runs as a Chrome trace, for ui.perfetto.dev: each run is a process, each worker a thread with a counter of
-/// live activations, each job an event. Each run starts at time 0. `microseconds_per_unit` is the timelines'
-/// unit of time in microseconds: 1e6 for seconds.
+/// live activations, each job an event. Arrows lead from each job to those on other workers that wait for it.
+/// Each run starts at time 0. `microseconds_per_unit` is the timelines' unit of time in microseconds: 1e6 for
+/// seconds.
 nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double microseconds_per_unit = 1e6);
 
 }  // namespace starpipe::plan
