@@ -9,6 +9,8 @@
 
 #include "plan/drawing/cell_paint.hpp"
 #include "plan/drawing/palette.hpp"
+#include "plan/drawing/svg_idle.hpp"
+#include "plan/drawing/svg_path.hpp"
 #include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -91,7 +93,13 @@ double draw_legend(const LegendItems& items, double left, double right, double y
   pass(Pass::B, Look::dark, "B gradient of the input");
   pass(Pass::W, Look::outlined, "W gradient of the weights");
   pass(Pass::BW, Look::dark, "BW backward, fused");
-  legend.entry("fill=\"url(#idle)\" stroke=\"#d0d4d9\"", "idle");
+  constexpr std::string_view border = " stroke=\"#d0d4d9\"";
+  if (items.plain_idle) legend.entry(fmt::format("fill=\"url(#idle)\"{}", border), "idle");
+  for (std::size_t c = 0; c < items.causes.size(); ++c) {
+    const auto cause = static_cast<IdleCause>(c);
+    if (items.causes[c]) legend.entry(idle_fill(cause) + std::string(border), idle_meaning(cause));
+  }
+  if (items.critical_path) legend.entry(critical_stroke(), "critical path");
   if (items.memory) legend.entry("fill=\"#b6bec8\"", "stashes held, and the most");
   if (items.labels) {
     legend.note(items.two_line_labels ? "F2 above 5: stage 2, micro-batch 5"

@@ -14,7 +14,10 @@
 #include "plan/drawing/cell_paint.hpp"
 #include "plan/drawing/job_labels.hpp"
 #include "plan/drawing/palette.hpp"
+#include "plan/drawing/run_frame.hpp"
+#include "plan/drawing/svg_idle.hpp"
 #include "plan/drawing/svg_legend.hpp"
+#include "plan/drawing/svg_path.hpp"
 #include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -36,6 +39,7 @@ using detail::looks;
 using detail::paint;
 using detail::palette;
 using detail::px;
+using detail::RunFrame;
 using detail::text_fill;
 using detail::tick_step;
 
@@ -56,6 +60,8 @@ class Svg {
       rows = std::max(rows, index(run.schedule->workers()));
       jobs += run.schedule->job_count();
       microbatches_ = std::max(microbatches_, run.schedule->microbatches());
+      for (const IdlePart& part : run.idle) causes_[index(part.cause)] = true;
+      plain_idle_ = plain_idle_ || run.idle.empty();
       for (const JobId id : run.schedule->order()) {
         passes_[index(run.schedule->job(id).pass)] = true;
       }
@@ -103,6 +109,7 @@ class Svg {
                      id, background, line, px(step), px(stroke));
     };
     hatch("idle", "#f4f5f6", "#e3e6e9", 6, 1.5);
+    if (std::ranges::find(causes_, true) != causes_.end()) text += detail::idle_patterns();
     for (std::size_t h = 0; !as_rects_ && h < palette.size(); ++h) {
       hatch(fmt::format("w{}", h), "#ffffff", palette[h].light, 5, 2);
     }
@@ -118,26 +125,32 @@ class Svg {
         px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));
     y += title_height - 6;
 
-    const double origin = first_start(timeline);
-    const double run_width = timeline.makespan * scale_;
     const auto& rows = timeline.order;
+    const RunFrame frame = {.left = left_margin,
+                            .top = y,
+                            .origin = first_start(timeline),
+                            .scale = scale_,
+                            .row_height = row_height_,
+                            .row_pitch = row_height_ + (row_height_ > 12 ? row_gap : 1)};
     const double label_size = std::clamp(row_height_ * 0.7, 7.0, 12.0);
     for (std::size_t w = 0; w < rows.size(); ++w) {
-      const double top = row_top(y, w);
+      const double top = frame.y(w);
       put_text(left_margin - 10, top + row_height_ / 2 + label_size * 0.36, label_size, faint_ink,
                fmt::format("worker {}", w), " text-anchor=\"end\"");
       put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"url(#idle)\"/>\n", px(left_margin),
-          px(top), px(run_width), px(row_height_));
+          px(top), px(timeline.makespan * scale_), px(row_height_));
     }
-    draw_cells(schedule, timeline, origin, rows, y);
-    if (as_rects_) draw_chunks(schedule, timeline, origin, rows, y);
-    if (as_rects_) draw_labels(schedule, timeline, origin, rows, y);
-    return draw_memory(schedule, timeline, origin, row_top(y, rows.size()));
+    detail::draw_idle(run.idle, schedule, frame, unit_, as_rects_, body_);
+    draw_cells(schedule, timeline, frame);
+    if (as_rects_) draw_chunks(schedule, timeline, frame);
+    if (as_rects_) draw_labels(schedule, timeline, frame);
+    path_ = detail::draw_critical_path(run.path, schedule, frame, !as_rects_, body_) || path_;
+    return draw_memory(schedule, timeline, frame, frame.y(rows.size()));
   }
 
   /// Draws lines at the foot of each cell: as many as the worker has stages before the job's stage.
-  void draw_chunks(const Schedule& schedule, const Timeline& timeline, double origin,
-                   const std::vector<std::vector<JobId>>& rows, double y) {
+  void draw_chunks(const Schedule& schedule, const Timeline& timeline, const RunFrame& frame) {
+    const auto& rows = timeline.order;
     std::string path;
     for (std::size_t w = 0; w < rows.size(); ++w) {
       std::vector<int> stages;
@@ -147,11 +160,10 @@ class Svg {
       foot_lines_ = std::max(foot_lines_, static_cast<int>(stages.size()) - 1);
       for (const JobId id : rows[w]) {
         const auto before = std::lower_bound(stages.begin(), stages.end(), schedule.job(id).stage);
-        const double x = left_margin + (timeline.spans[id].start - origin) * scale_;
+        const double x = frame.x(timeline.spans[id].start);
         const double width = (timeline.spans[id].end - timeline.spans[id].start) * scale_ - 1;
         for (auto line = stages.begin(); line != before && width > 1; ++line) {
-          const double foot =
-              row_top(y, w) + row_height_ - 2.5 - 3 * static_cast<double>(line - stages.begin());
+          const double foot = frame.y(w) + row_height_ - 2.5 - 3 * static_cast<double>(line - stages.begin());
           fmt::format_to(std::back_inserter(path), "M{} {}h{}", px(x + 1), px(foot), px(width - 2));
         }
       }
@@ -162,7 +174,7 @@ class Svg {
 
   /// Draws the live stashes of each worker over time, on one scale, with the peaks as numbers. Returns the y
   /// below the drawing.
-  double draw_memory(const Schedule& schedule, const Timeline& timeline, double origin, double y) {
+  double draw_memory(const Schedule& schedule, const Timeline& timeline, const RunFrame& frame, double y) {
     if (!memory_ || timeline.peak_stashes.empty()) return y;
     const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
     const int most =
@@ -174,10 +186,9 @@ class Svg {
       put_text(left_margin - 10, y + height, std::clamp(height, 7.0, 11.0), faint_ink,
                fmt::format("holds {}", timeline.peak_stashes[w]), " text-anchor=\"end\"");
       if (live[w].empty()) continue;
-      std::string path =
-          fmt::format("M{} {}", px(left_margin + (live[w].front().time - origin) * scale_), px(y + height));
+      std::string path = fmt::format("M{} {}", px(frame.x(live[w].front().time)), px(y + height));
       for (const MemoryStep& step : live[w]) {
-        fmt::format_to(std::back_inserter(path), "H{}V{}", px(left_margin + (step.time - origin) * scale_),
+        fmt::format_to(std::back_inserter(path), "H{}V{}", px(frame.x(step.time)),
                        px(y + height - step.stashes * unit));
       }
       put("<path class=\"memory\" d=\"{}\" fill=\"#b6bec8\"/>\n", path);
@@ -185,12 +196,8 @@ class Svg {
     return y;
   }
 
-  [[nodiscard]] double row_top(double y, std::size_t row) const {
-    return y + static_cast<double>(row) * (row_height_ + (row_height_ > 12 ? row_gap : 1));
-  }
-
-  void draw_cells(const Schedule& schedule, const Timeline& timeline, double origin,
-                  const std::vector<std::vector<JobId>>& rows, double y) {
+  void draw_cells(const Schedule& schedule, const Timeline& timeline, const RunFrame& frame) {
+    const auto& rows = timeline.order;
     // Cells are grouped by look and hue, so that each group states its paint once.
     std::array<std::string, looks * palette.size()> groups;
     for (std::size_t w = 0; w < rows.size(); ++w) {
@@ -198,8 +205,8 @@ class Svg {
       for (std::size_t i = 0; i < rows[w].size(); ++i) {
         const Job job = schedule.job(rows[w][i]);
         const Span span = timeline.spans[rows[w][i]];
-        double from = (span.start - origin) * scale_;
-        double to = (span.end - origin) * scale_;
+        double from = (span.start - frame.origin) * scale_;
+        double to = (span.end - frame.origin) * scale_;
         if (!as_rects_) {
           // Jobs too narrow to tell apart become one cell, in the colour of the first. Jobs of different
           // looks merge last: otherwise alternating F and B would all look like F.
@@ -207,14 +214,14 @@ class Svg {
           for (; i + 1 < rows[w].size() && to - from < 0.5; ++i) {
             const JobId follower = rows[w][i + 1];
             const Span next = timeline.spans[follower];
-            if ((next.start - origin) * scale_ > to + 0.25) break;
+            if ((next.start - frame.origin) * scale_ > to + 0.25) break;
             if (to - from > 0.25 && look_of(schedule.job(follower).pass) != look_of(job.pass)) break;
-            to = (next.end - origin) * scale_;
+            to = (next.end - frame.origin) * scale_;
           }
           drawn_to = to;
         }
         std::string& group = groups[index(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
-        cell(group, schedule, rows[w][i], span, left_margin + from, row_top(y, w), to - from);
+        cell(group, schedule, rows[w][i], span, left_margin + from, frame.y(w), to - from);
       }
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -245,8 +252,8 @@ class Svg {
                    schedule.compute(id), unit_.number(span.start), unit_.number(span.end));
   }
 
-  void draw_labels(const Schedule& schedule, const Timeline& timeline, double origin,
-                   const std::vector<std::vector<JobId>>& rows, double y) {
+  void draw_labels(const Schedule& schedule, const Timeline& timeline, const RunFrame& frame) {
+    const auto& rows = timeline.order;
     const JobLabels labels(schedule, timeline, scale_, row_height_);
     std::array<std::string, looks * palette.size()> groups;
     for (std::size_t w = 0; w < rows.size(); ++w) {
@@ -254,8 +261,8 @@ class Svg {
         const Job job = schedule.job(id);
         const Span span = timeline.spans[id];
         std::string& group = groups[index(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
-        const double x = left_margin + (span.start + span.end - 2 * origin) / 2 * scale_ - 0.5;
-        const JobLabels::Drawn drawn = labels.draw(id, x, row_top(y, w), group);
+        const double x = left_margin + (span.start + span.end - 2 * frame.origin) / 2 * scale_ - 0.5;
+        const JobLabels::Drawn drawn = labels.draw(id, x, frame.y(w), group);
         any_label_ = any_label_ || drawn == JobLabels::Drawn::stage_and_microbatch;
         any_number_ = any_number_ || drawn == JobLabels::Drawn::microbatch;
       }
@@ -287,6 +294,9 @@ class Svg {
 
   double draw_legend(double y) {
     const detail::LegendItems items = {.passes = passes_,
+                                       .plain_idle = plain_idle_,
+                                       .causes = causes_,
+                                       .critical_path = path_,
                                        .memory = memory_,
                                        .hatched = !as_rects_,
                                        .labels = any_label_,
@@ -305,6 +315,9 @@ class Svg {
   double row_height_ = 0;
   int microbatches_ = 0;
   std::array<bool, pass_count> passes_ = {};
+  std::array<bool, idle_cause_count> causes_ = {};  ///< of idle time that is drawn
+  bool plain_idle_ = false;                         ///< some run has no causes
+  bool path_ = false;                               ///< some run's critical path is drawn
   bool as_rects_ = true;
   bool memory_;
   int foot_lines_ = 0;       ///< the most lines at the foot of a cell: a worker's stages but one

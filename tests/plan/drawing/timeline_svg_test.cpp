@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "starpipe/plan/explain/critical_path.hpp"
+#include "starpipe/plan/explain/idle_causes.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -148,6 +151,77 @@ TEST(TimelineSvg, LargeSchedulesStaySmallAndWellFormed) {
   EXPECT_LT(svg.size(), std::size_t{3'000'000});
   const auto verdict = well_formed(svg);
   EXPECT_TRUE(verdict.value_or(true));
+}
+
+/// How often `part` occurs.
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+/// A run with the causes of its idle time and its critical path.
+SvgRun explained(const RecordedStep& step) {
+  return {"explained", &step.as_run, &step.timeline, idle_parts(step), critical_path(step)};
+}
+
+TEST(TimelineSvg, HatchesIdleTimeByCause) {
+  const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.alpha = 0.25});
+  const SvgRun run = explained(step);
+
+  const std::string svg = timeline_svg({&run, 1});
+
+  for (const IdleCause cause : {IdleCause::fill, IdleCause::drain, IdleCause::producer, IdleCause::transfer,
+                                IdleCause::order, IdleCause::runtime}) {
+    const std::string word(to_string(cause));
+    const auto parts = static_cast<std::size_t>(
+        std::ranges::count_if(run.idle, [&](const IdlePart& part) { return part.cause == cause; }));
+    EXPECT_EQ(occurrences(svg, "<title>" + word + ": "), parts);
+    // The group of the parts, and the entry of the legend.
+    EXPECT_EQ(occurrences(svg, "fill=\"url(#idle-" + word + ")\""), parts > 0 ? 2U : 0U) << word;
+    EXPECT_EQ(occurrences(svg, ">idle: " + word), parts > 0 ? 1U : 0U) << word;
+  }
+  EXPECT_EQ(job_rects(svg), step.as_run.job_count());
+  EXPECT_NE(
+      svg.find("<title>transfer: F(1,0) waits for the result of F(0,0) from worker 0, 1 to 1.25</title>"),
+      std::string::npos);
+  EXPECT_EQ(svg.find(">idle</text>"), std::string::npos);
+  EXPECT_TRUE(well_formed(svg).value_or(true));
+}
+
+TEST(TimelineSvg, OutlinesTheCriticalPath) {
+  const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.alpha = 0.25});
+  const SvgRun run = explained(step);
+  const auto jobs = std::ranges::count(run.path, PathPart::Kind::compute, &PathPart::kind);
+
+  const std::string svg = timeline_svg({&run, 1});
+
+  const auto path = svg.find("<path class=\"critical\"");
+  ASSERT_NE(path, std::string::npos);
+  const std::string lines = svg.substr(path, svg.find("/>", path) - path);
+  EXPECT_EQ(occurrences(lines, "z"), static_cast<std::size_t>(jobs));
+  EXPECT_EQ(occurrences(svg, ">critical path</text>"), 1U);
+}
+
+TEST(TimelineSvg, SaysNothingOfCausesThatItDoesNotKnow) {
+  const std::string svg = svg_of(named("1f1b", 4, 8));
+  EXPECT_EQ(svg.find("idle-"), std::string::npos);
+  EXPECT_EQ(svg.find("critical"), std::string::npos);
+  EXPECT_EQ(occurrences(svg, ">idle</text>"), 1U);
+}
+
+TEST(TimelineSvg, LeavesOutACriticalPathThatNobodyCouldFollow) {
+  const auto svg = [](int workers, int microbatches, double alpha) {
+    const RecordedStep step = simulated_step(named("1f1b", workers, microbatches), {.alpha = alpha});
+    const SvgRun run = explained(step);
+    return timeline_svg({&run, 1});
+  };
+  const std::string crowded = svg(8, 600, 0.25);  // changes workers with every micro-batch
+  EXPECT_EQ(crowded.find("critical"), std::string::npos);
+  EXPECT_TRUE(well_formed(crowded).value_or(true));
+  EXPECT_LT(crowded.size(), std::size_t{2'000'000});
+  const std::string straight = svg(8, 600, 0);  // stays on one worker
+  EXPECT_NE(straight.find("critical"), std::string::npos);
 }
 
 TEST(TimelineSvg, DrawsNothingWithoutRunsOrTime) {

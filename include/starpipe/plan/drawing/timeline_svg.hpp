@@ -3,7 +3,10 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
+#include "starpipe/plan/explain/critical_path.hpp"
+#include "starpipe/plan/explain/idle_causes.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
@@ -14,6 +17,8 @@ struct SvgRun {
   std::string title;
   const Schedule* schedule = nullptr;
   const Timeline* timeline = nullptr;
+  std::vector<IdlePart> idle = {};  ///< of `timeline`; without, all idle time looks alike
+  std::vector<PathPart> path = {};  ///< the critical path of `timeline`, if it is to be drawn
 };
 
 struct SvgOptions {
@@ -27,10 +32,13 @@ struct SvgOptions {
 /// with one time scale for all. Each has a row per worker, with time to the right, and below the rows the
 /// stashes that each worker holds, on one scale.
 ///
-/// The hue of a job tells its micro-batch, the shade its pass; idle time is hatched. The jobs of a worker's
-/// second, third, ... stage have one, two, ... lines at the foot. Each job is one <rect> inside a group of
-/// class "jobs". Images of more than some thousand jobs stay below a few MB: labels are left out, jobs become
-/// paths, and jobs narrower than half a pixel merge.
+/// The hue of a job tells its micro-batch, the shade its pass; idle time is hatched, by its cause where this
+/// is known. The jobs of a worker's second, third, ... stage have one, two, ... lines at the foot. The jobs
+/// of the critical path are outlined, and lines join them. Each job is one <rect> inside a group of class
+/// "jobs", each idle part one inside a group of class "idle", with a title that says what the worker waited
+/// for. Images of more than some thousand jobs stay below a few MB: labels are left out, jobs and idle parts
+/// become paths, and jobs narrower than half a pixel merge. The critical path is then a thin line, or left
+/// out where it could not be followed.
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options = {});
 
 }  // namespace starpipe::plan
