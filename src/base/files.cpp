@@ -2,10 +2,10 @@
 #include "starpipe/base/files.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -26,11 +26,18 @@ namespace fs = std::filesystem;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-/// The file to write: for a symbolic link its target, so that the link itself stays.
+/// The file to write: for a symbolic link its target, so that the link itself stays. The target need not
+/// exist. For links that form a circle, one of them.
 fs::path target_of(const fs::path& file) {
+  constexpr int most_links = 40;  // as in Linux
   std::error_code error;
-  const fs::path target = fs::canonical(file, error);
-  return error ? file : target;
+  fs::path target = fs::canonical(file, error);
+  if (!error) return target;
+  target = file;
+  if (fs::exists(file, error)) return target;  // a link to a file that has no name any more
+  for (int links = 0; links < most_links && fs::is_symlink(target, error); ++links)
+    target = target.parent_path() / fs::read_symlink(target, error);
+  return target;
 }
 
 /// Whether bytes go straight into `target`, which has `status`: into a device or a pipe, and through a link
@@ -81,8 +88,11 @@ std::string read_file(const fs::path& file) {
   errno = 0;
   std::ifstream stream(file, std::ios::binary);
   std::string text;
-  if (stream) text.assign(std::istreambuf_iterator<char>(stream), {});
-  if (!stream || stream.bad()) throw InputError(fmt::format("{}: {}", file.string(), reason(errno)));
+  std::array<char, 1 << 16> part;
+  const bool open = stream.is_open();
+  while (open && (stream.read(part.data(), part.size()), stream.gcount() > 0))
+    text.append(part.data(), static_cast<std::size_t>(stream.gcount()));
+  if (!open || stream.bad()) throw InputError(fmt::format("{}: {}", file.string(), reason(errno)));
   return text;
 }
 
@@ -114,10 +124,9 @@ void require_writable(std::string_view option, const fs::path& file) {
   const fs::path target = target_of(file);
   const fs::file_status status = fs::status(target, error);
   if (fs::is_directory(status)) fail("it is a directory");
-  if (is_written_directly(target, status)) {
-    if (::access(target.c_str(), W_OK) != 0) fail(reason(errno));
-    return;
-  }
+  if (fs::exists(status) && ::access(target.c_str(), W_OK) != 0) fail(reason(errno));
+  if (is_written_directly(target, status)) return;
+  if (!fs::exists(status) && fs::is_symlink(target, error)) fail(reason(ELOOP));
   const fs::path folder = folder_of(target);
   if (!fs::exists(folder, error)) fail(fmt::format("directory {} does not exist", folder.string()));
   if (!fs::is_directory(folder, error)) fail(fmt::format("{} is not a directory", folder.string()));
@@ -161,6 +170,7 @@ void write_file(std::string_view option, const fs::path& file,
     throw std::runtime_error(problem(errno));
   }
   const RemovedUnlessRenamed created(direct ? fs::path() : temporary);
+  if (!direct && fs::exists(status)) fs::permissions(temporary, status.permissions(), error);
   errno = 0;
   write(stream);
   stream.close();

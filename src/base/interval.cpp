@@ -9,6 +9,7 @@ namespace starpipe {
 
 bool Interval::contains(double value) const {
   if (!std::isfinite(value)) return false;
+  if (zero && value == 0) return true;
   return (above ? value > least : value >= least) && (below ? value < most : value <= most);
 }
 
@@ -17,7 +18,8 @@ std::string Interval::text() const {
       std::isfinite(least) ? fmt::format("{} {}", above ? "greater than" : "at least", least) : "";
   const std::string high =
       std::isfinite(most) ? fmt::format("{} {}", below ? "less than" : "at most", most) : "";
-  return low.empty() || high.empty() ? low + high : low + " and " + high;
+  const std::string range = low.empty() || high.empty() ? low + high : low + " and " + high;
+  return zero ? "0, or " + range : range;
 }
 
 }  // namespace starpipe

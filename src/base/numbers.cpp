@@ -33,9 +33,14 @@ std::string percent_text(double fraction) {
   return fmt::format("{:.1f} %", percent < 0 && percent > -0.05 ? 0 : percent);
 }
 
-std::string difference_text(double fraction) { return fmt::format("{:+.1f} %", fraction * 100); }
+std::string difference_text(double fraction) {
+  constexpr double most = 100;  // beyond, the number says no more than this
+  if (std::isnan(fraction)) fraction = 0;
+  return fraction > most ? "> +10000 %" : fmt::format("{:+.1f} %", fraction * 100);
+}
 
 std::string loss_text(double value) {
+  if (std::isnan(value)) return "nan";
   const double size = std::abs(value);
   const bool everyday = size == 0 || (size >= 0.01 && size < 1e6) || !std::isfinite(value);
   return everyday ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);

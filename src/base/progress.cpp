@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/progress.hpp"
 
-#include <cstdio>
-
 #include <fmt/format.h>
 #include <unistd.h>
+
+#include "starpipe/base/messages.hpp"
 
 namespace starpipe {
 namespace {
@@ -17,13 +17,11 @@ ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 void ProgressLine::show(std::string_view text) const {
   if (!terminal_) return;
-  fmt::print(stderr, "{}{}", rewrite, text);
-  std::fflush(stderr);
+  print_message(fmt::format("{}{}", rewrite, text));
 }
 
 void ProgressLine::keep(std::string_view text) const {
-  fmt::print(stderr, "{}{}\n", terminal_ ? rewrite : "", text);
-  std::fflush(stderr);
+  print_message(fmt::format("{}{}\n", terminal_ ? rewrite : "", text));
 }
 
 }  // namespace starpipe

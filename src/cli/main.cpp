@@ -9,6 +9,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/conformance/plugin_crash.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/base/signals.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
@@ -20,8 +21,10 @@ constexpr int exit_failure = 1;
 constexpr int exit_bad_input = 2;
 
 // The loader calls it before the constructors of shared libraries.
-[[gnu::used,
-  gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = starpipe::note_ignored_signals;
+[[gnu::used, gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = []() noexcept {
+  starpipe::open_closed_streams();
+  starpipe::note_ignored_signals();
+};
 
 /// Prints one line on standard error: control characters in the message become spaces.
 int report(std::string message, int exit_code) {

@@ -107,6 +107,29 @@ TEST_F(Files, AFullDeviceIsAFailure) {
   expect_failure([&] { write_file("-o", "/dev/full", "text"); }, "No space left");
 }
 
+TEST_F(Files, AnExistingFileKeepsItsModeAndALinkToNothingIsFollowed) {
+  write_file("-o", folder_ / "private", "a");
+  fs::permissions(folder_ / "private", fs::perms::owner_read | fs::perms::owner_write);
+  write_file("-o", folder_ / "private", "b");
+  EXPECT_EQ(fs::status(folder_ / "private").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("target", folder_ / "link");
+  write_file("-o", folder_ / "link", "c");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_file(folder_ / "target"), "c");
+  fs::create_symlink("circle", folder_ / "circle");
+  EXPECT_THROW(write_file("-o", folder_ / "circle", "d"), InputError);
+}
+
+// Reading the first bytes of this file gives an error of the device, as a broken disk does.
+TEST_F(Files, AReadErrorNamesTheFile) {
+  try {
+    read_file("/proc/self/mem");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("/proc/self/mem: Input/output error"));
+  }
+}
+
 TEST_F(Files, TooManyOpenFilesAreAFailure) {
   const int next = ::dup(STDERR_FILENO);
   ::close(next);

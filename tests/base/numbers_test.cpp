@@ -32,6 +32,7 @@ TEST(Numbers, LossesOfAnySizeAreShort) {
   EXPECT_EQ(loss_text(-2.5e7), "-2.5000e+07");
   EXPECT_EQ(loss_text(1.25e-5), "1.2500e-05");
   EXPECT_EQ(loss_text(std::numeric_limits<double>::quiet_NaN()), "nan");
+  EXPECT_EQ(loss_text(-std::numeric_limits<double>::quiet_NaN()), "nan");
 }
 
 TEST(Numbers, CeilDivRoundsUp) {
@@ -49,6 +50,8 @@ TEST(PercentText, HasOneDecimalAndNoNegativeZero) {
 TEST(DifferenceText, HasASign) {
   EXPECT_EQ(difference_text(0.05), "+5.0 %");
   EXPECT_EQ(difference_text(-0.123), "-12.3 %");
+  EXPECT_EQ(difference_text(std::numeric_limits<double>::infinity()), "> +10000 %");
+  EXPECT_EQ(difference_text(std::numeric_limits<double>::quiet_NaN()), "+0.0 %") << "0 beside 0";
 }
 
 TEST(CountedText, IsSingularForOne) {

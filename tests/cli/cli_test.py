@@ -278,6 +278,18 @@ schedule: {name: 1f1b, workers: 3}
         ElementTree.fromstring(self.read("t.svg"))
         self.assertIn("traceEvents", json.loads(self.read("t.json")))
 
+    def test_inputs_are_not_overwritten(self):
+        """The file of --durations cannot be an output, however it is spelled."""
+        self.write("config.yaml", mlp_config())
+        times = "{F: 1, B: 2, W: 1}\n"
+        self.write("times.json", times)
+        sizes = ("--workers", 2, "--microbatches", 2)
+        self.write("m.json", self.ok("schedule", "show", "1f1b", *sizes, "--json"))
+        for command in (("schedule", "show", "1f1b", *sizes), ("schedule", "check", "m.json"), ("search", *sizes),
+                        ("simulate", "config.yaml")):
+            self.refused([*command, "--durations", "times.json", "-o", "./times.json"], "-o", "times.json", "input")
+            self.assertEqual(self.read("times.json"), times)
+
     def test_bad_input(self):
         def refused(arguments, *names):
             self.refused(["simulate", *arguments], *names)

@@ -189,6 +189,15 @@ class Compare(CommandTest):
                 self.assertAlmostEqual(loss, expected, delta=1e-5 * expected, msg=policy)
         self.assertEqual(losses["worker-order"], losses["starpipe"])
 
+    def test_every_policy_that_is_known_runs(self):
+        """All names of the message about an unknown policy: of ours and of StarPU."""
+        self.write("mlp.yaml", mlp_config(schedule="name: 1f1b, workers: 2"))
+        message = self.refused(["compare", "mlp.yaml", "--policies", "nosuch"], "known:")
+        known = message.split("known: ")[1].split(";")[0].split(", ")
+        self.assertGreater(len(known), 20)
+        comparison = json.loads(self.ok("compare", "mlp.yaml", "--policies", ",".join(known), "--repetitions", 1, "--json"))
+        self.assertEqual([p["policy"] for p in comparison["policies"]], known)
+
     def test_bad_input(self):
         self.write("mlp.yaml", mlp_config())
         self.refused(["compare", "mlp.yaml", "--policies", "starpipe,lsw"], "--policies", "lsw", "lws")

@@ -316,8 +316,9 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
   EXPECT_EQ(override_problem("runtime.memory_limit=0x4KiB"),
             "--set runtime.memory_limit: expected a number of bytes such as 4096 or 16MiB, got '0x4KiB'");
   EXPECT_EQ(load(minimal_mlp, {"runtime.memory_limit=0010KiB"}).runtime.memory_limit, 10U << 10);
-  EXPECT_EQ(override_problem("runtime.emulate.F=1e300s"),
-            "--set runtime.emulate.F: expected a time of at least 0 and at most 1e+99, got '1e300s'");
+  EXPECT_EQ(
+      override_problem("runtime.emulate.F=1e300s"),
+      "--set runtime.emulate.F: expected a time of 0, or at least 1e-99 and at most 1e+99, got '1e300s'");
   EXPECT_EQ(override_problem("runtime.timeout=0"), "--set runtime.timeout: must be greater than 0, got 0");
 }
 

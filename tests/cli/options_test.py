@@ -273,8 +273,9 @@ REFUSED = [
 
 # Bad values of options. The message names the option, or the limit, too.
 BAD_VALUES = [
-    (f"{SHOW} --durations F=1e300,B=1,W=1", "--durations", "F: must be at least 0 and at most 1e+99, got 1e300"),
-    (f"{SHOW} --durations F=1e300s,B=1s,W=1s", "--durations", "F: expected a time of at least 0 and at most 1e+99"),
+    (f"{SHOW} --durations F=1e300,B=1,W=1", "--durations", "F: must be 0, or at least 1e-99 and at most 1e+99, got 1e300"),
+    (f"{SHOW} --durations F=1e300s,B=1s,W=1s", "--durations", "F: expected a time of 0, or at least 1e-99 and at most 1e+99"),
+    (f"{SHOW} --durations F=1e-308,B=1,W=1", "--durations", "F: must be 0, or at least 1e-99"),
     (f"{SHOW} --comm 1e300", "--comm", "1e+99"),
     (f"{PARTITION} --comm 1e300", "--comm", "1e+99"),
     ("schedule show v-half --workers 2 --microbatches 2 --placement 0,1,1,0", "--placement: v-half"),

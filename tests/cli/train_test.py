@@ -5,6 +5,7 @@ Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two rank
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -443,10 +444,31 @@ class Train(CommandTest):
                 self.assertEqual(result.stderr, "starpipe: ulimit -f: a file may have at most 1024 B, but MPI needs files "
                                  "of up to 8.0 MiB in shared memory\n")
 
+    def test_standard_error_that_cannot_be_written(self):
+        """The run ends, and its result is printed: on a full disk, and where standard error is closed."""
+        for error, launcher in itertools.product((">/dev/full", ">&-"), ([], LAUNCHER)):
+            rank = ["sh", "-c", f"exec {shlex.quote(self.binary)} train mlp.yaml 2{error}"]
+            with self.subTest(rank=rank, ranks=2 if launcher else 1):
+                result = subprocess.run([*launcher, *rank], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+                self.assertEqual(result.returncode, 0)
+                self.assertIn("makespan", result.stdout)
+
+    def test_inputs_that_are_pipes(self):
+        """One rank may read a configuration from a pipe; of several ranks only one would get it."""
+        command = [self.binary, "train", "/dev/stdin"]
+        for launcher, status in (([], 0), (LAUNCHER, 2)):
+            result = subprocess.run([*launcher, *command], cwd=self.folder, input=mlp_config(), text=True, timeout=60,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+            self.assertEqual(result.returncode, status, result.stderr)
+        self.assertIn("/dev/stdin: is not a file", result.stderr)
+
     def test_variables_that_starpu_cannot_read(self):
         """StarPU would abort, or crash."""
         for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
-                            ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "yes")):
+                            ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "yes"),
+                            ("STARPU_DISABLE_KERNELS", "1"), ("STARPU_MPI_FAKE_SIZE", "2"),
+                            ("STARPU_RESERVE_NCPU", "1")):
             self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})
         result = self.run_command("train", "mlp.yaml", environment={"STARPU_NCPUS": "64"})
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -455,9 +477,9 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "runtime.memory_limit=64KiB"],
                             "runtime.memory_limit: under 1f1b, worker 1 needs ", "more than 64.0 KiB")
         self.refused(["compare", "mlp.yaml", "--set", "runtime.memory_limit=1KiB"], "runtime.memory_limit")
-        result = self.run_command("train", "mlp.yaml", "--report", "r.json", "--set", "runtime.memory_limit=1GiB")
+        result = self.run_command("train", "mlp.yaml", "--report", "r.json", "--set", "runtime.memory_limit=8GiB")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(json.loads(self.read("r.json"))["config"]["runtime"]["memory_limit"], 2**30)
+        self.assertEqual(json.loads(self.read("r.json"))["config"]["runtime"]["memory_limit"], 2**33)
 
     def test_bad_outputs(self):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):

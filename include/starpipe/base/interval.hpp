@@ -6,15 +6,16 @@
 
 namespace starpipe {
 
-/// The finite numbers from `least` to `most`.
+/// The finite numbers from `least` to `most`, and 0 where `zero` says so.
 struct Interval {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above = false;  ///< `least` itself is outside
   bool below = false;  ///< `most` itself is outside
+  bool zero = false;   ///< 0 is inside too, wherever the interval begins
 
   [[nodiscard]] bool contains(double value) const;
-  /// For people: "at least 0 and less than 1"; empty when all numbers are inside.
+  /// For people: "at least 0 and less than 1", "0, or at least 2"; empty when all numbers are inside.
   [[nodiscard]] std::string text() const;
 
   friend bool operator==(const Interval&, const Interval&) = default;

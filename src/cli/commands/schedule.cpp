@@ -19,6 +19,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
@@ -106,6 +107,10 @@ void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& m
 
 int show(const ShowOptions& options) {
   options.result.check();
+  std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
+  inputs.push_back(options.costs.file());
+  const std::array outputs = {OutputFile{"-o", options.result.file()}};
+  check_outputs(outputs, inputs);
   plan::load_plugins_for(options.plugins, options.name, "--plugin");
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
@@ -190,7 +195,7 @@ void require_finishing(const std::string& file, const plan::Schedule& schedule) 
 int check(const CheckOptions& options) {
   options.result.check();
   const std::array outputs = {OutputFile{"-o", options.result.file()}};
-  const std::array inputs = {std::filesystem::path(options.file)};
+  const std::array inputs = {std::filesystem::path(options.file), options.costs.file()};
   check_outputs(outputs, inputs);
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
   // Times in a file with recomputation have F's time in B. Times of the command line never have.
@@ -203,9 +208,9 @@ int check(const CheckOptions& options) {
       plan::as_requested(schedule, {.memory_limit = options.memory_limit}, costs);
   require_finishing(options.file, made.schedule);
   if (!made.reordering && made.schedule.discipline() != schedule.discipline()) {
-    fmt::print(stderr,
-               "starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
-               options.file, plan::to_string(made.schedule.discipline()));
+    print_message(
+        fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
+                    options.file, plan::to_string(made.schedule.discipline())));
   }
   show_prediction(options.result, made, costs, unit);
   return 0;

@@ -2,9 +2,11 @@
 #include "starpipe/plan/search/search.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <memory>
 
@@ -14,6 +16,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/cost_options.hpp"
+#include "cli/options/output_files.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
 #include "cli/options/size_options.hpp"
@@ -140,6 +143,10 @@ std::string verdict(const plan::SearchResult& result, const std::string& unit) {
 
 int search(const SearchCommand& options) {
   options.result.check();
+  std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
+  inputs.push_back(options.costs.file());
+  const std::array outputs = {OutputFile{"-o", options.result.file()}};
+  check_outputs(outputs, inputs);
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
   std::string unit;
   const plan::SearchRequest request = read_request(options, unit);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,6 +21,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
@@ -148,7 +151,9 @@ int simulate(const SimulateOptions& options) {
   const std::array outputs = {OutputFile{"-o", options.result.file()},
                               OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
-  check_outputs(outputs, inputs_of(config));
+  std::vector<std::filesystem::path> inputs = inputs_of(config);
+  inputs.push_back(options.costs.file());
+  check_outputs(outputs, inputs);
   const std::string policy = runtime::describe_other_policy(config);
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   if (partition) config = runtime::with_partition(std::move(config), *partition);
@@ -168,7 +173,7 @@ int simulate(const SimulateOptions& options) {
   }
   if (options.trace) write_file("--trace", *options.trace, predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
-  if (!options.result.is_text() && !policy.empty()) fmt::print(stderr, "starpipe: {}", policy);
+  if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
   options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory); },
                       {{"memory", to_json(memory)}});
   return 0;

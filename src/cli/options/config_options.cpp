@@ -1,13 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/config_options.hpp"
 
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
+
 #include "cli/input/config.hpp"
+#include "cli/options/output_files.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
+namespace {
+
+/// Each rank reads the inputs of a run. A pipe gives its content to one of them, and the others would wait.
+void require_shared(const std::filesystem::path& file) {
+  std::error_code error;
+  const bool pipe = std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error) &&
+                    !std::filesystem::is_directory(file, error);
+  if (pipe && runtime::launcher_rank())
+    throw InputError(
+        fmt::format("{}: is not a file, and under a launcher each rank reads it", file.string()));
+}
+
+}  // namespace
 
 CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
   CLI::Option* const config =
@@ -31,7 +51,9 @@ void ConfigOptions::add_plugin_to(CLI::App& command) {
 }
 
 runtime::Config ConfigOptions::load() const {
+  require_shared(file_);
   runtime::Config config = load_config(file_, overrides_);
+  for (const std::filesystem::path& file : inputs_of(config)) require_shared(file);
   if (!plugins_.empty() && config.schedule.file) {
     throw InputError("--plugin: does not apply with schedule.file");
   }

@@ -108,13 +108,20 @@ void CostOptions::add_no_prefetch_to(CLI::App& command) {
       "Transfers do not overlap compute: a worker fetches a job's inputs after it has picked the job");
 }
 
+bool CostOptions::is_inline() const {
+  return durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_);
+}
+
+std::filesystem::path CostOptions::file() const {
+  if (!durations_ || is_inline()) return {};
+  return *durations_;
+}
+
 void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const {
   const std::string former_unit = unit;
   if (durations_) {
-    const bool is_inline =
-        durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_);
     const std::vector<Reading> readings =
-        is_inline ? std::vector{inline_durations(*durations_)} : file_durations(*durations_, stages);
+        is_inline() ? std::vector{inline_durations(*durations_)} : file_durations(*durations_, stages);
     costs.durations.clear();
     for (const Reading& reading : readings) costs.durations.push_back(reading.durations);
     unit = std::ranges::any_of(readings, &Reading::units) ? "s" : "";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -20,10 +21,15 @@ class CostOptions {
   /// when they were given with units, and empty when without. Throws InputError naming the option or the
   /// file, also when only some times have a unit.
   void apply(plan::Costs& costs, std::string& unit, int stages) const;
+  /// The file that --durations names; empty when it names none.
+  [[nodiscard]] std::filesystem::path file() const;
   /// Whether --durations was given.
   [[nodiscard]] bool gives_durations() const { return durations_.has_value(); }
 
  private:
+  /// Whether --durations has the times themselves and not the name of a file.
+  [[nodiscard]] bool is_inline() const;
+
   std::optional<std::string> durations_;
   std::optional<std::string> comm_;
   bool no_prefetch_ = false;

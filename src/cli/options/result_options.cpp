@@ -15,6 +15,7 @@
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
@@ -127,7 +128,7 @@ void ResultOptions::show(const PredictedRun& run, const std::function<std::strin
     result = note + text();
   }
   const bool is_in_result = chosen == "json" || chosen == "text";
-  if (run.reordering && !is_in_result) fmt::print(stderr, "starpipe: {}", note);
+  if (run.reordering && !is_in_result) print_message("starpipe: " + note);
   if (file_) {
     write_file("-o", *file_, result);
   } else {

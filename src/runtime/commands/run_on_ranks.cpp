@@ -17,6 +17,7 @@
 #include "runtime/setup/gpu_checks.hpp"
 #include "runtime/setup/starpu_variables.hpp"
 #include "starpipe/base/hash.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
@@ -145,10 +146,10 @@ int run_on_ranks(const std::function<Config()>& configure,
       work({mpi, std::move(config), std::move(partition), std::move(experiment), std::move(parameters), map,
             share, std::move(gpus), std::move(locations)});
     } catch (const InputError& error) {
-      if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", error.what());
+      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", error.what()));
       status = 2;
     } catch (const RunFailure& failure) {
-      if (mpi.rank() == 0) fmt::print(stderr, "starpipe: {}\n", failure.what());
+      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", failure.what()));
       status = 1;
     }
   });

@@ -53,8 +53,8 @@ bool TaskRunner::reads_verdict(const Task& task) const {
 starpu_codelet& TaskRunner::codelet(const Task& task) const {
   static starpu_perfmodel expected_time = [] {
     starpu_perfmodel model{};
-    model.type = STARPU_PER_WORKER;
-    model.worker_cost_function = expected_microseconds;
+    model.type = STARPU_PER_ARCH;
+    model.arch_cost_function = expected_microseconds;
     return model;
   }();
   // One codelet for each kind, and a last one for updates that may be skipped. Verdicts are read on the host,
@@ -101,7 +101,7 @@ bool TaskRunner::run_verdict_part(const Task& task, std::span<const model::Memor
 }
 
 // Policies that plan by time ask for it.
-double TaskRunner::expected_microseconds(starpu_task* task, unsigned /*worker*/,
+double TaskRunner::expected_microseconds(starpu_task* task, starpu_perfmodel_arch* /*device*/,
                                          unsigned /*implementation*/) {
   const Argument& argument = *static_cast<const Argument*>(task->cl_arg);
   if (!argument.task->job) return 1;

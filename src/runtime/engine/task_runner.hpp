@@ -65,7 +65,8 @@ class TaskRunner {
     int worker = -1;       // the logical one that runs it, for end_on_gpu
   };
 
-  static double expected_microseconds(starpu_task* task, unsigned worker, unsigned implementation);
+  static double expected_microseconds(starpu_task* task, starpu_perfmodel_arch* device,
+                                      unsigned implementation);
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static void run_on_gpu(void** buffers, void* argument) noexcept;
   [[nodiscard]] int calling_worker() const;

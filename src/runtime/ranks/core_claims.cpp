@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/hardware/hardware.hpp"
+#include "starpipe/base/messages.hpp"
 
 namespace starpipe::runtime {
 
@@ -56,7 +57,7 @@ CoreClaims claim_cores(const Mpi& mpi, CoreShare& share) {
     break;
   }
   line = mpi.first_problem(line);
-  if (mpi.rank() == 0 && !line.empty()) fmt::print(stderr, "{}\n", line);
+  if (mpi.rank() == 0 && !line.empty()) print_message(line + "\n");
   return claims;
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/environment.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/base/signals.hpp"
 
 namespace starpipe::runtime {
@@ -169,10 +170,10 @@ std::optional<int> watch_over_rank() {
   const int signal = signal_of(end);
   if (signal == 0) return WEXITSTATUS(end.status);
   if (!signal_of_status(status_of_signal(signal))) {
-    fmt::print(stderr, "starpipe: {} was lost: process {} was ended by {}\n", who(), child,
-               signal_text(signal));
+    print_message(fmt::format("starpipe: {} was lost: process {} was ended by {}\n", who(), child,
+                              signal_text(signal)));
   } else if (prints_signal(end, awaited)) {
-    fmt::print(stderr, "starpipe: {} was ended by {}\n", who(), signal_text(signal));
+    print_message(fmt::format("starpipe: {} was ended by {}\n", who(), signal_text(signal)));
   }
   abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_signal(signal)).c_str());
   return status_of_signal(signal);

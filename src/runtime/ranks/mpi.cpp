@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
@@ -94,8 +95,7 @@ void Mpi::abort(const std::string& message) const {
   // Several threads may find the run lost: the first one prints its message and ends the job.
   static std::atomic_flag ends;
   while (ends.test_and_set()) std::this_thread::sleep_for(std::chrono::seconds(1));
-  fmt::print(stderr, "starpipe: rank {}: {}\n", rank_, message);
-  std::fflush(stderr);
+  print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
   if (ranks_ == 1 || can_end_job()) end_job();
   std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
   MPI_Abort(MPI_COMM_WORLD, 1);

@@ -92,8 +92,9 @@ std::string ValueType::problem(const json& value) const {
   }
   switch (kind) {
     case Kind::whole:
-    case Kind::bytes:
       return range_problem(value.dump(), least, most);
+    case Kind::bytes:
+      return range_problem(value.dump(), least, std::numeric_limits<std::uint64_t>::max());
     case Kind::number:
       return problem_of_number(*this, value.get<double>());
     case Kind::time:

@@ -23,7 +23,7 @@ struct ValueType {
     number,  ///< in `interval`
     boolean,
     word,   ///< one of `words`, or any text where there are none
-    bytes,  ///< a number of bytes of at least `least`, with or without a unit (16MiB)
+    bytes,  ///< a number of bytes of at least `least`, with or without a unit (16MiB); `most` does not count
     time,   ///< a time with its unit (2ms); in JSON as a number of seconds
   };
   enum class Count : std::uint8_t { one, one_or_list, list };
