@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/formats/json_text.hpp"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 namespace starpipe::plan {
@@ -8,8 +10,32 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr std::size_t columns = 100;
+
+// Words and numbers, several on a line.
+void write_filled(const ordered_json& array, std::size_t indent, std::string& text) {
+  text += '[';
+  std::size_t column = columns;
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const std::string item = array[i].dump(-1, ' ', false, ordered_json::error_handler_t::replace) +
+                             (i + 1 < array.size() ? "," : "");
+    if (column + 1 + item.size() > columns) {
+      text += '\n';
+      text.append(indent + 2, ' ');
+      column = indent + 2;
+    } else {
+      text += ' ';
+      ++column;
+    }
+    text += item;
+    column += item.size();
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += ']';
+}
+
 void write(const ordered_json& value, std::size_t indent, std::size_t before, std::string& text) {
-  constexpr std::size_t columns = 100;
   // Only short containers can fit on one line. Trying no others bounds the work at each level.
   if (!value.is_structured() || value.size() <= columns / 2) {
     const std::string line = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -28,6 +54,10 @@ void write(const ordered_json& value, std::size_t indent, std::size_t before, st
       }
       return;
     }
+  }
+  if (value.is_array() && std::ranges::none_of(value, &ordered_json::is_structured)) {
+    write_filled(value, indent, text);
+    return;
   }
   text += value.is_array() ? '[' : '{';
   bool first = true;

@@ -104,6 +104,14 @@ double JsonValue::number() const {
   return value_->get<double>();
 }
 
+double JsonValue::nanoseconds() const {
+  constexpr double most = 1LL << 50;
+  if (!value_->is_number_integer()) expected("a whole number of nanoseconds");
+  const auto count = value_->get<double>();
+  if (std::abs(count) > most) fail("must be at most 2^50 nanoseconds");
+  return count * 1e-9;
+}
+
 double JsonValue::time() const {
   if (!value_->is_number() || !amounts.contains(value_->get<double>())) {
     expected("a number, " + amounts.text());

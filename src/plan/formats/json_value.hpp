@@ -49,6 +49,8 @@ class JsonValue {
   [[nodiscard]] int whole(int least) const;
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] double number() const;
+  /// Seconds, of a whole number of nanoseconds that may be negative: at most 2^50, about 13 days.
+  [[nodiscard]] double nanoseconds() const;
   /// A time: finite and not negative.
   [[nodiscard]] double time() const;
   [[nodiscard]] bool truth() const;

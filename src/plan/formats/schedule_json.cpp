@@ -8,11 +8,11 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
+#include "plan/formats/schedule_values.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
@@ -186,12 +186,7 @@ std::vector<std::string_view> names_of(const Table& table, Name name) {
 Costs read_costs(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
-    costs.durations = read_per_stage<Durations>(*value, stages, [](const JsonValue& v) {
-      v.only(names_of(pass_times, &PassTime::name));
-      Durations durations;
-      for (const auto& [name, time] : pass_times) durations.*time = v.at(name).time();
-      return durations;
-    });
+    costs.durations = read_per_stage<Durations>(*value, stages, detail::read_durations);
   }
   if (const auto value = file.find("sizes")) {
     costs.sizes = read_per_stage<StageSizes>(*value, stages, [](const JsonValue& v) {
@@ -207,22 +202,6 @@ Costs read_costs(const JsonValue& file, int stages) {
   if (const auto value = file.find("comm_per_byte")) costs.beta = value->time();
   if (const auto value = file.find("prefetch")) costs.prefetch = value->truth();
   return costs;
-}
-
-GraphOfStages read_graph(const JsonValue& value) {
-  std::vector<std::pair<int, int>> edges;
-  for (std::size_t i = 0; i < value.array().size(); ++i) {
-    const JsonValue edge = value.at(i);
-    if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
-    edges.emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
-  }
-  return [edges, value](int stages) {
-    try {
-      return StageGraph(stages, edges);
-    } catch (const InputError& error) {
-      value.fail(error.what());
-    }
-  };
 }
 
 // The keys that a schedule is read from.
@@ -253,14 +232,6 @@ void require_known_keys(const JsonValue& file) {
   add(ignored_arrays, [](const JsonValue& value) { value.array(); });
   add(ignored_objects, [](const JsonValue& value) { value.object(); });
   file.only(known);
-}
-
-Discipline read_discipline(const JsonValue& value) {
-  try {
-    return parse_discipline(value.word());
-  } catch (const InputError&) {
-    value.expected(fmt::format("{}", fmt::join(discipline_words, ", ")));
-  }
 }
 
 std::string op_position(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
@@ -333,17 +304,11 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   if (const auto value = file.find("stages")) listing.stages = value->whole(1);
   if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
   listing.graph = graph;
-  if (const auto value = file.find("stage_graph")) listing.graph = read_graph(*value);
+  if (const auto value = file.find("stage_graph")) listing.graph = detail::read_graph(*value);
   if (const auto value = file.find("recompute")) listing.recompute = value->truth();
-  if (const auto value = file.find("discipline")) listing.discipline = read_discipline(*value);
-  if (const auto value = file.find("memory_limits")) {
-    if (value->array().size() != rows.size()) {
-      value->fail(fmt::format("{} entries for {} workers", value->size(), rows.size()));
-    }
-    for (std::size_t w = 0; w < rows.size(); ++w) {
-      listing.memory_limits.push_back(value->at(w).whole(1));
-    }
-  }
+  if (const auto value = file.find("discipline")) listing.discipline = detail::read_discipline(*value);
+  if (const auto value = file.find("memory_limits"))
+    listing.memory_limits = detail::read_memory_limits(*value, rows.size());
   Schedule schedule = detail::schedule_from_listing(listing);
   if (const auto value = file.find("split_backward")) {
     if (value->truth() != schedule.split_backward()) {

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/formats/compared_run_json.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "plan/formats/json_value.hpp"
+#include "plan/formats/listing.hpp"
+#include "plan/formats/schedule_values.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/formats/durations_json.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using detail::JsonValue;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int version = 1;
+
+std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
+// ---- writing ----
+
+/// An array of what `of` makes of each element.
+template <class Range, class Of>
+ordered_json array_of(const Range& range, Of of) {
+  ordered_json all = ordered_json::array();
+  for (const auto& element : range) all.push_back(of(element));
+  return all;
+}
+
+ordered_json all_durations(const std::vector<Durations>& durations) {
+  return array_of(durations, [](const Durations& of_stage) { return durations_json(of_stage); });
+}
+
+/// Parts are differences of whole nanoseconds, so they add up exactly.
+ordered_json parts_of_steps(const std::vector<Difference>& steps) {
+  const auto difference = [&](double Difference::*to, double Difference::*from) {
+    return array_of(steps,
+                    [=](const Difference& step) { return nanoseconds(step.*to) - nanoseconds(step.*from); });
+  };
+  return {{"predicted", nanoseconds(steps.front().predicted)},
+          {"durations", difference(&Difference::own_durations, &Difference::predicted)},
+          {"transfers", difference(&Difference::own_transfers, &Difference::own_durations)},
+          {"order", difference(&Difference::own_order, &Difference::own_transfers)},
+          {"runtime", difference(&Difference::measured, &Difference::own_order)},
+          {"measured", array_of(steps, [](const Difference& step) { return nanoseconds(step.measured); })}};
+}
+
+ordered_json schedule_of(const Schedule& schedule) {
+  ordered_json result = {{"name", schedule.name()},
+                         {"workers", schedule.workers()},
+                         {"stages", schedule.stages()},
+                         {"microbatches", schedule.microbatches()},
+                         {"discipline", to_string(schedule.discipline())}};
+  if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
+  if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
+  if (schedule.recompute()) result["recompute"] = true;
+  return result;
+}
+
+/// "weights" and "ran_on" are left out when every job has its weights, or ran, where w computes it.
+ordered_json jobs_of(const RecordedStep& step) {
+  const Schedule& planned = step.planned;
+  const auto by_job = [&](auto of) { return array_of(planned.order(), of); };
+  const auto time = [&](auto of) { return by_job([=](JobId id) { return nanoseconds(of(id)); }); };
+  ordered_json jobs = {{"stage", by_job([&](JobId id) { return planned.job(id).stage; })},
+                       {"microbatch", by_job([&](JobId id) { return planned.job(id).microbatch; })},
+                       {"pass", by_job([&](JobId id) { return to_string(planned.job(id).pass); })},
+                       {"worker", by_job([&](JobId id) { return planned.compute(id); })}};
+  const auto unlike_worker = [&](const char* key, auto of) {
+    const auto same = [&](JobId id) { return of(id) == planned.compute(id); };
+    if (!std::ranges::all_of(planned.order(), same)) jobs[key] = by_job(of);
+  };
+  unlike_worker("weights", [&](JobId id) { return planned.placement(id).weights; });
+  unlike_worker("ran_on", [&](JobId id) { return step.as_run.compute(id); });
+  const Timeline& timeline = step.timeline;
+  jobs["submitted"] = time([&](JobId id) { return step.submitted[id]; });
+  jobs["ready"] = time([&](JobId id) { return timeline.ready[id]; });
+  jobs["start"] = time([&](JobId id) { return timeline.spans[id].start; });
+  jobs["end"] = time([&](JobId id) { return timeline.spans[id].end; });
+  return jobs;
+}
+
+// ---- reading ----
+
+std::string job_position(std::size_t /*row*/, std::size_t cell) {
+  return fmt::format("explain.record.jobs, job {}", cell);
+}
+
+/// The array `key` of an object, which must have `size` entries.
+JsonValue array_with(const JsonValue& object, std::string_view key, std::size_t size) {
+  const JsonValue value = object.at(key).array();
+  if (value.size() != size) value.fail(fmt::format("{} entries, expected {}", value.size(), size));
+  return value;
+}
+
+std::vector<Durations> read_all_durations(const JsonValue& value) {
+  std::vector<Durations> all;
+  for (std::size_t s = 0; s < value.array().size(); ++s)
+    all.push_back(detail::read_durations(value.at(s).object()));
+  return all;
+}
+
+/// The same jobs, w and discipline, with n as in the file: rows alone say it for each worker only.
+Schedule with_total_order(const Schedule& rows, const std::vector<Job>& order) {
+  std::vector<std::int64_t> position(rows.id_count(), 0);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    position[*rows.find(order[i])] = static_cast<std::int64_t>(i);
+  ScheduleSpec spec;
+  spec.name = rows.name();
+  spec.graph = rows.graph();
+  spec.microbatches = rows.microbatches();
+  spec.workers = rows.workers();
+  spec.split_backward = [&](int stage, int microbatch) { return rows.split_backward(stage, microbatch); };
+  spec.placement = [&](const Job& job) { return rows.placement(*rows.find(job)); };
+  spec.priority = [&](const Job& job) { return position[*rows.find(job)]; };
+  spec.discipline = rows.discipline();
+  spec.memory_limits.assign(rows.memory_limits().begin(), rows.memory_limits().end());
+  spec.recompute = rows.recompute();
+  return Schedule(spec);
+}
+
+std::vector<Job> read_jobs(const JsonValue& jobs, std::size_t count) {
+  const JsonValue stages = array_with(jobs, "stage", count);
+  const JsonValue microbatches = array_with(jobs, "microbatch", count);
+  const JsonValue passes = array_with(jobs, "pass", count);
+  std::vector<Job> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    const JsonValue word = passes.at(i);
+    Job& job = all.emplace_back(Job{stages.at(i).whole(0), microbatches.at(i).whole(0), Pass::F});
+    try {
+      job.pass = parse_pass(word.word());
+    } catch (const InputError&) {
+      word.expected("F, B, W or BW");
+    }
+  }
+  return all;
+}
+
+/// The worker of each job from `key`, or those of `otherwise` when there is no such key.
+std::vector<int> read_workers(const JsonValue& jobs, std::string_view key, int workers,
+                              const std::vector<int>& otherwise) {
+  if (!otherwise.empty() && !jobs.find(key)) return otherwise;
+  const JsonValue values = otherwise.empty() ? jobs.at(key).array() : array_with(jobs, key, otherwise.size());
+  std::vector<int> all;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    all.push_back(values.at(i).whole(0));
+    if (all.back() >= workers)
+      values.at(i).fail(fmt::format("{}, but there are {} workers", all.back(), workers));
+  }
+  if (all.empty()) values.fail("no jobs");
+  return all;
+}
+
+RecordedStep read_step(const JsonValue& record, const std::string& source_name) {
+  constexpr int most_workers = 1'000'000;  // memory is allocated for each
+  const JsonValue about = record.at("schedule").object();
+  const JsonValue jobs = record.at("jobs").object();
+  const int workers = about.at("workers").whole(1);
+  if (workers > most_workers) about.at("workers").fail(fmt::format("must be at most {}", most_workers));
+  const std::vector<int> compute = read_workers(jobs, "worker", workers, {});
+  const std::vector<int> weights = read_workers(jobs, "weights", workers, compute);
+  const std::vector<int> ran_on = read_workers(jobs, "ran_on", workers, compute);
+  const std::vector<Job> order = read_jobs(jobs, compute.size());
+
+  detail::Listing listing;
+  listing.source_name = source_name;
+  listing.position_text = job_position;
+  listing.name = about.at("name").word();
+  listing.stages = about.at("stages").whole(1);
+  listing.microbatches = about.at("microbatches").whole(1);
+  listing.discipline = detail::read_discipline(about.at("discipline"));
+  if (const auto value = about.find("stage_graph")) listing.graph = detail::read_graph(*value);
+  if (const auto value = about.find("memory_limits"))
+    listing.memory_limits = detail::read_memory_limits(*value, index(workers));
+  if (const auto value = about.find("recompute")) listing.recompute = value->truth();
+  listing.rows.resize(index(workers));
+  for (std::size_t i = 0; i < order.size(); ++i)
+    listing.rows[index(compute[i])].push_back({order[i], weights[i], i});
+  const Schedule planned = with_total_order(detail::schedule_from_listing(listing), order);
+
+  const auto times = [&](std::string_view key) { return array_with(jobs, key, order.size()); };
+  const std::array columns = {times("submitted"), times("ready"), times("start"), times("end")};
+  std::vector<JobRun> runs;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    runs.push_back({.job = *planned.find(order[i]),
+                    .worker = ran_on[i],
+                    .submitted = columns[0].at(i).nanoseconds(),
+                    .ready = columns[1].at(i).nanoseconds(),
+                    .start = columns[2].at(i).nanoseconds(),
+                    .end = columns[3].at(i).nanoseconds()});
+  }
+  Costs costs;
+  costs.prefetch = record.at("prefetch").truth();
+  return measured_step(planned, runs, costs);
+}
+
+std::vector<Difference> read_parts(const JsonValue& per_step) {
+  const std::size_t count = per_step.at("measured").array().size();
+  if (count == 0) per_step.at("measured").fail("no steps");
+  const double predicted = per_step.at("predicted").nanoseconds();
+  std::vector<Difference> steps(count);
+  for (Difference& step : steps) step.predicted = predicted;
+  const auto add = [&](std::string_view key, double Difference::*from, double Difference::*to) {
+    const JsonValue parts = array_with(per_step, key, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto sum = nanoseconds(steps[i].*from) + nanoseconds(parts.at(i).nanoseconds());
+      steps[i].*to = static_cast<double>(sum) * 1e-9;
+    }
+  };
+  add("durations", &Difference::predicted, &Difference::own_durations);
+  add("transfers", &Difference::own_durations, &Difference::own_transfers);
+  add("order", &Difference::own_transfers, &Difference::own_order);
+  add("runtime", &Difference::own_order, &Difference::measured);
+  const JsonValue measured = per_step.at("measured");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (measured.at(i).nanoseconds() != steps[i].measured)
+      measured.at(i).fail("is not the sum of the predicted makespan and the parts");
+  }
+  return steps;
+}
+
+Costs read_costs(const JsonValue& value) {
+  Costs costs;
+  costs.durations = read_all_durations(value.at("durations"));
+  costs.alpha = value.at("comm").time();
+  costs.prefetch = value.at("prefetch").truth();
+  return costs;
+}
+
+}  // namespace
+
+ordered_json compared_run_json(const ComparedRun& run) {
+  return {{"version", version},
+          {"steps", {{"first", run.first_step}, {"last", run.last_step()}, {"median", run.median_step}}},
+          {"per_step", parts_of_steps(run.differences)},
+          {"record",
+           {{"schedule", schedule_of(run.measured.planned)},
+            {"costs",
+             {{"durations", all_durations(run.costs.durations)},
+              {"comm", run.costs.alpha},
+              {"prefetch", run.costs.prefetch}}},
+            {"work", all_durations(run.work)},
+            {"prefetch", run.measured.prefetch},
+            {"jobs", jobs_of(run.measured)}}}};
+}
+
+ComparedRun compared_run_from_json(std::string_view text, const std::string& source_name) {
+  const json parsed = detail::parse_json(text, source_name);
+  if (!parsed.is_object() || !parsed.contains("explain")) {
+    throw InputError(
+        fmt::format("{}: no \"explain\": this is no report of `starpipe train --report`", source_name));
+  }
+  const JsonValue explain = JsonValue(parsed, "", source_name).at("explain").object();
+  if (const int found = explain.at("version").whole(1); found != version)
+    explain.at("version").fail(fmt::format("{}, but this program reads version {}", found, version));
+  const JsonValue steps = explain.at("steps").object();
+  const JsonValue record = explain.at("record").object();
+  const Costs costs = read_costs(record.at("costs").object());
+  const std::vector<Durations> work = read_all_durations(record.at("work"));
+  try {
+    RecordedStep measured = read_step(record, source_name);
+    if (work.size() != 1 && work.size() != index(measured.planned.stages()))
+      record.at("work").fail(fmt::format("{} entries for {} stages", work.size(), measured.planned.stages()));
+    ComparedRun run{.first_step = steps.at("first").whole(1),
+                    .median_step = steps.at("median").whole(1),
+                    .differences = read_parts(explain.at("per_step").object()),
+                    .costs = costs,
+                    .work = work,
+                    .predicted = simulated_step(measured.planned, costs),
+                    .measured = std::move(measured)};
+    if (run.median_step < run.first_step || run.median_step > run.last_step())
+      steps.at("median").fail("is not one of the compared steps");
+    if (nanoseconds(run.differences.front().predicted) != nanoseconds(run.predicted.timeline.makespan))
+      record.at("costs").fail("the schedule has another predicted makespan with these costs");
+    if (nanoseconds(run.median_difference().measured) != nanoseconds(run.measured.timeline.makespan))
+      record.fail("the jobs do not end with the measured makespan of the median step");
+    return run;
+  } catch (const InputError& error) {
+    // Messages of `measured_step` and `simulated_step` know no file.
+    if (std::string_view(error.what()).starts_with(source_name)) throw;
+    throw InputError(fmt::format("{}: explain.record: {}", source_name, error.what()));
+  }
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Values that several files of ours contain. Private to plan.
+
+#include <vector>
+
+#include "plan/formats/json_value.hpp"
+#include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+
+namespace starpipe::plan::detail {
+
+/// Readers throw InputError as those of JsonValue do.
+
+/// The inverse of `durations_json`.
+Durations read_durations(const JsonValue& value);
+
+Discipline read_discipline(const JsonValue& value);
+
+/// Edges [from, to] of a stage graph. The result throws InputError for a number of stages that they do not
+/// fit.
+GraphOfStages read_graph(const JsonValue& value);
+
+/// A number of stashes for each of `workers` workers.
+std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers);
+
+}  // namespace starpipe::plan::detail

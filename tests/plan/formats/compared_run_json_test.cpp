@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compared run that is written and read back gives the same figures; files that no run can have written are
+// refused.
+#include "starpipe/plan/formats/compared_run_json.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "plan/random_schedules.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/step_costs.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::between;
+using testing::chance;
+using testing::Random;
+
+double whole_ns(double seconds) { return std::round(seconds * 1e9) * 1e-9; }
+
+/// A run of the schedule: jobs in a topological order, at times of whole nanoseconds. With `moved`, some jobs
+/// run on other workers.
+std::vector<JobRun> random_run(const Schedule& schedule, bool moved, Random& random) {
+  std::vector<JobRun> jobs;
+  std::vector<double> end(schedule.id_count(), 0);
+  std::vector<double> free_at(index(schedule.workers()), 0);
+  const auto time = [&](int least, int most) { return between(random, least, most) * 1e-9; };
+  for (const JobId id : topological_order(schedule)) {
+    JobRun job{.job = id, .worker = schedule.compute(id), .submitted = time(-1'000'000, 0)};
+    if (moved && chance(random, 0.3)) job.worker = between(random, 0, schedule.workers() - 1);
+    double arrival = 0;
+    schedule.for_each_pred(id, [&](JobId before) { arrival = std::max(arrival, end[before]); });
+    job.ready = whole_ns(arrival + time(0, 500'000));
+    job.start = whole_ns(std::max(job.ready, free_at[index(job.worker)]) + time(0, 1000));
+    job.end = whole_ns(job.start + time(1, 3'000'000));
+    end[id] = free_at[index(job.worker)] = job.end;
+    jobs.push_back(job);
+  }
+  const double first = std::ranges::min_element(jobs, {}, &JobRun::start)->start;
+  for (JobRun& job : jobs) {
+    for (double* const of : {&job.submitted, &job.ready, &job.start, &job.end}) *of = whole_ns(*of - first);
+  }
+  return jobs;
+}
+
+Difference whole(Difference d) {
+  for (double* const of : {&d.predicted, &d.own_durations, &d.own_transfers, &d.own_order, &d.measured}) {
+    *of = whole_ns(*of);
+  }
+  return d;
+}
+
+ComparedRun compared(const Schedule& schedule, const std::vector<JobRun>& jobs) {
+  RecordedStep step = measured_step(schedule, jobs);
+  StepCosts all;
+  all.add(step);
+  const Costs costs = all.costs();
+  std::vector<Difference> differences(3, whole(difference(step, costs)));
+  differences[0].own_order = differences[0].measured;
+  return {.first_step = 2,
+          .median_step = 3,
+          .differences = differences,
+          .costs = costs,
+          .work = std::vector<Durations>(index(schedule.stages()), {1, 2.5, 1.5}),
+          .predicted = simulated_step(schedule, costs),
+          .measured = std::move(step)};
+}
+
+std::string report_of(const ordered_json& explain) { return json_text({{"explain", explain}}); }
+
+void expect_equal(const ComparedRun& read, const ComparedRun& written) {
+  EXPECT_EQ(read.first_step, written.first_step);
+  EXPECT_EQ(read.median_step, written.median_step);
+  ASSERT_EQ(read.differences.size(), written.differences.size());
+  for (std::size_t i = 0; i < read.differences.size(); ++i) {
+    for (const auto of : {&Difference::predicted, &Difference::own_durations, &Difference::own_transfers,
+                          &Difference::own_order, &Difference::measured}) {
+      EXPECT_EQ(read.differences[i].*of, written.differences[i].*of);
+    }
+  }
+  EXPECT_EQ(read.costs.durations, written.costs.durations);
+  EXPECT_EQ(read.costs.alpha, written.costs.alpha);
+  EXPECT_EQ(read.work, written.work);
+  EXPECT_TRUE(read.measured.planned == written.measured.planned);
+  EXPECT_TRUE(read.measured.as_run == written.measured.as_run);
+  EXPECT_EQ(read.measured.submitted, written.measured.submitted);
+  EXPECT_EQ(read.measured.transfer, written.measured.transfer);
+  EXPECT_EQ(read.measured.timeline.ready, written.measured.timeline.ready);
+  EXPECT_EQ(read.measured.timeline.makespan, written.measured.timeline.makespan);
+  EXPECT_EQ(read.predicted.timeline.makespan, written.predicted.timeline.makespan);
+  const int workers = written.measured.as_run.workers();
+  EXPECT_EQ(idle_seconds(idle_parts(read.measured), workers),
+            idle_seconds(idle_parts(written.measured), workers));
+}
+
+TEST(ComparedRunJson, GivesTheSameFiguresWhenReadBack) {
+  Random random(7);
+  int moved = 0;
+  for (int run = 0; run < 200; ++run) {
+    const Schedule drawn(testing::random_spec(random, {.sound_priority = 1}));
+    Schedule schedule = run % 2 == 0 ? drawn : drawn.with(Discipline::greedy);
+    if (run % 3 == 0) schedule = schedule.with_recomputation();
+    if (!check(schedule).ok()) continue;
+    SCOPED_TRACE(::testing::Message() << "run " << run);
+    const ComparedRun written = compared(schedule, random_run(schedule, run % 2 == 1, random));
+    if (!(written.measured.as_run.order(0).size() == schedule.order(0).size())) ++moved;
+    const std::string text = report_of(compared_run_json(written));
+    expect_equal(compared_run_from_json(text, "r.json"), written);
+    EXPECT_EQ(report_of(compared_run_json(compared_run_from_json(text, "r.json"))), text);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(moved, 10) << "hardly a job ran elsewhere: the test tests little";
+}
+
+TEST(ComparedRunJson, PartsAddUpExactly) {
+  Random random(8);
+  const Schedule schedule(testing::random_spec(random, {.sound_priority = 1}));
+  const ordered_json per_step =
+      compared_run_json(compared(schedule, random_run(schedule, false, random)))["per_step"];
+  for (std::size_t i = 0; i < per_step["measured"].size(); ++i) {
+    auto sum = per_step["predicted"].get<std::int64_t>();
+    for (const char* part : {"durations", "transfers", "order", "runtime"})
+      sum += per_step[part][i].get<std::int64_t>();
+    EXPECT_EQ(sum, per_step["measured"][i].get<std::int64_t>());
+  }
+}
+
+class BadFile : public ::testing::Test {
+ protected:
+  /// The message about the file after `change`, a merge patch of "explain".
+  [[nodiscard]] std::string message_after(const std::string& change) const {
+    ordered_json changed = good_;
+    changed.merge_patch(ordered_json::parse(change));
+    return message_about(report_of(changed));
+  }
+  [[nodiscard]] static std::string message_about(const std::string& text) {
+    try {
+      static_cast<void>(compared_run_from_json(text, "r.json"));
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  // One stage and one micro-batch on one of two workers.
+  ordered_json good_ = [] {
+    const Schedule schedule({.name = "tiny",
+                             .graph = StageGraph::chain(1),
+                             .microbatches = 1,
+                             .workers = 2,
+                             .placement =
+                                 [](const Job&) {
+                                   return Placement{1, 1};
+                                 },
+                             .priority = [](const Job& job) { return static_cast<std::int64_t>(job.pass); }});
+    const std::vector<JobRun> jobs = {
+        {.job = 0, .worker = 1, .submitted = 0, .ready = 0, .start = 0, .end = 3e-9},
+        {.job = 1, .worker = 1, .submitted = 0, .ready = 3e-9, .start = 4e-9, .end = 9e-9}};
+    return compared_run_json(compared(schedule, jobs));
+  }();
+};
+
+TEST_F(BadFile, IsRefusedInOneLine) {
+  ASSERT_EQ(message_after("{}"), "accepted");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"version": 2})", "explain.version: 2, but this program reads version 1"},
+      {R"({"version": null})", "explain.version: missing"},
+      {R"({"steps": {"median": 9}})", "explain.steps.median: is not one of the compared steps"},
+      {R"({"per_step": {"measured": [9, 9, 8]}})", "explain.per_step.measured[2]: is not the sum"},
+      {R"({"per_step": {"order": [0, 0]}})", "explain.per_step.order: 2 entries, expected 3"},
+      {R"({"per_step": {"measured": []}})", "explain.per_step.measured: no steps"},
+      {R"({"record": {"jobs": {"worker": [1, 2]}}})",
+       "explain.record.jobs.worker[1]: 2, but there are 2 workers"},
+      {R"({"record": {"jobs": {"worker": []}}})", "explain.record.jobs.worker: no jobs"},
+      {R"({"record": {"jobs": {"start": [0]}}})", "explain.record.jobs.start: 1 entries, expected 2"},
+      {R"({"record": {"jobs": {"start": [0, 1.5]}}})",
+       "explain.record.jobs.start[1]: expected a whole number"},
+      {R"({"record": {"jobs": {"pass": ["F", "X"]}}})",
+       "explain.record.jobs.pass[1]: expected F, B, W or BW"},
+      {R"({"record": {"jobs": {"pass": ["F", "F"]}}})", "listed twice"},
+      {R"({"record": {"jobs": {"end": [3, 2]}}})", "r.json: explain.record: "},
+      {R"({"record": {"jobs": {"end": [3, 99]}}})", "do not end with the measured makespan"},
+      {R"({"record": {"jobs": {"end": [3, 99999999999999999]}}})", "2^50"},
+      {R"({"record": {"jobs": {"ran_on": [1, -1]}}})", "explain.record.jobs.ran_on[1]: must be at least 0"},
+      {R"({"record": {"schedule": {"workers": 2000000000}}})",
+       "explain.record.schedule.workers: must be at most"},
+      {R"({"record": {"schedule": {"stages": 2000000000}}})", "is missing"},
+      {R"({"record": {"schedule": {"discipline": "lazy"}}})", "explain.record.schedule.discipline: expected"},
+      {R"({"record": {"costs": {"durations": []}}})", "r.json: explain.record: durations for 0 stages"},
+      {R"({"record": {"costs": {"durations": [{"F": 1, "B": 1, "W": 1}]}}})",
+       "explain.record.costs: the schedule has another predicted makespan"},
+      {R"({"record": {"costs": {"comm": -1}}})", "explain.record.costs.comm: expected"},
+      {R"({"record": {"work": []}})", "explain.record.work: 0 entries for 1 stages"},
+      {R"({"record": null})", "explain.record: missing"}};
+  for (const auto& [change, wanted] : cases) {
+    const std::string message = message_after(change);
+    EXPECT_NE(message.find(wanted), std::string::npos) << change << ": " << message;
+    EXPECT_TRUE(message.starts_with("r.json: ")) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+  EXPECT_NE(message_about("{}").find("no \"explain\""), std::string::npos);
+  EXPECT_NE(message_about("[]").find("no \"explain\""), std::string::npos);
+  EXPECT_TRUE(message_about("{").starts_with("r.json: "));
+}
+
+// A worker that begins a job before the job that it waits for has ended: no order has these starts.
+TEST_F(BadFile, MayNotContradictTheDependencies) {
+  const std::string message =
+      message_after(R"({"record": {"jobs": {"start": [5, 0], "ready": [0, 0], "end": [9, 4]}}})");
+  EXPECT_TRUE(message.starts_with("r.json: explain.record: ")) << message;
+}
+
+}  // namespace
+}  // namespace starpipe::plan
