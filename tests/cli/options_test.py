@@ -13,6 +13,7 @@ import shutil
 import sys
 import unittest
 
+from explain_test import Pipeline
 from support import CommandTest, mlp_config
 
 PLUGIN = ""
@@ -106,6 +107,13 @@ EFFECTS = {
         "--json": Effect(COMPARE, "--json", words),
         "--output": Effect(COMPARE, "-o c.json", written),
         "--timeline": Effect(COMPARE, "--timeline c.svg", written),
+    },
+    "explain": {
+        "--what-if": Effect("explain run.json", "--what-if comm=0"),
+        "--plugin": Effect("explain run.json --what-if schedule=1f1b", "--plugin missing.so", status),
+        "--json": Effect("explain run.json", "--json"),
+        "--timeline": Effect("explain run.json", "--timeline t.svg", written),
+        "--trace": Effect("explain run.json", "--trace t.json", written),
     },
     "simulate": {
         **config("simulate mlp.yaml", output),
@@ -234,6 +242,8 @@ REFUSED = [
     (f"{COMPARE} --plugin PLUGIN", "--plugin", "'1f1b'"),
     ("info mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
     ("simulate mlp.yaml --set schedule.plugin=PLUGIN", "schedule.plugin", "'1f1b'"),
+    ("explain run.json --plugin PLUGIN", "--plugin", "--what-if schedule="),
+    ("explain run.json --what-if schedule=1f1b --plugin PLUGIN", "--plugin", "--what-if schedule="),
     ("simulate listed.yaml --plugin PLUGIN", "--plugin", "schedule.file"),
     ("simulate listed.yaml --set schedule.plugin=PLUGIN", "schedule.plugin", "schedule.file"),
     # Policies.
@@ -310,6 +320,8 @@ SUFFIXES = {
     f"{PROFILE} --json -o": (".json",),
     f"{COMPARE} -o": (".json",),
     f"{COMPARE} --timeline": (".svg",),
+    "explain run.json --timeline": (".svg",),
+    "explain run.json --trace": (".json",),
     f"train mlp.yaml {RUN} --report": (".json",),
     f"train mlp.yaml {RUN} --trace": (".json",),
     f"train mlp.yaml {RUN} --timeline": (".svg",),
@@ -328,6 +340,7 @@ class Options(CommandTest):
         units = "{F: 1, B: 2, W: 1, weights: 1, activation: 1000, stash: 2}"
         self.write("units.yaml", f"layers: [{', '.join([units] * 5 + [units.replace('F: 1', 'F: 4')] * 2)}]")
         shutil.copy(self.path("units.yaml"), self.path("units.json"))
+        self.write("run.json", json.dumps(Pipeline().report()))
         self.write("bare.yaml", "layers: [{F: 1, count: 4}]")
         self.write("kinds.yaml", "layers: [{cuda: {F: 1, W: 1}, cpu: {F: 3, W: 3}, count: 8}]")
         self.write("placed.yaml", "- {F: 1, B: 2, worker: 0}\n- {F: 2, B: 1, worker: 0}\n")
@@ -443,7 +456,7 @@ class Options(CommandTest):
                     self.refused(self.words(self.with_option(effect.base, f"{name} EMPTY")), option)
         for line, argument in (("train", "config"), ("compare", "config"), ("simulate", "config"), ("info", "config"),
                                ("profile", "config"), ("schedule check", "file"), ("plugin check", "file"),
-                               ("partition --workers 2", "file"), ("periodic", "file")):
+                               ("partition --workers 2", "file"), ("periodic", "file"), ("explain", "report")):
             self.refused([*line.split(), ""], f"{argument}: the name of the file is empty")
         self.refused([*SHOW.split(), "--durations", ""], "--durations: the name of the file is empty")
         self.refused([*SHOW.split(), "-o", ""], "--output: the name of the file is empty")

@@ -60,7 +60,8 @@ void refuse_empty_values(CLI::App& app) {
   for (CLI::Option* const option : app.get_options()) {
     if (option->get_items_expected_max() == 0) continue;  // a flag
     const std::string type = option->get_type_name();
-    const bool is_file = type.find("FILE") != std::string::npos || type.find(".yaml") != std::string::npos;
+    const bool is_file =
+        type.find("FILE") != std::string::npos || type.ends_with(".yaml") || type.ends_with(".json");
     option->check(
         [is_file](const std::string& value) -> std::string {
           if (!value.empty()) return "";

@@ -20,14 +20,15 @@
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 struct Repetition {
-  double makespan;  // of the median step, seconds
-  MeasuredRun run;  // the median step
+  double makespan;         // of the median step, seconds
+  plan::RecordedStep run;  // the median step
   plan::Costs costs;
   double submission;  // of the median step, seconds
 };
@@ -47,7 +48,7 @@ struct ComparedPolicy {
   [[nodiscard]] const Repetition& median_repetition() const {
     return *std::ranges::find(repetitions, median(), &Repetition::makespan);
   }
-  [[nodiscard]] const MeasuredRun& median_run() const { return median_repetition().run; }
+  [[nodiscard]] const plan::RecordedStep& median_run() const { return median_repetition().run; }
 };
 
 std::uint64_t most_bytes(const plan::Timeline& timeline) {
@@ -81,7 +82,7 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
     Engine engine = make_engine(session, run);
     or_abort(run.mpi, [&] {
       const Experiment& experiment = run.experiment;
-      Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
+      Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
       std::vector<double> submissions;
       for (int step = 0; step < run.config.training.steps; ++step) {
         const StepResult result = engine.run_step(step, *experiment.data);
@@ -92,10 +93,10 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
       require_finite_weights(run, engine);
       std::ranges::sort(submissions);
       if (run.mpi.rank() != 0) return;
-      MeasuredRun measured = measurement.measured();
-      const double makespan = measured.timeline.makespan;
-      policy.repetitions.push_back(
-          {makespan, std::move(measured), measurement.costs(), submissions[submissions.size() / 2]});
+      plan::ComparedRun compared = measurement.compared();
+      const double makespan = compared.measured.timeline.makespan;
+      policy.repetitions.push_back({makespan, std::move(compared.measured), std::move(compared.costs),
+                                    submissions[submissions.size() / 2]});
     });
   });
 }
@@ -168,8 +169,8 @@ void write_outputs(const AgreedRun& run, const Comparison& comparison,
   if (!comparison.timeline) return;
   std::vector<plan::SvgRun> runs = {{"predicted", &schedule, &predicted}};
   for (const ComparedPolicy& policy : policies) {
-    const MeasuredRun& measured = policy.median_run();
-    runs.push_back({policy.choice.name, &measured.schedule, &measured.timeline});
+    const plan::RecordedStep& measured = policy.median_run();
+    runs.push_back({policy.choice.name, &measured.as_run, &measured.timeline});
   }
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }

@@ -21,10 +21,12 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/model/weights.hpp"
+#include "starpipe/plan/drawing/explained_run.hpp"
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/trace_json.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 
@@ -105,46 +107,46 @@ void count_rank_bytes(const Config& config, const Engine& engine, const Session&
   record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
 }
 
-// Collective; complete on rank 0.
+// Collective; complete on rank 0. `compared`: on rank 0 only.
 std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
-                                     const Measurement& measurement) {
+                                     const std::optional<plan::ComparedRun>& compared) {
   if (!run.config.runtime.uses_gpus()) return std::nullopt;
   const std::vector<GpuMemory> measured = engine.gpu_memory();
   GpuReport report{.memory = {}, .copies = find_gpu_copies(run.mpi)};
   if (run.mpi.rank() != 0) return report;
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
   const Experiment& e = run.experiment;
-  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, measurement.costs(),
-                                 measurement.predicted(),
+  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, compared->costs,
+                                 compared->predicted.timeline,
                                  {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())});
   report.memory = gpu_use(measured, gpu_of_worker, needs);
   return report;
 }
 
 void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const TrainRecord& record,
-                   const Measurement& measurement) {
+                   const Measurement& measurement, const plan::ComparedRun& compared) {
   const Experiment& experiment = run.experiment;
-  const plan::Timeline predicted = measurement.predicted();
-  const MeasuredRun measured = measurement.measured();
+  const plan::RecordedStep& predicted = compared.predicted;
+  const plan::RecordedStep& measured = compared.measured;
   print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
                     counted_text(experiment.schedule.workers(), "worker"),
                     counted_text(run.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
                     experiment.data->sample_word(), describe_partition(run.partition),
                     plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
-                    training_table(experiment.schedule, predicted, measured, measurement, record)));
+                    training_table(compared, measurement.workers(), record)));
   if (outputs.trace) {
-    const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted},
-                             plan::TracedRun{"measured", &measured.schedule, &measured.timeline}};
+    const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted.timeline},
+                             plan::TracedRun{"measured", &measured.as_run, &measured.timeline}};
     write_file("--trace", *outputs.trace, plan::trace_json(runs).dump() + "\n");
   }
   if (outputs.timeline) {
-    const std::array runs = {plan::SvgRun{"predicted", &experiment.schedule, &predicted},
-                             plan::SvgRun{"measured", &measured.schedule, &measured.timeline}};
+    const std::array runs = {plan::explained_run("predicted", predicted),
+                             plan::explained_run("measured", measured)};
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.report) {
-    const auto report = make_report(run.config, run.partition, experiment, run.locations, record, predicted,
-                                    measured, measurement);
+    const auto report =
+        make_report(run.config, run.partition, experiment, run.locations, record, compared, measurement);
     write_file("--report", *outputs.report, plan::json_text(report));
   }
 }
@@ -152,17 +154,20 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
 void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Session& session,
                     Engine& engine) {
   const Experiment& experiment = run.experiment;
-  Measurement measurement(experiment.schedule, experiment.network.sizes(), experiment.emulated);
+  Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
   TrainRecord record = run_steps(run.config, experiment, engine, session, measurement);
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(run.config, engine, session, engine.graph(), record);
-  record.gpus = report_gpus(run, engine, measurement);
+  const bool root = session.mpi().rank() == 0;
+  std::optional<plan::ComparedRun> compared;
+  if (root) compared = measurement.compared();
+  record.gpus = report_gpus(run, engine, compared);
   require_finite_weights(run, engine);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
-  if (session.mpi().rank() != 0) return;
+  if (!root) return;
   if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
-  write_outputs(run, outputs, record, measurement);
+  write_outputs(run, outputs, record, measurement, *compared);
 }
 
 }  // namespace

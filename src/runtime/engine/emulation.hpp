@@ -35,6 +35,9 @@ class Emulation {
   /// then the end of the last.
   void run(const Task& task, int received, TaskTimes& times);
 
+  /// Whether transfers overlap computing, or take no time.
+  [[nodiscard]] bool sends_ahead() const { return links_ || costs_.alpha == 0; }
+
   /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links. Like
   /// `plan::simulate`, each datum is sent once to each worker that reads it, and gradients are reduced in no
   /// time. Collective: the owner of an input and the rank of the worker call it.

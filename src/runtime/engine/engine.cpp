@@ -83,7 +83,10 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   gpu_memory_.end_step();
   session_.mpi().barrier();  // the collective calls that follow then wait for nobody
   result.seconds = clock_seconds() - start;
-  if (emulation_) emulation_->end_step();
+  if (emulation_) {
+    result.prefetch = emulation_->sends_ahead();
+    emulation_->end_step();
+  }
   expected_.learn(meter_.jobs());
   if (!emulation_) result.losses = gathering_.losses();
   result.jobs = gathering_.jobs(meter_.jobs());

@@ -34,6 +34,7 @@ struct StepResult {
   std::vector<float> losses;  ///< by micro-batch; on every rank; none of emulated jobs
   double seconds = 0;         ///< from submission to the last update, this rank's clock
   double submission = 0;      ///< the part of it in which this rank's tasks were inserted
+  bool prefetch = true;       ///< whether transfers overlap computing, as in plan::Costs
   /// The first pass with infinity or NaN in its results, if the step's update was skipped for it; on every
   /// rank.
   std::optional<plan::JobId> skipped_for;

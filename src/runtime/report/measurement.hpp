@@ -1,66 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two sides of a report, from the records of the engine's steps: the first steps give the costs of the
-// prediction, the steps after them are measured.
+// The two sides of a report, from the records of the engine's steps.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
+#include "starpipe/plan/explain/compared_run.hpp"
+#include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::runtime {
 
-/// A measured step as a schedule: its w is the worker that ran each job, its n the order of their starts.
-struct MeasuredRun {
-  plan::Schedule schedule;
-  plan::Timeline timeline;  ///< seconds, from the first job's start
-};
-
-/// Collects a training run's steps on rank 0.
-///
-/// The first step warms up. The next `calibration_steps` give the costs for the prediction, unless the costs
-/// are known: the mean duration of each pass of each stage, and the mean delay of a transfer. The delay of a
-/// transfer: the time from the end of a job to the start of the job that reads its result, on another worker
-/// that was idle meanwhile. The remaining steps are measured. Runs that are too short use the same steps for
-/// both.
+/// Collects the steps of a training run on rank 0. The first step warms up. The steps after it are compared
+/// with the prediction, which uses their own durations unless the costs are known. Records are kept of the
+/// last `most_steps`, and of fewer when a step has many jobs. A run of one step is compared with this step.
 class Measurement {
  public:
-  static constexpr int calibration_steps = 3;
+  static constexpr std::size_t most_steps = 64;
 
-  /// `known`: costs that need not be measured, those of emulated jobs.
-  Measurement(const plan::Schedule& schedule, std::vector<plan::StageSizes> sizes,
+  /// `work`: sizes of the stages' data, and as durations their FLOPs, without recomputation. `known`: costs
+  /// that need not be measured, those of emulated jobs. `schedule` must outlive this.
+  Measurement(const plan::Schedule& schedule, plan::Costs work,
               std::optional<plan::Costs> known = std::nullopt);
 
   void add(const StepResult& step);
 
-  /// The known costs; or else measured durations, measured transfer delay and the model's sizes.
-  [[nodiscard]] plan::Costs costs() const;
-  [[nodiscard]] plan::Timeline predicted() const;
-  /// The step with the median makespan among the last `kept_steps` measured steps.
-  [[nodiscard]] MeasuredRun measured() const;
-  /// Makespans of all measured steps, seconds.
-  [[nodiscard]] std::vector<double> makespans() const { return makespans_; }
+  /// Call it after the last step, and after at least one. O(jobs log jobs) for each compared step.
+  [[nodiscard]] plan::ComparedRun compared() const;
+  /// Makespans of all steps after the first, seconds.
+  [[nodiscard]] const std::vector<double>& makespans() const { return makespans_; }
   /// Transfers and peak memory of each worker in the last step.
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
 
  private:
-  static constexpr std::size_t kept_steps = 64;
-
-  void add_delays(const std::vector<JobRecord>& jobs);
-  [[nodiscard]] static double makespan(const std::vector<JobRecord>& jobs);
-
   const plan::Schedule& schedule_;
-  std::vector<plan::StageSizes> sizes_;
+  plan::Costs work_;
   std::optional<plan::Costs> known_;
   int steps_ = 0;
-  std::vector<std::vector<double>> durations_;  // [stage * pass_count + pass], seconds
-  std::vector<double> delays_;
+  bool prefetch_ = true;  // of the measured steps
   std::vector<double> makespans_;
-  std::deque<std::vector<JobRecord>> recent_;
+  std::deque<std::vector<plan::JobRun>> kept_;  // the jobs of the last steps
   std::vector<WorkerRecord> workers_;
 };
 

@@ -9,8 +9,10 @@
 
 #include "runtime/hardware/topology.hpp"
 #include "runtime/report/versions.hpp"
+#include "starpipe/plan/formats/compared_run_json.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/runtime/report/explanation_json.hpp"
 #include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::runtime {
@@ -105,8 +107,10 @@ ordered_json report_head(const Config& config, const std::optional<PartitionChoi
 
 ordered_json make_report(const Config& config, const std::optional<PartitionChoice>& partition,
                          const Experiment& experiment, const std::vector<RankLocation>& locations,
-                         const TrainRecord& record, const plan::Timeline& predicted,
-                         const MeasuredRun& measured, const Measurement& measurement) {
+                         const TrainRecord& record, const plan::ComparedRun& run,
+                         const Measurement& measurement) {
+  const plan::Timeline& predicted = run.predicted.timeline;
+  const plan::Timeline& measured = run.measured.timeline;
   ordered_json report = report_head(config, partition, locations);
   report["policy"] = {{"requested", record.requested_policy}, {"ran", record.policy}};
   report["discipline"] = plan::to_string(experiment.discipline);
@@ -131,12 +135,11 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   }
   if (!offsets.at(0).at(0).empty()) report["offsets"] = std::move(offsets);
 
-  report["makespan"] = both(predicted.makespan, measured.timeline.makespan);
+  report["makespan"] = both(predicted.makespan, measured.makespan);
   report["makespan"]["all_measured"] = measurement.makespans();
-  report["bubble_fraction"] = both(predicted.bubble_fraction, measured.timeline.bubble_fraction);
-  report["device_span"] = both(predicted.device_span, measured.timeline.device_span);
-  report["device_bubble_fraction"] =
-      both(predicted.device_bubble_fraction, measured.timeline.device_bubble_fraction);
+  report["bubble_fraction"] = both(predicted.bubble_fraction, measured.bubble_fraction);
+  report["device_span"] = both(predicted.device_span, measured.device_span);
+  report["device_bubble_fraction"] = both(predicted.device_bubble_fraction, measured.device_bubble_fraction);
   report["peak_activations"] =
       both(predicted.peak_stashes, by_worker(measurement.workers(), &WorkerRecord::peak_stashes));
   report["peak_activation_bytes"] =
@@ -150,10 +153,11 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (record.gpus)
     report["gpus"] = {{"memory", to_json(record.gpus->memory)}, {"copies", to_json(record.gpus->copies)}};
   ordered_json durations = ordered_json::array();
-  for (const plan::Durations& times : measurement.costs().durations)
-    durations.push_back(plan::durations_json(times));
+  for (const plan::Durations& times : run.costs.durations) durations.push_back(plan::durations_json(times));
   report["durations"] = std::move(durations);
-  report["transfer_delay"] = measurement.costs().alpha;
+  report["transfer_delay"] = run.costs.alpha;
+  report["explain"] = plan::compared_run_json(run);
+  report["explain"].update(explanation_json(run));
   return report;
 }
 

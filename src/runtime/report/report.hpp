@@ -22,10 +22,11 @@ nlohmann::ordered_json report_head(const Config& config, const std::optional<Par
 
 /// The report of a training run: configuration, versions, machine, losses, times, and the text offsets of the
 /// first three steps. Makespan, bubble fraction, peak activations and transfers have a predicted and a
-/// measured value. Times are in seconds; arrays have an element a worker.
+/// measured value. Times are in seconds; arrays have an element a worker. "explain" has what `starpipe
+/// explain` reads, and the figures that it prints.
 nlohmann::ordered_json make_report(const Config& config, const std::optional<PartitionChoice>& partition,
                                    const Experiment& experiment, const std::vector<RankLocation>& locations,
-                                   const TrainRecord& record, const plan::Timeline& predicted,
-                                   const MeasuredRun& measured, const Measurement& measurement);
+                                   const TrainRecord& record, const plan::ComparedRun& run,
+                                   const Measurement& measurement);
 
 }  // namespace starpipe::runtime

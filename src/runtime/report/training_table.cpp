@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/runtime/report/explanation.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -42,8 +42,7 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   return table_text(rows, columns);
 }
 
-std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
-                         const std::vector<WorkerRecord>& measured) {
+std::string worker_table(const plan::Timeline& predicted, std::span<const WorkerRecord> measured) {
   constexpr std::array columns = {TableColumn{Align::left, 8},   TableColumn{Align::right, 12},
                                   TableColumn{Align::right, 20}, TableColumn{Align::right, 14},
                                   TableColumn{Align::right, 14}, TableColumn{Align::right, 14}};
@@ -53,15 +52,15 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
     rows[0].emplace_back(kind.label);
     rows[1].emplace_back("received");
   }
-  for (int w = 0; w < schedule.workers(); ++w) {
-    const WorkerRecord& worker = measured[index(w)];
-    TableRow& row = rows.emplace_back(TableRow{
-        std::to_string(w),
-        pair_text(fmt::to_string(predicted.peak_stashes[index(w)]), fmt::to_string(worker.peak_stashes)),
-        pair_text(bytes_text(predicted.peak_stash_bytes[index(w)]), bytes_text(worker.peak_stash_bytes))});
+  for (std::size_t w = 0; w < measured.size(); ++w) {
+    const WorkerRecord& worker = measured[w];
+    TableRow& row = rows.emplace_back(
+        TableRow{std::to_string(w),
+                 pair_text(fmt::to_string(predicted.peak_stashes[w]), fmt::to_string(worker.peak_stashes)),
+                 pair_text(bytes_text(predicted.peak_stash_bytes[w]), bytes_text(worker.peak_stash_bytes))});
     for (const plan::TransferKind& kind : plan::transfer_kinds) {
       if (!kind.always_shown) continue;
-      row.push_back(pair_text(fmt::to_string((predicted.received[index(w)].*kind.member).count),
+      row.push_back(pair_text(fmt::to_string((predicted.received[w].*kind.member).count),
                               fmt::to_string((worker.received.*kind.member).count)));
     }
   }
@@ -70,12 +69,12 @@ std::string worker_table(const plan::Schedule& schedule, const plan::Timeline& p
 
 }  // namespace
 
-std::string training_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
-                           const MeasuredRun& measured, const Measurement& measurement,
+std::string training_table(const plan::ComparedRun& run, std::span<const WorkerRecord> workers,
                            const TrainRecord& record) {
+  const plan::Timeline& predicted = run.predicted.timeline;
   std::string text =
-      whole_run_table(predicted, measured.timeline, record) + "\n" +
-      worker_table(schedule, predicted, measurement.workers()) +
+      whole_run_table(predicted, run.measured.timeline, record) + "\n" + difference_table(run) + "\n" +
+      idle_table(run) + "\n" + worker_table(predicted, workers) +
       "One figure where prediction and measurement are equal, \"predicted / measured\" where they "
       "are not.\n";
   if (record.gpus) text += to_text(record.gpus->memory) + to_text(record.gpus->copies);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "runtime/report/measurement.hpp"
@@ -10,8 +11,7 @@ namespace starpipe::runtime {
 
 /// The tables that `train` prints: predicted beside measured values, of the whole step, of each worker and of
 /// each GPU.
-std::string training_table(const plan::Schedule& schedule, const plan::Timeline& predicted,
-                           const MeasuredRun& measured, const Measurement& measurement,
+std::string training_table(const plan::ComparedRun& run, std::span<const WorkerRecord> workers,
                            const TrainRecord& record);
 
 }  // namespace starpipe::runtime

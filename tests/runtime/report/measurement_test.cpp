@@ -211,7 +211,7 @@ TEST(WorkerMap, BlocksOfNeighbours) {
 
 class Measured : public ::testing::Test {
  protected:
-  /// A step in which the passes of stage s last `durations`, at `start` of the clock.
+  /// A step with these costs that begins at `start` on the clock.
   [[nodiscard]] StepResult step(const plan::Costs& costs, double start) const {
     const plan::Timeline timeline = plan::simulate(schedule_, costs);
     StepResult result;
@@ -238,49 +238,73 @@ class Measured : public ::testing::Test {
 
 TEST_F(Measured, AStepIsWhatThePlanSays) {
   const plan::Timeline timeline = plan::simulate(schedule_, costs(0.5));
-  Measurement measurement(schedule_, network_.sizes());
+  Measurement measurement(schedule_, costs_of(network_));
   measurement.add(step(costs(0.5), 1000));
-  const auto [as_run, measured] = measurement.measured();
-  for (int w = 0; w < 3; ++w) EXPECT_TRUE(std::ranges::equal(as_run.order(w), schedule_.order(w)));
-  EXPECT_NEAR(measured.makespan, timeline.makespan, 1e-9);
-  EXPECT_NEAR(measured.bubble_fraction, timeline.bubble_fraction, 1e-9);
-  EXPECT_NEAR(measured.device_span, timeline.device_span, 1e-9);
+  const plan::ComparedRun run = measurement.compared();
+  const plan::Timeline& measured = run.measured.timeline;
+  for (int w = 0; w < 3; ++w)
+    EXPECT_TRUE(std::ranges::equal(run.measured.as_run.order(w), schedule_.order(w)));
+  EXPECT_NEAR(measured.makespan, timeline.makespan, 1e-8);
+  EXPECT_NEAR(measured.bubble_fraction, timeline.bubble_fraction, 1e-8);
+  EXPECT_NEAR(measured.device_span, timeline.device_span, 1e-8);
   EXPECT_EQ(measured.received, timeline.received);
   EXPECT_EQ(measured.peak_stashes, timeline.peak_stashes);
   EXPECT_EQ(measured.peak_stash_bytes, timeline.peak_stash_bytes);
-  // The only step serves calibration and measurement: both give the same makespan.
-  EXPECT_NEAR(measurement.predicted().makespan, timeline.makespan, 1e-9);
+  // The only step is compared with a prediction from its own durations.
+  EXPECT_EQ(run.first_step, 1);
+  EXPECT_EQ(run.last_step(), 1);
+  EXPECT_NEAR(run.predicted.timeline.makespan, timeline.makespan, 1e-8);
 }
 
-TEST_F(Measured, WarmUpThenCalibrationThenMeasurement) {
-  Measurement measurement(schedule_, network_.sizes());
+TEST_F(Measured, PredictsWithTheMediansOfTheComparedSteps) {
+  Measurement measurement(schedule_, costs_of(network_));
   double clock = 5;
-  for (const double scale : {100.0, 1.0, 2.0, 3.0, 7.0, 9.0, 8.0}) {
+  const std::array scales = {100.0, 1.0, 2.0, 9.0, 7.0, 3.0};
+  for (const double scale : scales) {
     measurement.add(step(costs(scale), clock));
     clock += 1000;
   }
-  const auto durations = measurement.costs().durations;
-  ASSERT_EQ(durations.size(), 3U);
+  const plan::ComparedRun run = measurement.compared();
+  EXPECT_EQ(run.first_step, 2) << "the first step warms up";
+  EXPECT_EQ(run.last_step(), 6);
+  EXPECT_EQ(run.median_step, 6);
+  ASSERT_EQ(run.costs.durations.size(), 3U);
   for (int s = 0; s < 3; ++s) {
-    EXPECT_NEAR(durations[index(s)].F, 2.0 * (s + 1), 1e-9) << "the median of 1, 2 and 3";
-    EXPECT_NEAR(durations[index(s)].B, 4, 1e-9);
-    EXPECT_NEAR(durations[index(s)].W, 2, 1e-9);
+    EXPECT_NEAR(run.costs.durations[index(s)].F, 3.0 * (s + 1), 1e-8) << "the median of 1, 2, 9, 7 and 3";
+    EXPECT_NEAR(run.costs.durations[index(s)].B, 6, 1e-8);
+    EXPECT_NEAR(run.costs.durations[index(s)].W, 3, 1e-8);
   }
   const auto makespan = [&](double scale) { return plan::simulate(schedule_, costs(scale)).makespan; };
-  ASSERT_EQ(measurement.makespans().size(), 3U);
-  for (std::size_t i = 0; i < 3; ++i)
-    EXPECT_NEAR(measurement.makespans()[i], makespan(std::array{7.0, 9.0, 8.0}[i]), 1e-8);
-  EXPECT_NEAR(measurement.measured().timeline.makespan, makespan(8), 1e-8) << "the median step";
-  EXPECT_NEAR(measurement.predicted().makespan, makespan(2), 1e-8);
+  ASSERT_EQ(measurement.makespans().size(), 5U);
+  ASSERT_EQ(run.differences.size(), 5U);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(measurement.makespans()[i], makespan(scales[i + 1]), 1e-7);
+    const plan::Difference& parts = run.differences[i];
+    EXPECT_NEAR(parts.measured, makespan(scales[i + 1]), 1e-7);
+    EXPECT_NEAR(parts.durations(), makespan(scales[i + 1]) - makespan(3), 1e-7) << "nothing else differs";
+    EXPECT_NEAR(parts.own_order, parts.own_durations, 1e-7);
+  }
+  EXPECT_NEAR(run.measured.timeline.makespan, makespan(3), 1e-7) << "the median step";
+  EXPECT_NEAR(run.predicted.timeline.makespan, makespan(3), 1e-7);
 }
 
-TEST_F(Measured, ShortRunsUseWhatTheyHave) {
-  Measurement measurement(schedule_, network_.sizes());
-  measurement.add(step(costs(10), 0));
-  measurement.add(step(costs(3), 5000));
-  EXPECT_NEAR(measurement.costs().durations[0].F, 3, 1e-9) << "the warm-up is forgotten";
-  ASSERT_EQ(measurement.makespans().size(), 1U);
-  EXPECT_NEAR(measurement.makespans()[0], plan::simulate(schedule_, costs(3)).makespan, 1e-8);
+TEST_F(Measured, KnownCostsAreNotMeasured) {
+  Measurement measurement(schedule_, costs_of(network_), costs(2));
+  for (const double scale : {50.0, 3.0}) measurement.add(step(costs(scale), 0));
+  const plan::ComparedRun run = measurement.compared();
+  EXPECT_EQ(run.costs.durations, costs(2).durations);
+  EXPECT_NEAR(run.differences.at(0).predicted, plan::simulate(schedule_, costs(2)).makespan, 1e-9);
+}
+
+TEST_F(Measured, LongRunsKeepTheLastSteps) {
+  Measurement measurement(schedule_, costs_of(network_));
+  for (int i = 0; i < 100; ++i) measurement.add(step(costs(i), 0));
+  const plan::ComparedRun run = measurement.compared();
+  EXPECT_EQ(measurement.makespans().size(), 99U);
+  EXPECT_EQ(run.last_step(), 100);
+  EXPECT_EQ(run.first_step, 100 - static_cast<int>(Measurement::most_steps) + 1);
+  EXPECT_EQ(run.differences.size(), Measurement::most_steps);
+  EXPECT_NEAR(run.differences.back().measured, plan::simulate(schedule_, costs(99)).makespan, 1e-6);
 }
 
 TEST_F(Measured, JobsCountWhereTheyRan) {
@@ -289,16 +313,17 @@ TEST_F(Measured, JobsCountWhereTheyRan) {
   double clock = 0;
   for (JobRecord& job : result.jobs) {
     job.worker = 2;
-    job.start = clock;
+    job.ready = job.start = clock;
     job.end = clock += 1;
   }
-  Measurement measurement(schedule_, network_.sizes());
+  Measurement measurement(schedule_, costs_of(network_));
   measurement.add(result);
-  const auto [as_run, measured] = measurement.measured();
-  EXPECT_EQ(as_run.order(2).size(), schedule_.job_count());
-  EXPECT_NEAR(measured.busy[2], static_cast<double>(schedule_.job_count()), 1e-9);
+  const plan::ComparedRun run = measurement.compared();
+  const plan::Timeline& measured = run.measured.timeline;
+  EXPECT_EQ(run.measured.as_run.order(2).size(), schedule_.job_count());
+  EXPECT_NEAR(measured.busy[2], static_cast<double>(schedule_.job_count()), 1e-8);
   EXPECT_EQ(measured.busy[0], 0);
-  EXPECT_NEAR(measured.bubble_fraction, 2.0 / 3, 1e-9);
+  EXPECT_NEAR(measured.bubble_fraction, 2.0 / 3, 1e-8);
 }
 
 TEST(MeasuredFused, BackwardPassesAreOneDuration) {
@@ -311,10 +336,11 @@ TEST(MeasuredFused, BackwardPassesAreOneDuration) {
   for (const plan::JobId id : schedule.order()) {
     result.jobs.push_back(record(schedule, id, timeline, 0));
   }
-  Measurement measurement(schedule, network.sizes());
+  Measurement measurement(schedule, costs_of(network));
   measurement.add(result);
-  EXPECT_NEAR(measurement.costs().durations[0].of(plan::Pass::BW), 3, 1e-9);
-  EXPECT_NEAR(measurement.predicted().makespan, timeline.makespan, 1e-9);
+  const plan::ComparedRun run = measurement.compared();
+  EXPECT_NEAR(run.costs.durations[0].of(plan::Pass::BW), 3, 1e-8);
+  EXPECT_NEAR(run.predicted.timeline.makespan, timeline.makespan, 1e-8);
 }
 
 }  // namespace

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why the measured makespan of a run differs from the predicted one, for people.
+#pragma once
+
+#include <string>
+
+#include "starpipe/plan/explain/compared_run.hpp"
+
+namespace starpipe::runtime {
+
+/// The way from the predicted makespan to that of the median step, one part a line, with the range of each
+/// part over the compared steps. The figures shown add up to the last digit.
+std::string difference_table(const plan::ComparedRun& run);
+
+/// For each worker, the shares of a step in which it computed and was idle, by cause, predicted and measured;
+/// and the jobs and the transfer that workers waited for longest.
+std::string idle_table(const plan::ComparedRun& run);
+
+/// What the median step was made of: its critical path, its slowest kernels and its slowest links.
+std::string slowness_text(const plan::ComparedRun& run);
+
+}  // namespace starpipe::runtime

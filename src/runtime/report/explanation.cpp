@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/report/explanation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
+#include "starpipe/base/table.hpp"
+#include "starpipe/plan/explain/critical_path.hpp"
+#include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/slowness.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using plan::Difference;
+using plan::idle_cause_count;
+
+constexpr std::size_t most_rows = 5;  // of lists that begin with the most important
+
+// Makespans are rounded before they are subtracted: so the figures of a table add up.
+std::int64_t hundredths_of_ms(double seconds) { return std::llround(seconds * 1e5); }
+std::string ms_text(std::int64_t hundredths) {
+  return fmt::format("{:.2f}", static_cast<double>(hundredths) / 100);
+}
+std::string signed_ms_text(std::int64_t hundredths) {
+  return fmt::format("{:+.2f}", static_cast<double>(hundredths) / 100);
+}
+
+// One line of the difference: the change from one makespan to the next.
+struct Part {
+  const char* name;
+  double Difference::*from;
+  double Difference::*to;
+  const char* meaning;
+
+  [[nodiscard]] std::int64_t of(const Difference& step) const {
+    return hundredths_of_ms(step.*to) - hundredths_of_ms(step.*from);
+  }
+};
+constexpr std::array parts = {Part{"durations", &Difference::predicted, &Difference::own_durations,
+                                   "jobs took other times than predicted"},
+                              Part{"transfers", &Difference::own_durations, &Difference::own_transfers,
+                                   "results took other times to arrive"},
+                              Part{"order", &Difference::own_transfers, &Difference::own_order,
+                                   "jobs ran in another order, or on other workers"},
+                              Part{"runtime", &Difference::own_order, &Difference::measured,
+                                   "StarPU, the policy, the operating system"}};
+
+// "min .. max" over the compared steps.
+template <class Of, class Text>
+std::string range_text(std::span<const Difference> steps, Of of, Text text) {
+  std::vector<std::int64_t> all;
+  for (const Difference& step : steps) all.push_back(of(step));
+  const auto [least, most] = std::ranges::minmax(all);
+  return fmt::format("{} .. {}", text(least), text(most));
+}
+
+std::string steps_text(const plan::ComparedRun& run) {
+  return run.first_step == run.last_step() ? fmt::format("step {}", run.first_step)
+                                           : fmt::format("steps {} to {}", run.first_step, run.last_step());
+}
+
+std::string kernel_text(plan::Pass pass, int stage, int worker) {
+  return fmt::format("{} of stage {} on worker {}", plan::to_string(pass), stage, worker);
+}
+
+// Shares of a step: [worker][0] of computing, [worker][1 + cause] of idle time.
+std::vector<std::array<double, idle_cause_count + 1>> shares(const plan::RecordedStep& step,
+                                                             std::span<const plan::IdlePart> idle_parts) {
+  const int workers = step.as_run.workers();
+  const auto idle = plan::idle_seconds(idle_parts, workers);
+  std::vector<std::array<double, idle_cause_count + 1>> all(index(workers));
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    all[w][0] = step.timeline.busy[w] / step.timeline.makespan;
+    for (std::size_t c = 0; c < idle_cause_count; ++c) all[w][1 + c] = idle[w][c] / step.timeline.makespan;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string difference_table(const plan::ComparedRun& run) {
+  const Difference& step = run.median_difference();
+  const std::span<const Difference> steps = run.differences;
+  const bool several = steps.size() > 1;
+  constexpr std::array columns = {TableColumn{Align::left, 10}, TableColumn{Align::right, 10},
+                                  TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"", "ms", "of predicted"},
+                                {"predicted", ms_text(hundredths_of_ms(step.predicted))}};
+  if (several) rows[0].push_back(steps_text(run));
+  const auto percent = [&](std::int64_t hundredths) {
+    return difference_text(static_cast<double>(hundredths) * 1e-5 / step.predicted);
+  };
+  for (const Part& part : parts) {
+    TableRow& row =
+        rows.emplace_back(TableRow{part.name, signed_ms_text(part.of(step)), percent(part.of(step))});
+    if (several)
+      row.push_back(range_text(
+          steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
+    row.emplace_back(part.meaning);
+  }
+  const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
+  TableRow& last = rows.emplace_back(TableRow{"measured", ms_text(measured(step)),
+                                              percent(measured(step) - hundredths_of_ms(step.predicted))});
+  if (several) last.push_back(range_text(steps, measured, ms_text));
+  std::vector<TableColumn> aligned(columns.begin(), columns.end());
+  if (several) aligned.push_back({Align::right});
+  aligned.push_back({Align::left});
+  return fmt::format("Why step {} took {} ms, not the predicted {} ms{}:\n{}", run.median_step,
+                     ms_text(measured(step)), ms_text(hundredths_of_ms(step.predicted)),
+                     several ? fmt::format(" (the median of {})", steps_text(run)) : "",
+                     table_text(rows, aligned));
+}
+
+std::string idle_table(const plan::ComparedRun& run) {
+  const std::vector<plan::IdlePart> predicted_parts = plan::idle_parts(run.predicted);
+  const std::vector<plan::IdlePart> measured_parts = plan::idle_parts(run.measured);
+  const auto predicted = shares(run.predicted, predicted_parts);
+  const auto measured = shares(run.measured, measured_parts);
+  std::vector<TableRow> rows = {{"worker", "busy"}};
+  for (const std::string_view cause : plan::idle_cause_words) rows[0].emplace_back(cause);
+  const auto number = [](double share) { return fmt::format("{:.1f}", std::max(0.0, share) * 100); };
+  for (std::size_t w = 0; w < measured.size(); ++w) {
+    TableRow& row = rows.emplace_back(TableRow{std::to_string(w)});
+    for (std::size_t c = 0; c < measured[w].size(); ++c)
+      row.push_back(number(predicted[w][c]) + " / " + number(measured[w][c]));
+  }
+  constexpr std::array columns = {TableColumn{Align::left, 8}};
+  std::string text = "Where each worker's time went, % of the step; idle by cause (predicted / measured):\n" +
+                     table_text(rows, columns);
+  const auto waits = plan::producer_waits(measured_parts, run.measured.as_run);
+  if (!waits.empty()) {
+    const auto& [stage, pass, worker, seconds] = waits.front();
+    text +=
+        fmt::format("Waited for longest: {}, {:.2f} ms.\n", kernel_text(pass, stage, worker), seconds * 1e3);
+  }
+  const auto links = plan::link_waits(measured_parts);
+  if (!links.empty()) {
+    text += fmt::format("Longest wait for transfers: from worker {} to {}, {:.2f} ms.\n", links.front().from,
+                        links.front().to, links.front().seconds * 1e3);
+  }
+  return text;
+}
+
+namespace {
+
+std::string path_table(const plan::RecordedStep& step) {
+  const plan::PathSummary path = plan::summary(plan::critical_path(step), step.as_run);
+  const double makespan = step.timeline.makespan;
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"Critical path", "jobs", "ms", "of the step"}};
+  const auto add = [&](const std::string& name, const std::string& count, double seconds) {
+    rows.push_back({name, count, fmt::format("{:.2f}", seconds * 1e3), percent_text(seconds / makespan)});
+  };
+  double other_jobs = 0;
+  int other_count = 0;
+  for (std::size_t i = 0; i < path.jobs.size(); ++i) {
+    const auto& [stage, pass, worker, count, seconds] = path.jobs[i];
+    if (i < most_rows) {
+      add(kernel_text(pass, stage, worker), std::to_string(count), seconds);
+    } else {
+      other_jobs += seconds;
+      other_count += count;
+    }
+  }
+  if (other_count > 0) add("other jobs", std::to_string(other_count), other_jobs);
+  double transfers = 0;
+  for (const plan::LinkWait& link : path.links) transfers += link.seconds;
+  add("transfers", "", transfers);
+  add("runtime", "", path.runtime);
+  return table_text(rows, columns);
+}
+
+std::string kernel_table(const plan::ComparedRun& run) {
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms a job", "x typical"}};
+  const auto kernels = plan::kernel_speeds(run.measured, run.work);
+  for (std::size_t i = 0; i < std::min(most_rows, kernels.size()); ++i) {
+    const auto& [stage, pass, worker, jobs, mean, ratio] = kernels[i];
+    rows.push_back({kernel_text(pass, stage, worker), std::to_string(jobs), fmt::format("{:.3f}", mean * 1e3),
+                    fmt::format("{:.2f}", ratio)});
+  }
+  return table_text(rows, columns) +
+         "Typical: the median time for the same work, over all stages and workers of the pass.\n";
+}
+
+std::string link_table(const plan::RecordedStep& step) {
+  const auto links = plan::link_speeds(step);
+  if (links.empty()) return "";
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"Slowest links", "seen", "median ms", "x typical"}};
+  for (std::size_t i = 0; i < std::min(most_rows, links.size()); ++i) {
+    const auto& [from, to, transfers, median, ratio] = links[i];
+    rows.push_back({fmt::format("worker {} to {}", from, to), std::to_string(transfers),
+                    fmt::format("{:.3f}", median * 1e3), fmt::format("{:.2f}", ratio)});
+  }
+  return "\n" + table_text(rows, columns);
+}
+
+}  // namespace
+
+std::string slowness_text(const plan::ComparedRun& run) {
+  return path_table(run.measured) + "\n" + kernel_table(run) + link_table(run.measured);
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/report/explanation_json.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/explain/critical_path.hpp"
+#include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/slowness.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
+// Boundaries are rounded before they are subtracted: so the parts of a worker add up to the makespan.
+std::int64_t length(double start, double end) { return nanoseconds(end) - nanoseconds(start); }
+
+ordered_json idle_json(std::span<const plan::IdlePart> parts, int workers) {
+  std::vector<std::array<std::int64_t, plan::idle_cause_count>> by_cause(index(workers));
+  for (const plan::IdlePart& part : parts)
+    by_cause[index(part.worker)][index(part.cause)] += length(part.start, part.end);
+  ordered_json all = ordered_json::array();
+  for (const auto& of_worker : by_cause) {
+    ordered_json& one = all.emplace_back(ordered_json::object());
+    for (std::size_t c = 0; c < of_worker.size(); ++c) one[plan::idle_cause_words[c]] = of_worker[c];
+  }
+  return all;
+}
+
+ordered_json busy_json(const plan::RecordedStep& step) {
+  std::vector<std::int64_t> busy;
+  for (const std::vector<plan::JobId>& jobs : step.timeline.order) {
+    busy.push_back(0);
+    for (const plan::JobId id : jobs) {
+      const plan::Span span = step.timeline.spans[id];
+      busy.back() += length(span.start, span.end);
+    }
+  }
+  return busy;
+}
+
+ordered_json kernel_json(int stage, plan::Pass pass, int worker) {
+  return {{"stage", stage}, {"pass", plan::to_string(pass)}, {"worker", worker}};
+}
+
+template <class Range, class Of>
+ordered_json array_of(const Range& range, Of of) {
+  ordered_json all = ordered_json::array();
+  for (const auto& element : range) all.push_back(of(element));
+  return all;
+}
+
+ordered_json links_json(const std::vector<plan::LinkWait>& links) {
+  return array_of(links, [](const plan::LinkWait& link) -> ordered_json {
+    return {{"from", link.from}, {"to", link.to}, {"time", nanoseconds(link.seconds)}};
+  });
+}
+
+ordered_json path_json(const plan::RecordedStep& step) {
+  const plan::PathSummary path = plan::summary(plan::critical_path(step), step.as_run);
+  const auto jobs = array_of(path.jobs, [](const plan::PathSummary::Jobs& of_kind) {
+    ordered_json one = kernel_json(of_kind.stage, of_kind.pass, of_kind.worker);
+    one["jobs"] = of_kind.count;
+    one["time"] = nanoseconds(of_kind.seconds);
+    return one;
+  });
+  return {{"jobs", jobs}, {"transfers", links_json(path.links)}, {"runtime", nanoseconds(path.runtime)}};
+}
+
+}  // namespace
+
+ordered_json explanation_json(const plan::ComparedRun& run) {
+  const std::vector<plan::IdlePart> parts = plan::idle_parts(run.measured);
+  const int workers = run.measured.as_run.workers();
+  ordered_json result = {
+      {"busy", {{"predicted", busy_json(run.predicted)}, {"measured", busy_json(run.measured)}}},
+      {"idle",
+       {{"predicted", idle_json(plan::idle_parts(run.predicted), workers)},
+        {"measured", idle_json(parts, workers)}}}};
+  result["waited_for"] =
+      array_of(plan::producer_waits(parts, run.measured.as_run), [](const plan::ProducerWait& wait) {
+        ordered_json one = kernel_json(wait.stage, wait.pass, wait.worker);
+        one["time"] = nanoseconds(wait.seconds);
+        return one;
+      });
+  result["waited_for_transfers"] = links_json(plan::link_waits(parts));
+  result["critical_path"] = path_json(run.measured);
+  result["kernels"] =
+      array_of(plan::kernel_speeds(run.measured, run.work), [](const plan::KernelSpeed& kernel) {
+        ordered_json one = kernel_json(kernel.stage, kernel.pass, kernel.worker);
+        one["jobs"] = kernel.jobs;
+        one["mean"] = nanoseconds(kernel.mean);
+        one["times_typical"] = kernel.ratio;
+        return one;
+      });
+  result["links"] =
+      array_of(plan::link_speeds(run.measured), [](const plan::LinkSpeed& link) -> ordered_json {
+        return {{"from", link.from},
+                {"to", link.to},
+                {"transfers", link.transfers},
+                {"median", nanoseconds(link.median)},
+                {"times_typical", link.ratio}};
+      });
+  return result;
+}
+
+}  // namespace starpipe::runtime
