@@ -2,6 +2,7 @@
 #include "runtime/engine/delay_line.hpp"
 
 #include <chrono>
+#include <memory>
 
 #include "runtime/ranks/clock.hpp"
 #include "starpipe/base/require.hpp"
@@ -14,7 +15,6 @@ DelayLine::DelayLine(double delay)
 DelayLine::~DelayLine() {
   thread_.request_stop();
   thread_.join();
-  clear();
 }
 
 starpu_task* DelayLine::send(starpu_data_handle_t handle) {
@@ -23,25 +23,23 @@ starpu_task* DelayLine::send(starpu_data_handle_t handle) {
   task->destroy = 0;
   task->name = "arrival";
   starpu_task_end_dep_add(task, 1);
-  Arrival& arrival = arrivals_.emplace_back(Arrival{this, task, handle});
   require(starpu_task_submit(task), "StarPU", "inserting", "an emulated transfer");
-  require(starpu_data_acquire_cb(handle, STARPU_R, sent, &arrival), "StarPU", "reading", "a datum to send");
+  auto arrival = std::make_unique<Arrival>(Arrival{this, task, handle});
+  require(starpu_data_acquire_cb(handle, STARPU_R, sent, arrival.get()), "StarPU", "reading",
+          "a datum to send");
+  static_cast<void>(arrival.release());  // `sent` takes it
   return task;
 }
 
-void DelayLine::clear() {
-  for (const Arrival& arrival : arrivals_) starpu_task_destroy(arrival.task);
-  arrivals_.clear();
-}
-
-void DelayLine::sent(void* argument) {
-  const Arrival& arrival = *static_cast<Arrival*>(argument);
+void DelayLine::sent(void* argument) noexcept {
+  const std::unique_ptr<const Arrival> arrival(static_cast<const Arrival*>(argument));
+  DelayLine& line = *arrival->line;
   {
-    const std::scoped_lock lock(arrival.line->mutex_);
-    arrival.line->due_.emplace(clock_seconds() + arrival.line->delay_, arrival.task);
+    const std::scoped_lock lock(line.mutex_);
+    line.due_.emplace(clock_seconds() + line.delay_, arrival->task);
   }
-  arrival.line->changed_.notify_one();
-  starpu_data_release(arrival.handle);
+  line.changed_.notify_one();
+  starpu_data_release(arrival->handle);
 }
 
 void DelayLine::deliver(const std::stop_token& stop) {

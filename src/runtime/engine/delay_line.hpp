@@ -2,7 +2,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <queue>
 #include <thread>
@@ -18,7 +17,8 @@ namespace starpipe::runtime {
 ///
 /// An arrival is an empty StarPU task that ends when the delay is over; the readers of the datum depend on
 /// it. So links work under any policy, and take no worker. The thread that submits the step calls the member
-/// functions; a thread of the line's own ends the arrivals.
+/// functions; a thread of the line's own ends the arrivals. All arrivals must have ended before the line
+/// does.
 class DelayLine {
  public:
   /// `delay` in seconds, at least 0.
@@ -28,15 +28,16 @@ class DelayLine {
   DelayLine& operator=(const DelayLine&) = delete;
 
   /// An arrival of the value that `handle` has after all tasks inserted so far. Call it just before a reader
-  /// of that value is inserted. The line owns the task.
+  /// of that value is inserted. The task exists until `forget`.
   starpu_task* send(starpu_data_handle_t handle);
+
+  /// Call it for each arrival when all tasks that depend on it are inserted. StarPU frees the arrival when it
+  /// has ended.
+  static void forget(starpu_task* arrival) { starpu_task_set_destroy(arrival); }
 
   /// While the lock is held, no arrival ends. Hold it while a task is made to depend on arrivals: when an
   /// arrival ended at that very moment, some tasks never started (StarPU 1.4.10).
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(ending_); }
-
-  /// Frees the arrivals. Call it when all tasks have ended.
-  void clear();
 
  private:
   using Time = double;  // clock_seconds()
@@ -47,11 +48,10 @@ class DelayLine {
     starpu_data_handle_t handle;
   };
 
-  static void sent(void* arrival);
+  static void sent(void* arrival) noexcept;
   void deliver(const std::stop_token& stop);
 
   double delay_;
-  std::deque<Arrival> arrivals_;  // a deque, since StarPU holds their addresses
   std::mutex ending_;
   std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -48,9 +48,11 @@ std::unique_lock<std::mutex> Emulation::hold() {
   return links_ ? links_->hold() : std::unique_lock<std::mutex>();
 }
 
-void Emulation::end_step() {
-  if (links_) links_->clear();
-  sent_.clear();
+void Emulation::drop(std::size_t datum) {
+  const auto first = sent_.lower_bound({datum, 0});
+  auto last = first;
+  for (; last != sent_.end() && last->first.first == datum; ++last) DelayLine::forget(last->second);
+  sent_.erase(first, last);
 }
 
 }  // namespace starpipe::runtime

@@ -22,7 +22,7 @@
 namespace starpipe::runtime {
 
 /// Owns the emulated devices and links that replace kernels and transfers (`runtime.emulate`). The thread
-/// that submits the step calls `arrivals`, `hold` and `end_step`, StarPU's workers call `run`.
+/// that submits the step calls `arrivals`, `hold` and `drop`, StarPU's workers call `run`.
 class Emulation {
  public:
   /// `costs`: durations of jobs and of a transfer, in seconds. The references must outlive this.
@@ -46,8 +46,9 @@ class Emulation {
   /// Hold it while a task is made to depend on arrivals (see DelayLine::hold). Nothing without links.
   std::unique_lock<std::mutex> hold();
 
-  /// Frees the arrivals. Call it when all tasks of the step have ended.
-  void end_step();
+  /// Frees the arrivals of a datum when they have ended. Call it after the insertion of this rank's last task
+  /// of the step that touches the datum.
+  void drop(std::size_t datum);
 
  private:
   const plan::Costs& costs_;
@@ -57,7 +58,7 @@ class Emulation {
   const StepData& data_;
   EmulatedDevices devices_;
   std::optional<DelayLine> links_;                            // when transfers are sent ahead
-  std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals of this step, by datum and worker
+  std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals in use, by datum and worker
 };
 
 }  // namespace starpipe::runtime

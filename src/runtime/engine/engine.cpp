@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/engine.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -15,6 +16,18 @@
 #include "starpipe/base/require.hpp"
 
 namespace starpipe::runtime {
+namespace {
+
+// The distance of DataSlots. A worker may be 128 jobs ahead of another one before it waits for a handle. Only
+// the order of an ordered schedule shows that sharing handles is safe. There the window applies as well, and
+// beyond it no task is inserted.
+std::optional<std::size_t> reuse_distance(std::optional<int> window, int workers) {
+  constexpr std::size_t jobs_ahead = 128;
+  if (!window) return std::nullopt;
+  return std::min(index(*window), jobs_ahead * index(workers));
+}
+
+}  // namespace
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
@@ -26,7 +39,9 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       tasks_(tasks_of_rank(graph_, session.local_workers())),
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(session.memory_nodes()),
-      data_(session, schedule, network, graph_, tasks_, parameters),
+      window_(submission_window(session, schedule, config.window)),
+      slots_(graph_, reuse_distance(window_, schedule.workers())),
+      data_(session, schedule, network, graph_, tasks_, slots_, parameters),
       gathering_(session, schedule, network, graph_, data_),
       expected_(schedule),
       emulation_(emulated == nullptr
@@ -43,7 +58,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
                .optimizer = &optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())},
               {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
-      submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), config.window) {}
+      submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), window_) {}
 
 // Waits for the other ranks, which may work for long, for instance write files. The watchdog is still on.
 Engine::~Engine() {
@@ -83,10 +98,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   gpu_memory_.end_step();
   session_.mpi().barrier();  // the collective calls that follow then wait for nobody
   result.seconds = clock_seconds() - start;
-  if (emulation_) {
-    result.prefetch = emulation_->sends_ahead();
-    emulation_->end_step();
-  }
+  if (emulation_) result.prefetch = emulation_->sends_ahead();
   expected_.learn(meter_.jobs());
   if (!emulation_) result.losses = gathering_.losses();
   result.jobs = gathering_.jobs(meter_.jobs());

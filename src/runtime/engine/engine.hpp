@@ -15,6 +15,7 @@
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
+#include "runtime/step/data_slots.hpp"
 #include "runtime/step/meter.hpp"
 #include "runtime/step/rank_tasks.hpp"
 #include "runtime/step/task_graph.hpp"
@@ -96,6 +97,8 @@ class Engine {
   RankTasks tasks_;
   Meter meter_;
   GpuMemoryMeters gpu_memory_;
+  std::optional<int> window_;  // most tasks that this rank has submitted and not finished
+  DataSlots slots_;
   StepData data_;
   Gathering gathering_;
   ExpectedTimes expected_;

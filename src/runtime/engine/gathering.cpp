@@ -27,7 +27,7 @@ void for_each_message(std::span<Value> values, Function&& f) {
 }  // namespace
 
 Gathering::Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-                     const TaskGraph& graph, const StepData& data)
+                     const TaskGraph& graph, StepData& data)
     : session_(session),
       schedule_(schedule),
       network_(network),
@@ -36,13 +36,8 @@ Gathering::Gathering(const Session& session, const plan::Schedule& schedule, con
       clock_offset_(measure_clock_offset(session.mpi().comm())) {}
 
 std::vector<float> Gathering::losses() const {
-  std::vector<float> mine(index(schedule_.microbatches()), 0.0F);
+  const std::vector<float> mine = data_.losses();
   std::vector<float> all(mine.size());
-  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-    const Datum& datum = graph_.data()[d];
-    if (datum.kind != DataKind::loss || !data_.is_mine(datum)) continue;
-    data_.read(d, "the loss", [&](std::span<const float> loss) { mine[index(datum.microbatch)] = loss[0]; });
-  }
   // One rank has each loss, the others zero, so the sum is exact.
   MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
                 session_.mpi().comm());

@@ -20,7 +20,7 @@ class Gathering {
  public:
   /// Collective: compares the clocks. The references must outlive this.
   Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-            const TaskGraph& graph, const StepData& data);
+            const TaskGraph& graph, StepData& data);
 
   /// The losses of the step, [micro-batch], on every rank.
   [[nodiscard]] std::vector<float> losses() const;
@@ -46,7 +46,7 @@ class Gathering {
   const plan::Schedule& schedule_;
   const model::Network& network_;
   const TaskGraph& graph_;
-  const StepData& data_;
+  StepData& data_;
   double clock_offset_;  // seconds to add to this rank's clock to get rank 0's
 };
 

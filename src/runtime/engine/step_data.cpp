@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 
 #include <starpu_mpi.h>
@@ -13,6 +14,8 @@
 
 namespace starpipe::runtime {
 namespace {
+
+constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
 // Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (submitter.cpp), so
 // to StarPU the old copy in main memory is as good as the sum on the GPU: it would drop the sum when the
@@ -37,18 +40,22 @@ starpu_data_handle_t register_words(std::size_t size) {
 }  // namespace
 
 StepData::StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-                   const TaskGraph& graph, const RankTasks& tasks,
+                   const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
                    std::span<const std::vector<float>> parameters)
     : session_(session),
       schedule_(schedule),
       network_(network),
       graph_(graph),
+      slots_(slots),
       nodes_(session.memory_nodes()),
-      memory_(graph.data().size()),
-      handles_(graph.data().size()) {
+      memory_(slots.count()),
+      handles_(slots.count()),
+      in_slot_(slots.count(), none) {
   if (session.knows_workers() && session.on_gpus()) fetched_.emplace(graph, nodes_);
   for (std::size_t d = 0; d < graph.data().size(); ++d) {
-    if (tasks.last_use[d] != RankTasks::unused) register_datum(d, parameters);
+    if (tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
+    register_datum(d, parameters);
+    if (is_for_host(graph.data()[d])) first_for_host_.push_back(d);
   }
   register_scratch();
 }
@@ -63,10 +70,11 @@ std::vector<float> StepData::start_value(const Datum& datum,
 
 void StepData::register_datum(std::size_t number, std::span<const std::vector<float>> parameters) {
   const Datum& datum = graph_.data()[number];
+  const std::size_t slot = slots_.of(number);
   starpu_data_handle_t handle = nullptr;
   const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
   if (from_host) {
-    std::vector<float>& memory = memory_[number];
+    std::vector<float>& memory = memory_[slot];
     memory = start_value(datum, parameters);
     if (session_.on_gpus()) pinned_.emplace_back(memory);
     starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()),
@@ -74,11 +82,10 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
   } else {
     handle = register_words(datum.size);
   }
-  handles_[number] = Handle(handle, from_host);
+  handles_[slot] = Handle(handle, from_host);
   if (fetched_ && datum.kind == DataKind::weight_gradient && node(datum.worker) > FetchedCopies::main_memory)
     keep_on_node(handle, node(datum.worker));
-  starpu_data_set_coordinates(handle, 2, datum.stage, datum.microbatch);
-  starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(number), owner(datum));
+  starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(slot), owner(datum));
 }
 
 void StepData::register_scratch() {
@@ -102,22 +109,85 @@ starpu_data_handle_t StepData::scratch(const Task& task) const {
   return scratch_[gpu ? 1 : 0][stage].get();
 }
 
-// Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
-// write a step, its memory would grow with the steps.
 void StepData::begin_step(int step, const model::Dataset* data) {
   if (fetched_) fetched_->reset();
-  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-    const Datum& datum = graph_.data()[d];
-    std::vector<float>& memory = memory_[d];
-    if (memory.empty() || (datum.kind != DataKind::input && datum.kind != DataKind::target)) continue;
+  step_ = step;
+  dataset_ = data;
+  losses_.assign(index(schedule_.microbatches()), 0.0F);
+  for (const std::size_t d : first_for_host_) {
+    enter(d);
+    if (graph_.data()[d].kind == DataKind::loss) continue;
     require(starpu_data_acquire(handle(d), STARPU_W), "StarPU", "writing", "the input");
-    if (data != nullptr && datum.kind == DataKind::input) {
-      model::load_input(*data, network_.stages[index(datum.stage)], step, datum.microbatch,
-                        network_.source_index(datum.stage), memory);
-    }
-    if (data != nullptr && datum.kind == DataKind::target) data->target(step, datum.microbatch, memory);
+    exchange(d);
     starpu_data_release(handle(d));
   }
+}
+
+bool StepData::is_for_host(const Datum& datum) const {
+  return (datum.kind == DataKind::input || datum.kind == DataKind::target || datum.kind == DataKind::loss) &&
+         is_mine(datum);
+}
+
+void StepData::enter(std::size_t datum) {
+  in_slot_[slots_.of(datum)] = datum;
+  const Datum& entered = graph_.data()[datum];
+  starpu_data_set_coordinates(handle(datum), 2, entered.stage, entered.microbatch);  // for traces
+}
+
+void StepData::prepare(std::size_t datum) {
+  const Datum& next = graph_.data()[datum];
+  const std::size_t before = in_slot_[slots_.of(datum)];
+  if (before == datum) return;
+  enter(datum);
+  if (!is_for_host(next)) return;
+  if (next.kind != DataKind::loss) {
+    request(datum, STARPU_W);
+  } else if (dataset_ != nullptr) {
+    request(before, STARPU_R);
+  }
+}
+
+void StepData::request(std::size_t datum, starpu_data_access_mode mode) {
+  auto argument = std::make_unique<Granted>(Granted{this, datum});
+  require(starpu_data_acquire_cb(handle(datum), mode, granted, argument.get()), "StarPU", "reaching",
+          to_string(graph_.data()[datum].kind));
+  static_cast<void>(argument.release());  // `granted` takes it
+}
+
+// StarPU calls it on the thread that ends the last task before it, or on the one that inserts tasks.
+void StepData::granted(void* argument) noexcept {
+  const std::unique_ptr<const Granted> grant(static_cast<const Granted*>(argument));
+  grant->data->exchange(grant->datum);
+  starpu_data_release(grant->data->handle(grant->datum));
+}
+
+// Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
+// write a step, its memory would grow with the steps.
+void StepData::exchange(std::size_t datum) {
+  if (dataset_ == nullptr) return;
+  const Datum& of = graph_.data()[datum];
+  std::vector<float>& memory = memory_[slots_.of(datum)];
+  switch (of.kind) {
+    case DataKind::input:
+      model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
+                        network_.source_index(of.stage), memory);
+      break;
+    case DataKind::target:
+      dataset_->target(step_, of.microbatch, memory);
+      break;
+    default:
+      losses_[index(of.microbatch)] = memory[0];
+      break;
+  }
+}
+
+std::vector<float> StepData::losses() {
+  for (const std::size_t first : first_for_host_) {
+    if (graph_.data()[first].kind != DataKind::loss) continue;
+    const std::size_t last = in_slot_[slots_.of(first)];
+    read(last, "the loss", [&](std::span<const float>) { exchange(last); });
+  }
+  return losses_;
 }
 
 void StepData::drop(std::size_t datum) const {

@@ -13,6 +13,7 @@
 #include "runtime/engine/handle.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/session/worker_backend.hpp"
+#include "runtime/step/data_slots.hpp"
 #include "runtime/step/fetched_copies.hpp"
 #include "runtime/step/rank_tasks.hpp"
 #include "runtime/step/task_graph.hpp"
@@ -24,35 +25,49 @@
 namespace starpipe::runtime {
 
 /// Owns the data of a step on this rank: StarPU's handles, the host memory behind those that last over the
-/// steps, and the scratch memory of the stages. Fills inputs and targets, and drops copies; RankTasks and
-/// FetchedCopies know when. The thread that submits the step calls all of it, except `drop_fetched`, which
-/// the workers on GPUs call.
+/// steps, and the scratch memory of the stages. Fills inputs and targets, keeps losses, and drops copies;
+/// RankTasks and FetchedCopies know when. Data of different micro-batches share handles as `slots` says. The
+/// thread that submits the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
 class StepData {
  public:
   /// Registers the data that tasks of this rank touch. `parameters`: start values of each stage. The
   /// references must outlive this.
   StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-           const TaskGraph& graph, const RankTasks& tasks, std::span<const std::vector<float>> parameters);
+           const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
+           std::span<const std::vector<float>> parameters);
 
-  [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[datum].get(); }
+  [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const {
+    return handles_[slots_.of(datum)].get();
+  }
   /// Scratch memory that is large enough for a pass on each worker that may run it.
   [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
   /// The rank that owns a datum: the rank of its writer.
   [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
   [[nodiscard]] bool is_mine(const Datum& datum) const { return session_.is_local(datum.worker); }
 
-  /// Fills the inputs and targets of step `step` from `data`; nullptr: nothing is computed from them, and
-  /// they are only marked as written. Call it before the tasks of the step are inserted.
+  /// Fills the inputs and targets of step `step` from `data`, one in each slot; nullptr: nothing is computed
+  /// from them, and they are only marked as written. Call it before the tasks of the step are inserted.
+  /// `data` must outlive the step.
   void begin_step(int step, const model::Dataset* data);
+
+  /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
+  /// the datum is the next one in its slot, asks StarPU to let the host keep the loss that was there before,
+  /// or to let it fill the input or target, as soon as the tasks of the slot's last datum have ended. Does
+  /// not wait.
+  void prepare(std::size_t datum);
 
   /// Calls `use` with the values of a datum that this rank owns and that lasts over the steps. Waits for the
   /// tasks that write it. `name`: for messages.
   template <class Use>
   void read(std::size_t datum, std::string_view name, Use use) const {
     require(starpu_data_acquire(handle(datum), STARPU_R), "StarPU", "reading", name);
-    use(std::span<const float>(memory_[datum]));
+    use(std::span<const float>(memory_[slots_.of(datum)]));
     starpu_data_release(handle(datum));
   }
+
+  /// The losses that workers of this rank computed in the step, [micro-batch]; 0 for all others. Waits for
+  /// the tasks that write them. Call it when all tasks of the step are inserted.
+  [[nodiscard]] std::vector<float> losses();
 
   /// Call it after the insertion of the rank's last task that touches the datum in the step. Frees copies of
   /// other ranks' data and temporaries; owners forget the ranks that they sent the datum to.
@@ -70,15 +85,35 @@ class StepData {
   void register_scratch();
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
 
+  // A datum that the host fills or keeps once StarPU has granted it.
+  struct Granted {
+    StepData* data;
+    std::size_t datum;
+  };
+  // Whether the host of this rank fills the datum before its tasks, or keeps its value after them.
+  [[nodiscard]] bool is_for_host(const Datum& datum) const;
+  // Notes that the datum is the one in its slot now.
+  void enter(std::size_t datum);
+  static void granted(void* argument) noexcept;
+  void request(std::size_t datum, starpu_data_access_mode mode);
+  // Fills an input or a target, or keeps a loss. Between acquire and release of the datum.
+  void exchange(std::size_t datum);
+
   const Session& session_;
   const plan::Schedule& schedule_;
   const model::Network& network_;
   const TaskGraph& graph_;
+  const DataSlots& slots_;
   std::vector<int> nodes_;                  // StarPU's memory node of each logical worker; -1 on other ranks
   std::optional<FetchedCopies> fetched_;    // when some workers are GPUs and the worker of each task is known
-  std::vector<std::vector<float>> memory_;  // by datum; empty unless this rank's host provides it
+  std::vector<std::vector<float>> memory_;  // by slot; empty unless this rank's host provides it
   std::vector<PinnedMemory> pinned_;        // the part of `memory_` that GPUs copy from and to
-  std::vector<Handle> handles_;             // by datum
+  std::vector<Handle> handles_;             // by slot; none where this rank's tasks touch no datum
+  std::vector<std::size_t> first_for_host_;  // the first datum of each slot that is for the host
+  std::vector<std::size_t> in_slot_;         // by slot: the datum that was inserted last
+  std::vector<float> losses_;                // of this step, by micro-batch
+  int step_ = 0;
+  const model::Dataset* dataset_ = nullptr;     // none while nothing is computed
   std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
 };
 

@@ -56,9 +56,17 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
   }
 }
 
+std::optional<int> submission_window(const Session& session, const plan::Schedule& schedule, int window) {
+  // `core()`: not a core of the CPU, but our policy.
+  const bool keeps_order =
+      session.core() != nullptr || session.choice().control == StarpuControl::worker_order;
+  if (!keeps_order || schedule.discipline() != plan::Discipline::ordered) return std::nullopt;
+  return window;
+}
+
 Submitter::Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
                      const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
-                     int window)
+                     std::optional<int> window)
     : session_(session),
       schedule_(schedule),
       graph_(graph),
@@ -66,21 +74,21 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       data_(data),
       runner_(runner),
       emulation_(emulation),
+      window_(window),
       next_order_(starpu_worker_get_count(), 1) {
-  // `core()`: not a core of the CPU, but our policy.
-  const bool keeps_order =
-      session.core() != nullptr || session.choice().control == StarpuControl::worker_order;
-  if (keeps_order && schedule.discipline() == plan::Discipline::ordered)
-    window_ = static_cast<unsigned>(window);
   for (const Task& task : graph.tasks()) names_.push_back(name_of(task, schedule));
 }
 
 void Submitter::submit_step() {
   for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
+    const std::vector<DataAccess>& data = graph_.tasks()[tasks_.tasks[i]].data;
     wait_for_room();
+    for (const DataAccess& access : data) data_.prepare(access.datum);
     insert(tasks_.tasks[i]);
-    for (const DataAccess& access : graph_.tasks()[tasks_.tasks[i]].data) {
-      if (tasks_.last_use[access.datum] == i) data_.drop(access.datum);
+    for (const DataAccess& access : data) {
+      if (tasks_.last_use[access.datum] != i) continue;
+      if (emulation_ != nullptr) emulation_->drop(access.datum);
+      data_.drop(access.datum);
     }
   }
 }
@@ -88,10 +96,12 @@ void Submitter::submit_step() {
 // Waiting here cannot deadlock. All ranks insert tasks in one order. In this order every task comes after the
 // tasks that it depends on, and each worker runs its tasks in it. Take the first unfinished task in this
 // order. All earlier tasks have finished, on every rank. So the task waits for nothing, and its rank had room
-// to insert it.
+// to insert it. This holds for data that share a slot as well: a slot's new datum comes after all tasks of
+// the old one in this order.
 void Submitter::wait_for_room() const {
-  if (window_ == 0 || static_cast<unsigned>(starpu_task_nsubmitted()) < window_) return;
-  require(starpu_task_wait_for_n_submitted(window_ / 2), "StarPU", "waiting for", "the submission window");
+  if (!window_ || starpu_task_nsubmitted() < *window_) return;
+  require(starpu_task_wait_for_n_submitted(static_cast<unsigned>(*window_) / 2), "StarPU", "waiting for",
+          "the submission window");
 }
 
 void Submitter::insert(std::size_t task_number) {

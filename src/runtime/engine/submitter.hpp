@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,18 +21,22 @@ namespace starpipe::runtime {
 /// that is emulated, or whose workers choose among ready jobs.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 
+/// The most tasks that a rank has submitted and not finished: `runtime.window` when our policy or
+/// `worker-order` runs an ordered schedule. Elsewhere the policy chooses among ready jobs, and its choice
+/// would depend on the window, so the whole step is submitted: nothing.
+std::optional<int> submission_window(const Session& session, const plan::Schedule& schedule, int window);
+
 /// Inserts the tasks of a step into StarPU in the graph's order, within the submission window. After the
 /// insertion of this rank's last task that touches a datum, asks StarPU to drop the datum once this task has
 /// ended. Only the thread that runs the steps calls it.
 class Submitter {
  public:
-  /// `window`: the most tasks of this rank that are submitted and not finished. When the window is full,
-  /// submission waits until half of them are left. The window applies only when our policy or `worker-order`
-  /// runs an ordered schedule. It then changes no result and no order, but a small window leaves workers
-  /// idle. Elsewhere the policy chooses among ready jobs, and its choice would depend on the window, so the
-  /// whole step is submitted. `emulation`: nullptr when kernels run. The references must outlive this.
+  /// `window`: of `submission_window`. When it is full, submission waits until half of it is left. It changes
+  /// no result and no order, but a small window leaves workers idle. `emulation`: nullptr when kernels run.
+  /// The references must outlive this.
   Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-            const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation, int window);
+            const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
+            std::optional<int> window);
 
   /// Returns when all tasks of this rank are inserted; they may still run.
   void submit_step();
@@ -47,7 +52,7 @@ class Submitter {
   StepData& data_;
   TaskRunner& runner_;
   Emulation* emulation_;
-  unsigned window_ = 0;               // 0: no limit
+  std::optional<int> window_;         // nothing: no limit
   std::vector<std::string> names_;    // by task; StarPU keeps their addresses
   std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
 };

@@ -458,17 +458,25 @@ TEST(Engine, NothingIsLeftInMemory) {
   }
 }
 
-// Even when each rank has only one task in flight.
+// Even when each rank has only one task in flight, and data of different micro-batches share a handle as soon
+// as they can.
 TEST(Engine, TheSubmissionWindowChangesNothing) {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
-  for (const char* name : {"1f1b", "zb-h1", "ddp", "fsdp"}) {
-    const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
+  for (const auto& [name, recompute] : {std::pair{"1f1b", false},
+                                        {"1f1b", true},
+                                        {"gpipe", false},
+                                        {"zb-h1", false},
+                                        {"ddp", false},
+                                        {"fsdp", false}}) {
+    const Schedule schedule = plan::make_schedule(
+        name, {.workers = workers(), .microbatches = 4 * workers(), .recompute = recompute});
     for (const int window : {1, 7}) {
-      SCOPED_TRACE(::testing::Message() << name << ", window " << window);
+      SCOPED_TRACE(::testing::Message() << name << (recompute ? ", recompute" : "") << ", window " << window);
       const Outcome run =
           train(schedule, network, sgd, *data, 2, {.timeout = patient.timeout, .window = window});
       expect_all_jobs(run, schedule);
+      expect_transfers(run, schedule, network);
       if (!our_policy()) continue;
       expect_same_bits(run, schedule, network, sgd, *data);
       expect_order(run, schedule);

@@ -228,5 +228,29 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   }
 }
 
+// A handle of StarPU for each datum of a job would take 34 KB, its tasks 4 KB.
+TEST(Memory, IsFlatInTheMicroBatches) {
+  constexpr int workers = 2;
+  const Session session = start(workers);
+  const model::Network network = tiny_mlp(workers);
+  plan::Costs links = costs_of(network);
+  links.durations = {{.F = 0, .B = 0, .W = 0}};
+  const auto heap_of = [&](int microbatches, double alpha) {
+    links.alpha = alpha;
+    const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});
+    Engine engine(session, schedule, network, sgd, start_values(network),
+                  {.timeout = patient.timeout, .window = 100}, &links);
+    engine.run_step(0, Noise());
+    return memory_now().heap;
+  };
+  for (const double alpha : {0.0, 1e-6}) {
+    SCOPED_TRACE(::testing::Message() << "alpha " << alpha);
+    const std::size_t some = heap_of(500, alpha);
+    const std::size_t more = heap_of(1500, alpha);
+    const std::size_t jobs = index(2 * workers * 1000);
+    EXPECT_LE(more, some + 1000 * jobs);
+  }
+}
+
 }  // namespace
 }  // namespace starpipe::runtime
