@@ -228,7 +228,7 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   }
 }
 
-// A handle of StarPU for each datum of a job would take 34 KB, its tasks 4 KB.
+// A handle of StarPU for each datum of a job would take 34 KB, records of tasks that have ended 3 KB.
 TEST(Memory, IsFlatInTheMicroBatches) {
   constexpr int workers = 2;
   const Session session = start(workers);
