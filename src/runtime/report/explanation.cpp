@@ -79,9 +79,11 @@ std::vector<std::array<double, idle_cause_count + 1>> shares(const plan::Recorde
   const int workers = step.as_run.workers();
   const auto idle = plan::idle_seconds(idle_parts, workers);
   std::vector<std::array<double, idle_cause_count + 1>> all(index(workers));
+  const double makespan = step.timeline.makespan;
+  if (makespan <= 0) return all;  // emulated jobs may take no time
   for (std::size_t w = 0; w < all.size(); ++w) {
-    all[w][0] = step.timeline.busy[w] / step.timeline.makespan;
-    for (std::size_t c = 0; c < idle_cause_count; ++c) all[w][1 + c] = idle[w][c] / step.timeline.makespan;
+    all[w][0] = step.timeline.busy[w] / makespan;
+    for (std::size_t c = 0; c < idle_cause_count; ++c) all[w][1 + c] = idle[w][c] / makespan;
   }
   return all;
 }
@@ -98,7 +100,7 @@ std::string difference_table(const plan::ComparedRun& run) {
                                 {"predicted", ms_text(hundredths_of_ms(step.predicted))}};
   if (several) rows[0].push_back(steps_text(run));
   const auto percent = [&](std::int64_t hundredths) {
-    return difference_text(static_cast<double>(hundredths) * 1e-5 / step.predicted);
+    return step.predicted > 0 ? difference_text(static_cast<double>(hundredths) * 1e-5 / step.predicted) : "";
   };
   for (const Part& part : parts) {
     TableRow& row =
@@ -140,8 +142,8 @@ std::string idle_table(const plan::ComparedRun& run) {
   const auto waits = plan::producer_waits(measured_parts, run.measured.as_run);
   if (!waits.empty()) {
     const auto& [stage, pass, worker, seconds] = waits.front();
-    text +=
-        fmt::format("Waited for longest: {}, {:.2f} ms.\n", kernel_text(pass, stage, worker), seconds * 1e3);
+    text += fmt::format("Waited for longest: {}, {:.2f} ms over all workers.\n",
+                        kernel_text(pass, stage, worker), seconds * 1e3);
   }
   const auto links = plan::link_waits(measured_parts);
   if (!links.empty()) {
