@@ -2,11 +2,7 @@
 #include "starpipe/plan/explain/idle_causes.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
-#include <map>
-#include <tuple>
-#include <utility>
 
 #include "plan/explain/input_wait.hpp"
 #include "starpipe/base/index.hpp"
@@ -67,12 +63,15 @@ class WorkerIdle {
     const bool under_way = time >= wait.transfer_from && time < wait.transfer_to;
     if (time >= wait.startable) {
       if (under_way && !step_.prefetch) set_transfer(part, wait);
-    } else if (time >= later_[position].time) {
+      return part;
+    }
+    const bool unproduced = wait.input.producer && time < wait.produced;
+    if (unproduced) part.producer = wait.input.producer;
+    if (time >= later_[position].time) {
       part.cause = IdleCause::order;
       part.held_back = later_[position].job;
-    } else if (wait.input.producer && time < wait.produced) {
+    } else if (unproduced) {
       part.cause = position == 0 ? IdleCause::fill : IdleCause::producer;
-      part.producer = wait.input.producer;
     } else if (under_way) {
       set_transfer(part, wait);
     }
@@ -89,7 +88,8 @@ class WorkerIdle {
     if (!parts_->empty()) {
       IdlePart& last = parts_->back();
       const bool continues = last.worker == part.worker && last.end == part.start &&
-                             last.cause == part.cause && last.next == part.next;
+                             last.cause == part.cause && last.next == part.next &&
+                             last.producer == part.producer;
       if (continues) {
         last.end = part.end;
         return;
@@ -105,17 +105,6 @@ class WorkerIdle {
   std::vector<ReadyJob> later_;  // by position in row_: the first to be ready of all jobs behind it
 };
 
-// The sums by key as a list of `Item{key..., seconds}`, the largest first.
-template <class Item, class Sums>
-std::vector<Item> largest_first(const Sums& sums) {
-  std::vector<Item> items;
-  for (const auto& [key, seconds] : sums) {
-    items.push_back(std::apply([&](const auto&... part) { return Item{part..., seconds}; }, key));
-  }
-  std::ranges::stable_sort(items, std::greater<>{}, &Item::seconds);
-  return items;
-}
-
 }  // namespace
 
 std::string_view to_string(IdleCause cause) { return idle_cause_words[index(cause)]; }
@@ -128,30 +117,6 @@ std::vector<IdlePart> idle_parts(const RecordedStep& step) {
   for (int worker = 0; worker < step.as_run.workers(); ++worker)
     WorkerIdle(step, worker, parts).find(begin, end);
   return parts;
-}
-
-std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers) {
-  std::vector<std::array<double, idle_cause_count>> seconds(index(workers));
-  for (const IdlePart& part : parts) seconds[index(part.worker)][index(part.cause)] += part.end - part.start;
-  return seconds;
-}
-
-std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const Schedule& as_run) {
-  std::map<std::tuple<int, Pass, int>, double> sums;
-  for (const IdlePart& part : parts) {
-    if (part.cause != IdleCause::producer) continue;
-    const Job job = as_run.job(*part.producer);
-    sums[{job.stage, job.pass, as_run.compute(*part.producer)}] += part.end - part.start;
-  }
-  return largest_first<ProducerWait>(sums);
-}
-
-std::vector<LinkWait> link_waits(std::span<const IdlePart> parts) {
-  std::map<std::tuple<int, int>, double> sums;
-  for (const IdlePart& part : parts) {
-    if (part.cause == IdleCause::transfer) sums[{part.from, part.worker}] += part.end - part.start;
-  }
-  return largest_first<LinkWait>(sums);
 }
 
 }  // namespace starpipe::plan

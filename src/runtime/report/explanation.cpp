@@ -16,6 +16,7 @@
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/explain/critical_path.hpp"
 #include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/explain/slowness.hpp"
 
 namespace starpipe::runtime {
@@ -139,7 +140,7 @@ std::string idle_table(const plan::ComparedRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 8}};
   std::string text = "Where each worker's time went, % of the step; idle by cause (predicted / measured):\n" +
                      table_text(rows, columns);
-  const auto waits = plan::producer_waits(measured_parts, run.measured.as_run);
+  const auto waits = plan::producer_waits(measured_parts, run.measured);
   if (!waits.empty()) {
     const auto& [stage, pass, worker, seconds] = waits.front();
     text += fmt::format("Waited for longest: {}, {:.2f} ms over all workers.\n",

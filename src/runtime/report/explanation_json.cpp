@@ -14,6 +14,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/explain/critical_path.hpp"
 #include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/explain/slowness.hpp"
 
 namespace starpipe::runtime {
@@ -89,7 +90,7 @@ ordered_json explanation_json(const plan::ComparedRun& run) {
        {{"predicted", idle_json(plan::idle_parts(run.predicted), workers)},
         {"measured", idle_json(parts, workers)}}}};
   result["waited_for"] =
-      array_of(plan::producer_waits(parts, run.measured.as_run), [](const plan::ProducerWait& wait) {
+      array_of(plan::producer_waits(parts, run.measured), [](const plan::ProducerWait& wait) {
         ordered_json one = kernel_json(wait.stage, wait.pass, wait.worker);
         one["time"] = nanoseconds(wait.seconds);
         return one;

@@ -3,8 +3,12 @@
 #include "starpipe/plan/explain/idle_causes.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +16,7 @@
 #include "plan/example_schedules.hpp"
 #include "plan/explain/random_steps.hpp"
 #include "starpipe/plan/explain/critical_path.hpp"
+#include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
@@ -158,18 +163,81 @@ TEST(IdleParts, Of1F1BByHand) {
   expect(5, 1, 1, 1.5, IdleCause::transfer);
   expect(6, 1, 7.5, 10, IdleCause::drain);
   EXPECT_EQ(parts[0].producer, schedule.backward(1, 0));
-  const auto producers = producer_waits(parts, step.as_run);
-  ASSERT_EQ(producers.size(), 1U);
+  const auto producers = producer_waits(parts, step);
+  // From 2 to 2.5 worker 1 still runs F.
+  ASSERT_EQ(producers.size(), 2U);
   EXPECT_EQ(producers[0].stage, 1);
   EXPECT_EQ(producers[0].pass, Pass::BW);
   EXPECT_EQ(producers[0].worker, 1);
-  EXPECT_EQ(producers[0].seconds, 3);
+  EXPECT_EQ(producers[0].seconds, 2.5);
+  EXPECT_EQ(producers[1].pass, Pass::F);
+  EXPECT_EQ(producers[1].seconds, 0.5);
   const auto links = link_waits(parts);
   ASSERT_EQ(links.size(), 2U);
   EXPECT_EQ(links[0].from, 1);
   EXPECT_EQ(links[0].to, 0);
   EXPECT_EQ(links[0].seconds, 1);
   EXPECT_EQ(links[1].seconds, 0.5);
+}
+
+/// Each stage waits for the next, but only one is slow.
+TEST(ProducerWaits, NameTheSlowStageAndNotThoseThatWaitForIt) {
+  const Schedule schedule = named("gpipe", 4, 4);
+  Costs costs;
+  costs.durations = {{1, 2, 0}, {1, 2, 0}, {1, 10, 0}, {1, 2, 0}};
+  const RecordedStep step = simulated_step(schedule, costs);
+  const auto waits = producer_waits(idle_parts(step), step);
+  ASSERT_FALSE(waits.empty());
+  EXPECT_EQ(waits[0].stage, 2);
+  EXPECT_EQ(waits[0].pass, Pass::BW);
+  EXPECT_EQ(waits[0].worker, 2);
+  // Stage 2 runs BW from 9 to 49. Meanwhile worker 1 runs BW for 2 after each of the first three, and worker
+  // 0 after these.
+  EXPECT_EQ(waits[0].seconds, 2 * (40 - 3 * 2) - 3 * 2);
+}
+
+/// Against the definition, in the middle between the times at which something begins or ends.
+TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
+  Random random(16);
+  for (int round = 0; round < 300 && !HasFailure(); ++round) {
+    const RecordedStep step = random_step(random, false);
+    const auto parts = idle_parts(step);
+    const auto& spans = step.timeline.spans;
+    std::map<std::tuple<int, Pass, int>, double> expected;
+    std::set<double> times;
+    for (const Span& span : spans) times.insert({span.start, span.end});
+    for (const IdlePart& part : parts) times.insert({part.start, part.end});
+    const auto part_at = [&](int worker, double time) {
+      return std::ranges::find_if(parts, [&](const IdlePart& part) {
+        return part.worker == worker && part.start < time && time < part.end;
+      });
+    };
+    for (auto to = std::next(times.begin()); to != times.end(); ++to) {
+      const double from = *std::prev(to);
+      const double middle = (from + *to) / 2;
+      for (int worker = 0; worker < step.as_run.workers(); ++worker) {
+        auto part = part_at(worker, middle);
+        if (part == parts.end() || part->cause != IdleCause::producer) continue;
+        int at = worker;
+        while (part != parts.end() && part->cause != IdleCause::transfer && part->producer) {
+          at = step.as_run.compute(*part->producer);
+          part = part_at(at, middle);
+        }
+        if (part != parts.end()) continue;
+        const auto& row = step.timeline.order[index(at)];
+        const auto runs = [&](JobId id) { return spans[id].start < middle && middle < spans[id].end; };
+        const auto job = std::ranges::find_if(row, runs);
+        ASSERT_NE(job, row.end());
+        const Job kind = step.as_run.job(*job);
+        expected[{kind.stage, kind.pass, at}] += *to - from;
+      }
+    }
+    std::map<std::tuple<int, Pass, int>, double> found;
+    for (const ProducerWait& wait : producer_waits(parts, step)) {
+      found[{wait.stage, wait.pass, wait.worker}] = wait.seconds;
+    }
+    EXPECT_EQ(found, expected) << testing::describe(step);
+  }
 }
 
 TEST(CriticalPath, LeadsFromTheBeginToTheEnd) {

@@ -14,6 +14,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/explain/step_costs.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/schedule/check.hpp"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "starpipe/plan/explain/idle_causes.hpp"
+#include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/explain/recorded_step.hpp"
 
 namespace starpipe::plan {

@@ -39,36 +39,15 @@ struct IdlePart {
   double end = 0;
   IdleCause cause = IdleCause::drain;
   std::optional<JobId> next = {};  ///< the job that the worker ran next; none in drain
-  std::optional<JobId> producer =
-      {};         ///< fill, producer; transfer unless of weights: the job whose result is waited for
-  int from = -1;  ///< transfer: the worker that sends
+  /// fill, producer, order: the job on another worker for which the next job waits; transfer: the job whose
+  /// result is under way. None for weights, nor where the order alone holds a job back.
+  std::optional<JobId> producer = {};
+  int from = -1;                        ///< transfer: the worker that sends
   std::optional<JobId> held_back = {};  ///< order: a job that was ready
 };
 
 /// The idle parts of all workers, worker by worker. A worker without jobs has one part, drain. O(jobs log
 /// jobs).
 std::vector<IdlePart> idle_parts(const RecordedStep& step);
-
-/// Seconds by worker and cause (index of IdleCause).
-std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers);
-
-/// Idle time that waits for jobs of one kind.
-struct ProducerWait {
-  int stage = 0;
-  Pass pass = Pass::F;
-  int worker = 0;      ///< that runs these jobs
-  double seconds = 0;  ///< sum over all workers that waited; cause producer only
-};
-/// The largest first.
-std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const Schedule& as_run);
-
-/// Idle time while data was under way.
-struct LinkWait {
-  int from = 0;
-  int to = 0;
-  double seconds = 0;  ///< cause transfer
-};
-/// The largest first.
-std::vector<LinkWait> link_waits(std::span<const IdlePart> parts);
 
 }  // namespace starpipe::plan
