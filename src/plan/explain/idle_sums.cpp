@@ -40,8 +40,7 @@ class Chains {
     }
     for (std::vector<Piece>& pieces : pieces_) std::ranges::sort(pieces, {}, &Piece::start);
     std::ranges::sort(times_);
-    const auto repeated = std::ranges::unique(times_);
-    times_.erase(repeated.begin(), repeated.end());
+    times_.erase(std::unique(times_.begin(), times_.end()), times_.end());
   }
 
   std::vector<ProducerWait> waits() {
