@@ -18,11 +18,11 @@
 namespace starpipe::runtime {
 namespace {
 
-// The distance of DataSlots. A worker may be 128 jobs ahead of another one before it waits for a handle. Only
+// The distance of DataSlots. A worker may be 64 jobs ahead of another one before it waits for a handle. Only
 // the order of an ordered schedule shows that sharing handles is safe. There the window applies as well, and
 // beyond it no task is inserted.
 std::optional<std::size_t> reuse_distance(std::optional<int> window, int workers) {
-  constexpr std::size_t jobs_ahead = 128;
+  constexpr std::size_t jobs_ahead = 64;
   if (!window) return std::nullopt;
   return std::min(index(*window), jobs_ahead * index(workers));
 }

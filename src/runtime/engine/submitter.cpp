@@ -76,6 +76,7 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       emulation_(emulation),
       window_(window),
       next_order_(starpu_worker_get_count(), 1) {
+  names_.reserve(graph.tasks().size());
   for (const Task& task : graph.tasks()) names_.push_back(name_of(task, schedule));
 }
 

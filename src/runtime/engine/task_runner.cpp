@@ -37,6 +37,7 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
 TaskRunner::TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
                        const StepParts& parts, Emulation* emulation)
     : session_(session), context_(context), parts_(parts), emulation_(emulation) {
+  arguments_.reserve(graph.tasks().size());
   for (const Task& task : graph.tasks()) arguments_.push_back({.runner = this, .task = &task});
 }
 

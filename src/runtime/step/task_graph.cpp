@@ -86,9 +86,13 @@ class TaskGraph::Builder {
   void build() {
     for (int s = 0; s < schedule_.stages(); ++s) persistent(s);
     if (can_skip_) add_verdicts();
+    graph_.tasks_.reserve(schedule_.job_count());
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
     if (can_skip_) join_verdicts();
     for (int s = 0; s < schedule_.stages(); ++s) update(s);
+    for (Task& task : graph_.tasks_) task.data.shrink_to_fit();
+    graph_.tasks_.shrink_to_fit();
+    graph_.data_.shrink_to_fit();
   }
 
  private:
