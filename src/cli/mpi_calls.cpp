@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's own MPI_Test, MPI_Isend and MPI_Irecv, through which it sees StarPU-MPI's polls: StarPU-MPI
-// has no setting for how it polls. A program's symbols come before those of all libraries, so StarPU-MPI
-// calls these. They are in the program, not in a library: a library must not replace functions of programs
-// that link it. Each calls the next function of its name: a profiler's, or MPI's own.
+// The program's own MPI_Test, MPI_Isend, MPI_Irecv and sched_yield, through which it sees how StarPU-MPI's
+// thread polls, and makes it sleep: StarPU-MPI has no setting for this. A program's symbols come before those
+// of all libraries, so StarPU-MPI calls these. They are in the program, not in a library: a library must not
+// replace functions of programs that link it. Each calls the next function of its name: a profiler's, or
+// MPI's own.
 #include <dlfcn.h>
 #include <mpi.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runtime/session/mpi_polling.hpp"
 
@@ -16,6 +20,11 @@ Function* next(const char* name) {
 }
 
 }  // namespace
+
+extern "C" int sched_yield() noexcept {
+  if (starpipe::runtime::rest_of_mpi_thread()) return 0;
+  return static_cast<int>(syscall(SYS_sched_yield));
+}
 
 extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   static auto* const test = next<decltype(MPI_Test)>("MPI_Test");

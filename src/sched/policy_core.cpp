@@ -137,6 +137,7 @@ std::optional<int> PolicyCore::start(int worker_id) {
 }
 
 void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
+  if (void (*const idle)() = when_idle_) idle();
   Worker& worker = *workers_[index(worker_id)];
   const struct Waits {
     explicit Waits(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }

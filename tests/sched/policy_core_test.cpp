@@ -272,6 +272,15 @@ TEST(PolicyCore, WaitEndsWhenAFreeTaskIsTheWorkersToTake) {
   EXPECT_NE(core.pop(second), nullptr);
 }
 
+TEST(PolicyCore, SaysThatAWorkerIsIdle) {
+  static int idle = 0;
+  PolicyCore core(1, always);
+  core.wait(0, std::chrono::microseconds(1));
+  core.call_when_idle([] { ++idle; });
+  core.wait(0, std::chrono::microseconds(1));
+  EXPECT_EQ(idle, 1);
+}
+
 TEST(PolicyCore, WorkersOfStarPUMayHaveOtherNumbers) {
   const Schedule schedule = one_f_one_b(3, 2);
   Tasks tasks(schedule.id_count());

@@ -99,6 +99,8 @@ class PolicyCore {
   /// Notes that `worker` starts a task, from `pop` or from StarPU itself: StarPU gives a worker tasks that
   /// name the worker without asking the policy. Returns the worker to wake, or none.
   [[nodiscard]] std::optional<int> start(int worker);
+  /// `idle`: `wait` calls it first, on the worker's thread, while no lock is held. Null: nothing is called.
+  void call_when_idle(void (*idle)()) { when_idle_ = idle; }
   /// Waits until a task is pushed that `worker` may run, for at most `most`. At first the thread yields its
   /// core in a loop, then it sleeps. Other threads must be able to push to the worker meanwhile: call it
   /// after starpu_worker_relax_on().
@@ -134,6 +136,7 @@ class PolicyCore {
   void notify(int worker);
 
   const plan::Schedule* schedule_ = nullptr;
+  std::atomic<void (*)()> when_idle_ = nullptr;
   std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
   CanRun can_run_;
   std::mutex free_mutex_;                              // guards the members below

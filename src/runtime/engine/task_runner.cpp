@@ -5,6 +5,7 @@
 #include <array>
 
 #include "runtime/ranks/clock.hpp"
+#include "runtime/session/mpi_polling.hpp"
 #include "runtime/session/worker_backend.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -124,12 +125,14 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   runner.parts_.progress.start(task);
   const int received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
+    note_task_begin();
     times.start = clock_seconds();
     if (!runner.run_verdict_part(task, memory.data)) {
       run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));
       runner.parts_.finite.end(task);
     }
     times.end = clock_seconds();
+    note_task_end();
   } else if (task.job) {
     runner.emulation_->run(task, received, times);
   }

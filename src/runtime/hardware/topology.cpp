@@ -131,7 +131,10 @@ void Topology::bind(const std::string& pus) const {
 CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) const {
   const PuSet mine(ranks[rank].binding);
   const PuSet all(ranks[rank].binding);
-  CoreShare share{.binding = ranks[rank].binding, .cores = 1, .ranks = 0, .workers = 0, .worker_pus = {}};
+  CoreShare share;
+  share.binding = ranks[rank].binding;
+  share.ranks = 0;
+  share.workers = 0;
   bool divisible = true;
   std::vector<int> workers;  // of each neighbour
   std::size_t own = 0;       // this rank among its neighbours
@@ -149,7 +152,8 @@ CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) c
   if (!divisible || cores.empty()) return share;
 
   const auto [first, last] = divide_cores(cores.size(), workers)[own];
-  const bool one_each = workers.size() <= cores.size() && last - first >= index(ranks[rank].workers);
+  share.exclusive = workers.size() <= cores.size();
+  const bool one_each = share.exclusive && last - first >= index(ranks[rank].workers);
   const PuSet pus_of_share;
   for (std::size_t i = first; i < last; ++i) {
     const PuSet pus;

@@ -28,9 +28,10 @@ struct CoreShare {
   /// The PUs on which the rank runs: its part of the divided binding, or the launcher's binding when the
   /// ranks do not divide it.
   std::string binding;
-  int cores = 1;    ///< cores of all neighbours together
-  int ranks = 1;    ///< number of neighbours
-  int workers = 1;  ///< logical workers of all neighbours
+  int cores = 1;           ///< cores of all neighbours together
+  int ranks = 1;           ///< number of neighbours
+  int workers = 1;         ///< logical workers of all neighbours
+  bool exclusive = false;  ///< whether no other rank runs on the PUs of `binding`
   /// By slot of this rank: one PU of the slot's core, in hwloc's logical numbering. Empty when the workers
   /// are not bound to cores of their own: the rank has fewer cores than workers, more ranks than cores share
   /// one binding, bindings overlap in part, the user binds workers, or another run has claimed one of the

@@ -59,6 +59,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   if (user_binds_workers()) {
     share.binding = hardware.binding;
     share.worker_pus.clear();
+    share.exclusive = here.size() == 1;
   }
 
   std::string problem;

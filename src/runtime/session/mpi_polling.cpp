@@ -3,47 +3,137 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
+
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runtime/ranks/clock.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
+using std::chrono::microseconds;
+
 std::atomic<Polling> polling = Polling::eager;
+std::atomic<int> cores_of_rank = 1;
+std::atomic<int> computing = 0;  // tasks
 
-// Polls that found nothing since this thread last started or finished a transfer. A large transfer takes many
-// polls, and sleeping between them would multiply its time: the thread sleeps only after more vain polls than
-// a transfer takes, and then once a round over the open requests.
-thread_local int vain_polls = 0;
-
-void rest(bool yields) {
-  const int polls_of_a_transfer = yields ? 100 : 300;
-  const int polls_of_a_round = yields ? 16 : 64;
-  if (++vain_polls < polls_of_a_transfer) {
-    if (yields) std::this_thread::yield();
-    return;
+// The sleep of StarPU-MPI's thread, which other threads may end.
+class Sleep {
+ public:
+  void sleep(microseconds most) {
+    thread_local const bool on_time = (wake_on_time(), true);
+    static_cast<void>(on_time);
+    std::unique_lock lock(mutex_);
+    sleeps_ = true;
+    woken_.wait_for(lock, most, [this] { return !sleeps_.load(); });
+    sleeps_ = false;
   }
-  vain_polls -= polls_of_a_round;
-  thread_local const bool on_time = (wake_on_time(), true);
-  static_cast<void>(on_time);
-  std::this_thread::sleep_for(std::chrono::microseconds(20));
+  void end() {
+    if (!sleeps_.load(std::memory_order_relaxed)) return;
+    {
+      const std::scoped_lock lock(mutex_);
+      sleeps_ = false;
+    }
+    woken_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  std::atomic<bool> sleeps_ = false;
+};
+
+Sleep& mpi_sleep() {
+  static Sleep sleep;
+  return sleep;
+}
+
+// Of StarPU-MPI's thread.
+struct Rounds {
+  bool is_mpi_thread = false;
+  bool yields = false;  // whether this StarPU yields where it has given up its lock
+  int vain = 0;         // rounds since something was started or found
+  int vain_polls = 0;   // in this round; with a StarPU that does not yield, since something was found
+};
+thread_local Rounds rounds;
+
+// A round that found something is often followed by another one.
+constexpr int eager_rounds = 2;
+// Most answers come earlier. Emulated workers, which sleep, must wake on time.
+constexpr int yielding_rounds = 100;
+
+void rest(bool transfer) {
+  if (computing.load(std::memory_order_relaxed) >= cores_of_rank.load(std::memory_order_relaxed)) {
+    mpi_sleep().sleep(transfer ? microseconds(2000) : microseconds(5000));
+    rounds.vain = 0;
+  } else if (polling.load(std::memory_order_relaxed) == Polling::napping) {
+    mpi_sleep().sleep(microseconds(100));
+  } else if (rounds.vain < yielding_rounds) {
+    syscall(SYS_sched_yield);  // the function of this name may be the one that called us
+  } else {
+    mpi_sleep().sleep(microseconds(20));
+  }
 }
 
 }  // namespace
 
-void poll_mpi(Polling chosen) { polling = chosen; }
-
-void note_poll(bool done) {
-  const Polling chosen = polling.load(std::memory_order_relaxed);
-  if (chosen == Polling::eager) return;
-  if (done) {
-    note_transfer();
-  } else {
-    rest(chosen == Polling::yielding);
-  }
+void poll_mpi(Polling chosen, int cores) {
+  cores_of_rank = cores;
+  polling = chosen;
 }
 
-void note_transfer() { vain_polls = 0; }
+void note_poll(bool done) {
+  if (polling.load(std::memory_order_relaxed) == Polling::eager || !rounds.is_mpi_thread) return;
+  if (done) {
+    rounds.vain = 0;
+    rounds.vain_polls = 0;
+    return;
+  }
+  ++rounds.vain_polls;
+  if (rounds.yields) return;
+  const bool yields = polling.load(std::memory_order_relaxed) == Polling::yielding;
+  // A large transfer takes many polls, and sleeping between them would multiply its time.
+  const int polls_of_a_transfer = yields ? 100 : 300;
+  const int polls_of_a_round = yields ? 16 : 64;
+  if (rounds.vain_polls < polls_of_a_transfer) {
+    if (yields) syscall(SYS_sched_yield);
+    return;
+  }
+  rounds.vain_polls -= polls_of_a_round;
+  std::this_thread::sleep_for(microseconds(20));
+}
+
+void note_transfer() {
+  rounds.is_mpi_thread = true;
+  rounds.vain = 0;
+}
+
+bool rest_of_mpi_thread() {
+  if (!rounds.is_mpi_thread) return false;
+  rounds.yields = true;
+  // Each round polls for new messages; a second poll is one of a transfer that has not ended.
+  const bool transfer = rounds.vain_polls > 1;
+  rounds.vain_polls = 0;
+  if (polling.load(std::memory_order_relaxed) != Polling::eager && ++rounds.vain > eager_rounds)
+    rest(transfer);
+  return true;
+}
+
+void note_task_begin() {
+  computing.fetch_add(1, std::memory_order_relaxed);
+  mpi_sleep().end();
+}
+
+// Policies of StarPU's do not say that a worker is idle.
+void note_task_end() {
+  computing.fetch_sub(1, std::memory_order_relaxed);
+  if (polling.load(std::memory_order_relaxed) == Polling::napping) mpi_sleep().end();
+}
+
+void note_idle_worker() { mpi_sleep().end(); }
 
 }  // namespace starpipe::runtime

@@ -1,30 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
+// How StarPU-MPI's thread shares cores with workers. It polls in a loop as long as it expects a message, and
+// holds a lock while it polls. A worker needs this lock when it has computed a result that another rank
+// reads. In each round the thread gives up the lock for a moment, and the StarPU that scripts/setup builds
+// yields there. Only there does the thread sleep: it would otherwise make workers wait for the lock.
 #pragma once
 
 #include <cstdint>
 
 namespace starpipe::runtime {
 
-/// How StarPU-MPI's thread spends the time between polls that find nothing. It polls as long as it expects a
-/// message. Where workers share its core, it would take half of the core, and whole time slices from the
-/// threads of other ranks.
+/// What the thread does between two rounds that found nothing, while some core of the rank is idle.
 enum class Polling : std::uint8_t {
-  eager,     ///< it polls again at once: it has a core of its own
-  napping,   ///< it sleeps a moment now and then
-  yielding,  ///< it also yields its core after each poll. Not for StarPU's policies: their idle workers spin
-             ///< without yielding, and would keep the core for a time slice
+  eager,     ///< it begins the next round at once, always: it has a core of its own
+  yielding,  ///< it yields, and after many rounds sleeps 20 microseconds: only workers of this rank want its
+             ///< core
+  napping,   ///< it sleeps 100 microseconds: workers of other ranks want its core, or idle workers that spin,
+             ///< as those of StarPU's policies do
 };
 
-/// Sets the way of polling for this process. Thread-safe. It has an effect in programs that call the
-/// functions below, as starpipe does (cli/mpi_calls.cpp); in others StarPU-MPI polls eagerly.
-void poll_mpi(Polling polling);
+/// Sets the way of polling for this process, which has `cores` cores. While as many tasks compute, no core
+/// could use a message, so unless it is eager the thread then sleeps: until a task begins or a worker has no
+/// task, and 5 milliseconds at most, or 2 while a transfer is under way. Thread-safe. It has an effect in
+/// programs that call the functions below, as starpipe does (cli/mpi_calls.cpp); in others StarPU-MPI polls
+/// eagerly.
+void poll_mpi(Polling polling, int cores = 1);
 
-/// Call it after polling a request. `done`: whether the request was complete. Waits as the chosen way of
-/// polling requires. StarPU-MPI's thread calls it, and so does the thread in `Mpi::barrier`, which sleeps
-/// between polls anyway.
+/// Call it after polling a request. `done`: whether the request was complete. With a StarPU that does not
+/// yield in its loop, a thread that is not eager yields and sleeps here, with the lock.
 void note_poll(bool done);
 
-/// The calling thread starts a transfer.
+/// The calling thread, StarPU-MPI's, starts a transfer.
 void note_transfer();
+
+/// Call it instead of yielding. Returns whether the calling thread is StarPU-MPI's: it has then waited as the
+/// chosen way of polling requires. Other threads should yield.
+bool rest_of_mpi_thread();
+
+/// A worker's thread begins and ends a task that computes on its core.
+void note_task_begin();
+void note_task_end();
+
+/// A worker has no task to run.
+void note_idle_worker();
 
 }  // namespace starpipe::runtime

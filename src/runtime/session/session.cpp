@@ -59,11 +59,13 @@ std::vector<int> workers_by_slot(int workers, const GpuShare& gpus) {
   return ids;
 }
 
-void choose_polling(const Mpi& mpi, const CoreShare& share, const PolicyChoice& choice) {
+void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const PolicyChoice& choice) {
   Polling polling = Polling::eager;
-  if (share.oversubscribed() && mpi.ranks() > 1)
-    polling = choice.starpu == sched::policy_name ? Polling::yielding : Polling::napping;
-  poll_mpi(polling);
+  if (share.oversubscribed() && mpi.ranks() > 1) {
+    const bool alone = share.exclusive && choice.starpu == sched::policy_name;
+    polling = alone ? Polling::yielding : Polling::napping;
+  }
+  poll_mpi(polling, std::min(workers, Topology::host().cores(share.binding)));
 }
 
 // Each of StarPU's threads to a core of its own.
@@ -79,7 +81,7 @@ void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpu
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
-  choose_polling(mpi, share, choice_);
+  choose_polling(mpi, share, map.count(mpi.rank()), choice_);
   set_variables(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
@@ -137,6 +139,7 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
 void Session::check_start(const GpuShare& gpus) {
   policy_ = starpu_sched_get_sched_policy()->policy_name;
   core_ = sched::active_policy_core();
+  if (core_ != nullptr) core_->call_when_idle(note_idle_worker);
   const int workers = map_.count(mpi_.rank());
   starpu_ids_ = workers_by_slot(workers, gpus);
   std::string problem;

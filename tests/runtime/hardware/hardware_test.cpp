@@ -84,6 +84,7 @@ TEST(Share, MpiThreadsShareCoresBeforeWorkersDo) {
   EXPECT_THAT(two[0].worker_pus, ElementsAre(0, 2));
   EXPECT_THAT(two[1].worker_pus, ElementsAre(4, 6));
   EXPECT_TRUE(two[0].oversubscribed());
+  EXPECT_TRUE(two[0].exclusive) << "MPI's thread shares cores with workers of its own rank only";
 
   const auto uneven = shares(server(), {{"0-15", 1}, {"0-15", 5}, {"0-15", 1}});
   EXPECT_EQ(uneven[0].binding, "0-3") << "the core that is left goes to the first of equals";
@@ -104,6 +105,7 @@ TEST(Share, RanksThatAreMoreThanCoresShareThem) {
   for (const std::size_t rank : {0U, 1U}) EXPECT_EQ(four[rank].binding, "0-1");
   for (const std::size_t rank : {2U, 3U}) EXPECT_EQ(four[rank].binding, "2-3");
   for (const CoreShare& share : four) EXPECT_THAT(share.worker_pus, IsEmpty()) << "no core of its own";
+  for (const CoreShare& share : four) EXPECT_FALSE(share.exclusive);
   const auto uneven = shares(server(), {{"0-3", 4}, {"0-3", 1}, {"0-3", 1}});
   EXPECT_EQ(uneven[0].binding, "0-1");
   EXPECT_EQ(uneven[1].binding, "2-3");
@@ -116,6 +118,7 @@ TEST(Share, KeepsBindingsThatOverlapInPart) {
   EXPECT_EQ(shared[1].binding, "4-15");
   for (const CoreShare& share : shared) {
     EXPECT_THAT(share.worker_pus, IsEmpty());
+    EXPECT_FALSE(share.exclusive);
     EXPECT_EQ(share.ranks, 2);
     EXPECT_EQ(share.workers, 2);
     EXPECT_EQ(share.cores, 8);
