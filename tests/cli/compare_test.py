@@ -6,6 +6,7 @@ Usage: compare_test.py BINARY LAUNCHER..., the launcher being what starts two ra
 
 import json
 import os
+import re
 import sys
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -212,6 +213,106 @@ class Compare(CommandTest):
         comparison = json.loads(self.ok("compare", "mlp.yaml", "--policies", "starpipe,prio", "--repetitions", 1,
                                         "--json", environment={"STARPU_SCHED": "eager"}))
         self.assertEqual([p["ran"] for p in comparison["policies"]], ["starpipe", "prio"])
+
+
+class Schedules(CommandTest):
+    """`compare --schedules`."""
+
+    NAMES = ["1f1b", "zb-h1", "v-half"]
+
+    def compare(self, *arguments, launcher=()):
+        result = self.run_command("compare", *arguments, launcher=launcher)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def test_emulated_work_is_the_same(self):
+        """v-half has twice the stages, so each lasts half as long. Each schedule is the one that train would run."""
+        self.write("job.yaml", emulated("F: 2ms, B: 2ms, W: 2ms, comm: 100us"))
+        for launcher in ([], LAUNCHER):
+            text = self.compare("job.yaml", "--schedules", ",".join(self.NAMES), "--repetitions", 2, "-o", "c.json",
+                                "--timeline", "c.svg", launcher=launcher)
+            self.assertIn(f"3 schedules on 4 workers, {'2 ranks' if launcher else '1 rank'}, policy starpipe; "
+                          "2 repetitions of 3 steps", text)
+            self.assertIn("v-half has 8 stages: each lasts 0.5 times the time in runtime.emulate", text)
+            self.assertRegex(text, r"schedule +predicted +makespan +difference +min \.\. max +bubble +stashes +stash bytes +moved")
+            compared = json.loads(self.read("c.json"))["schedules"]
+            self.assertEqual([c["config"]["schedule"]["name"] for c in compared], self.NAMES)
+            self.assertEqual([c["stages"] for c in compared], [4, 4, 8])
+            self.assertEqual([c.get("stage_share") for c in compared], [None, None, 0.5])
+            for name, one in zip(self.NAMES, compared):
+                self.write("again.json", json.dumps(one["config"]))
+                simulated = json.loads(self.ok("simulate", "again.json", "--json"))
+                self.assertEqual(simulated["durations"]["F"], 0.001 if name == "v-half" else 0.002)
+                self.assertEqual(one["predicted"]["makespan"], simulated["makespan"])
+                [run] = one["policies"]
+                self.assertEqual((run["policy"], len(run["makespans"])), ("starpipe", 2))
+                self.assertEqual(run["peak_activations"], simulated["peak_activations"])
+                self.assertGreaterEqual(min(run["makespans"]), 0.999 * simulated["makespan"])
+                predicted, makespan = one["predicted"]["makespan"], run["makespan"]
+                difference = f"{100 * (makespan / predicted - 1):+.1f} %"
+                self.assertRegex(text, rf"(?m)^{name} +{predicted * 1e3:.2f} ms +{makespan * 1e3:.2f} ms +"
+                                 + re.escape(difference))
+            picture = self.read("c.svg")
+            ElementTree.fromstring(picture)
+            titles = [picture.find(f">{name}, {run}<") for name in self.NAMES for run in ("predicted", "starpipe")]
+            self.assertEqual(titles, sorted(titles))
+            self.assertGreater(titles[0], 0)
+
+    def test_every_pair_runs(self):
+        """Real kernels: the model is cut as each schedule needs it."""
+        self.write("mlp.yaml", mlp_config(schedule="name: gpipe, workers: 2").replace("layers: 2", "layers: 4"))
+        policies = ["worker-order", "starpipe"]
+        for launcher in ([], LAUNCHER):
+            text = self.compare("mlp.yaml", "--schedules", "v-half,1f1b", "--policies", ",".join(policies), "--repetitions", 2,
+                                "-o", "c.json", "--timeline", "c.svg", launcher=launcher)
+            self.assertIn("1f1b cuts the model into 2 stages, v-half into 4", text)
+            for name in ("v-half", "1f1b"):
+                for policy in policies:
+                    self.assertRegex(text, rf"(?m)^{name} +{policy} +[\d.]+ ms +[\d.]+ ms +(> )?[-+][\d.]+ %")
+            compared = json.loads(self.read("c.json"))["schedules"]
+            self.assertEqual([c["stages"] for c in compared], [4, 2])
+            for one in compared:
+                self.assertFalse(one["emulated"])
+                self.assertEqual([p["policy"] for p in one["policies"]], policies)
+                for run in one["policies"]:
+                    self.assertEqual(len(run["makespans"]), 2)
+                    self.assertEqual(run["peak_activations"], one["predicted"]["peak_activations"])
+                    self.assertEqual(run["bytes_moved"], one["predicted"]["bytes_moved"])
+
+    def test_each_schedule_has_a_map_of_its_own(self):
+        """With runtime.mapping: auto the workers of each schedule are where train puts them."""
+        self.write("mlp.yaml", mlp_config("runtime: {mapping: auto}", schedule="name: 1f1b, workers: 4")
+                   .replace("layers: 2, hidden: 8", "layers: 4, hidden: 64"))
+        names = ["1f1b", "gems"]
+        self.compare("mlp.yaml", "--schedules", ",".join(names), "--repetitions", 1, "-o", "c.json", launcher=LAUNCHER)
+        found = [[rank["logical_workers"] for rank in c["ranks"]] for c in json.loads(self.read("c.json"))["schedules"]]
+        for name, ranks in zip(names, found):
+            result = self.run_command("train", "mlp.yaml", "--set", f"schedule.name={name}", "--report", "r.json",
+                                      launcher=LAUNCHER)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(ranks, [rank["logical_workers"] for rank in json.loads(self.read("r.json"))["ranks"]])
+        self.assertNotEqual(found[0], found[1])
+
+    def test_bad_input(self):
+        self.write("mlp.yaml", mlp_config())
+        self.write("job.yaml", emulated("F: [1ms, 2ms, 3ms, 4ms], B: 1ms, W: 1ms"))
+        self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+        for launcher in ([], LAUNCHER):
+            for arguments, *culprits in (
+                    (["mlp.yaml", "--schedules", "1f1b,zbh1"], "--schedules", "'zbh1'", "zb-h1"),
+                    (["mlp.yaml", "--schedules", "1f1b,gpipe,1f1b"], "--schedules", "'1f1b'", "twice"),
+                    (["mlp.yaml", "--schedules", "1f1b,1F1B"], "--schedules", "'1F1B'", "twice"),
+                    (["mlp.yaml", "--schedules", "1f1b,v-half", "--set", "schedule.stages=2"],
+                     "--schedules: v-half: schedule.stages: v-half", "2 workers need 4 stages"),
+                    (["mlp.yaml", "--schedules", "1f1b,v-half"], "--schedules: v-half", "schedule.stages", "the units of the model"),
+                    (["mlp.yaml", "--schedules", "1f1b,lpp"], "--schedules: lpp: schedule.groups"),
+                    (["mlp.yaml", "--schedules", "1f1b", "--set", "schedule.name=gpipe"], "schedule.name", "--schedules"),
+                    (["mlp.yaml", "--schedules", "1f1b", "--set", "schedule={name: gpipe}"], "schedule.name", "--schedules"),
+                    (["mlp.yaml", "--schedules", "1f1b", "--set", "schedule.file=s.csv"], "--schedules", "schedule.file"),
+                    (["mlp.yaml", "--schedules", "1f1b,gpipe", "--policies", "lws,lws"], "--policies", "twice"),
+                    (["job.yaml", "--schedules", "1f1b,v-half"], "--schedules: v-half", "runtime.emulate.F",
+                     "the 4 stages of 1f1b, v-half has 8")):
+                self.refused(["compare", *arguments], *culprits, launcher=launcher)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,8 @@ EFFECTS = {
     "compare": {
         **config(COMPARE),
         "--policies": Effect(f"compare mlp.yaml {RUN} --policies starpipe --repetitions 1", "--policies lws", words),
+        "--schedules": Effect("compare mlp.yaml --set training.steps=1 --repetitions 1 --schedules 1f1b", "--schedules gpipe",
+                              words),
         "--repetitions": Effect(f"{COMPARE} --json", "--repetitions 2", fact("repetitions")),
         "--seed": Effect(f"{COMPARE} --json", "--seed 7", fact("seed")),
         "--json": Effect(COMPARE, "--json", words),
@@ -240,6 +242,7 @@ REFUSED = [
     ("simulate mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
     ("train mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
     (f"{COMPARE} --plugin PLUGIN", "--plugin", "'1f1b'"),
+    (f"{COMPARE} --plugin PLUGIN --schedules 1f1b,gpipe", "--plugin", "'1f1b' or 'gpipe'"),
     ("info mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
     ("simulate mlp.yaml --set schedule.plugin=PLUGIN", "schedule.plugin", "'1f1b'"),
     ("explain run.json --plugin PLUGIN", "--plugin", "--what-if schedule="),
@@ -264,6 +267,7 @@ REFUSED = [
     ("profile mlp.yaml --replace", "--replace", "--output"),
     ("profile mlp.yaml --plugin x.so", "--plugin"),
     ("compare mlp.yaml --policies starpipe --seed 3", "--seed"),
+    ("compare mlp.yaml --schedules 1f1b --seed 3", "--seed"),
     ("compare mlp.yaml --policies starpipe,starpipe", "--policies", "twice"),
     ("info --plugin x.so", "--plugin", "config"),
     ("info --ranks 2", "--ranks", "config"),
@@ -431,6 +435,15 @@ class Options(CommandTest):
                          self.ok("simulate", "mlp.yaml"))
         self.refused(["simulate", "own.yaml", "--set", "schedule.name=1f1b", "--plugin", PLUGIN], "--plugin", "'1f1b'",
                      environment=environment)
+
+    def test_schedules_of_plugins_are_compared(self):
+        """Each schedule takes the plug-ins that have it."""
+        self.write("own.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: sound, workers: 2"))
+        for arguments in (["mlp.yaml", "--plugin", PLUGIN], ["own.yaml"]):
+            text = self.ok("compare", *arguments, *RUN.split(), "--schedules", "1f1b,sound", "--repetitions", 1, "--json",
+                           environment={"STARPIPE_ODD": "sound"})
+            plugins = [one["config"]["schedule"].get("plugin", []) for one in json.loads(text)["schedules"]]
+            self.assertEqual(plugins, [[], [PLUGIN]])
 
     def test_bad_values_are_named_with_their_option(self):
         for line, *culprits in BAD_VALUES:

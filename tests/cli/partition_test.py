@@ -261,6 +261,17 @@ class AutoTest(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("cuts [3] by layers.yaml", result.stdout)
 
+    def test_compare_schedules_by_the_same_times(self):
+        """Measured once, the units' times decide the cuts of all schedules."""
+        self.write("c.yaml", self.read("c.yaml").replace(", profile: layers.yaml", ""))
+        for command in ([], launcher):
+            result = self.run_command("compare", "c.yaml", "--schedules", "1f1b,v-half", "--repetitions", 1, "-o", "c.json",
+                                      launcher=command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stdout, r"1f1b: cuts \[\d\] by measured times: [^\n]*\nv-half: cuts \[\d, \d, \d\] by measured")
+            one, other = (schedule["partition"]["layers"] for schedule in json.loads(self.read("c.json"))["schedules"])
+            self.assertEqual(one, other)
+
     def test_bad_configurations(self):
         self.write("short.yaml", "layers: [{F: 1}]\n")
         self.write("other.yaml", "layers: [{F: 1, stash: 1, count: 5}]\n")

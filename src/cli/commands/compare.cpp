@@ -22,18 +22,25 @@ struct CompareOptions {
   ConfigOptions config;
   runtime::Comparison comparison{
       .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
+  const CLI::Option* policies = nullptr;
   const CLI::Option* seed = nullptr;
 };
 
 int compare(const CompareOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
-  const runtime::Comparison& comparison = options.comparison;
+  runtime::Comparison comparison = options.comparison;
+  if (!comparison.schedules.empty() && options.policies->count() == 0) {
+    comparison.policies = {runtime::RuntimeConfig().policy};
+  }
   return runtime::compare(
       [&] {
-        if (options.seed->count() > 0 && comparison.policies.size() == 1) {
-          throw InputError("--seed: with one policy there is no order to shuffle");
+        if (options.seed->count() > 0 && comparison.policies.size() == 1 && comparison.schedules.size() < 2) {
+          throw InputError("--seed: with one schedule and one policy there is no order to shuffle");
         }
-        runtime::Config config = options.config.load();
+        runtime::Config config = options.config.load(comparison.schedules);
+        if (!comparison.schedules.empty() && options.config.overrides("schedule.name")) {
+          throw InputError("--set schedule.name: compare runs the schedules of --schedules instead");
+        }
         if (config.runtime.policy != runtime::RuntimeConfig().policy) {
           throw InputError(fmt::format("runtime.policy: {}: compare runs the policies of --policies instead",
                                        config.runtime.policy));
@@ -48,23 +55,34 @@ int compare(const CompareOptions& options) {
 
 void add_compare(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
-      "compare", "Run one task graph under several scheduling policies and compare their times");
+      "compare", "Run one model under several schedules or scheduling policies and compare their times");
   const auto options = std::make_shared<CompareOptions>();
   runtime::Comparison& comparison = options->comparison;
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
+  options->policies =
+      command
+          ->add_option(
+              "--policies", comparison.policies,
+              "Policies to run: starpipe, any policy of StarPU or of the library in STARPU_SCHED_LIB, "
+              "on-worker (StarPU with the schedule's placement), worker-order (StarPU with the "
+              "schedule's placement and order). With --schedules only starpipe, unless they are named")
+          ->type_name("NAME,NAME,...")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->capture_default_str();
   command
-      ->add_option("--policies", comparison.policies,
-                   "Policies to run: starpipe, any policy of StarPU or of the library in STARPU_SCHED_LIB, "
-                   "on-worker (StarPU with the schedule's placement), worker-order (StarPU with the "
-                   "schedule's placement and order)")
+      ->add_option(
+          "--schedules", comparison.schedules,
+          "Schedules to run in place of the configured one, each under every policy. Without the key "
+          "schedule.stages each has its own number of stages; a time in runtime.emulate that is one for "
+          "all stages is then scaled, so that all do the same work")
       ->type_name("NAME,NAME,...")
       ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str();
+      ->allow_extra_args(false);
   command
       ->add_option("--repetitions", comparison.repetitions,
-                   "Runs of each policy; the order of runs is shuffled")
+                   "Runs of each schedule under each policy; the order of runs is shuffled")
       ->type_name("N")
       ->transform(whole_number(1, 1000))
       ->capture_default_str();
@@ -75,11 +93,13 @@ void add_compare(CLI::App& app, Action& action) {
   command->add_flag("--json", comparison.json, "Print JSON");
   command->add_option("-o,--output", comparison.output, "Also write JSON to a file")->type_name("FILE.json");
   command
-      ->add_option("--timeline", comparison.timeline, "Draw the prediction and the median run of each policy")
+      ->add_option("--timeline", comparison.timeline,
+                   "Draw the prediction of each schedule and the median run of each policy")
       ->type_name("FILE.svg");
   command->footer(
-      "Example:\n"
-      "  starpipe compare experiments/emulated.yaml --policies starpipe,lws,prio --timeline compare.svg");
+      "Examples:\n"
+      "  starpipe compare experiments/emulated.yaml --policies starpipe,lws,prio --timeline compare.svg\n"
+      "  starpipe compare experiments/quickstart.yaml --schedules 1f1b,zb-h1,v-half --set training.steps=5");
   command->callback([options, &action] { action = [options] { return compare(*options); }; });
 }
 

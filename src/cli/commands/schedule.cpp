@@ -111,7 +111,7 @@ int show(const ShowOptions& options) {
   inputs.push_back(options.costs.file());
   const std::array outputs = {OutputFile{"-o", options.result.file()}};
   check_outputs(outputs, inputs);
-  plan::load_plugins_for(options.plugins, options.name, "--plugin");
+  plan::load_plugins_for(options.plugins, {options.name}, "--plugin");
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());

@@ -309,4 +309,11 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   return config;
 }
 
+bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
+  const Schema schema;
+  Given given(schema, "");
+  for (const std::string& argument : overrides) given.add_override(argument);
+  return given.is_overridden(key);
+}
+
 }  // namespace starpipe::cli

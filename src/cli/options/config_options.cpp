@@ -50,17 +50,20 @@ void ConfigOptions::add_plugin_to(CLI::App& command) {
   add_plugin_option(command, plugins_)->needs(command.get_option("config"));
 }
 
-runtime::Config ConfigOptions::load() const {
+runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) const {
   require_shared(file_);
   runtime::Config config = load_config(file_, overrides_);
   for (const std::filesystem::path& file : inputs_of(config)) require_shared(file);
   if (!plugins_.empty() && config.schedule.file) {
     throw InputError("--plugin: does not apply with schedule.file");
   }
-  plan::load_plugins_for(plugins_, config.schedule.name, "--plugin");
+  plan::load_plugins_for(plugins_, schedules.empty() ? std::vector{config.schedule.name} : schedules,
+                         "--plugin");
   std::vector<std::string>& plugins = config.schedule.plugins;
   plugins.insert(plugins.end(), plugins_.begin(), plugins_.end());
   return config;
 }
+
+bool ConfigOptions::overrides(const std::string& key) const { return overrides_key(overrides_, key); }
 
 }  // namespace starpipe::cli

@@ -18,8 +18,12 @@ class ConfigOptions {
   CLI::Option* add_to(CLI::App& command, bool required = true);
   /// Call after `add_to`, for commands that make the configured schedule.
   void add_plugin_to(CLI::App& command);
-  /// The configuration with its changes. Throws InputError as `load_config` does.
-  [[nodiscard]] runtime::Config load() const;
+  /// The configuration with its changes. Throws InputError as `load_config` does, and for a plug-in of
+  /// --plugin that has none of the schedules that run. `schedules`: those that run instead of the configured
+  /// one.
+  [[nodiscard]] runtime::Config load(const std::vector<std::string>& schedules = {}) const;
+  /// Whether --set gives this key.
+  [[nodiscard]] bool overrides(const std::string& key) const;
 
  private:
   std::string file_;

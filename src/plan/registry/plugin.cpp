@@ -174,13 +174,18 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
   return without;
 }
 
-void load_plugins_for(const std::vector<std::string>& files, std::string_view name,
+void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
                       std::string_view asked_by) {
   if (files.empty()) return;
-  const std::vector<std::string> without = load_plugins_without(files, name);
-  if (without.empty()) return;
+  std::vector<std::string> idle = files;  // those without any of the schedules
+  for (const std::string& name : names) {
+    const std::vector<std::string> without = load_plugins_without(files, name);
+    std::erase_if(idle,
+                  [&](const std::string& file) { return std::ranges::find(without, file) == without.end(); });
+  }
+  if (idle.empty()) return;
   throw InputError(fmt::format("{}: {} has no schedule '{}', so it would change nothing", asked_by,
-                               without.front(), name));
+                               idle.front(), fmt::join(names, "' or '")));
 }
 
 const char* running_plugin() { return running; }

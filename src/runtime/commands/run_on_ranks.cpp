@@ -74,6 +74,49 @@ PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   return gather_all(mpi, choice).front();
 }
 
+// A run before it is known where its workers are.
+struct Unplaced {
+  Config config;
+  std::optional<PartitionChoice> partition;
+  Experiment experiment;
+};
+
+// Collective. `measured`: units that were measured for another schedule, or empty. Without schedule.profile
+// their times decide the cuts, so that all schedules are cut by the same times.
+Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured) {
+  std::optional<PartitionChoice> partition;
+  if (config.schedule.partition) {
+    if (config.schedule.profile_file.empty()) config.profile = measured;
+    partition = decide_partition(mpi, config);
+    config = with_partition(std::move(config), *partition);
+  }
+  Experiment experiment = agree(mpi, [&] {
+    Experiment made = make_experiment(config);
+    check_kernels(config, made.network);
+    check_submission_limits(made.schedule, made.emulated.has_value());
+    return made;
+  });
+  require_same(mpi, experiment.schedule);
+  return {std::move(config), std::move(partition), std::move(experiment)};
+}
+
+// Collective. When there are several configurations, messages name the schedule.
+std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs) {
+  std::vector<Unplaced> plans;
+  plan::Profile measured;
+  for (Config& config : configs) {
+    const std::string name = config.schedule.name;
+    try {
+      const Unplaced& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured));
+      if (made.partition) measured = made.partition->profile;
+    } catch (const InputError& error) {
+      if (configs.size() == 1) throw;
+      throw InputError(fmt::format("--schedules: {}: {}", name, error.what()));
+    }
+  }
+  return plans;
+}
+
 std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
   plan::Costs costs;
   costs.sizes = experiment.network.sizes();
@@ -104,47 +147,43 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine) {
                   skip ? "; training.nonfinite: skip cannot undo an update" : " (training.nonfinite: stop)"));
 }
 
-int run_on_ranks(const std::function<Config()>& configure,
-                 const std::function<void(const AgreedRun&)>& work) {
+int run_on_ranks(const std::function<std::vector<Config>()>& configure,
+                 const std::function<void(const std::vector<AgreedRun>&)>& work) {
   const Mpi mpi;
   int status = 0;
   or_abort(mpi, [&] {
     try {
-      Config config = agree(mpi, [&] {
-        Config wanted = configure();
+      std::vector<Config> configs = agree(mpi, [&] {
+        std::vector<Config> wanted = configure();
         check_starpu_variables();
-        check_rank_device(wanted);
+        for (const Config& config : wanted) check_rank_device(config);
         return wanted;
       });
-      std::optional<PartitionChoice> partition;
-      if (config.schedule.partition) {
-        partition = decide_partition(mpi, config);
-        config = with_partition(std::move(config), *partition);
-      }
-      Experiment experiment = agree(mpi, [&] {
-        Experiment made = make_experiment(config);
-        check_kernels(config, made.network);
-        check_submission_limits(made.schedule, made.emulated.has_value());
-        return made;
-      });
-      require_same(mpi, experiment.schedule);
-      WorkerMap map(experiment.schedule.workers(), mpi.ranks());
-      CoreShare share = share_cores(mpi, map, config.runtime);
-      GpuShare gpus = share_gpus(mpi, map, config.runtime);
-      const Topology& host = config.runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
+      std::vector<Unplaced> plans = plan_all(mpi, std::move(configs));
+      // The configurations differ in their schedule only, so all runs use the same devices.
+      const RuntimeConfig runtime = plans.front().config.runtime;
+      const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
+      CoreShare share = share_cores(mpi, linear, runtime);
+      const GpuShare gpus = share_gpus(mpi, linear, runtime);
+      const Topology& host = runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
       share = near_gpus(host, std::move(share), gpus.devices);
       const CoreClaims claims = claim_cores(mpi, share);
-      const std::vector<Device> devices = slot_devices(host, share, gpus.devices, map.count(mpi.rank()));
-      if (config.runtime.mapping == MappingKind::automatic) {
-        map = map_to_ranks(mpi, devices, traffic_of(experiment));
+      const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
+      std::vector<AgreedRun> runs;
+      for (Unplaced& planned : plans) {
+        const bool automatic = runtime.mapping == MappingKind::automatic;
+        WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
+        const Experiment& made = planned.experiment;
+        check_data_sizes(TaskGraph(made.schedule, made.network, planned.config.training.optimizer),
+                         made.schedule, made.network, map);
+        auto parameters =
+            agree(mpi, [&] { return model::start_parameters(made.network, planned.config.training.seed); });
+        auto locations = gather_locations(mpi, map, share, devices);
+        runs.push_back({mpi, std::move(planned.config), std::move(planned.partition),
+                        std::move(planned.experiment), std::move(parameters), std::move(map), share, gpus,
+                        std::move(locations)});
       }
-      check_data_sizes(TaskGraph(experiment.schedule, experiment.network, config.training.optimizer),
-                       experiment.schedule, experiment.network, map);
-      auto parameters =
-          agree(mpi, [&] { return model::start_parameters(experiment.network, config.training.seed); });
-      auto locations = gather_locations(mpi, map, share, devices);
-      work({mpi, std::move(config), std::move(partition), std::move(experiment), std::move(parameters), map,
-            share, std::move(gpus), std::move(locations)});
+      work(runs);
     } catch (const InputError& error) {
       if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", error.what()));
       status = 2;

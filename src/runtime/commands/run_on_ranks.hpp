@@ -38,9 +38,13 @@ Engine make_engine(const Session& session, const AgreedRun& run);
 /// `training.nonfinite` is `continue`: no pass has read the weights of the last update.
 void require_finite_weights(const AgreedRun& run, const Engine& engine);
 
-/// Collective. Starts MPI, agrees on the configuration, calls `work`, ends MPI. Returns the exit code: 0, or
-/// after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work` throws
-/// RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all ranks.
-int run_on_ranks(const std::function<Config()>& configure, const std::function<void(const AgreedRun&)>& work);
+/// Collective. Starts MPI, agrees on a run for each configuration, calls `work`, ends MPI. `configure`
+/// returns at least one configuration; several differ in `schedule` and the emulated times only, and have as
+/// many workers. A configuration that cannot work is refused before `work` is called. Returns the exit code:
+/// 0, or after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work`
+/// throws RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all
+/// ranks.
+int run_on_ranks(const std::function<std::vector<Config>()>& configure,
+                 const std::function<void(const std::vector<AgreedRun>&)>& work);
 
 }  // namespace starpipe::runtime

@@ -173,17 +173,19 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
 }  // namespace
 
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
-  return run_on_ranks(configure, [&](const AgreedRun& run) {
-    const auto policy = agree(run.mpi, [&] {
-      if (run.mpi.rank() == 0) check_outputs(outputs);
-      return configured_policy(run.config.runtime);
-    });
-    const Session session(run.mpi, run.map, run.share, policy, run.gpus);
-    or_abort(run.mpi, [&] {
-      Engine engine = make_engine(session, run);
-      or_abort(run.mpi, [&] { run_and_report(run, outputs, session, engine); });
-    });
-  });
+  return run_on_ranks([&] { return std::vector{configure()}; },
+                      [&](const std::vector<AgreedRun>& runs) {
+                        const AgreedRun& run = runs.front();
+                        const auto policy = agree(run.mpi, [&] {
+                          if (run.mpi.rank() == 0) check_outputs(outputs);
+                          return configured_policy(run.config.runtime);
+                        });
+                        const Session session(run.mpi, run.map, run.share, policy, run.gpus);
+                        or_abort(run.mpi, [&] {
+                          Engine engine = make_engine(session, run);
+                          or_abort(run.mpi, [&] { run_and_report(run, outputs, session, engine); });
+                        });
+                      });
 }
 
 }  // namespace starpipe::runtime

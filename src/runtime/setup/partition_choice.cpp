@@ -191,7 +191,7 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
   choice.profile_file = wanted.profile_file;
   choice.placement = wanted.placement;
   if (wanted.profile_file.empty()) {
-    choice.profile = measure_units(config).profile;
+    choice.profile = config.profile.units.empty() ? measure_units(config).profile : config.profile;
   } else {
     require_profile_of_model(config);
     choice.profile = config.profile;

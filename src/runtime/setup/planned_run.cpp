@@ -21,7 +21,7 @@
 namespace starpipe::runtime {
 
 int stage_count(const Config& config) {
-  plan::load_plugins_for(config.schedule.plugins, config.schedule.name, "schedule.plugin");
+  plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin");
   return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
                                          config.schedule.workers.value());
 }

@@ -51,10 +51,10 @@ std::vector<std::string> load_plugin(const std::filesystem::path& file);
 /// alias. Throws InputError as `load_plugin` and `find_schedule` do.
 std::vector<std::string> load_plugins_without(const std::vector<std::string>& files, std::string_view name);
 
-/// Loads the plug-ins of the schedule with this name or alias. Throws InputError as `load_plugin` and
-/// `find_schedule` do, and, starting with `asked_by`, for a plug-in that does not have the schedule: it would
+/// Loads the plug-ins of the schedules with these names or aliases. Throws InputError as `load_plugin` and
+/// `find_schedule` do, and, starting with `asked_by`, for a plug-in that has none of the schedules: it would
 /// change nothing.
-void load_plugins_for(const std::vector<std::string>& files, std::string_view name,
+void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
                       std::string_view asked_by);
 
 /// The name of the plug-in whose code runs now: its initialisers, its function, or the function of one of its

@@ -114,7 +114,8 @@ struct Config {
   ScheduleConfig schedule;
   RuntimeConfig runtime;
   std::string source;  ///< the file that the configuration was read from, for messages
-  /// The content of the file that `schedule.profile` names; empty without that key.
+  /// The content of the file that `schedule.profile` names. Without that key: units that were measured for
+  /// another schedule of the same comparison, or empty.
   plan::Profile profile;
 };
 

@@ -23,10 +23,10 @@ struct PartitionChoice {
 /// Chooses cuts for a configuration with `schedule.partition: auto`, and a placement where the schedule takes
 /// any and none is given. Returns nothing for other configurations.
 ///
-/// Units have the times of the profile, or are measured here without one. The load of each worker counts all
-/// of its stages; a stage that several workers compute is balanced as if it had a worker of its own. Among
-/// several placements (general, contiguous, loop, V) the one with the shortest predicted run is taken. Throws
-/// InputError for a profile of another model, and as `make_experiment` does.
+/// Units have the times of `Config::profile`, or are measured here when it has none. The load of each worker
+/// counts all of its stages; a stage that several workers compute is balanced as if it had a worker of its
+/// own. Among several placements (general, contiguous, loop, V) the one with the shortest predicted run is
+/// taken. Throws InputError for a profile of another model, and as `make_experiment` does.
 std::optional<PartitionChoice> choose_partition(const Config& config);
 
 /// The configuration of the same run with the chosen `schedule.cuts` and `schedule.placement`, without

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/commands/comparison_output.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/report/report.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/numbers.hpp"
+#include "starpipe/base/table.hpp"
+#include "starpipe/plan/drawing/timeline_svg.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+std::uint64_t bytes_moved(const plan::Timeline& timeline) {
+  std::uint64_t bytes = 0;
+  for (const plan::Transfers& to : timeline.received) bytes += to.total().bytes;
+  return bytes;
+}
+
+std::string ran_as(const ComparedPolicy& policy) {
+  switch (policy.choice.control) {
+    case StarpuControl::none:
+      break;
+    case StarpuControl::on_worker:
+      return policy.ran + ", bound to workers";
+    case StarpuControl::worker_order:
+      return policy.ran + ", bound and ordered";
+  }
+  return policy.ran;
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); }
+
+std::string spread_of(const ComparedPolicy& policy) {
+  const std::vector<double> makespans = policy.makespans();
+  return fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3);
+}
+
+nlohmann::ordered_json to_json(const ComparedPolicy& policy) {
+  const plan::Timeline& timeline = policy.median_repetition().run.timeline;
+  std::vector<double> makespans;  // in the order of the repetitions
+  for (const Repetition& r : policy.repetitions) makespans.push_back(r.makespan);
+  return {{"policy", policy.choice.name},
+          {"ran", policy.ran},
+          {"makespan", policy.median()},
+          {"makespans", makespans},
+          {"submission", policy.median_repetition().submission},
+          {"bubble_fraction", timeline.bubble_fraction},
+          {"peak_activations", timeline.peak_stashes},
+          {"peak_activation_bytes", timeline.peak_stash_bytes},
+          {"bytes_moved", bytes_moved(timeline)}};
+}
+
+nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSchedule& compared,
+                               const plan::Timeline& predicted) {
+  const AgreedRun& run = *compared.run;
+  nlohmann::ordered_json report = report_head(run.config, run.partition, run.locations);
+  report["repetitions"] = comparison.repetitions;
+  report["seed"] = comparison.seed;
+  report["emulated"] = run.experiment.emulated.has_value();
+  if (compared.stage_share != 1) report["stage_share"] = compared.stage_share;
+  if (run.experiment.reordering) report["reordered"] = plan::reordering_json(*run.experiment.reordering);
+  report["stages"] = compared.schedule().stages();
+  report["predicted"] = {{"makespan", predicted.makespan},
+                         {"bubble_fraction", predicted.bubble_fraction},
+                         {"peak_activations", predicted.peak_stashes},
+                         {"peak_activation_bytes", predicted.peak_stash_bytes},
+                         {"bytes_moved", bytes_moved(predicted)}};
+  for (const ComparedPolicy& policy : compared.policies) report["policies"].push_back(to_json(policy));
+  return report;
+}
+
+/// A line for each schedule that cuts the model into other numbers of stages than the first.
+std::string describe_stages(const std::vector<ComparedSchedule>& schedules) {
+  std::string text;
+  const plan::Schedule& first = schedules.front().schedule();
+  for (const ComparedSchedule& compared : schedules) {
+    const plan::Schedule& schedule = compared.schedule();
+    if (compared.stage_share != 1) {
+      text += fmt::format("{} has {}: each lasts {} times the time in runtime.emulate, for equal work\n",
+                          schedule.name(), counted_text(schedule.stages(), "stage"),
+                          number_text(compared.stage_share));
+    } else if (schedule.stages() != first.stages() && !compared.run->experiment.emulated) {
+      text += fmt::format("{} cuts the model into {}, {} into {}\n", schedule.name(),
+                          counted_text(schedule.stages(), "stage"), first.name(), first.stages());
+    }
+  }
+  return text;
+}
+
+std::string heading(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules) {
+  const ComparedSchedule& first = schedules.front();
+  const std::string what =
+      schedules.size() > 1 ? counted_text(std::ssize(schedules), "schedule") : first.schedule().name();
+  const bool named_below = comparison.schedules.empty() || first.policies.size() > 1;
+  std::string text =
+      fmt::format("{} on {}, {}{}; {} of {}\n", what, counted_text(first.schedule().workers(), "worker"),
+                  counted_text(std::ssize(first.run->locations), "rank"),
+                  named_below ? "" : ", policy " + first.policies.front().choice.name,
+                  counted_text(comparison.repetitions, "repetition"),
+                  counted_text(first.run->config.training.steps, "step"));
+  for (const ComparedSchedule& compared : schedules) {
+    const std::string partition = describe_partition(compared.run->partition);
+    if (!partition.empty() && schedules.size() > 1) text += compared.schedule().name() + ": ";
+    text += partition +
+            plan::describe_reordering(compared.schedule().name(), compared.run->experiment.reordering);
+  }
+  return text + describe_stages(schedules) + "\n";
+}
+
+constexpr std::array columns = {
+    TableColumn{Align::left, 16},  TableColumn{Align::left, 16},  TableColumn{Align::right, 10},
+    TableColumn{Align::right, 10}, TableColumn{Align::right, 10}, TableColumn{Align::right, 16},
+    TableColumn{Align::right, 7},  TableColumn{Align::right, 8},  TableColumn{Align::right, 12},
+    TableColumn{Align::right, 12}, TableColumn{Align::left, 0}};
+constexpr std::array<std::string_view, columns.size()> headings = {
+    "schedule", "policy",  "predicted",   "makespan", "difference",     "min .. max",
+    "bubble",   "stashes", "stash bytes", "moved",    "policy that ran"};
+
+/// A row with a cell for each of `columns`.
+TableRow row_of(const std::string& schedule, const std::string& policy, double predicted, double makespan,
+                const std::string& spread, const plan::Timeline& timeline, const std::string& ran) {
+  return {schedule,
+          policy,
+          milliseconds(predicted),
+          milliseconds(makespan),
+          difference_text(predicted > 0 ? makespan / predicted - 1 : 0),
+          spread,
+          percent_text(timeline.bubble_fraction),
+          std::to_string(*std::ranges::max_element(timeline.peak_stashes)),
+          bytes_text(*std::ranges::max_element(timeline.peak_stash_bytes)),
+          bytes_text(bytes_moved(timeline)),
+          ran};
+}
+
+std::string comparison_table(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
+                             const std::vector<plan::Timeline>& predictions) {
+  const bool by_schedule = !comparison.schedules.empty();
+  std::vector<TableRow> rows = {TableRow(headings.begin(), headings.end())};
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    const std::string& name = schedules[s].schedule().name();
+    const plan::Timeline& predicted = predictions[s];
+    const double expected = predicted.makespan;
+    if (!by_schedule) rows.push_back(row_of(name, "(prediction)", expected, expected, "", predicted, ""));
+    for (const ComparedPolicy& policy : schedules[s].policies) {
+      rows.push_back(row_of(name, policy.choice.name, expected, policy.median(), spread_of(policy),
+                            policy.median_repetition().run.timeline, ran_as(policy)));
+    }
+  }
+  // Columns that would say the same in each row, or what a row of its own says.
+  std::set<std::string_view> hidden;
+  if (!by_schedule) hidden = {"schedule", "predicted", "difference"};
+  if (by_schedule && schedules.front().policies.size() == 1) hidden = {"policy", "policy that ran"};
+  std::vector<TableColumn> shown;
+  std::vector<TableRow> cells(rows.size());
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (hidden.contains(headings[c])) continue;
+    shown.push_back(columns[c]);
+    for (std::size_t r = 0; r < rows.size(); ++r) cells[r].push_back(rows[r][c]);
+  }
+  return table_text(cells, shown) +
+         "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
+}
+
+void write_timeline(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
+                    const std::vector<plan::Timeline>& predictions) {
+  std::vector<plan::SvgRun> runs;
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    const plan::Schedule& schedule = schedules[s].schedule();
+    const std::string before = comparison.schedules.empty() ? "" : schedule.name() + ", ";
+    runs.push_back({before + "predicted", &schedule, &predictions[s]});
+    for (const ComparedPolicy& policy : schedules[s].policies) {
+      const plan::RecordedStep& measured = policy.median_repetition().run;
+      runs.push_back({before + policy.choice.name, &measured.as_run, &measured.timeline});
+    }
+  }
+  write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+}
+
+}  // namespace
+
+std::vector<double> ComparedPolicy::makespans() const {
+  std::vector<double> all;
+  for (const Repetition& r : repetitions) all.push_back(r.makespan);
+  std::ranges::sort(all);
+  return all;
+}
+
+const Repetition& ComparedPolicy::median_repetition() const {
+  return *std::ranges::find(repetitions, median(), &Repetition::makespan);
+}
+
+void write_outputs(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules) {
+  // The prediction uses the durations of the first policy, which is starpipe by default.
+  std::vector<plan::Timeline> predictions;
+  nlohmann::ordered_json reports = nlohmann::ordered_json::array();
+  for (const ComparedSchedule& compared : schedules) {
+    const plan::Costs& costs = compared.policies.front().median_repetition().costs;
+    predictions.push_back(plan::simulate(compared.schedule(), costs));
+    reports.push_back(to_json(comparison, compared, predictions.back()));
+  }
+  const nlohmann::ordered_json report =
+      comparison.schedules.empty() ? reports.front() : nlohmann::ordered_json{{"schedules", reports}};
+  print(comparison.json
+            ? plan::json_text(report)
+            : heading(comparison, schedules) + comparison_table(comparison, schedules, predictions));
+  if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
+  if (comparison.timeline) write_timeline(comparison, schedules, predictions);
+}
+
+}  // namespace starpipe::runtime
