@@ -23,10 +23,12 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
         config.schedule.name = "1f1b";
         config.schedule.workers = 2;
         config.schedule.partition = true;
-        return config;
+        return std::vector{config};
       },
-      [&](const AgreedRun& run) {
+      [&](const std::vector<AgreedRun>& runs) {
         ++calls;
+        ASSERT_EQ(runs.size(), 1U);
+        const AgreedRun& run = runs.front();
         ASSERT_TRUE(run.partition);
         const PartitionChoice& choice = *run.partition;
         EXPECT_EQ(choice.profile.units.size(), 7U);
