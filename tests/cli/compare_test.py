@@ -235,6 +235,9 @@ class Schedules(CommandTest):
                           "2 repetitions of 3 steps", text)
             self.assertIn("v-half has 8 stages: each lasts 0.5 times the time in runtime.emulate", text)
             self.assertRegex(text, r"schedule +predicted +makespan +difference +min \.\. max +bubble +stashes +stash bytes +moved")
+            picture = self.read("c.svg")
+            for drawn in ("v-half, predicted", "v-half, starpipe", "idle: producer", "critical path"):
+                self.assertIn(drawn, picture)
             compared = json.loads(self.read("c.json"))["schedules"]
             self.assertEqual([c["config"]["schedule"]["name"] for c in compared], self.NAMES)
             self.assertEqual([c["stages"] for c in compared], [4, 4, 8])

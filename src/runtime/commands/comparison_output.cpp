@@ -14,10 +14,11 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
+#include "starpipe/plan/drawing/explained_run.hpp"
 #include "starpipe/plan/drawing/timeline_svg.hpp"
+#include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
@@ -146,12 +147,12 @@ TableRow row_of(const std::string& schedule, const std::string& policy, double p
 }
 
 std::string comparison_table(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
-                             const std::vector<plan::Timeline>& predictions) {
+                             const std::vector<plan::RecordedStep>& predictions) {
   const bool by_schedule = !comparison.schedules.empty();
   std::vector<TableRow> rows = {TableRow(headings.begin(), headings.end())};
   for (std::size_t s = 0; s < schedules.size(); ++s) {
     const std::string& name = schedules[s].schedule().name();
-    const plan::Timeline& predicted = predictions[s];
+    const plan::Timeline& predicted = predictions[s].timeline;
     const double expected = predicted.makespan;
     if (!by_schedule) rows.push_back(row_of(name, "(prediction)", expected, expected, "", predicted, ""));
     for (const ComparedPolicy& policy : schedules[s].policies) {
@@ -175,16 +176,13 @@ std::string comparison_table(const Comparison& comparison, const std::vector<Com
 }
 
 void write_timeline(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
-                    const std::vector<plan::Timeline>& predictions) {
+                    const std::vector<plan::RecordedStep>& predictions) {
   std::vector<plan::SvgRun> runs;
   for (std::size_t s = 0; s < schedules.size(); ++s) {
-    const plan::Schedule& schedule = schedules[s].schedule();
-    const std::string before = comparison.schedules.empty() ? "" : schedule.name() + ", ";
-    runs.push_back({before + "predicted", &schedule, &predictions[s]});
-    for (const ComparedPolicy& policy : schedules[s].policies) {
-      const plan::RecordedStep& measured = policy.median_repetition().run;
-      runs.push_back({before + policy.choice.name, &measured.as_run, &measured.timeline});
-    }
+    const std::string before = comparison.schedules.empty() ? "" : schedules[s].schedule().name() + ", ";
+    runs.push_back(plan::explained_run(before + "predicted", predictions[s]));
+    for (const ComparedPolicy& policy : schedules[s].policies)
+      runs.push_back(plan::explained_run(before + policy.choice.name, policy.median_repetition().run));
   }
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
@@ -204,12 +202,12 @@ const Repetition& ComparedPolicy::median_repetition() const {
 
 void write_outputs(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules) {
   // The prediction uses the durations of the first policy, which is starpipe by default.
-  std::vector<plan::Timeline> predictions;
+  std::vector<plan::RecordedStep> predictions;
   nlohmann::ordered_json reports = nlohmann::ordered_json::array();
   for (const ComparedSchedule& compared : schedules) {
     const plan::Costs& costs = compared.policies.front().median_repetition().costs;
-    predictions.push_back(plan::simulate(compared.schedule(), costs));
-    reports.push_back(to_json(comparison, compared, predictions.back()));
+    predictions.push_back(plan::simulated_step(compared.schedule(), costs));
+    reports.push_back(to_json(comparison, compared, predictions.back().timeline));
   }
   const nlohmann::ordered_json report =
       comparison.schedules.empty() ? reports.front() : nlohmann::ordered_json{{"schedules", reports}};
