@@ -232,10 +232,33 @@ class Explain(CommandTest):
         self.assertTrue(split[0]["divided_backward"])
         self.assertIn("divided", self.ok("explain", "r.json", "--what-if", "schedule=zb-h1"))
 
+    def test_another_schedule_within_the_memory_limit_of_the_run(self):
+        self.write("job.yaml", """model: {kind: mlp, layers: 4, hidden: 8, inputs: 4, outputs: 2}
+training: {steps: 2, microbatches: 8, microbatch_size: 2}
+schedule: {name: 1f1b, workers: 4}
+runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}
+""")
+        makespans = {}
+        for limit in (2, 4):
+            key = ("--set", f"schedule.memory_limit={limit}")
+            makespans[limit] = json.loads(self.ok("simulate", "job.yaml", "--json", *key))["makespan"]
+            result = self.run_command("train", "job.yaml", "--report", "r.json", *key)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            answer = json.loads(self.ok("explain", "r.json", "--json", "--what-if", "schedule=1f1b"))["what_if"][0]
+            self.assertEqual(answer["memory_limit"], limit)
+            self.assertGreaterEqual(answer["makespan"], 0.999 * makespans[limit] / 1e-9)  # emulated jobs are never short
+        self.assertGreater(makespans[2], 1.2 * makespans[4])
+        self.assertIn("memory limit (stashes a worker: 4)", self.ok("explain", "r.json", "--what-if", "schedule=1f1b"))
+        report = json.loads(self.read("r.json"))
+        report["explain"]["record"]["schedule"]["memory_limits"] = [4, 4, 4, 5]
+        self.write("r.json", json.dumps(report))
+        self.refused(["explain", "r.json", "--what-if", "schedule=1f1b"], "schedule=1f1b", "memory limits")
+
     def test_wrong_what_ifs(self):
         self.write("r.json", json.dumps(Pipeline().report()))
         for text in ("comm", "comm=fast", "comm=-1x", "worker.9=median", "stage.1.Z=0.5x", "gravity=0", "schedule=nothing"):
             self.refused(["explain", "r.json", "--what-if", text], "--what-if", text)
+        self.refused(["explain", "r.json", "--what-if", "comm=0", "--what-if", "comm=0"], "comm=0", "twice")
         self.refused(["explain", "r.json", "--what-if", "schedule=v-half"], "schedule=v-half", "8 stages", "4")
 
     def test_bad_files(self):

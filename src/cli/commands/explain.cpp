@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -29,6 +31,8 @@
 #include "starpipe/plan/formats/trace_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/runtime/report/explanation.hpp"
 #include "starpipe/runtime/report/explanation_json.hpp"
 
@@ -62,7 +66,8 @@ void load_asked_plugins(const std::vector<std::string>& files, const std::vector
 struct Answer {
   std::string change;
   double makespan = 0;
-  bool divided = false;  ///< BW was divided into B and W
+  bool divided = false;                  ///< BW was divided into B and W
+  std::optional<int> memory_limit = {};  ///< stashes a worker, under which another schedule was made
 };
 
 /// The costs of the run, for schedules that choose their order by durations. A fused backward pass is divided
@@ -79,16 +84,35 @@ plan::Costs divided_costs(const plan::ComparedRun& run) {
   return costs;
 }
 
-plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRun& run) {
+/// The number of stashes that each worker of the run could hold, if it was limited. Another schedule is held
+/// to the same limit.
+std::optional<int> memory_limit_of(const plan::WhatIf& change, const plan::Schedule& planned) {
+  const std::span<const int> limits = planned.memory_limits();
+  if (limits.empty()) return std::nullopt;
+  if (std::ranges::count(limits, limits.front()) == std::ssize(limits)) return limits.front();
+  throw InputError(
+      fmt::format("--what-if {}: the memory limits of the run's workers differ, and another schedule cannot "
+                  "be held to them",
+                  change.text));
+}
+
+plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRun& run,
+                              std::optional<int> memory_limit) {
   const plan::Schedule& planned = run.measured.planned;
+  const plan::Costs costs = divided_costs(run);
   std::optional<int> stages;  // that the schedule has by itself
   try {
     stages = plan::find_schedule(change.schedule).stages_per_worker * planned.workers();
-    return plan::make_schedule(change.schedule, {.workers = planned.workers(),
-                                                 .microbatches = planned.microbatches(),
-                                                 .graph = planned.graph(),
-                                                 .recompute = planned.recompute(),
-                                                 .costs = divided_costs(run)});
+    plan::LimitedSchedule made = plan::make_limited_schedule(change.schedule,
+                                                             {.workers = planned.workers(),
+                                                              .microbatches = planned.microbatches(),
+                                                              .graph = planned.graph(),
+                                                              .recompute = planned.recompute(),
+                                                              .costs = costs},
+                                                             {.memory_limit = memory_limit}, costs);
+    if (const plan::CheckResult result = plan::check(made.schedule); !result.ok())
+      throw InputError(result.problem);
+    return std::move(made.schedule);
   } catch (const InputError& error) {
     if (stages.value_or(planned.stages()) == planned.stages())
       throw InputError(fmt::format("--what-if {}: {}", change.text, error.what()));
@@ -100,9 +124,10 @@ plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRu
 Answer answer(const plan::WhatIf& change, const plan::ComparedRun& run) {
   if (change.target != plan::WhatIf::Target::schedule)
     return {change.text, plan::makespan_with(run.measured, change, run.work)};
-  const plan::Schedule other = named_schedule(change, run);
+  const std::optional<int> memory_limit = memory_limit_of(change, run.measured.planned);
+  const plan::Schedule other = named_schedule(change, run, memory_limit);
   return {change.text, plan::makespan_under(run.measured, other, run.work, change.text),
-          plan::splits_fused_backward(run.measured, other)};
+          plan::splits_fused_backward(run.measured, other), memory_limit};
 }
 
 /// The shortest makespan first.
@@ -121,8 +146,11 @@ std::string answers_table(const std::vector<Answer>& all, double measured) {
     rows.push_back(
         {name, fmt::format("{:.2f} ms", makespan * 1e3), difference_text(makespan / measured - 1)});
   };
-  for (const auto& [change, makespan, divided] : all) {
+  for (const auto& [change, makespan, divided, memory_limit] : all) {
     add(change, makespan);
+    if (memory_limit)
+      notes +=
+          fmt::format("{}: within the run's memory limit (stashes a worker: {}).\n", change, *memory_limit);
     if (divided) notes += fmt::format("{}: the run's BW is divided into B and W by their work.\n", change);
   }
   add("(nothing: as measured)", measured);
@@ -146,8 +174,9 @@ nlohmann::ordered_json json_of(const plan::ComparedRun& run, const std::vector<A
   json.update(runtime::explanation_json(run));
   if (all.empty()) return json;
   nlohmann::ordered_json& list = json["what_if"] = nlohmann::ordered_json::array();
-  for (const auto& [change, makespan, divided] : all) {
+  for (const auto& [change, makespan, divided, memory_limit] : all) {
     list.push_back({{"change", change}, {"makespan", std::llround(makespan * 1e9)}});
+    if (memory_limit) list.back()["memory_limit"] = *memory_limit;
     if (divided) list.back()["divided_backward"] = true;
   }
   return json;
@@ -177,7 +206,11 @@ int explain(const ExplainOptions& options) {
     if (output.file) require_writable(output.option, *output.file);
   }
   std::vector<plan::WhatIf> changes;
-  for (const std::string& text : options.what_if) changes.push_back(plan::parse_what_if(text));
+  for (const std::string& text : options.what_if) {
+    if (std::ranges::count(changes, text, &plan::WhatIf::text) > 0)
+      throw InputError(fmt::format("--what-if: {} is given twice", text));
+    changes.push_back(plan::parse_what_if(text));
+  }
   load_asked_plugins(options.plugins, changes);
   const plan::ComparedRun run =
       plan::compared_run_from_json(read_file(options.report), options.report.string());

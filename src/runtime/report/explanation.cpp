@@ -100,20 +100,20 @@ std::string difference_table(const plan::ComparedRun& run) {
   std::vector<TableRow> rows = {{"", "ms", "of predicted"},
                                 {"predicted", ms_text(hundredths_of_ms(step.predicted))}};
   if (several) rows[0].push_back(steps_text(run));
-  const auto percent = [&](std::int64_t hundredths) {
-    return step.predicted > 0 ? difference_text(static_cast<double>(hundredths) * 1e-5 / step.predicted) : "";
+  const auto percent = [&](double seconds) {
+    return step.predicted > 0 ? difference_text(seconds / step.predicted) : "";
   };
   for (const Part& part : parts) {
-    TableRow& row =
-        rows.emplace_back(TableRow{part.name, signed_ms_text(part.of(step)), percent(part.of(step))});
+    TableRow& row = rows.emplace_back(
+        TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.to - step.*part.from)});
     if (several)
       row.push_back(range_text(
           steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
     row.emplace_back(part.meaning);
   }
   const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
-  TableRow& last = rows.emplace_back(TableRow{"measured", ms_text(measured(step)),
-                                              percent(measured(step) - hundredths_of_ms(step.predicted))});
+  TableRow& last = rows.emplace_back(
+      TableRow{"measured", ms_text(measured(step)), percent(step.measured - step.predicted)});
   if (several) last.push_back(range_text(steps, measured, ms_text));
   std::vector<TableColumn> aligned(columns.begin(), columns.end());
   if (several) aligned.push_back({Align::right});
