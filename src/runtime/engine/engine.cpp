@@ -18,13 +18,11 @@
 namespace starpipe::runtime {
 namespace {
 
-// The distance of DataSlots. A worker may be 64 jobs ahead of another one before it waits for a handle. Only
-// the order of an ordered schedule shows that sharing handles is safe. There the window applies as well, and
-// beyond it no task is inserted.
-std::optional<std::size_t> reuse_distance(std::optional<int> window, int workers) {
-  constexpr std::size_t jobs_ahead = 64;
+// The distance of DataSlots. Only the order of an ordered schedule shows that sharing handles is safe. There
+// the window applies as well, and beyond it no task is inserted.
+std::optional<std::size_t> reuse_distance(std::optional<int> window) {
   if (!window) return std::nullopt;
-  return std::min(index(*window), jobs_ahead * index(workers));
+  return index(*window);
 }
 
 }  // namespace
@@ -40,7 +38,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(session.memory_nodes()),
       window_(submission_window(session, schedule, config.window)),
-      slots_(graph_, reuse_distance(window_, schedule.workers())),
+      slots_(graph_, reuse_distance(window_)),
       data_(session, schedule, network, graph_, tasks_, slots_, parameters),
       gathering_(session, schedule, network, graph_, data_),
       expected_(schedule),

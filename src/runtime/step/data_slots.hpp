@@ -17,14 +17,14 @@ namespace starpipe::runtime {
 /// The slots follow from the graph alone, so all ranks give a datum the same one.
 class DataSlots {
  public:
-  /// A datum may take the slot of an earlier one when at least `distance` tasks of the graph lie between the
-  /// last task that touches the earlier datum and the first one that touches the new datum. Nothing: every
-  /// datum has its own slot.
+  /// Every worker must run its jobs in the graph's order. A datum may take the slot of an earlier one in two
+  /// cases. Either the jobs that touch the earlier datum have always ended some jobs before the first one that
+  /// touches the new datum: the order of each worker and the data that jobs read imply it. Or at least
+  /// `distance` tasks of the graph lie between these jobs. Nothing: every datum has its own slot.
   ///
-  /// StarPU lets the first task of a slot's new datum wait for all tasks of the old one. These waits go
-  /// forward in the graph's order of tasks, as all others do. So they add no cycle where every worker runs
-  /// its tasks in this order. A large distance also keeps them from delaying a task: a worker then only waits
-  /// when it is this far ahead of another one.
+  /// StarPU lets the first task of a slot's new datum wait for all tasks of the old one. In the first case
+  /// this changes nothing. In the second the wait goes forward in the graph's order of tasks, as all waits
+  /// do, so it adds no cycle; a worker only waits when it is this far ahead of another one.
   DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance);
 
   [[nodiscard]] std::size_t of(std::size_t datum) const { return slots_[datum]; }
