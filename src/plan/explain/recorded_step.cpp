@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -88,20 +90,59 @@ double fetch_begin(const RecordedStep& step, JobId id) {
   return begin;
 }
 
+// When the weight gradient to which a job adds was free for it. Under a policy that chooses the workers, jobs
+// that add to one gradient run one after the other, and a job is ready only when the one before has ended.
+class FreeGradients {
+ public:
+  explicit FreeGradients(const RecordedStep& step) : step_(step) {
+    const auto moved = [&](JobId id) { return step.as_run.compute(id) != step.planned.compute(id); };
+    if (std::ranges::none_of(step.as_run.order(), moved)) return;
+    for (const JobId id : step.as_run.order()) {
+      if (adds(id)) ends_[key(id)].push_back(step.timeline.spans[id].end);
+    }
+    for (auto& [gradient, ends] : ends_) std::ranges::sort(ends);
+  }
+
+  // The end of the last job that added to the gradient before `id` was ready; 0 when `id` waits for none.
+  [[nodiscard]] double since(JobId id) const {
+    if (ends_.empty() || !adds(id)) return 0;
+    const std::vector<double>& ends = ends_.at(key(id));
+    const auto after = std::ranges::upper_bound(ends, step_.timeline.ready[id]);
+    return after == ends.begin() ? 0 : *std::prev(after);
+  }
+
+ private:
+  [[nodiscard]] bool adds(JobId id) const {
+    const Pass pass = step_.as_run.job(id).pass;
+    return pass == Pass::W || pass == Pass::BW;
+  }
+  // A stage has a gradient on each worker that was to compute it.
+  [[nodiscard]] std::pair<int, int> key(JobId id) const {
+    return {step_.as_run.job(id).stage, step_.planned.compute(id)};
+  }
+
+  const RecordedStep& step_;
+  std::map<std::pair<int, int>, std::vector<double>> ends_;
+};
+
 // Sets `transfer` and `transfer_observed` of all jobs that receive something; each is observed as far as the
 // times tell.
 void set_transfers(RecordedStep& step) {
   const Timeline& timeline = step.timeline;
   step.transfer.assign(step.as_run.id_count(), 0);
   step.transfer_observed.assign(step.as_run.id_count(), false);
+  const FreeGradients gradients(step);
   for (const JobId id : step.as_run.order()) {
     const LastInput input = last_input(step.as_run, timeline, id);
     if (!input.from) continue;
-    const double begin = step.prefetch ? std::max(step.submitted[id], input.produced) : fetch_begin(step, id);
+    const double sent = std::max(step.submitted[id], input.produced);
+    const double gradient_free = gradients.since(id);
+    const double begin = step.prefetch ? std::max(sent, gradient_free) : fetch_begin(step, id);
     step.transfer[id] = std::max(0.0, timeline.ready[id] - begin);
     // Weights may be on their way before the first job starts, but times count from there.
     const bool whole = input.producer.has_value() || step.submitted[id] >= 0;
-    step.transfer_observed[id] = !step.prefetch || (whole && input.own_produced <= input.produced);
+    step.transfer_observed[id] =
+        !step.prefetch || (whole && input.own_produced <= input.produced && gradient_free <= sent);
   }
 }
 

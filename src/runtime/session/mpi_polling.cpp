@@ -24,16 +24,18 @@ std::atomic<int> computing = 0;  // tasks
 // The sleep of StarPU-MPI's thread, which other threads may end.
 class Sleep {
  public:
-  void sleep(microseconds most) {
+  // `wanted` is asked once more when other threads can end the sleep, so that none ends it too early.
+  template <class Wanted>
+  void sleep(microseconds most, Wanted wanted) {
     thread_local const bool on_time = (wake_on_time(), true);
     static_cast<void>(on_time);
     std::unique_lock lock(mutex_);
     sleeps_ = true;
-    woken_.wait_for(lock, most, [this] { return !sleeps_.load(); });
+    woken_.wait_for(lock, most, [&] { return !sleeps_.load() || !wanted(); });
     sleeps_ = false;
   }
   void end() {
-    if (!sleeps_.load(std::memory_order_relaxed)) return;
+    if (!sleeps_.load()) return;
     {
       const std::scoped_lock lock(mutex_);
       sleeps_ = false;
@@ -66,16 +68,19 @@ constexpr int eager_rounds = 2;
 // Most answers come earlier. Emulated workers, which sleep, must wake on time.
 constexpr int yielding_rounds = 100;
 
+bool all_cores_compute() { return computing.load() >= cores_of_rank.load(std::memory_order_relaxed); }
+
 void rest(bool transfer) {
-  if (computing.load(std::memory_order_relaxed) >= cores_of_rank.load(std::memory_order_relaxed)) {
-    mpi_sleep().sleep(transfer ? microseconds(2000) : microseconds(5000));
+  const auto always = [] { return true; };
+  if (all_cores_compute()) {
+    mpi_sleep().sleep(transfer ? microseconds(2000) : microseconds(5000), all_cores_compute);
     rounds.vain = 0;
   } else if (polling.load(std::memory_order_relaxed) == Polling::napping) {
-    mpi_sleep().sleep(microseconds(100));
+    mpi_sleep().sleep(microseconds(100), always);
   } else if (rounds.vain < yielding_rounds) {
     syscall(SYS_sched_yield);  // the function of this name may be the one that called us
   } else {
-    mpi_sleep().sleep(microseconds(20));
+    mpi_sleep().sleep(microseconds(20), always);
   }
 }
 
@@ -124,13 +129,13 @@ bool rest_of_mpi_thread() {
 }
 
 void note_task_begin() {
-  computing.fetch_add(1, std::memory_order_relaxed);
+  computing.fetch_add(1);
   mpi_sleep().end();
 }
 
 // Policies of StarPU's do not say that a worker is idle.
 void note_task_end() {
-  computing.fetch_sub(1, std::memory_order_relaxed);
+  computing.fetch_sub(1);
   if (polling.load(std::memory_order_relaxed) == Polling::napping) mpi_sleep().end();
 }
 

@@ -41,6 +41,23 @@ void expect_sum(const Difference& difference) {
             difference.measured);
 }
 
+/// Under a policy that chooses the workers, jobs that add to one weight gradient wait for each other. That is
+/// no transfer. Where the jobs run as planned they do not, and the same times mean a late message.
+TEST(Difference, AWaitForAWeightGradientIsNoTransfer) {
+  const Schedule gpipe = make_schedule("gpipe", {.workers = 2, .microbatches = 2});
+  for (const int moved : {0, 1}) {
+    const auto run = [](JobId id, int worker, double ready, double start, double end) {
+      return JobRun{.job = id, .worker = worker, .ready = ready, .start = start, .end = end};
+    };
+    const std::vector<JobRun> runs = {
+        run(gpipe.forward(0, 0), 0, 0, 0, 1),       run(gpipe.forward(0, 1), 0, 0, 1, 2),
+        run(gpipe.forward(1, 0), 1, 1, 1, 2),       run(gpipe.forward(1, 1), 1, 2, 2, 3),
+        run(gpipe.backward(1, 0), 1, 2, 3, 4),      run(gpipe.backward(1, 1), 1, 3, 4, 5),
+        run(gpipe.backward(0, 0), moved, 5, 5, 10), run(gpipe.backward(0, 1), 0, 10, 10, 12)};
+    EXPECT_EQ(measured_step(gpipe, runs).transfer[gpipe.backward(0, 1)], moved == 1 ? 0 : 5);
+  }
+}
+
 TEST(Difference, AddsUpForEveryNamedScheduleAndAnyTimes) {
   Random random(1);
   for (const Schedule& schedule : examples()) {
