@@ -5,8 +5,8 @@
 
 namespace starpipe::plan::detail {
 
-/// Calls f(JobId) for every job that must end before `id` starts, and for those before them whose results `id`
-/// reads: F's stash for W, and with recomputation the activations of preceding stages for B and BW.
+/// Calls f(JobId) for every job that must end before `id` starts, and for those before them whose results
+/// `id` reads: F's stash for W, and with recomputation the activations of preceding stages for B and BW.
 template <class Function>
 void for_each_producer(const Schedule& schedule, JobId id, Function&& f) {
   schedule.for_each_pred(id, f);
