@@ -5,8 +5,8 @@
 
 namespace starpipe {
 
-/// Times and sizes that users may give. A sum of fewer than ten of them is one of `finite_amounts`, and what
-/// is not 0 is large enough to divide by.
+/// Times and sizes that users may give. Those above 0 are large enough to divide by. A sum of fewer than ten
+/// is one of `finite_amounts`.
 inline constexpr Interval amounts = {.least = 1e-99, .most = 1e99, .zero = true};
 
 /// Times and sizes that the functions of `plan` accept; they throw InputError for others. Sums and squares of

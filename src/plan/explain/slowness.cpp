@@ -24,7 +24,8 @@ std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const
     kernel.pass = job.pass;
     kernel.worker = worker;
     ++kernel.jobs;
-    kernel.mean += step.timeline.spans[id].end - step.timeline.spans[id].start;  // the sum, for now
+    const Span& span = step.timeline.spans[id];
+    kernel.mean += span.end - span.start;  // a sum until it is divided below
   }
   std::array<std::vector<double>, pass_count> times;  // of a unit of work, by pass
   std::vector<KernelSpeed> speeds;

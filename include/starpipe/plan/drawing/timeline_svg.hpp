@@ -35,7 +35,7 @@ struct SvgOptions {
 /// The hue of a job tells its micro-batch, the shade its pass; idle time is hatched, by its cause where this
 /// is known. The jobs of a worker's second, third, ... stage have one, two, ... lines at the foot. The jobs
 /// of the critical path are outlined, and lines join them. Each job is one <rect> inside a group of class
-/// "jobs", each idle part one inside a group of class "idle", with a title that says what the worker waited
+/// "jobs". Each idle part is one inside a group of class "idle", and its title says what the worker waited
 /// for. Images of more than some thousand jobs stay below a few MB: labels are left out, jobs and idle parts
 /// become paths, and jobs narrower than half a pixel merge. The critical path is then a thin line, or left
 /// out where it could not be followed.

@@ -24,11 +24,11 @@ struct PathPart {
   int from = -1;  ///< transfer: the worker that sends
 };
 
-/// The chain of jobs and waits that made the step as long as it was. Found backwards from the job that ended
-/// last: before each job comes what its start waited for last, the job before it on its worker or a result
-/// from another worker. At a tie the job before on the worker comes first. The parts are in the order of
-/// time, and each begins where the one before ends, so they sum to the makespan. Parts without length are
-/// left out. O(jobs).
+/// The chain of jobs and waits that decides the makespan. It is found backwards, from the job that ended
+/// last. Each job is preceded by what its start waited for last: the job before it on its worker, or a result
+/// from another worker. If both ended at the same time, it is the job before on the worker. The parts are in
+/// the order of time, and each begins where the one before ends, so they sum to the makespan. Parts without
+/// length are left out. O(jobs).
 std::vector<PathPart> critical_path(const RecordedStep& step);
 
 /// What the critical path consists of.

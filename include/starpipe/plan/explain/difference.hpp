@@ -6,9 +6,9 @@
 
 namespace starpipe::plan {
 
-/// The way from the predicted makespan of a step to the measured one, in seconds. Each makespan differs from
-/// the one before in one respect, so the differences add up to measured - predicted. To print a sum that adds
-/// up to the last digit, round the makespans and subtract these.
+/// Five makespans of one step, in seconds, from the predicted to the measured one. Those between
+/// are simulated, each with one more thing as it was measured. So the four differences add up to measured -
+/// predicted. To print figures that add up to the last digit, round the makespans before you subtract them.
 struct Difference {
   double predicted = 0;      ///< makespan of the schedule with the expected costs
   double own_durations = 0;  ///< of the schedule, with the step's own durations

@@ -39,8 +39,8 @@ struct IdlePart {
   double end = 0;
   IdleCause cause = IdleCause::drain;
   std::optional<JobId> next = {};  ///< the job that the worker ran next; none in drain
-  /// fill, producer, order: the job on another worker for which the next job waits; transfer: the job whose
-  /// result is under way. None for weights, nor where the order alone holds a job back.
+  /// With fill, producer and order: the job of another worker for which the next job waits. With transfer:
+  /// the job whose result is under way. Empty for weights, and where only the order holds a job back.
   std::optional<JobId> producer = {};
   int from = -1;                        ///< transfer: the worker that sends
   std::optional<JobId> held_back = {};  ///< order: a job that was ready

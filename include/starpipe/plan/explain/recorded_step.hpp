@@ -22,8 +22,8 @@ struct JobRun {
   double end = 0;
 };
 
-/// One step, measured or simulated, with all that is needed to explain its time. Times in seconds; vectors
-/// are by JobId with `id_count()` entries, and those of ids without a job are 0.
+/// A measured or simulated step, from which its time can be explained. Times are in seconds. Each vector has
+/// `id_count()` entries, one for each JobId; the entry of an id without a job is 0.
 struct RecordedStep {
   Schedule planned;
   /// The same jobs under the ordered discipline: its w names the worker that ran each job, its n is the order
