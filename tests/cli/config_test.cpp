@@ -13,7 +13,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/runtime/setup/config_keys.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {

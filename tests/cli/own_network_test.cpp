@@ -14,7 +14,7 @@
 #include "starpipe/model/network_registry.hpp"
 #include "starpipe/model/reference.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/runtime/setup/config_keys.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::cli {

@@ -13,7 +13,7 @@ namespace starpipe::model {
 inline constexpr std::array<std::string_view, 2> optimizer_kinds = {"adamw", "sgd"};
 
 /// `training.optimizer:` of the configuration, with PyTorch's names, formulas and AdamW's defaults. The
-/// functions below expect values that the configuration's keys allow (runtime/setup/config_keys.hpp).
+/// functions below expect values that the configuration's keys allow (runtime/config/config_keys.hpp).
 struct OptimizerConfig {
   std::string kind = "adamw";
   double learning_rate = 1e-3;

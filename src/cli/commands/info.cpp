@@ -19,8 +19,8 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"
-#include "starpipe/runtime/setup/config_keys.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
 

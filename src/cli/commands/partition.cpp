@@ -28,12 +28,12 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {
 namespace {
 
-constexpr int most_workers = 1 << 10;
+constexpr int most_partition_workers = 1 << 10;
 constexpr int most_chunks = 64;
 constexpr std::int64_t most_jobs = 2'000'000;
 
@@ -282,7 +282,7 @@ void add_partition(CLI::App& app, Action& action) {
   command->add_option("--workers", options->request.workers, "Number of workers")
       ->required()
       ->type_name("W")
-      ->transform(whole_number(1, most_workers));
+      ->transform(whole_number(1, most_partition_workers));
   command
       ->add_option("--device", options->devices,
                    "Kind of device of the workers, which chooses their times: cpu or cuda for all, or one "
@@ -304,7 +304,7 @@ void add_partition(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return partition(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 70, .add = add_partition});
+const bool partition_registered = register_subcommand({.position = 70, .add = add_partition});
 
 }  // namespace
 }  // namespace starpipe::cli

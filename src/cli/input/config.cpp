@@ -18,8 +18,8 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
-#include "starpipe/runtime/setup/config_keys.hpp"
-#include "starpipe/runtime/setup/config_rules.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
+#include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {
 namespace {

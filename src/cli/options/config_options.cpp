@@ -11,8 +11,8 @@
 #include "cli/options/plugin_option.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
-#include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {
 

@@ -10,8 +10,8 @@
 
 #include <starpu.h>
 
-#include "runtime/engine/delay_line.hpp"
-#include "runtime/engine/emulated_devices.hpp"
+#include "runtime/emulation/delay_line.hpp"
+#include "runtime/emulation/emulated_devices.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/meter.hpp"

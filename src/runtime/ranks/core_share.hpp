@@ -4,7 +4,7 @@
 #include "runtime/hardware/topology.hpp"
 #include "runtime/ranks/mpi.hpp"
 #include "runtime/ranks/worker_map.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -9,7 +9,7 @@
 #include "runtime/ranks/mpi.hpp"
 #include "runtime/ranks/worker_map.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -12,8 +12,8 @@
 #include "starpipe/plan/formats/compared_run_json.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/report/explanation_json.hpp"
-#include "starpipe/runtime/setup/config_keys.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -12,7 +12,7 @@
 #include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/runtime/setup/config_rules.hpp"
+#include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
 namespace {

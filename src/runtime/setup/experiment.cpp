@@ -5,7 +5,7 @@
 
 #include "runtime/setup/memory_limit.hpp"
 #include "runtime/setup/planned_run.hpp"
-#include "starpipe/runtime/setup/config_rules.hpp"
+#include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
 

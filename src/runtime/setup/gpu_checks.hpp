@@ -5,7 +5,7 @@
 #include <string>
 
 #include "starpipe/model/network.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

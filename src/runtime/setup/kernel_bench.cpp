@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
 #include <cublasLt.h>

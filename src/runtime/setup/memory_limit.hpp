@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/setup/planned_run.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -15,7 +15,7 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 
 namespace starpipe::runtime {

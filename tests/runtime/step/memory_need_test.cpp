@@ -12,7 +12,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 

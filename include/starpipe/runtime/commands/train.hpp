@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

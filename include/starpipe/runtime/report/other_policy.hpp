@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

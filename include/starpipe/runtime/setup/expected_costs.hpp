@@ -3,7 +3,7 @@
 
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

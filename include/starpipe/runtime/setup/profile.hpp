@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "starpipe/plan/partition/partition.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/runtime_keys.hpp"
+#include "runtime/config/runtime_keys.hpp"
 
 #include <string>
 #include <utility>
@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/setup/key_parts.hpp"
+#include "runtime/config/key_parts.hpp"
 #include "starpipe/model/precision.hpp"
 
 namespace starpipe::runtime::keys {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/training_keys.hpp"
+#include "runtime/config/training_keys.hpp"
 
 #include <limits>
 #include <string>
 #include <utility>
 
-#include "runtime/setup/key_parts.hpp"
+#include "runtime/config/key_parts.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/runtime/setup/config_keys.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 
 namespace starpipe::runtime {
 

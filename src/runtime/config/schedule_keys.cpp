@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/schedule_keys.hpp"
+#include "runtime/config/schedule_keys.hpp"
 
 #include <string>
 #include <utility>
 
-#include "runtime/setup/key_parts.hpp"
+#include "runtime/config/key_parts.hpp"
 
 namespace starpipe::runtime::keys {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/config_keys.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "runtime/setup/model_keys.hpp"
-#include "runtime/setup/runtime_keys.hpp"
-#include "runtime/setup/schedule_keys.hpp"
-#include "runtime/setup/training_keys.hpp"
-#include "starpipe/runtime/setup/config_rules.hpp"
+#include "runtime/config/model_keys.hpp"
+#include "runtime/config/runtime_keys.hpp"
+#include "runtime/config/schedule_keys.hpp"
+#include "runtime/config/training_keys.hpp"
+#include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
 namespace {

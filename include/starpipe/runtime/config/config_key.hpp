@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/interval.hpp"
-#include "starpipe/runtime/setup/config.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/delay_line.hpp"
+#include "runtime/emulation/delay_line.hpp"
 
 #include <chrono>
 #include <memory>

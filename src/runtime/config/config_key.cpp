@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/config_key.hpp"
+#include "starpipe/runtime/config/config_key.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/emulated_devices.hpp"
+#include "runtime/emulation/emulated_devices.hpp"
 
 #include <algorithm>
 

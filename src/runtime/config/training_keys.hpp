@@ -3,11 +3,11 @@
 
 #include <vector>
 
-#include "starpipe/runtime/setup/config_key.hpp"
+#include "starpipe/runtime/config/config_key.hpp"
 
 namespace starpipe::runtime::keys {
 
-/// Adds the keys of the section `runtime`.
-void add_runtime_keys(std::vector<ConfigKey>& keys);
+/// Adds the keys of the section `training`.
+void add_training_keys(std::vector<ConfigKey>& keys);
 
 }  // namespace starpipe::runtime::keys

@@ -16,8 +16,8 @@
 
 #include "starpipe/base/interval.hpp"
 #include "starpipe/model/precision.hpp"
-#include "starpipe/runtime/setup/config.hpp"
-#include "starpipe/runtime/setup/config_key.hpp"
+#include "starpipe/runtime/config/config.hpp"
+#include "starpipe/runtime/config/config_key.hpp"
 
 namespace starpipe::runtime::keys {
 

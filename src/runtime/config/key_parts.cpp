@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/key_parts.hpp"
+#include "runtime/config/key_parts.hpp"
 
 #include <algorithm>
 

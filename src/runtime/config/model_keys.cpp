@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/model_keys.hpp"
+#include "runtime/config/model_keys.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/setup/key_parts.hpp"
+#include "runtime/config/key_parts.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
 

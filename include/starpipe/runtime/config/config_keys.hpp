@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "starpipe/runtime/setup/config.hpp"
-#include "starpipe/runtime/setup/config_key.hpp"
+#include "starpipe/runtime/config/config.hpp"
+#include "starpipe/runtime/config/config_key.hpp"
 
 namespace starpipe::runtime {
 
