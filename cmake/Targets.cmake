@@ -14,9 +14,9 @@ endfunction()
 #                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
-# UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. A release build compiles them in half the
-# time: with UNHURRIED_OPTIMIZATION, and with JSON's header precompiled, since most of them use JSON. Large files of JSON
-# are read and written five times as slowly with -Og as with -O1.
+# UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. They compile in a third of the time: several at once
+# (starpipe_unite), with JSON's header precompiled, since most of them use JSON, and in a release build with
+# UNHURRIED_OPTIMIZATION. Large files of JSON are read and written five times as slowly with -Og as with -O1.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
 # nobody calls by name. And a plug-in must find the program's own registry.
@@ -59,6 +59,7 @@ function(starpipe_library name)
     # After the library's own objects: of an inline function in both, the linker takes the first.
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_unhurried>)
     starpipe_precompile(${target}_unhurried <fmt/format.h> <nlohmann/json.hpp>)
+    starpipe_unite(${target}_unhurried)
   endif()
 endfunction()
 
@@ -74,6 +75,15 @@ function(starpipe_precompile target)
   else()
     target_precompile_headers(${target} PRIVATE ${ARGN})
     set_property(GLOBAL PROPERTY ${key} ${target})
+  endif()
+endfunction()
+
+# starpipe_unite(TARGET): compiles several sources of the target at once, since most of their time goes to the same
+# headers and templates. So names in the unnamed namespaces of these sources differ from one another. CMAKE_UNITY_BUILD
+# overrides it: scripts/lint turns it off, so that each source has to include what it uses.
+function(starpipe_unite target)
+  if(NOT DEFINED CMAKE_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   endif()
 endfunction()
 

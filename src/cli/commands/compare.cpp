@@ -103,7 +103,7 @@ void add_compare(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return compare(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 20, .add = add_compare});
+const bool compare_registered = register_subcommand({.position = 20, .add = add_compare});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -251,7 +251,7 @@ void add_explain(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return explain(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 15, .add = add_explain});
+const bool explain_registered = register_subcommand({.position = 15, .add = add_explain});
 
 }  // namespace
 }  // namespace starpipe::cli

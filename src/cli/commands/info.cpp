@@ -142,7 +142,7 @@ void add_info(CLI::App& app, Action& action) {
   });
 }
 
-const bool registered = register_subcommand({.position = 100, .add = add_info});
+const bool info_registered = register_subcommand({.position = 100, .add = add_info});
 
 }  // namespace
 }  // namespace starpipe::cli

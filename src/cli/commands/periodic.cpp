@@ -26,7 +26,7 @@ namespace {
 
 constexpr int most_stages = 1 << 12;
 constexpr int most_repetitions = 16;
-constexpr std::int64_t most_cells = 2'000'000;
+constexpr std::int64_t most_periodic_cells = 2'000'000;
 
 struct PeriodicOptions {
   std::string file;
@@ -179,7 +179,7 @@ int periodic(const PeriodicOptions& options) {
   check_outputs(outputs, inputs);
   const ChainFile chain = read_chain(options.file);
   const int microbatches = options.microbatches;
-  if (static_cast<std::int64_t>(chain.stages.size()) * microbatches > most_cells) {
+  if (static_cast<std::int64_t>(chain.stages.size()) * microbatches > most_periodic_cells) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
                                  microbatches, chain.stages.size()));
   }
@@ -237,7 +237,7 @@ void add_periodic(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return periodic(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 90, .add = add_periodic});
+const bool periodic_registered = register_subcommand({.position = 90, .add = add_periodic});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -145,7 +145,7 @@ void add_plugin(CLI::App& app, Action& action) {
   checking->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 50, .add = add_plugin});
+const bool plugin_registered = register_subcommand({.position = 50, .add = add_plugin});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -106,7 +106,7 @@ void add_profile(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return profile(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 80, .add = add_profile});
+const bool profile_registered = register_subcommand({.position = 80, .add = add_profile});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -243,7 +243,7 @@ void add_schedule(CLI::App& app, Action& action) {
   add_check(*command, action);
 }
 
-const bool registered = register_subcommand({.position = 40, .add = add_schedule});
+const bool schedule_registered = register_subcommand({.position = 40, .add = add_schedule});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -30,10 +30,10 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr int most_workers = 1 << 10;
-constexpr int most_microbatches = 1 << 16;
+constexpr int most_search_workers = 1 << 10;
+constexpr int most_search_microbatches = 1 << 16;
 constexpr int most_chunks = 64;
-constexpr std::int64_t most_cells = 2'000'000;
+constexpr std::int64_t most_search_cells = 2'000'000;
 
 struct SearchCommand {
   std::vector<std::string> plugins;
@@ -98,7 +98,7 @@ double read_limit(const SearchCommand& options) {
 plan::SearchRequest read_request(const SearchCommand& options, std::string& unit) {
   plan::SearchRequest request = options.request;
   const int stages = request.workers * request.chunks.value_or(1);
-  if (std::int64_t{stages} * request.microbatches > most_cells) {
+  if (std::int64_t{stages} * request.microbatches > most_search_cells) {
     throw InputError(
         fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs to search over",
                     request.microbatches, stages));
@@ -180,8 +180,8 @@ void add_search(CLI::App& app, Action& action) {
       "search", "Search for a short schedule within a memory limit, and bound how short any schedule can be");
   const auto options = std::make_shared<SearchCommand>();
   add_plugin_option(*command, options->plugins);
-  add_size_options(*command, options->request.workers, most_workers, options->request.microbatches,
-                   most_microbatches);
+  add_size_options(*command, options->request.workers, most_search_workers, options->request.microbatches,
+                   most_search_microbatches);
   command
       ->add_option(
           "--chunks", options->request.chunks,
@@ -215,7 +215,7 @@ void add_search(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return search(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 60, .add = add_search});
+const bool search_registered = register_subcommand({.position = 60, .add = add_search});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -201,7 +201,7 @@ void add_simulate(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return simulate(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 30, .add = add_simulate});
+const bool simulate_registered = register_subcommand({.position = 30, .add = add_simulate});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -81,7 +81,7 @@ void add_train(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return train(*options); }; });
 }
 
-const bool registered = register_subcommand({.position = 10, .add = add_train});
+const bool train_registered = register_subcommand({.position = 10, .add = add_train});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -62,11 +62,11 @@ void write_all(int descriptor, std::string_view text) {
   }
 }
 
-using Time = std::chrono::steady_clock::time_point;
+using TimePoint = std::chrono::steady_clock::time_point;
 
 /// Reads until the other end is closed; returns nothing if it is still open at time `end`. Throws
 /// EndedBySignal when one of the held signals comes.
-std::optional<std::string> read_all(int descriptor, Time end, const HeldSignals& held) {
+std::optional<std::string> read_all(int descriptor, TimePoint end, const HeldSignals& held) {
   std::string text;
   std::array<char, 4096> buffer{};
   for (;;) {
@@ -100,7 +100,7 @@ std::string how_it_failed(int status) {
 
 /// The status of a child when it ends; nothing if it has not ended at time `end`. Throws EndedBySignal when
 /// one of the held signals comes.
-std::optional<int> wait_for(pid_t child, Time end, const HeldSignals& held) {
+std::optional<int> wait_for(pid_t child, TimePoint end, const HeldSignals& held) {
   int status = 0;
   while (waitpid(child, &status, WNOHANG) == 0) {
     pollfd wanted{held.descriptor(), POLLIN, 0};
@@ -137,7 +137,7 @@ SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds
   setpgid(id, id);  // in both processes: either may come first
   pipe.close_writing();
   try {
-    const Time end = std::chrono::steady_clock::now() + most;
+    const TimePoint end = std::chrono::steady_clock::now() + most;
     const std::optional<std::string> output = read_all(pipe.reading(), end, held);
     const std::optional<int> status = output ? wait_for(id, end, held) : std::nullopt;
     if (status) return {*output, how_it_failed(*status)};

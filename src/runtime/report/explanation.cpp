@@ -47,14 +47,15 @@ struct Part {
     return hundredths_of_ms(step.*to) - hundredths_of_ms(step.*from);
   }
 };
-constexpr std::array parts = {Part{"durations", &Difference::predicted, &Difference::own_durations,
-                                   "jobs took other times than predicted"},
-                              Part{"transfers", &Difference::own_durations, &Difference::own_transfers,
-                                   "results took other times to arrive"},
-                              Part{"order", &Difference::own_transfers, &Difference::own_order,
-                                   "jobs ran in another order, or on other workers"},
-                              Part{"runtime", &Difference::own_order, &Difference::measured,
-                                   "StarPU, the policy, the operating system"}};
+constexpr std::array difference_parts = {
+    Part{"durations", &Difference::predicted, &Difference::own_durations,
+         "jobs took other times than predicted"},
+    Part{"transfers", &Difference::own_durations, &Difference::own_transfers,
+         "results took other times to arrive"},
+    Part{"order", &Difference::own_transfers, &Difference::own_order,
+         "jobs ran in another order, or on other workers"},
+    Part{"runtime", &Difference::own_order, &Difference::measured,
+         "StarPU, the policy, the operating system"}};
 
 // "min .. max" over the compared steps.
 template <class Of, class Text>
@@ -103,7 +104,7 @@ std::string difference_table(const plan::ComparedRun& run) {
   const auto percent = [&](double seconds) {
     return step.predicted > 0 ? difference_text(seconds / step.predicted) : "";
   };
-  for (const Part& part : parts) {
+  for (const Part& part : difference_parts) {
     TableRow& row = rows.emplace_back(
         TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.to - step.*part.from)});
     if (several)
