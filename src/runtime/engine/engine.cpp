@@ -39,7 +39,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       gpu_memory_(session.memory_nodes()),
       window_(submission_window(session, schedule, config.window)),
       slots_(graph_, reuse_distance(window_)),
-      data_(session, schedule, network, graph_, tasks_, slots_, parameters),
+      data_(session, schedule, network, graph_, tasks_, slots_, parameters, window_),
       gathering_(session, schedule, network, graph_, data_),
       expected_(schedule),
       emulation_(emulated == nullptr

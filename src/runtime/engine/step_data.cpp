@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include <starpu_mpi.h>
 
@@ -41,7 +42,7 @@ starpu_data_handle_t register_words(std::size_t size) {
 
 StepData::StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                    const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
-                   std::span<const std::vector<float>> parameters)
+                   std::span<const std::vector<float>> parameters, std::optional<int> window)
     : session_(session),
       schedule_(schedule),
       network_(network),
@@ -57,7 +58,23 @@ StepData::StepData(const Session& session, const plan::Schedule& schedule, const
     register_datum(d, parameters);
     if (is_for_host(graph.data()[d])) first_for_host_.push_back(d);
   }
+  find_prepared(tasks, window);
   register_scratch();
+}
+
+// Those of the first window's tasks that do not come first in their slot.
+void StepData::find_prepared(const RankTasks& tasks, std::optional<int> window) {
+  const std::size_t count = window ? std::min(index(*window), tasks.tasks.size()) : tasks.tasks.size();
+  std::vector<bool> seen(graph_.data().size());
+  for (const std::size_t d : first_for_host_) seen[d] = true;
+  for (const std::size_t task : std::span(tasks.tasks).first(count)) {
+    for (const DataAccess& access : graph_.tasks()[task].data) {
+      const Datum& datum = graph_.data()[access.datum];
+      if (!is_for_host(datum) || datum.kind == DataKind::loss || seen[access.datum]) continue;
+      seen[access.datum] = true;
+      prepared_.push_back(access.datum);
+    }
+  }
 }
 
 std::vector<float> StepData::start_value(const Datum& datum,
@@ -118,8 +135,14 @@ void StepData::begin_step(int step, const model::Dataset* data) {
     enter(d);
     if (graph_.data()[d].kind == DataKind::loss) continue;
     require(starpu_data_acquire(handle(d), STARPU_W), "StarPU", "writing", "the input");
-    exchange(d);
+    load(d, memory_of(d));
     starpu_data_release(handle(d));
+  }
+  values_.clear();
+  if (dataset_ == nullptr) return;
+  for (const std::size_t d : prepared_) {
+    values_[d].resize(graph_.data()[d].size);
+    load(d, values_[d]);
   }
 }
 
@@ -141,14 +164,22 @@ void StepData::prepare(std::size_t datum) {
   enter(datum);
   if (!is_for_host(next)) return;
   if (next.kind != DataKind::loss) {
-    request(datum, STARPU_W);
+    request(datum, STARPU_W, values_of(datum));
   } else if (dataset_ != nullptr) {
-    request(before, STARPU_R);
+    request(before, STARPU_R, {});
   }
 }
 
-void StepData::request(std::size_t datum, starpu_data_access_mode mode) {
-  auto argument = std::make_unique<Granted>(Granted{this, datum});
+std::vector<float> StepData::values_of(std::size_t datum) {
+  if (const auto prepared = values_.extract(datum)) return std::move(prepared.mapped());
+  if (dataset_ == nullptr) return {};
+  std::vector<float> values(graph_.data()[datum].size);
+  load(datum, values);
+  return values;
+}
+
+void StepData::request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values) {
+  auto argument = std::make_unique<Granted>(Granted{this, datum, std::move(values)});
   require(starpu_data_acquire_cb(handle(datum), mode, granted, argument.get()), "StarPU", "reaching",
           to_string(graph_.data()[datum].kind));
   static_cast<void>(argument.release());  // `granted` takes it
@@ -157,27 +188,25 @@ void StepData::request(std::size_t datum, starpu_data_access_mode mode) {
 // StarPU calls it on the thread that ends the last task before it, or on the one that inserts tasks.
 void StepData::granted(void* argument) noexcept {
   const std::unique_ptr<const Granted> grant(static_cast<const Granted*>(argument));
-  grant->data->exchange(grant->datum);
-  starpu_data_release(grant->data->handle(grant->datum));
+  StepData& data = *grant->data;
+  if (data.graph_.data()[grant->datum].kind == DataKind::loss) {
+    data.keep_loss(grant->datum);
+  } else {
+    std::ranges::copy(grant->values, data.memory_of(grant->datum).begin());
+  }
+  starpu_data_release(data.handle(grant->datum));
 }
 
 // Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
 // write a step, its memory would grow with the steps.
-void StepData::exchange(std::size_t datum) {
+void StepData::load(std::size_t datum, std::vector<float>& out) const {
   if (dataset_ == nullptr) return;
   const Datum& of = graph_.data()[datum];
-  std::vector<float>& memory = memory_[slots_.of(datum)];
-  switch (of.kind) {
-    case DataKind::input:
-      model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
-                        network_.source_index(of.stage), memory);
-      break;
-    case DataKind::target:
-      dataset_->target(step_, of.microbatch, memory);
-      break;
-    default:
-      losses_[index(of.microbatch)] = memory[0];
-      break;
+  if (of.kind == DataKind::input) {
+    model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
+                      network_.source_index(of.stage), out);
+  } else {
+    dataset_->target(step_, of.microbatch, out);
   }
 }
 
@@ -185,7 +214,8 @@ std::vector<float> StepData::losses() {
   for (const std::size_t first : first_for_host_) {
     if (graph_.data()[first].kind != DataKind::loss) continue;
     const std::size_t last = in_slot_[slots_.of(first)];
-    read(last, "the loss", [&](std::span<const float>) { exchange(last); });
+    if (dataset_ == nullptr) continue;
+    read(last, "the loss", [&](std::span<const float>) { keep_loss(last); });
   }
   return losses_;
 }

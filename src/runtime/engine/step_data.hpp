@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <starpu.h>
@@ -17,6 +18,7 @@
 #include "runtime/step/fetched_copies.hpp"
 #include "runtime/step/rank_tasks.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
@@ -30,11 +32,12 @@ namespace starpipe::runtime {
 /// thread that submits the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
 class StepData {
  public:
-  /// Registers the data that tasks of this rank touch. `parameters`: start values of each stage. The
-  /// references must outlive this.
+  /// Registers the data that tasks of this rank touch. `parameters`: start values of each stage. `window`:
+  /// how many of the rank's tasks are inserted before the first one has to end; nothing: all. The references
+  /// must outlive this.
   StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
            const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
-           std::span<const std::vector<float>> parameters);
+           std::span<const std::vector<float>> parameters, std::optional<int> window);
 
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const {
     return handles_[slots_.of(datum)].get();
@@ -45,15 +48,15 @@ class StepData {
   [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
   [[nodiscard]] bool is_mine(const Datum& datum) const { return session_.is_local(datum.worker); }
 
-  /// Fills the inputs and targets of step `step` from `data`, one in each slot; nullptr: nothing is computed
-  /// from them, and they are only marked as written. Call it before the tasks of the step are inserted.
-  /// `data` must outlive the step.
+  /// Fills the inputs and targets of step `step` from `data`, one in each slot, and prepares the values of
+  /// the others that the first window's tasks read. nullptr: nothing is computed from them, and they are only
+  /// marked as written. Call it before the tasks of the step are inserted. `data` must outlive the step.
   void begin_step(int step, const model::Dataset* data);
 
   /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
   /// the datum is the next one in its slot, asks StarPU to let the host keep the loss that was there before,
-  /// or to let it fill the input or target, as soon as the tasks of the slot's last datum have ended. Does
-  /// not wait.
+  /// or to let it copy the input's or target's values, as soon as the tasks of the slot's last datum have
+  /// ended. Does not wait.
   void prepare(std::size_t datum);
 
   /// Calls `use` with the values of a datum that this rank owns and that lasts over the steps. Waits for the
@@ -85,19 +88,27 @@ class StepData {
   void register_scratch();
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
 
-  // A datum that the host fills or keeps once StarPU has granted it.
+  // A datum that the host fills or keeps once StarPU has granted it. StarPU may grant it on a worker's
+  // thread, whose next job then waits. So the values of an input are made before, on the thread that inserts
+  // tasks.
   struct Granted {
     StepData* data;
     std::size_t datum;
+    std::vector<float> values;  // of an input or a target
   };
   // Whether the host of this rank fills the datum before its tasks, or keeps its value after them.
   [[nodiscard]] bool is_for_host(const Datum& datum) const;
   // Notes that the datum is the one in its slot now.
   void enter(std::size_t datum);
   static void granted(void* argument) noexcept;
-  void request(std::size_t datum, starpu_data_access_mode mode);
-  // Fills an input or a target, or keeps a loss. Between acquire and release of the datum.
-  void exchange(std::size_t datum);
+  void request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values);
+  void find_prepared(const RankTasks& tasks, std::optional<int> window);
+  // Writes the values of an input or a target to `out`. None while nothing is computed.
+  void load(std::size_t datum, std::vector<float>& out) const;
+  // The values of an input or a target: those that `begin_step` has prepared, else made now.
+  [[nodiscard]] std::vector<float> values_of(std::size_t datum);
+  void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
+  [[nodiscard]] std::vector<float>& memory_of(std::size_t datum) { return memory_[slots_.of(datum)]; }
 
   const Session& session_;
   const plan::Schedule& schedule_;
@@ -110,8 +121,10 @@ class StepData {
   std::vector<PinnedMemory> pinned_;        // the part of `memory_` that GPUs copy from and to
   std::vector<Handle> handles_;             // by slot; none where this rank's tasks touch no datum
   std::vector<std::size_t> first_for_host_;  // the first datum of each slot that is for the host
-  std::vector<std::size_t> in_slot_;         // by slot: the datum that was inserted last
-  std::vector<float> losses_;                // of this step, by micro-batch
+  std::vector<std::size_t> prepared_;        // inputs and targets whose values `begin_step` prepares
+  std::unordered_map<std::size_t, std::vector<float>> values_;  // of them, until their tasks are inserted
+  std::vector<std::size_t> in_slot_;                            // by slot: the datum that was inserted last
+  std::vector<float> losses_;                                   // of this step, by micro-batch
   int step_ = 0;
   const model::Dataset* dataset_ = nullptr;     // none while nothing is computed
   std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
