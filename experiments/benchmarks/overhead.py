@@ -15,6 +15,7 @@ worker-order keep this order; the others run jobs as they come, with as many sta
 import argparse
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -45,9 +46,9 @@ def main():
     parser.add_argument("--starpipe", default="build/bin/starpipe")
     parser.add_argument("--workers", default="1,2,4,8", help="comma-separated")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--mpiexec", default="mpiexec.mpich")
+    parser.add_argument("--launcher", default="mpiexec.mpich -n", help="starts as many ranks as the number behind it says")
     arguments = parser.parse_args()
-    runs = [(int(w), 1, []) for w in arguments.workers.split(",")] + [(2, 2, [arguments.mpiexec, "-n", "2"])]
+    runs = [(int(w), 1, []) for w in arguments.workers.split(",")] + [(2, 2, [*shlex.split(arguments.launcher), "2"])]
     names = POLICIES.split(",")
     for schedule in SCHEDULES:
         print(f"{schedule:<7}workers ranks" + "".join(f"{name:>16}" for name in names) + "  starpipe/prio")

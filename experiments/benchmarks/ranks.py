@@ -7,6 +7,12 @@
 Trains the quickstart's model. One process and the ranks alternate, so that a disturbance of the machine meets both. Prints
 medians over the pairs: tokens a second of both, their ratio, and how far each kind of run misses its own prediction
 (measured over predicted makespan). Nothing else should run on the machine.
+
+The one process is started without --launcher. Under a real Slurm with two virtual nodes that divide the machine's cores
+(as root):
+
+    tests/slurm/cluster.py --own-cores experiments/benchmarks/ranks.py \
+        --launcher "srun --mpi=pmi2 --nodes=2 --overcommit --cpu-bind=cores -n"
 """
 import argparse
 import json
@@ -26,7 +32,7 @@ def train(arguments, schedule, workers, ranks):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STARPU_")}
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
-        launcher = [arguments.mpiexec, "-n", str(ranks)] if ranks > 1 else []
+        launcher = [*shlex.split(arguments.launcher), str(ranks)] if ranks > 1 else []
         run = subprocess.run([*launcher, arguments.starpipe, "train", arguments.config, "--report", report,
                               "--set", f"training.steps={arguments.steps}", "--set", f"schedule.name={schedule}",
                               "--set", f"schedule.workers={workers}", "--set", f"schedule.stages={workers}"],
@@ -46,7 +52,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--schedules", default="1f1b,zb-h1", help="comma-separated")
-    parser.add_argument("--mpiexec", default="mpiexec.mpich")
+    parser.add_argument("--launcher", default="mpiexec.mpich -n", help="starts as many ranks as the number behind it says")
     arguments = parser.parse_args()
     print(f"{'schedule':<10}{'workers':>8}{'ranks':>7}{'tokens/s':>11}{'one process':>13}{'ratio':>8}"
           f"{'error of prediction':>27}{'one process':>20}")

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def train(arguments, folder, ranks, stops=0, expected_seconds=0.0):
     config = folder / "short.yaml"
     config.write_text(CONFIG)
     report = folder / "report.json"
-    launcher = [arguments.mpiexec, "-n", str(ranks)] if ranks > 1 else []
+    launcher = [*shlex.split(arguments.launcher), str(ranks)] if ranks > 1 else []
     begin = time.monotonic()
     with subprocess.Popen([*launcher, arguments.starpipe, "train", config, "--report", report, "--set",
                            f"training.steps={arguments.steps}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -87,7 +88,7 @@ def main():
     parser.add_argument("--steps", type=int, default=10000)
     parser.add_argument("--stops", type=int, default=20, help="in each of the runs with stops")
     parser.add_argument("--seed", type=int, default=1, help="of the times of the stops")
-    parser.add_argument("--mpiexec", default="mpiexec.mpich")
+    parser.add_argument("--launcher", default="mpiexec.mpich -n", help="starts as many ranks as the number behind it says")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

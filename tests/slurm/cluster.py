@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command beside a real Slurm of its own: munged, slurmctld and a slurmd for each virtual node, on loopback.
 
-usage: cluster.py [--nodes N] [--cpus C] COMMAND...
+usage: cluster.py [--nodes N] [--cpus C | --own-cores] COMMAND...
 
 SLURM_CONF is set for the command, so sbatch, srun and squeue work unchanged. Its exit status is the command's, or 77
 when there can be no cluster here (root and Debian's slurmctld, slurmd, slurm-client and munge are needed). Each node
-has all CPUs of the machine, unless --cpus says otherwise; tasks are bound as on a cluster (task/affinity).
+has all CPUs of the machine, unless --cpus says otherwise; tasks are bound as on a cluster (task/affinity). With
+--own-cores the nodes divide the machine's CPUs, so that jobs on two nodes do not meet on a core.
 SLURMD_NODENAME tells nodes apart; the host's name is the same on all.
 
 Nothing stays: all processes are descendants of this one, orphans included (PR_SET_CHILD_SUBREAPER), and whatever is
@@ -92,11 +93,19 @@ def end_with_parent():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def reserved_cpus(node, nodes, cpus):
+    """The CPUs of the machine that are not for the jobs of this node (from 0), as Slurm's CpuSpecList: the controller
+    gives them to no job. (Slurm's manual asks for cgroups too; these would confine slurmd.)"""
+    own = range(cpus * node // nodes, cpus * (node + 1) // nodes)
+    return ",".join(str(cpu) for cpu in range(cpus) if cpu not in own)
+
+
 class Cluster:
-    def __init__(self, home, nodes, cpus):
+    def __init__(self, home, nodes, cpus, own_cores):
         self.home = pathlib.Path(home)
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
         self.cpus = cpus
+        self.own_cores = own_cores
         self.daemons = []
         self.environment = {**os.environ, "PATH": SYSTEM_PATH, "SLURM_CONF": str(self.home / "slurm.conf")}
 
@@ -114,6 +123,9 @@ class Cluster:
         port, *node_ports = free_ports(1 + len(self.nodes))
         lines = [f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={p} CPUs={self.cpus}"
                  for name, p in zip(self.nodes, node_ports)]
+        if self.own_cores:
+            lines = [f"{line} CpuSpecList={reserved_cpus(i, len(self.nodes), self.cpus)}"
+                     for i, line in enumerate(lines)]
         lines.append(f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=60 State=UP")
         (self.home / "slurm.conf").write_text(CONF.format(home=self.home, port=port) + "\n".join(lines) + "\n")
         self.start_daemon("munged", "--foreground", "--force", f"--key-file={key}",
@@ -158,9 +170,13 @@ def end_descendants():
 def main():
     parser = argparse.ArgumentParser(description="Runs a command beside a Slurm of its own.")
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--cpus", type=int, default=os.cpu_count(), help="of each node")
+    cpus = parser.add_mutually_exclusive_group()
+    cpus.add_argument("--cpus", type=int, default=os.cpu_count(), help="of each node")
+    cpus.add_argument("--own-cores", action="store_true", help="divide the machine's CPUs among the nodes")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if options.own_cores and not 1 < options.nodes <= options.cpus:
+        parser.error(f"--own-cores: {options.nodes} nodes cannot divide {options.cpus} CPUs")
     if reason := reason_against():
         print(f"cluster.py: skipped: {reason}", file=sys.stderr)
         return CANNOT
@@ -168,7 +184,7 @@ def main():
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="slurm-") as home:
-        cluster = Cluster(home, options.nodes, options.cpus)
+        cluster = Cluster(home, options.nodes, options.cpus, options.own_cores)
         try:
             cluster.start()
             cluster.wait_until_up()
