@@ -41,9 +41,11 @@ BestValues solve(int units, int stages, Stage stage, Combine combine) {
   BestValues table(stages, units);
   table.best[table.at(0, units)] = 0;
   for (int k = 1; k <= stages; ++k) {
-    for (int i = units - k; i >= 0; --i) {
+    // No stage comes before the first of all stages, and none after the last.
+    const int last_begin = k == stages ? 0 : units - k;
+    for (int i = last_begin; i >= 0; --i) {
       double& best = table.best[table.at(k, i)];
-      for (int j = i + 1; j <= units - (k - 1); ++j) {
+      for (int j = k == 1 ? units : i + 1; j <= units - (k - 1); ++j) {
         const StageValue value = stage(UnitRange{i, j}, k - 1);
         if (!(value.least < best)) break;
         const double total = combine(value.value, table.best[table.at(k - 1, j)]);
