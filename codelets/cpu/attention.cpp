@@ -16,50 +16,59 @@ using cpu::multiply;
 /// later than its last query.
 constexpr std::size_t block_rows = 64;
 
-/// Causal multi-head self-attention. Input: rows [q | k | v] of 3 * hidden columns; output: rows of hidden
-/// columns. Scores are scaled by 1 / sqrt(hidden / heads). Options: heads, context. The stash is q, k, v, and
-/// one log-sum-exp a row and head, laid out as [sequence][head][row]. It grows linearly with the context, as
-/// B computes the probabilities again (Dao et al., arXiv 2205.14135).
+/// Causal self-attention with several heads, of which neighbouring ones may share a head of keys and values
+/// (grouped queries: Ainslie et al., arXiv 2305.13245). Input: rows [q | k | v] of heads, kv_heads and
+/// kv_heads heads; output: rows of `heads` heads. All heads have the same number of columns, their size;
+/// scores are scaled by 1 / sqrt(size). Options: heads, context; kv_heads, which divides heads (default:
+/// heads). The stash is q, k, v, and one log-sum-exp a row and head, laid out as [sequence][head][row]. It
+/// grows linearly with the context, as B computes the probabilities again (Dao et al., arXiv 2205.14135).
 class Attention final : public Layer {
  public:
-  explicit Attention(const LayerSpec& spec) : rows_(spec.rows), hidden_(spec.columns / 3) {
-    check_options(spec, {"heads", "context"});
+  explicit Attention(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {
+    check_options(spec, {"heads", "context"}, {"kv_heads"});
     heads_ = size_option(spec, "heads");
+    kv_heads_ = size_option(spec, "kv_heads", heads_);
     context_ = size_option(spec, "context");
-    if (spec.columns % 3 != 0 || hidden_ % heads_ != 0) {
-      throw std::invalid_argument("attention " + spec.name + ": columns are not 3 x heads x a head's size");
+    if (heads_ % kv_heads_ != 0) {
+      throw std::invalid_argument("attention " + spec.name + ": heads are not a multiple of kv_heads");
+    }
+    if (columns_ % (heads_ + 2 * kv_heads_) != 0) {
+      throw std::invalid_argument("attention " + spec.name +
+                                  ": columns are not (heads + 2 x kv_heads) x a head's size");
     }
     if (rows_ % context_ != 0) {
       throw std::invalid_argument("attention " + spec.name + ": rows are not whole sequences");
     }
-    size_ = hidden_ / heads_;
+    size_ = columns_ / (heads_ + 2 * kv_heads_);
     scale_ = 1.0f / std::sqrt(static_cast<float>(size_));
   }
 
   std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return 3 * hidden_; }
-  std::size_t output_columns() const override { return hidden_; }
-  std::size_t stash_size() const override { return rows_ * 3 * hidden_ + rows_ * heads_; }
+  std::size_t input_columns() const override { return columns_; }
+  std::size_t output_columns() const override { return heads_ * size_; }
+  std::size_t stash_size() const override { return rows_ * columns_ + rows_ * heads_; }
   bool keeps_input() const override { return true; }
   std::size_t statistics_size() const override { return rows_ * heads_; }
   std::size_t scratch_size() const override { return 2 * std::min(block_rows, context_) * context_; }
   double flops() const override {
     // Two products for each pair of a query and a key that it sees, and 20 operations for the exponential.
     const double pairs = static_cast<double>(rows_) * (static_cast<double>(context_) + 1) / 2;
-    return pairs * (4.0 * static_cast<double>(hidden_) + 20.0 * static_cast<double>(heads_));
+    return pairs * static_cast<double>(heads_) * (4.0 * static_cast<double>(size_) + 20.0);
   }
 
   void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
                std::span<float> stash, std::span<float> scratch) const noexcept override {
     cpu::keep_input(input, stash);
-    const std::size_t stride = 3 * hidden_;
+    const std::size_t stride = columns_;
+    const std::size_t out_stride = output_columns();
     for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
       for (std::size_t head = 0; head < heads_; ++head) {
-        const float* q = input.data() + sequence * context_ * stride + head * size_;
-        const float* k = q + hidden_;
-        const float* v = k + hidden_;
-        float* out = output.data() + sequence * context_ * hidden_ + head * size_;
-        float* log_sum = stash.data() + rows_ * stride + (sequence * heads_ + head) * context_;
+        const HeadOffsets at = offsets(sequence, head);
+        const float* q = input.data() + at.q;
+        const float* k = input.data() + at.k;
+        const float* v = input.data() + at.v;
+        float* out = output.data() + at.output;
+        float* log_sum = stash.data() + at.log_sum;
         for (std::size_t first = 0; first < context_; first += block_rows) {
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;  // later keys are masked for the whole block
@@ -69,7 +78,8 @@ class Attention final : public Layer {
           for (std::size_t i = 0; i < queries; ++i) {
             log_sum[first + i] = softmax(scores + i * keys, first + i + 1, keys);
           }
-          multiply(queries, size_, keys, 1, {scores, keys}, {v, stride}, 0, out + first * hidden_, hidden_);
+          multiply(queries, size_, keys, 1, {scores, keys}, {v, stride}, 0, out + first * out_stride,
+                   out_stride);
         }
       }
     }
@@ -78,26 +88,28 @@ class Attention final : public Layer {
   void backward_input(std::span<const float> /*parameters*/, std::span<const float> stash,
                       std::span<const float> output_gradient, std::span<float> input_gradient,
                       std::span<float> scratch) const noexcept override {
-    const std::size_t stride = 3 * hidden_;
+    const std::size_t stride = columns_;
+    const std::size_t out_stride = output_columns();
     const std::size_t blocks = ceil_div(context_, block_rows);
     for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
       for (std::size_t head = 0; head < heads_; ++head) {
-        const std::size_t corner = sequence * context_ * stride + head * size_;
-        const float* q = stash.data() + corner;
-        const float* k = q + hidden_;
-        const float* v = k + hidden_;
-        float* dq = input_gradient.data() + corner;
-        float* dk = dq + hidden_;
-        float* dv = dk + hidden_;
-        const float* dout = output_gradient.data() + sequence * context_ * hidden_ + head * size_;
-        const float* log_sum = stash.data() + rows_ * stride + (sequence * heads_ + head) * context_;
-        // The last block comes first: its queries see every key, so it writes all of dk and dv. The others
-        // add to them.
+        const HeadOffsets at = offsets(sequence, head);
+        const float* q = stash.data() + at.q;
+        const float* k = stash.data() + at.k;
+        const float* v = stash.data() + at.v;
+        float* dq = input_gradient.data() + at.q;
+        float* dk = input_gradient.data() + at.k;
+        float* dv = input_gradient.data() + at.v;
+        const float* dout = output_gradient.data() + at.output;
+        const float* log_sum = stash.data() + at.log_sum;
+        const bool first_of_group = head % (heads_ / kv_heads_) == 0;
+        // The last block comes first: its queries see every key, so that of a group's first head writes all
+        // of dk and dv. The others add to them.
         for (std::size_t block = blocks; block-- > 0;) {
           const std::size_t first = block * block_rows;
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;
-          const float beta = block + 1 == blocks ? 0.0f : 1.0f;
+          const float beta = first_of_group && block + 1 == blocks ? 0.0f : 1.0f;
           float* p = scratch.data();
           float* ds = p + queries * keys;
           multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, p, keys);
@@ -108,9 +120,9 @@ class Attention final : public Layer {
             for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - shift);
             std::fill(row + seen, row + keys, 0.0f);
           }
-          const float* dy = dout + first * hidden_;
-          multiply(keys, size_, queries, 1, {p, keys, true}, {dy, hidden_}, beta, dv, stride);
-          multiply(queries, keys, size_, 1, {dy, hidden_}, {v, stride, true}, 0, ds, keys);
+          const float* dy = dout + first * out_stride;
+          multiply(keys, size_, queries, 1, {p, keys, true}, {dy, out_stride}, beta, dv, stride);
+          multiply(queries, keys, size_, 1, {dy, out_stride}, {v, stride, true}, 0, ds, keys);
           for (std::size_t i = 0; i < queries; ++i) {
             const float* row = p + i * keys;
             float* drow = ds + i * keys;
@@ -126,6 +138,20 @@ class Attention final : public Layer {
   }
 
  private:
+  /// Where a sequence's head begins in the arrays.
+  struct HeadOffsets {
+    std::size_t q, k, v;  ///< in the input
+    std::size_t output;
+    std::size_t log_sum;  ///< in the stash
+  };
+  HeadOffsets offsets(std::size_t sequence, std::size_t head) const noexcept {
+    const std::size_t start = sequence * context_ * columns_;
+    const std::size_t k = heads_ + head / (heads_ / kv_heads_);
+    return {start + head * size_, start + k * size_, start + (k + kv_heads_) * size_,
+            (sequence * context_ * heads_ + head) * size_,
+            rows_ * columns_ + (sequence * heads_ + head) * context_};
+  }
+
   /// In place: softmax of the first `seen` of a row's `keys` scores; the other scores, which are masked,
   /// become 0. Returns the log-sum-exp of the first `seen` scores.
   static float softmax(float* row, std::size_t seen, std::size_t keys) noexcept {
@@ -139,8 +165,9 @@ class Attention final : public Layer {
   }
 
   std::size_t rows_;
-  std::size_t hidden_;
+  std::size_t columns_;  ///< of the input
   std::size_t heads_ = 0;
+  std::size_t kv_heads_ = 0;
   std::size_t context_ = 0;
   std::size_t size_ = 0;  ///< columns of one head
   float scale_ = 0;

@@ -9,14 +9,15 @@ namespace starpipe::model {
 namespace {
 
 /// Token embedding plus learned position: y[r] = wte[x[r]] + wpe[r mod context]. Options: vocabulary,
-/// context, outputs; deviation of the start values (default 0). Token ids must be in [0, vocabulary). The
-/// stash is the token ids.
+/// outputs; context: without it there are no positions, and the only parameter is "weight"; deviation of the
+/// start values (default 0). Token ids must be in [0, vocabulary). The stash is the token ids.
 class Embedding final : public Layer {
  public:
   explicit Embedding(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows) {
-    check_options(spec, {"vocabulary", "context", "outputs"}, {"deviation"});
+    check_options(spec, {"vocabulary", "outputs"}, {"context", "deviation"});
     vocabulary_ = size_option(spec, "vocabulary");
-    context_ = size_option(spec, "context");
+    positions_ = spec.options.contains("context");
+    context_ = size_option(spec, "context", rows_);
     outputs_ = size_option(spec, "outputs");
     deviation_ = option(spec, "deviation", 0);
     if (vocabulary_ > cpu::most_ids) {
@@ -37,6 +38,7 @@ class Embedding final : public Layer {
   double flops() const override { return static_cast<double>(rows_) * static_cast<double>(outputs_); }
 
   std::vector<Parameter> parameters() const override {
+    if (!positions_) return {{name_ + ".weight", {vocabulary_, outputs_}, deviation_, 0}};
     return {{name_ + ".wte.weight", {vocabulary_, outputs_}, deviation_, 0},
             {name_ + ".wpe.weight", {context_, outputs_}, deviation_, 0}};
   }
@@ -47,9 +49,11 @@ class Embedding final : public Layer {
     const float* positions = parameters.data() + vocabulary_ * outputs_;
     for (std::size_t r = 0; r < rows_; ++r) {
       const float* token = parameters.data() + cpu::index_of(input[r], vocabulary_) * outputs_;
-      const float* position = positions + r % context_ * outputs_;
       float* y = output.data() + r * outputs_;
-      for (std::size_t c = 0; c < outputs_; ++c) y[c] = token[c] + position[c];
+      std::copy_n(token, outputs_, y);
+      if (!positions_) continue;
+      const float* position = positions + r % context_ * outputs_;
+      for (std::size_t c = 0; c < outputs_; ++c) y[c] += position[c];
     }
   }
 
@@ -66,9 +70,10 @@ class Embedding final : public Layer {
     float* positions = parameter_gradient.data() + vocabulary_ * outputs_;
     for (std::size_t r = 0; r < rows_; ++r) {
       float* token = parameter_gradient.data() + cpu::index_of(stash[r], vocabulary_) * outputs_;
-      float* position = positions + r % context_ * outputs_;
       const float* dy = output_gradient.data() + r * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) token[c] += dy[c];
+      if (!positions_) continue;
+      float* position = positions + r % context_ * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) position[c] += dy[c];
     }
   }
@@ -77,6 +82,7 @@ class Embedding final : public Layer {
   std::string name_;
   std::size_t rows_;
   std::size_t vocabulary_ = 0;
+  bool positions_ = false;
   std::size_t context_ = 0;
   std::size_t outputs_ = 0;
   double deviation_ = 0;

@@ -10,7 +10,7 @@ constexpr float gelu_cubic = 0.044715f;
 
 /// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), as the logistic function of 2u.
 inline float gate(float x) noexcept {
-  return 1.0f / (1.0f + cpu::exp_of(-2.0f * gelu_scale * (x + gelu_cubic * x * x * x)));
+  return cpu::logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x));
 }
 
 /// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options. The stash is the input.

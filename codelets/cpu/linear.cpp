@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
@@ -11,16 +15,23 @@ using cpu::multiply;
 
 /// y = x W + b. Options: outputs; bias (default 1); conv1d (default 0): the weight is stored as [outputs,
 /// inputs], as in torch.nn.Linear, or with conv1d as [inputs, outputs], as in GPT-2's Conv1D; deviation and
-/// bias_deviation of the start values (default 0). The stash is the input.
+/// bias_deviation of the start values (default 0); parts (without conv1d and bias): tensors of [share of the
+/// outputs, inputs], which lie one behind the other and so are one matrix. The stash is the input.
 class Linear final : public Layer {
  public:
   explicit Linear(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), inputs_(spec.columns) {
-    check_options(spec, {"outputs"}, {"bias", "conv1d", "deviation", "bias_deviation"});
+    check_options(spec, {"outputs"}, {"bias", "conv1d", "deviation", "bias_deviation", "parts"});
     outputs_ = size_option(spec, "outputs");
     bias_ = option(spec, "bias", 1) != 0;
     conv1d_ = option(spec, "conv1d", 0) != 0;
     deviation_ = option(spec, "deviation", 0);
     bias_deviation_ = option(spec, "bias_deviation", 0);
+    parts_ = spec.parts;
+    std::size_t shared = 0;
+    for (const auto& [part, outputs] : parts_) shared += outputs;
+    if (!parts_.empty() && (shared != outputs_ || bias_ || conv1d_)) {
+      throw std::invalid_argument("linear " + name_ + ": parts do not fit outputs, bias or conv1d");
+    }
   }
 
   std::size_t rows() const override { return rows_; }
@@ -34,6 +45,10 @@ class Linear final : public Layer {
 
   std::vector<Parameter> parameters() const override {
     std::vector<Parameter> result;
+    for (const auto& [part, outputs] : parts_) {
+      result.push_back({name_ + "." + part + ".weight", {outputs, inputs_}, deviation_, 0});
+    }
+    if (!parts_.empty()) return result;
     result.push_back({name_ + ".weight",
                       conv1d_ ? std::vector{inputs_, outputs_} : std::vector{outputs_, inputs_}, deviation_,
                       0});
@@ -93,6 +108,7 @@ class Linear final : public Layer {
   bool conv1d_ = false;
   double deviation_ = 0;
   double bias_deviation_ = 0;
+  std::vector<std::pair<std::string, std::size_t>> parts_;  ///< as in LayerSpec
 };
 
 const bool registered =

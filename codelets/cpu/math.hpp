@@ -78,6 +78,9 @@ inline float exp_of(float x) noexcept {
   return p * std::bit_cast<float>(power);
 }
 
+/// 1 / (1 + e^-x).
+inline float logistic(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
+
 /// The most token ids there may be: they travel as floats, which are exact up to this number.
 constexpr std::size_t most_ids = std::size_t{1} << 24U;
 

@@ -21,17 +21,23 @@ class Sizes {
 
   [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
   /// Elements of the input [q | k | v].
-  [[nodiscard]] std::size_t qkv() const noexcept { return rows_ * 3 * shape_.hidden; }
-  /// Floats of an array with one float a row and head.
+  [[nodiscard]] std::size_t qkv() const noexcept { return rows_ * shape_.columns; }
+  /// Floats of an array with one float a row and query head.
   [[nodiscard]] std::size_t statistics() const noexcept {
     return rows_ * static_cast<std::size_t>(shape_.heads);
   }
-  /// The grid of kernels whose blocks of `threads` threads keep `block_rows` rows of a head each.
+  /// The grid of kernels whose blocks of `threads` threads keep `block_rows` rows of a query head each.
   [[nodiscard]] Grid grid(std::size_t block_rows, unsigned threads, std::size_t shared) const noexcept {
     const auto context = static_cast<std::size_t>(shape_.context);
     const std::size_t blocks = ceil_div(context, block_rows);  // of one head in one sequence
     return {dim3(static_cast<unsigned>(statistics() / context), static_cast<unsigned>(blocks)), dim3(threads),
             shared};
+  }
+  /// The same for rows of the heads of keys and values.
+  [[nodiscard]] Grid keys_grid(std::size_t block_rows, unsigned threads, std::size_t shared) const noexcept {
+    Grid grid_of_keys = grid(block_rows, threads, shared);
+    grid_of_keys.blocks.x /= static_cast<unsigned>(shape_.group);
+    return grid_of_keys;
   }
 
  private:
@@ -61,11 +67,13 @@ class Attention final : public CudaLayer {
                       ConstMemory output_gradient, Memory input_gradient,
                       std::span<float> scratch) const noexcept override {
     const float* log_sums = floats_behind<float>(stash, sizes_.qkv());
-    const Grid grid = sizes_.grid(attention::tile_rows, default_threads, attention::backward_shared<D>);
+    constexpr std::size_t shared = attention::backward_shared<D>;
     float* const deltas = scratch.data();
-    launch(on, "attention B", grid, attention::backward_queries<D>, sizes_.shape(), stash.as<float>(),
-           log_sums, output_gradient.as<float>(), input_gradient.as<float>(), deltas);
-    launch(on, "attention B", grid, attention::backward_keys<D>, sizes_.shape(), stash.as<float>(), log_sums,
+    launch(on, "attention B", sizes_.grid(attention::tile_rows, default_threads, shared),
+           attention::backward_queries<D>, sizes_.shape(), stash.as<float>(), log_sums,
+           output_gradient.as<float>(), input_gradient.as<float>(), deltas);
+    launch(on, "attention B", sizes_.keys_grid(attention::tile_rows, default_threads, shared),
+           attention::backward_keys<D>, sizes_.shape(), stash.as<float>(), log_sums,
            static_cast<const float*>(deltas), output_gradient.as<float>(), input_gradient.as<float>());
   }
 
@@ -85,9 +93,10 @@ class TensorCoreAttention final : public CudaLayer {
                std::span<float> /*scratch*/) const noexcept override {
     const std::size_t count = sizes_.qkv();
     keep_input(on, "attention F", input, stash, count * sizeof(Bf16));
-    launch(on, "attention F", grid<attention::bf16::Forward<D>>(), attention::bf16::forward<D>,
-           sizes_.shape(), aligned({input, output}), input.as<Bf16>(), output.as<Bf16>(),
-           floats_behind<Bf16>(stash, count));
+    using Tiles = attention::bf16::Forward<D>;
+    launch(on, "attention F", sizes_.grid(Tiles::rows, attention::bf16::block_threads, Tiles::shared),
+           attention::bf16::forward<D>, sizes_.shape(), aligned({input, output}), input.as<Bf16>(),
+           output.as<Bf16>(), floats_behind<Bf16>(stash, count));
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
@@ -97,18 +106,16 @@ class TensorCoreAttention final : public CudaLayer {
     const float* log_sums = floats_behind<Bf16>(stash, sizes_.qkv());
     const bool all_aligned = aligned({stash, output_gradient, input_gradient});
     float* const deltas = scratch.data();
-    launch(on, "attention B", grid<BackwardQueries<D>>(), backward_queries<D>, sizes_.shape(), all_aligned,
-           stash.as<Bf16>(), log_sums, output_gradient.as<Bf16>(), input_gradient.as<Bf16>(), deltas);
-    launch(on, "attention B", grid<BackwardKeys<D>>(), backward_keys<D>, sizes_.shape(), all_aligned,
-           stash.as<Bf16>(), log_sums, static_cast<const float*>(deltas), output_gradient.as<Bf16>(),
-           input_gradient.as<Bf16>());
+    launch(on, "attention B",
+           sizes_.grid(BackwardQueries<D>::rows, block_threads, BackwardQueries<D>::shared),
+           backward_queries<D>, sizes_.shape(), all_aligned, stash.as<Bf16>(), log_sums,
+           output_gradient.as<Bf16>(), input_gradient.as<Bf16>(), deltas);
+    launch(on, "attention B", sizes_.keys_grid(BackwardKeys<D>::rows, block_threads, BackwardKeys<D>::shared),
+           backward_keys<D>, sizes_.shape(), all_aligned, stash.as<Bf16>(), log_sums,
+           static_cast<const float*>(deltas), output_gradient.as<Bf16>(), input_gradient.as<Bf16>());
   }
 
  private:
-  template <class Tiles>
-  [[nodiscard]] Grid grid() const noexcept {
-    return sizes_.grid(Tiles::rows, attention::bf16::block_threads, Tiles::shared);
-  }
   /// Whether, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
   /// 16 bytes.
   [[nodiscard]] bool aligned(std::initializer_list<ConstMemory> arrays) const noexcept {
@@ -133,12 +140,17 @@ std::shared_ptr<const CudaLayer> of_width(std::size_t rows, const attention::Sha
 std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision) {
   constexpr std::size_t most_tiles = 65535;  // CUDA's limit on blocks in a grid's second dimension
   const std::size_t heads = size_option(spec, "heads");
+  const std::size_t kv_heads = size_option(spec, "kv_heads", heads);
   const std::size_t context = size_option(spec, "context");
-  const std::size_t hidden = spec.columns / 3;
-  const std::size_t size = hidden / heads;
+  const std::size_t size = spec.columns / (heads + 2 * kv_heads);
   if (ceil_div(context, attention::tile_rows) > most_tiles) return nullptr;
-  const attention::Shape shape = {static_cast<int>(context), static_cast<int>(heads), static_cast<int>(size),
-                                  1.0f / std::sqrt(static_cast<float>(size)), hidden};
+  const attention::Shape shape = {.context = static_cast<int>(context),
+                                  .heads = static_cast<int>(heads),
+                                  .group = static_cast<int>(heads / kv_heads),
+                                  .size = static_cast<int>(size),
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(size)),
+                                  .columns = spec.columns,
+                                  .hidden = heads * size};
   return precision == Precision::bf16 ? of_width<TensorCoreAttention>(spec.rows, shape)
                                       : of_width<Attention>(spec.rows, shape);
 }

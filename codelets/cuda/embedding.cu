@@ -10,7 +10,7 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One warp a row: output[row] = tokens[ids[row]] + positions[row % context].
+/// One warp a row: output[row] = tokens[ids[row]] + positions[row % context]. `positions` may be null.
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t vocabulary,
                              std::size_t context, const float* __restrict__ ids, const T* __restrict__ tokens,
@@ -18,11 +18,13 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t 
   const std::size_t row = Team<false>::row();
   if (row >= rows) return;
   const T* const token = tokens + index_of(ids[row], vocabulary) * columns;
-  const T* const position = positions + row % context * columns;
+  const T* const position = positions == nullptr ? nullptr : positions + row % context * columns;
   for (std::size_t c = std::size_t{Team<false>::lane()} * N; c < columns; c += warp_size * N) {
     Values<N> y = load<N>(token + c);
-    const Values<N> at = load<N>(position + c);
-    for (int k = 0; k < N; ++k) y[k] += at[k];
+    if (position != nullptr) {
+      const Values<N> at = load<N>(position + c);
+      for (int k = 0; k < N; ++k) y[k] += at[k];
+    }
     store(output + row * columns + c, y);
   }
 }
@@ -126,14 +128,15 @@ class Embedding final : public CudaLayer {
   explicit Embedding(const LayerSpec& spec)
       : rows_(spec.rows),
         vocabulary_(size_option(spec, "vocabulary")),
-        context_(size_option(spec, "context")),
+        positions_(spec.options.contains("context")),
+        context_(size_option(spec, "context", spec.rows)),
         outputs_(size_option(spec, "outputs")) {}
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
                std::span<float> /*scratch*/) const noexcept override {
     keep_input(on, "embedding F", input, stash, rows_ * sizeof(float));
     const T* tokens = parameters.as<T>();
-    const T* positions = tokens + vocabulary_ * outputs_;
+    const T* positions = positions_ ? tokens + vocabulary_ * outputs_ : nullptr;
     T* y = output.as<T>();
     with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(tokens, positions, y), [&](auto size) {
       launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, vocabulary_,
@@ -161,6 +164,7 @@ class Embedding final : public CudaLayer {
       launch(on, "embedding W", {blocks, dim3(adding_warps * warp_size)}, add_token_gradients<T, size>, rows_,
              outputs_, ids, by_row, dy, gradients);
     });
+    if (!positions_) return;
     // The gradients of the positions: sums over the sequences, with a sequence as one row of context_ *
     // outputs_ columns.
     const std::size_t sequence = context_ * outputs_;
@@ -173,6 +177,7 @@ class Embedding final : public CudaLayer {
 
   std::size_t rows_;
   std::size_t vocabulary_;
+  bool positions_;
   std::size_t context_;
   std::size_t outputs_;
 };

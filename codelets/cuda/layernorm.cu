@@ -123,7 +123,8 @@ class LayerNorm final : public CudaLayer {
     const T* x = input.as<T>();
     T* y = output.as<T>();
     T* xhat = stash.as<T>();
-    divide(pack_aligned(parameters.as<T>(), x, y, xhat), [&](auto columns, const Grid& grid) {
+    const bool aligned = pack_aligned(parameters.as<T>(), x, y, xhat);
+    divide_rows<T>(rows_, columns_, aligned, [&](auto columns, const Grid& grid) {
       launch(on, "layernorm F", grid, forward_rows<T, decltype(columns)>, rows_, columns, parameters.as<T>(),
              x, y, xhat, floats_behind<T>(stash, rows_ * columns_));
     });
@@ -135,7 +136,8 @@ class LayerNorm final : public CudaLayer {
     const T* xhat = stash.as<T>();
     const T* dy = output_gradient.as<T>();
     T* dx = input_gradient.as<T>();
-    divide(pack_aligned(parameters.as<T>(), xhat, dy, dx), [&](auto columns, const Grid& grid) {
+    const bool aligned = pack_aligned(parameters.as<T>(), xhat, dy, dx);
+    divide_rows<T>(rows_, columns_, aligned, [&](auto columns, const Grid& grid) {
       launch(on, "layernorm B", grid, backward_rows<T, decltype(columns)>, rows_, columns, parameters.as<T>(),
              xhat, floats_behind<T>(stash, rows_ * columns_), dy, dx);
     });
@@ -150,13 +152,6 @@ class LayerNorm final : public CudaLayer {
   }
 
  private:
-  /// Calls function(columns, grid) of divide_rows(), with packs where all arrays and all rows consist of
-  /// whole packs.
-  template <class Function>
-  void divide(bool arrays_aligned, Function function) const noexcept {
-    divide_rows<T>(rows_, columns_, arrays_aligned && columns_ % pack_size<T> == 0, function);
-  }
-
   std::size_t rows_;
   std::size_t columns_;
 };

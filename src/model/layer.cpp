@@ -46,6 +46,7 @@ void check_options(const LayerSpec& spec, std::initializer_list<std::string_view
   for (const auto& [key, value] : spec.options) {
     if (!in(required, key) && !in(optional, key)) throw bad_option(spec, key, "is unknown");
   }
+  if (!spec.parts.empty() && !in(optional, "parts")) throw bad_option(spec, "parts", "is unknown");
   for (const std::string_view key : required) {
     if (!spec.options.contains(std::string(key))) throw bad_option(spec, key, "is missing");
   }
@@ -56,8 +57,8 @@ double option(const LayerSpec& spec, std::string_view key, double fallback) {
   return found == spec.options.end() ? fallback : found->second;
 }
 
-std::size_t size_option(const LayerSpec& spec, std::string_view key) {
-  const double value = option(spec, key, 0);
+std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t fallback) {
+  const double value = option(spec, key, static_cast<double>(fallback));
   if (!(value >= 1 && value <= 9e15) || value != std::floor(value)) {
     throw bad_option(spec, key, "must be a positive whole number");
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <functional>
 #include <stdexcept>
@@ -48,6 +49,49 @@ inline Doubles exact_layernorm(const LayerSpec& spec, const Doubles& parameters,
   return y;
 }
 
+inline Doubles exact_rmsnorm(const LayerSpec& spec, const Doubles& weight, const Doubles& x) {
+  const std::size_t n = spec.columns;
+  Doubles y(x.size());
+  for (std::size_t r = 0; r < spec.rows; ++r) {
+    double square = 0;
+    for (std::size_t c = 0; c < n; ++c) square += x[r * n + c] * x[r * n + c] / static_cast<double>(n);
+    for (std::size_t c = 0; c < n; ++c) {
+      y[r * n + c] = x[r * n + c] / std::sqrt(square + option(spec, "epsilon", 0)) * weight[c];
+    }
+  }
+  return y;
+}
+
+inline Doubles exact_swiglu(const LayerSpec& spec, const Doubles& x) {
+  const std::size_t n = spec.columns / 2;
+  Doubles y(spec.rows * n);
+  for (std::size_t r = 0; r < spec.rows; ++r) {
+    for (std::size_t c = 0; c < n; ++c) {
+      const double gate = x[r * 2 * n + c];
+      y[r * n + c] = gate / (1 + std::exp(-gate)) * x[r * 2 * n + n + c];
+    }
+  }
+  return y;
+}
+
+inline Doubles exact_rotary(const LayerSpec& spec, const Doubles& x) {
+  const std::size_t size = size_option(spec, "size");
+  const std::size_t turned = size_option(spec, "heads") * size;
+  Doubles y = x;
+  for (std::size_t r = 0; r < spec.rows; ++r) {
+    for (std::size_t c = 0; c < turned; ++c) {
+      // The pair of columns as a complex number, times e^(i angle).
+      const std::size_t pair = c % size % (size / 2);
+      const std::size_t first = r * spec.columns + c / size * size + pair;
+      const double angle = static_cast<double>(r % size_option(spec, "context")) *
+                           std::pow(option(spec, "theta", 0), -2.0 * static_cast<double>(pair) / size);
+      const auto z = std::polar(1.0, angle) * std::complex<double>(x[first], x[first + size / 2]);
+      y[r * spec.columns + c] = c % size < size / 2 ? z.real() : z.imag();
+    }
+  }
+  return y;
+}
+
 inline Doubles exact_gelu(const Doubles& x) {
   Doubles y;
   for (const double v : x) {
@@ -58,40 +102,42 @@ inline Doubles exact_gelu(const Doubles& x) {
 
 inline Doubles exact_embedding(const LayerSpec& spec, const Doubles& parameters, const Doubles& ids) {
   const std::size_t columns = size_option(spec, "outputs");
-  const std::size_t context = size_option(spec, "context");
+  const std::size_t context = size_option(spec, "context", spec.rows);
   const std::size_t positions = size_option(spec, "vocabulary") * columns;
   Doubles y;
   for (std::size_t r = 0; r < spec.rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) {
-      y.push_back(parameters[static_cast<std::size_t>(ids[r]) * columns + c] +
-                  parameters[positions + r % context * columns + c]);
+      y.push_back(parameters[static_cast<std::size_t>(ids[r]) * columns + c]);
+      if (spec.options.contains("context")) y.back() += parameters[positions + r % context * columns + c];
     }
   }
   return y;
 }
 
 inline Doubles exact_attention(const LayerSpec& spec, const Doubles& qkv) {
-  const std::size_t hidden = spec.columns / 3;
   const std::size_t heads = size_option(spec, "heads");
+  const std::size_t kv_heads = size_option(spec, "kv_heads", heads);
   const std::size_t context = size_option(spec, "context");
-  const std::size_t size = hidden / heads;
-  const auto at = [&](std::size_t row, std::size_t which, std::size_t column) {
-    return qkv[row * 3 * hidden + which * hidden + column];
-  };
-  Doubles y(spec.rows * hidden, 0);
+  const std::size_t size = spec.columns / (heads + 2 * kv_heads);
+  Doubles y(spec.rows * heads * size, 0);
   for (std::size_t row = 0; row < spec.rows; ++row) {
     const std::size_t start = row / context * context;
-    for (std::size_t first = 0; first < hidden; first += size) {
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::size_t k = heads + head * kv_heads / heads;  // heads of the input
+      const std::size_t v = k + kv_heads;
+      const auto at = [&](std::size_t of_row, std::size_t of_head, std::size_t c) {
+        return qkv[of_row * spec.columns + of_head * size + c];
+      };
       Doubles p;
       double sum = 0;
       for (std::size_t key = start; key <= row; ++key) {
         double score = 0;
-        for (std::size_t c = first; c < first + size; ++c) score += at(row, 0, c) * at(key, 1, c);
+        for (std::size_t c = 0; c < size; ++c) score += at(row, head, c) * at(key, k, c);
         sum += p.emplace_back(std::exp(score / std::sqrt(static_cast<double>(size))));
       }
       for (std::size_t key = start; key <= row; ++key) {
-        for (std::size_t c = first; c < first + size; ++c) {
-          y[row * hidden + c] += p[key - start] / sum * at(key, 2, c);
+        for (std::size_t c = 0; c < size; ++c) {
+          y[(row * heads + head) * size + c] += p[key - start] / sum * at(key, v, c);
         }
       }
     }
@@ -103,6 +149,9 @@ inline Doubles exact_attention(const LayerSpec& spec, const Doubles& qkv) {
 inline Doubles exact(const LayerSpec& spec, const Doubles& parameters, const Doubles& input) {
   if (spec.kind == "linear") return exact_linear(spec, parameters, input);
   if (spec.kind == "layernorm") return exact_layernorm(spec, parameters, input);
+  if (spec.kind == "rmsnorm") return exact_rmsnorm(spec, parameters, input);
+  if (spec.kind == "rotary") return exact_rotary(spec, input);
+  if (spec.kind == "swiglu") return exact_swiglu(spec, input);
   if (spec.kind == "gelu") return exact_gelu(input);
   if (spec.kind == "embedding") return exact_embedding(spec, parameters, input);
   if (spec.kind == "attention") return exact_attention(spec, input);

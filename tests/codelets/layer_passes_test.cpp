@@ -29,6 +29,27 @@ LayerSpec attention(std::size_t sequences, std::size_t context, std::size_t head
           {{"heads", static_cast<double>(heads)}, {"context", static_cast<double>(context)}}};
 }
 
+LayerSpec grouped(std::size_t sequences, std::size_t context, std::size_t heads, std::size_t kv_heads,
+                  std::size_t size) {
+  LayerSpec spec = attention(sequences, context, heads, size);
+  spec.columns = (heads + 2 * kv_heads) * size;
+  spec.options["kv_heads"] = static_cast<double>(kv_heads);
+  return spec;
+}
+
+/// `more`: columns behind the heads.
+LayerSpec rotary(std::size_t sequences, std::size_t context, std::size_t heads, std::size_t size,
+                 std::size_t more, double theta) {
+  return {"rotary",
+          "r",
+          sequences * context,
+          heads * size + more,
+          {{"heads", static_cast<double>(heads)},
+           {"size", static_cast<double>(size)},
+           {"context", static_cast<double>(context)},
+           {"theta", theta}}};
+}
+
 // Shapes whose last warp, block or tile is not full, and some of a single element.
 std::vector<Case> cases() {
   const auto embedding = [](double vocabulary, double context, double outputs) {
@@ -55,6 +76,23 @@ std::vector<Case> cases() {
       {"layernorm_no_packs_of_block", {"layernorm", "n", 2, 2051, {}}},
       {"layernorm_widest", {"layernorm", "n", 2, 16392, {}}},
       {"layernorm_one", {"layernorm", "n", 1, 1, {}}},
+      {"rmsnorm", {"rmsnorm", "n", 150, 33, {{"epsilon", 1e-5}}}},
+      {"rmsnorm_large_epsilon", {"rmsnorm", "n", 5, 300, {{"epsilon", 0.5}}}},
+      {"rmsnorm_packs", {"rmsnorm", "n", 70, 40, {{"epsilon", 1e-6}}}},
+      {"rmsnorm_packs_of_warp", {"rmsnorm", "n", 9, 512, {{"epsilon", 1e-6}}}},
+      {"rmsnorm_packs_of_block", {"rmsnorm", "n", 3, 1544, {{"epsilon", 1e-6}}}},
+      {"rmsnorm_no_packs_of_block", {"rmsnorm", "n", 2, 2051, {{"epsilon", 1e-6}}}},
+      // With the usual epsilon its gradient would be almost 0, and bounds are relative to the largest result.
+      {"rmsnorm_one", {"rmsnorm", "n", 1, 1, {{"epsilon", 0.5}}}},
+      {"swiglu", {"swiglu", "s", 30, 66, {}}},
+      {"swiglu_packs", {"swiglu", "s", 70, 80, {}}},
+      {"swiglu_packs_of_block", {"swiglu", "s", 3, 3088, {}}},
+      {"swiglu_one", {"swiglu", "s", 1, 2, {}}},
+      {"rotary", rotary(2, 5, 3, 6, 7, 10000)},
+      {"rotary_packs", rotary(2, 35, 3, 32, 16, 10000)},
+      {"rotary_alone", rotary(1, 300, 1, 2, 0, 100)},
+      {"rotary_wide", rotary(1, 3, 20, 64, 640, 500000)},
+      {"rotary_one_token", rotary(3, 1, 1, 4, 1, 10000)},
       {"gelu", {"gelu", "g", 30, 33, {}}},
       {"gelu_one", {"gelu", "g", 1, 1, {}}},
       {"embedding", embedding(11, 4, 5), 11},
@@ -63,6 +101,7 @@ std::vector<Case> cases() {
       {"embedding_wide", embedding(4, 3, 300), 4},
       {"embedding_more_tokens_than_rows", embedding(30, 5, 304), 7},
       {"embedding_one", embedding(1, 1, 1), 1},
+      {"embedding_no_positions", {"embedding", "e", 70, 1, {{"vocabulary", 11}, {"outputs", 8}}}, 11},
       {"attention", attention(2, 5, 2, 4)},
       {"attention_one_token", attention(3, 1, 2, 2)},
       {"attention_whole_tiles", attention(1, 64, 1, 32)},
@@ -70,9 +109,12 @@ std::vector<Case> cases() {
       {"attention_wide_head", attention(1, 37, 2, 33)},
       {"attention_long", attention(1, 130, 1, 64)},
       {"attention_widest_head", attention(1, 34, 1, 128)},
+      {"attention_grouped", grouped(1, 70, 4, 2, 5)},
+      {"attention_one_key_head", grouped(2, 37, 3, 1, 8)},
+      {"attention_as_many_key_heads", grouped(1, 34, 2, 2, 4)},
   };
   for (Case& c : all) {
-    if (c.ids > 0) c.spec.rows = 4 * size_option(c.spec, "context");
+    if (c.spec.rows == 0) c.spec.rows = 4 * size_option(c.spec, "context");
   }
   return all;
 }
@@ -84,11 +126,13 @@ std::vector<Case> linear_cases() {
 }
 
 // Contexts of more than two blocks of the bf16 kernels (which are larger than in fp32), for each width of
-// their tiles.
+// their tiles; and of several tiles of queries in each head of a group.
 std::vector<Case> bf16_cases() {
   return {{"attention_blocks", attention(1, 270, 1, 8)},
           {"attention_wide_blocks", attention(1, 257, 1, 64)},
-          {"attention_widest_blocks", attention(1, 141, 2, 72)}};
+          {"attention_widest_blocks", attention(1, 141, 2, 72)},
+          {"attention_grouped_blocks", grouped(1, 150, 3, 1, 8)},
+          {"attention_grouped_wide_blocks", grouped(1, 80, 2, 1, 72)}};
 }
 
 class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::tuple<Target, Case>> {

@@ -32,18 +32,26 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.label; }
 std::vector<Case> cases() {
   return {
       {"embedding", {"embedding", "t", 12, 1, {{"vocabulary", 11}, {"context", 4}, {"outputs", 5}}}, true},
+      {"embedding_no_positions", {"embedding", "t", 12, 1, {{"vocabulary", 11}, {"outputs", 5}}}, true},
       {"layernorm", {"layernorm", "n", 7, 13, {}}},
       {"layernorm_wide", {"layernorm", "n", 3, 64, {}}},
+      {"rmsnorm", {"rmsnorm", "n", 7, 13, {{"epsilon", 1e-6}}}},
+      {"rmsnorm_wide", {"rmsnorm", "n", 3, 64, {{"epsilon", 0.1}}}},
       {"linear", {"linear", "l", 9, 6, {{"outputs", 5}}}},
       {"linear_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}}},
       {"linear_conv1d", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}}}},
       {"linear_conv1d_no_bias", {"linear", "l", 9, 6, {{"outputs", 5}, {"conv1d", 1}, {"bias", 0}}}},
+      {"linear_parts", {"linear", "l", 9, 6, {{"outputs", 5}, {"bias", 0}}, {{"a", 3}, {"b", 2}}}},
       {"gelu", {"gelu", "g", 7, 9, {}}},
+      {"swiglu", {"swiglu", "s", 7, 18, {}}},
+      {"rotary", {"rotary", "r", 10, 21, {{"heads", 3}, {"size", 6}, {"context", 5}, {"theta", 10000}}}},
       {"attention", {"attention", "a", 10, 24, {{"heads", 2}, {"context", 5}}}},
       {"attention_one_token", {"attention", "a", 3, 12, {{"heads", 2}, {"context", 1}}}},
       // Two and three blocks of queries, the last block not full.
       {"attention_blocks", {"attention", "a", 160, 12, {{"heads", 2}, {"context", 80}}}},
       {"attention_long", {"attention", "a", 130, 12, {{"heads", 1}, {"context", 130}}}},
+      {"attention_grouped", {"attention", "a", 160, 20, {{"heads", 6}, {"kv_heads", 2}, {"context", 80}}}},
+      {"attention_one_key_head", {"attention", "a", 10, 15, {{"heads", 3}, {"kv_heads", 1}, {"context", 5}}}},
   };
 }
 
@@ -165,6 +173,24 @@ TEST(Registry, RefusesInvalidLayersAndLosses) {
   EXPECT_THROW(make_layer({"linear", "l", 1, 1, {{"outputs", 2}, {"output", 2}}}), std::invalid_argument);
   EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 3}, {"context", 4}}}), std::invalid_argument);
   EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 2}, {"context", 3}}}), std::invalid_argument);
+  EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 4}, {"kv_heads", 3}, {"context", 4}}}),
+               std::invalid_argument);
+  EXPECT_THROW(make_layer({"attention", "a", 4, 12, {{"heads", 4}, {"kv_heads", 0}, {"context", 4}}}),
+               std::invalid_argument);
+  EXPECT_THROW(make_layer({"swiglu", "s", 4, 7, {}}), std::invalid_argument);
+  const auto rotary = [](double heads, double size, double context) {
+    return make_layer(
+        {"rotary", "r", 4, 12, {{"heads", heads}, {"size", size}, {"context", context}, {"theta", 10000}}});
+  };
+  EXPECT_THROW(rotary(2, 5, 4), std::invalid_argument);
+  EXPECT_THROW(rotary(2, 8, 4), std::invalid_argument);
+  EXPECT_THROW(rotary(2, 4, 3), std::invalid_argument);
+  EXPECT_NO_THROW(rotary(2, 4, 2));
+  EXPECT_THROW(make_layer({"linear", "l", 1, 1, {{"outputs", 3}, {"bias", 0}}, {{"a", 1}, {"b", 1}}}),
+               std::invalid_argument);
+  EXPECT_THROW(make_layer({"linear", "l", 1, 1, {{"outputs", 2}}, {{"a", 1}, {"b", 1}}}),
+               std::invalid_argument);
+  EXPECT_THROW(make_layer({"gelu", "g", 1, 1, {}, {{"a", 1}}}), std::invalid_argument);
   EXPECT_THROW(make_loss("hinge", 1, 1), std::invalid_argument);
   EXPECT_THROW(make_loss("cross_entropy", 1, (std::size_t{1} << 24U) + 1), std::invalid_argument);
   EXPECT_THROW(
@@ -233,6 +259,21 @@ TEST(Linear, Conv1DStoresTheTranspose) {
   }
 }
 
+TEST(Linear, PartsAreTensorsOfOneMatrix) {
+  const auto whole = make_layer({"linear", "l", 4, 3, {{"outputs", 3}, {"bias", 0}}});
+  const auto parts = make_layer(
+      {"linear", "l", 4, 3, {{"outputs", 3}, {"bias", 0}, {"deviation", 2}}, {{"a", 2}, {"b", 1}}});
+  ASSERT_EQ(parts->parameters().size(), 2u);
+  EXPECT_EQ(parts->parameters()[0].name, "l.a.weight");
+  EXPECT_EQ(parts->parameters()[0].shape, (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(parts->parameters()[0].deviation, 2);
+  EXPECT_EQ(parts->parameters()[1].name, "l.b.weight");
+  EXPECT_EQ(parts->parameters()[1].shape, (std::vector<std::size_t>{1, 3}));
+  const Floats x = random_floats(12, 1);
+  const Floats weights = random_floats(9, 2);
+  EXPECT_EQ(run(*parts, weights, x), run(*whole, weights, x));
+}
+
 TEST(LayerNorm, MatchesTheFormula) {
   const std::size_t columns = 37;
   const auto layer = make_layer({"layernorm", "n", 2, columns, {}});
@@ -271,6 +312,44 @@ TEST(Gelu, IsTheTanhApproximation) {
       EXPECT_NEAR(dx[i], v > 0 ? 1 : 0, 1e-30) << v;
     }
   }
+}
+
+TEST(Swiglu, FarFromZeroIsAGateThatIsOpenOrShut) {
+  for (const float gate : {-1e38f, -1e5f, -100.0f, -89.0f, 40.0f, 1e5f}) {
+    const auto layer = make_layer({"swiglu", "s", 1, 2, {}});
+    Floats stash;
+    const Floats y = run(*layer, {}, {gate, 0.5f}, &stash);
+    Floats dx(2);
+    layer->backward_input({}, stash, Floats{1.0f}, dx, {});
+    EXPECT_NEAR(y[0], gate > 0 ? 0.5f * gate : 0, 1e-30) << gate;
+    EXPECT_NEAR(dx[0], gate > 0 ? 0.5f : 0, 1e-30) << gate;
+    EXPECT_NEAR(dx[1], gate > 0 ? gate : 0, 1e-30) << gate;
+  }
+}
+
+// Scores of rotated queries and keys depend on the distance of their positions only.
+TEST(Rotary, KeepsProductsOfPositionsAtTheSameDistance) {
+  const std::size_t context = 3000;
+  const LayerSpec spec = {
+      "rotary", "r", context, 8, {{"heads", 1}, {"size", 8}, {"context", double{context}}, {"theta", 1e4}}};
+  const auto layer = make_layer(spec);
+  const Floats q = random_floats(8, 1);
+  const Floats k = random_floats(8, 2);
+  const auto at_every_position = [&](const Floats& head) {
+    Floats rows;
+    for (std::size_t r = 0; r < context; ++r) rows.insert(rows.end(), head.begin(), head.end());
+    return run(*layer, {}, rows);
+  };
+  const Floats queries = at_every_position(q);
+  const Floats keys = at_every_position(k);
+  const auto score = [&](std::size_t query, std::size_t key) {
+    return dot(std::span(queries).subspan(8 * query, 8), std::span(keys).subspan(8 * key, 8));
+  };
+  EXPECT_EQ(Floats(queries.begin(), queries.begin() + 8), q) << "position 0 stays";
+  for (const std::size_t distance : {0, 1, 7}) {
+    EXPECT_NEAR(score(2990 + distance, 2990), score(distance, 0), 1e-5) << distance;
+  }
+  EXPECT_GT(std::abs(score(1, 0) - score(0, 0)), 1e-2);
 }
 
 /// The definition of attention, computed in double.

@@ -116,6 +116,17 @@ class StageGenerator {
     add_layer("attention", {{"heads", columns_ % 2 == 0 ? 2.0 : 1.0}, {"context", double{context_length}}});
   }
 
+  // Two query heads share a head of keys and of values.
+  void add_rotary_attention() {
+    const std::size_t size = 2 * (1 + below(2));
+    add_linear(4 * size);
+    add_layer("rotary", {{"heads", 3},
+                         {"size", static_cast<double>(size)},
+                         {"context", double{context_length}},
+                         {"theta", 100}});
+    add_layer("attention", {{"heads", 2}, {"kv_heads", 1}, {"context", double{context_length}}});
+  }
+
   void begin_residual() {
     case_.ops.push_back({StageOp::Kind::residual_begin, nullptr});
     open_.push_back(columns_);
@@ -130,7 +141,7 @@ class StageGenerator {
   }
 
   void add_any() {
-    switch (below(9)) {
+    switch (below(12)) {
       case 0:
       case 1:
         return begin_residual();
@@ -145,6 +156,13 @@ class StageGenerator {
         return add_layer("gelu");
       case 7:
         return add_layer("layernorm");
+      case 8:
+        return add_layer("rmsnorm", {{"epsilon", 1e-6}});
+      case 9:
+        return columns_ % 2 == 0 ? add_layer("swiglu") : add_linear(2 * (1 + below(3)));
+      case 10:
+        if (has_sequences()) add_rotary_attention();
+        return;
       default:
         if (has_sequences()) add_attention();
     }

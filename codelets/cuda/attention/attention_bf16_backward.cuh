@@ -81,7 +81,6 @@ __global__ void __launch_bounds__(block_threads)
   const int first = block + lane.warp * M * fragment_size;       // position of the warp's first query
   const int keys = smaller(shape.context, block + Tiles::rows);  // the block's queries see keys [0, keys)
   const int tiles = static_cast<int>(ceil_div(static_cast<std::size_t>(keys), Tiles::keys));
-  const std::size_t stride = 3 * shape.hidden;
   Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
   Bf16* const g = q + Tiles::rows * tile_stride<D>;  // the tile of dy
   // Step s of 2 * tiles steps does tile s % tiles: the first `tiles` steps sum the deltas, the others dq.
@@ -91,13 +90,12 @@ __global__ void __launch_bounds__(block_threads)
   };
   const auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * Tiles::keys; };
   const auto begin_keys_and_values = [&](int step) {
-    const Bf16* const head = qkv + at.qkv + shape.hidden;
     Bf16* const tile = tile_of(step);
-    begin_load<D, Tiles::keys>(tile, head, stride, first_key_of(step), shape, aligned);
-    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, head + shape.hidden, stride,
+    begin_load<D, Tiles::keys>(tile, qkv + at.k, shape.columns, first_key_of(step), shape, aligned);
+    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, qkv + at.v, shape.columns,
                                first_key_of(step), shape, aligned);
   };
-  begin_load<D, Tiles::rows>(q, qkv + at.qkv, stride, block, shape, aligned);
+  begin_load<D, Tiles::rows>(q, qkv + at.q, shape.columns, block, shape, aligned);
   begin_load<D, Tiles::rows>(g, dy + at.output, shape.hidden, block, shape, aligned);
   begin_keys_and_values(0);
   QueryRows<D> rows;
@@ -133,7 +131,7 @@ __global__ void __launch_bounds__(block_threads)
   for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
     if (lane.column == 0) deltas[at.row + static_cast<std::size_t>(query)] = rows.deltas[m][half];
   });
-  store_rows<D, M>(rows.dq, shape.scale, q + own, dqkv + at.qkv, stride, first, lane, shape, aligned);
+  store_rows<D, M>(rows.dq, shape.scale, q + own, dqkv + at.q, shape.columns, first, lane, shape, aligned);
 }
 
 /// The tiles of the keys' kernel.
@@ -208,9 +206,9 @@ __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, 
 }
 
 /// B for the keys and values: the same function as attention::backward_keys() for fp32. Runs after
-/// backward_queries(). blockIdx.x is sequence * heads + head; each blockIdx.y is a block of
-/// BackwardKeys<D>::rows keys. Queries beyond the context are 0 in their tile, and so are their dy, log_sums
-/// and deltas: they contribute nothing. `aligned` is as in begin_load().
+/// backward_queries(). blockIdx.x is sequence * heads + head, of the heads of keys and values; each
+/// blockIdx.y is a block of BackwardKeys<D>::rows keys. Queries beyond the context are 0 in their tile, and
+/// so are their dy, log_sums and deltas: they contribute nothing. `aligned` is as in begin_load().
 template <int D>
 __global__ void __launch_bounds__(block_threads)
     backward_keys(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const float* deltas,
@@ -218,36 +216,44 @@ __global__ void __launch_bounds__(block_threads)
   using Tiles = BackwardKeys<D>;
   constexpr int M = Tiles::row_fragments;
   const Lane lane;
-  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  // Of the group's first query head. The others follow it in all arrays.
+  const HeadOffsets at = head_offsets(shape, blockIdx.x * static_cast<std::size_t>(shape.group));
   const int block = static_cast<int>(blockIdx.y) * Tiles::rows;  // position of the block's first key
   const int first = block + lane.warp * M * fragment_size;       // position of the warp's first key
-  const std::size_t stride = 3 * shape.hidden;
   Bf16* const k = reinterpret_cast<Bf16*>(shared_floats());
   Bf16* const v = k + Tiles::rows * tile_stride<D>;
-  // The buffer of the tile that begins with `query`. Tiles use the two buffers in turn.
-  const auto buffer_of = [&](int query) {
+  // A step does a tile of queries of one head: `tiles` steps for each head of the group. Steps use the two
+  // buffers in turn.
+  const int tiles =
+      static_cast<int>(ceil_div(static_cast<std::size_t>(shape.context - block), Tiles::queries));
+  const int steps = shape.group * tiles;
+  const auto first_query_of = [&](int step) { return block + step % tiles * Tiles::queries; };
+  const auto buffer_of = [&](int step) {
     return shared_floats() + tile_floats<D, 2 * Tiles::rows> +
-           static_cast<std::size_t>(query / Tiles::queries % 2) * Tiles::buffer;
+           static_cast<std::size_t>(step % 2) * Tiles::buffer;
   };
-  const auto begin_queries = [&](int query) {
-    float* const buffer = buffer_of(query);
-    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer), qkv + at.qkv, stride, query, shape,
-                                  aligned);
-    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer + Tiles::tile), dy + at.output, shape.hidden,
-                                  query, shape, aligned);
+  const auto begin_queries = [&](int step) {
+    const int query = first_query_of(step);
+    const auto member = static_cast<std::size_t>(step / tiles);
+    const std::size_t column = member * static_cast<std::size_t>(shape.size);
+    float* const buffer = buffer_of(step);
+    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer), qkv + at.q + column, shape.columns, query,
+                                  shape, aligned);
+    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer + Tiles::tile), dy + at.output + column,
+                                  shape.hidden, query, shape, aligned);
     // Thread i < queries copies the i-th log_sum, the next `queries` threads the deltas.
     const int i = static_cast<int>(threadIdx.x) % Tiles::queries;
     const float* const statistics = static_cast<int>(threadIdx.x) < Tiles::queries ? log_sums : deltas;
     if (static_cast<int>(threadIdx.x) >= 2 * Tiles::queries) return;
     const bool inside = query + i < shape.context;
     copy_async<4>(buffer + 2 * Tiles::tile + threadIdx.x,
-                  statistics + at.row + (inside ? static_cast<std::size_t>(query + i) : 0), inside);
+                  statistics + at.row + member * static_cast<std::size_t>(shape.context) +
+                      (inside ? static_cast<std::size_t>(query + i) : 0),
+                  inside);
   };
-  Bf16* const dkeys = dqkv + at.qkv + shape.hidden;
-  const Bf16* const keys = qkv + at.qkv + shape.hidden;
-  begin_load<D, Tiles::rows>(k, keys, stride, block, shape, aligned);
-  begin_load<D, Tiles::rows>(v, keys + shape.hidden, stride, block, shape, aligned);
-  begin_queries(block);
+  begin_load<D, Tiles::rows>(k, qkv + at.k, shape.columns, block, shape, aligned);
+  begin_load<D, Tiles::rows>(v, qkv + at.v, shape.columns, block, shape, aligned);
+  begin_queries(0);
   wait_for_copies();
   __syncthreads();
   const int own = lane.warp * M * fragment_size * tile_stride<D>;  // offset of the warp's rows in k and v
@@ -256,15 +262,16 @@ __global__ void __launch_bounds__(block_threads)
   rows.v.load_from(v + own + lane.matrix_row<D>());
 
   const float scale = shape.scale * log2_e;
-  for (int query = block; query < shape.context; query += Tiles::queries) {
-    if (query + Tiles::queries < shape.context) begin_queries(query + Tiles::queries);
+  for (int step = 0; step < steps; ++step) {
+    if (step + 1 < steps) begin_queries(step + 1);
+    const int query = first_query_of(step);
     const int count = smaller(Tiles::queries, shape.context - query);
-    add_queries(rows, buffer_of(query), scale, count, query - first, lane);
+    add_queries(rows, buffer_of(step), scale, count, query - first, lane);
     wait_for_copies();
     __syncthreads();
   }
-  store_rows<D, M>(rows.dk, shape.scale, k + own, dkeys, stride, first, lane, shape, aligned);
-  store_rows<D, M>(rows.dv, 1.0f, v + own, dkeys + shape.hidden, stride, first, lane, shape, aligned);
+  store_rows<D, M>(rows.dk, shape.scale, k + own, dqkv + at.k, shape.columns, first, lane, shape, aligned);
+  store_rows<D, M>(rows.dv, 1.0f, v + own, dqkv + at.v, shape.columns, first, lane, shape, aligned);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

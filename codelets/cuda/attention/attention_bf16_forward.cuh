@@ -105,7 +105,6 @@ __global__ void __launch_bounds__(block_threads)
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
   const int first = block + lane.warp * M * fragment_size;       // position of the warp's first query
   const int keys = smaller(shape.context, block + Tiles::rows);  // the block's queries see keys [0, keys)
-  const std::size_t stride = 3 * shape.hidden;
   Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
   // The tile of keys [key, key + Tiles::keys), followed by the tile of their values. The two buffers are used
   // in turn.
@@ -113,13 +112,12 @@ __global__ void __launch_bounds__(block_threads)
     return q + (Tiles::rows + key % (2 * Tiles::keys) * 2) * tile_stride<D>;
   };
   const auto begin_keys_and_values = [&](int key) {
-    const Bf16* const head = qkv + at.qkv + shape.hidden;
     Bf16* const tile = tile_of(key);
-    begin_load<D, Tiles::keys>(tile, head, stride, key, shape, aligned);
-    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, head + shape.hidden, stride, key, shape,
+    begin_load<D, Tiles::keys>(tile, qkv + at.k, shape.columns, key, shape, aligned);
+    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, qkv + at.v, shape.columns, key, shape,
                                aligned);
   };
-  begin_load<D, Tiles::rows>(q, qkv + at.qkv, stride, block, shape, aligned);
+  begin_load<D, Tiles::rows>(q, qkv + at.q, shape.columns, block, shape, aligned);
   begin_keys_and_values(0);
   wait_for_copies();
   __syncthreads();

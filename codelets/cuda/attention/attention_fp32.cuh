@@ -92,9 +92,10 @@ inline constexpr std::size_t forward_shared = tile_rows*(D + 2 * skewed_stride<D
 template <int D>
 inline constexpr std::size_t backward_shared = tile_rows*(2 * D + 2 * skewed_stride<D> + 2 * tile_rows);
 
-// Grid of all three kernels: blockIdx.x = sequence * heads + head, blockIdx.y = the tile of rows that the
-// block keeps. Arrays are as Shape describes them; log_sums and deltas have one float a row and head,
-// [sequence][head][row].
+// Grid of all three kernels: blockIdx.y = the tile of rows that the block keeps, blockIdx.x = sequence *
+// heads
+// + head, of query heads or in backward_keys() of the heads of keys and values. Arrays are as Shape describes
+// them; log_sums and deltas have one float a row and query head, [sequence][head][row].
 
 /// F: y = softmax(scale q k') v under the causal mask, and log_sums, the log-sum-exp of each query's scaled
 /// scores.
@@ -109,14 +110,14 @@ __global__ void __launch_bounds__(default_threads)
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;  // the warp's first row in the tile
-  load<D, D>(q, qkv + at.qkv, 3 * shape.hidden, first, shape);
+  load<D, D>(q, qkv + at.q, shape.columns, first, shape);
 
   Sums<D> sums = {};
   OnlineSoftmax softmax[warp_rows];
   for (int key = 0; key <= first; key += tile_rows) {
     __syncthreads();  // until all warps have read the tiles before
-    load<D, skewed_stride<D>>(k, qkv + at.qkv + shape.hidden, 3 * shape.hidden, key, shape);
-    load<D, skewed_stride<D>>(v, qkv + at.qkv + 2 * shape.hidden, 3 * shape.hidden, key, shape);
+    load<D, skewed_stride<D>>(k, qkv + at.k, shape.columns, key, shape);
+    load<D, skewed_stride<D>>(v, qkv + at.v, shape.columns, key, shape);
     __syncthreads();
     float scores[warp_rows];
     dots<D>(q + row * D, k + lane * skewed_stride<D>, scores);
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(default_threads)
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;
-  load<D, D>(q, qkv + at.qkv, 3 * shape.hidden, first, shape);
+  load<D, D>(q, qkv + at.q, shape.columns, first, shape);
   load<D, D>(g, dy + at.output, shape.hidden, first, shape);
   float log_sum[warp_rows];
   for (int r = 0; r < warp_rows; ++r) {
@@ -170,8 +171,8 @@ __global__ void __launch_bounds__(default_threads)
   for (int sweep = 0; sweep < 2; ++sweep) {
     for (int key = 0; key <= first; key += tile_rows) {
       __syncthreads();
-      load<D, skewed_stride<D>>(k, qkv + at.qkv + shape.hidden, 3 * shape.hidden, key, shape);
-      load<D, skewed_stride<D>>(v, qkv + at.qkv + 2 * shape.hidden, 3 * shape.hidden, key, shape);
+      load<D, skewed_stride<D>>(k, qkv + at.k, shape.columns, key, shape);
+      load<D, skewed_stride<D>>(v, qkv + at.v, shape.columns, key, shape);
       __syncthreads();
       float scores[warp_rows];
       float dp[warp_rows];
@@ -196,10 +197,11 @@ __global__ void __launch_bounds__(default_threads)
       deltas[at.row + static_cast<std::size_t>(first + row + r)] = delta[r];
     }
   }
-  store<D>(sums, factors, dqkv + at.qkv, 3 * shape.hidden, first + row, lane, shape);
+  store<D>(sums, factors, dqkv + at.q, shape.columns, first + row, lane, shape);
 }
 
-/// B for the keys and values: writes dk and dv. Runs after backward_queries().
+/// B for the keys and values: writes dk and dv, summed over the query heads of the group. Runs after
+/// backward_queries().
 template <int D>
 __global__ void __launch_bounds__(default_threads)
     backward_keys(Shape shape, const float* qkv, const float* log_sums, const float* deltas, const float* dy,
@@ -210,37 +212,41 @@ __global__ void __launch_bounds__(default_threads)
   float* const g = q + tile_rows * skewed_stride<D>;  // the tile of dy
   float* const p_tile = g + tile_rows * skewed_stride<D>;
   float* const ds_tile = p_tile + tile_rows * tile_rows;
-  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  const auto group = static_cast<std::size_t>(shape.group);
+  const HeadOffsets keys = head_offsets(shape, blockIdx.x * group);
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;
-  load<D, D>(k, qkv + at.qkv + shape.hidden, 3 * shape.hidden, first, shape);
-  load<D, D>(v, qkv + at.qkv + 2 * shape.hidden, 3 * shape.hidden, first, shape);
+  load<D, D>(k, qkv + keys.k, shape.columns, first, shape);
+  load<D, D>(v, qkv + keys.v, shape.columns, first, shape);
 
   Sums<D> dk = {};
   Sums<D> dv = {};
-  for (int query = first; query < shape.context; query += tile_rows) {
-    __syncthreads();
-    load<D, skewed_stride<D>>(q, qkv + at.qkv, 3 * shape.hidden, query, shape);
-    load<D, skewed_stride<D>>(g, dy + at.output, shape.hidden, query, shape);
-    __syncthreads();
-    const bool inside = query + lane < shape.context;
-    const std::size_t lane_query = at.row + static_cast<std::size_t>(query + lane);
-    const float log_sum = inside ? log_sums[lane_query] : 0.0f;
-    const float delta = inside ? deltas[lane_query] : 0.0f;
-    float scores[warp_rows];
-    float dp[warp_rows];
-    dots<D>(k + row * D, q + lane * skewed_stride<D>, scores);
-    dots<D>(v + row * D, g + lane * skewed_stride<D>, dp);
-    for (int r = 0; r < warp_rows; ++r) {
-      const bool seen = inside && first + row + r <= query + lane;
-      const float p = seen ? expf(shape.scale * scores[r] - log_sum) : 0.0f;
-      p_tile[(row + r) * tile_rows + lane] = p;
-      ds_tile[(row + r) * tile_rows + lane] = p * (dp[r] - delta);
+  for (std::size_t member = 0; member < group; ++member) {
+    const HeadOffsets at = head_offsets(shape, blockIdx.x * group + member);
+    for (int query = first; query < shape.context; query += tile_rows) {
+      __syncthreads();
+      load<D, skewed_stride<D>>(q, qkv + at.q, shape.columns, query, shape);
+      load<D, skewed_stride<D>>(g, dy + at.output, shape.hidden, query, shape);
+      __syncthreads();
+      const bool inside = query + lane < shape.context;
+      const std::size_t lane_query = at.row + static_cast<std::size_t>(query + lane);
+      const float log_sum = inside ? log_sums[lane_query] : 0.0f;
+      const float delta = inside ? deltas[lane_query] : 0.0f;
+      float scores[warp_rows];
+      float dp[warp_rows];
+      dots<D>(k + row * D, q + lane * skewed_stride<D>, scores);
+      dots<D>(v + row * D, g + lane * skewed_stride<D>, dp);
+      for (int r = 0; r < warp_rows; ++r) {
+        const bool seen = inside && first + row + r <= query + lane;
+        const float p = seen ? expf(shape.scale * scores[r] - log_sum) : 0.0f;
+        p_tile[(row + r) * tile_rows + lane] = p;
+        ds_tile[(row + r) * tile_rows + lane] = p * (dp[r] - delta);
+      }
+      __syncwarp();
+      accumulate<D>(p_tile + row * tile_rows, g, lane, dv);
+      accumulate<D>(ds_tile + row * tile_rows, q, lane, dk);
     }
-    __syncwarp();
-    accumulate<D>(p_tile + row * tile_rows, g, lane, dv);
-    accumulate<D>(ds_tile + row * tile_rows, q, lane, dk);
   }
   float ones[warp_rows];
   float scales[warp_rows];
@@ -248,9 +254,8 @@ __global__ void __launch_bounds__(default_threads)
     ones[r] = 1;
     scales[r] = shape.scale;
   }
-  float* const dkeys = dqkv + at.qkv + shape.hidden;
-  store<D>(dk, scales, dkeys, 3 * shape.hidden, first + row, lane, shape);
-  store<D>(dv, ones, dkeys + shape.hidden, 3 * shape.hidden, first + row, lane, shape);
+  store<D>(dk, scales, dqkv + keys.k, shape.columns, first + row, lane, shape);
+  store<D>(dv, ones, dqkv + keys.v, shape.columns, first + row, lane, shape);
 }
 
 }  // namespace starpipe::model::cuda::attention

@@ -8,29 +8,38 @@
 
 namespace starpipe::model::cuda::attention {
 
-/// Input: rows [q | k | v] of 3 * hidden columns. Output: rows of hidden columns. `context` rows are a
-/// sequence; head h has the columns [h * size, (h + 1) * size) of each of q, k, v and the output.
+/// Input: rows [q | k | v] of `columns` columns. Output: rows of `hidden` columns. `context` rows are a
+/// sequence. q and the output have `heads` heads of `size` columns side by side. k and v have heads / group
+/// heads; the query heads [g * group, (g + 1) * group) share head g of both.
 struct Shape {
   int context;
-  int heads;
-  int size;            ///< columns of a head
-  float scale;         ///< of scores: 1 / sqrt(size)
-  std::size_t hidden;  ///< heads * size
+  int heads;            ///< of q
+  int group;            ///< query heads that share a head of k and v; divides `heads`
+  int size;             ///< columns of a head
+  float scale;          ///< of scores: 1 / sqrt(size)
+  std::size_t columns;  ///< (heads + 2 * heads / group) * size
+  std::size_t hidden;   ///< heads * size
 };
 
-/// Where a sequence's head begins in the arrays, counted in elements.
+/// Where a sequence's query head begins in the arrays, counted in elements.
 struct HeadOffsets {
-  std::size_t qkv;  ///< the head's q in the sequence's first row; k is `hidden` and v 2 * `hidden` behind it
-  std::size_t output;  ///< the head in the sequence's first row of the output
-  std::size_t row;     ///< in arrays with one float a row and head, laid out as [sequence][head][row]
+  std::size_t q;       ///< in the sequence's first row of the input
+  std::size_t k;       ///< the head of keys that the query head reads, in the same row
+  std::size_t v;       ///< likewise of values
+  std::size_t output;  ///< in the sequence's first row of the output
+  std::size_t row;     ///< in arrays with one float a row and query head, laid out as [sequence][head][row]
 };
 /// `sequence_and_head`: sequence * heads + head.
 STARPIPE_HOST_DEVICE inline HeadOffsets head_offsets(const Shape& shape, std::size_t sequence_and_head) {
   const auto heads = static_cast<std::size_t>(shape.heads);
+  const auto group = static_cast<std::size_t>(shape.group);
   const auto context = static_cast<std::size_t>(shape.context);
+  const auto size = static_cast<std::size_t>(shape.size);
   const std::size_t sequence = sequence_and_head / heads;
-  const std::size_t column = sequence_and_head % heads * static_cast<std::size_t>(shape.size);
-  return {sequence * context * 3 * shape.hidden + column, sequence * context * shape.hidden + column,
+  const std::size_t head = sequence_and_head % heads;
+  const std::size_t start = sequence * context * shape.columns;
+  const std::size_t k = start + shape.hidden + head / group * size;
+  return {start + head * size, k, k + heads / group * size, sequence * context * shape.hidden + head * size,
           sequence_and_head * context};
 }
 

@@ -40,12 +40,14 @@ struct OnlineSoftmax {
   STARPIPE_HOST_DEVICE float log_sum_exp() const { return top + logf(sum); }
 };
 
+STARPIPE_HOST_DEVICE inline float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
+
 inline constexpr float gelu_scale = 0.7978845608028654f;  // sqrt(2 / pi)
 inline constexpr float gelu_cubic = 0.044715f;
 
 /// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), computed as the logistic function of 2u.
 STARPIPE_HOST_DEVICE inline float gelu_gate(float x) {
-  return 1.0f / (1.0f + expf(-2.0f * gelu_scale * (x + gelu_cubic * x * x * x)));
+  return logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x));
 }
 
 STARPIPE_HOST_DEVICE inline float gelu(float x) { return x * gelu_gate(x); }

@@ -117,10 +117,12 @@ class Row {
 };
 
 /// Chooses Columns and grid for rows of `columns` elements of T, and calls function(columns, grid) with them.
-/// `packs_fit`: whether every row of every array begins at a pack and consists of whole packs.
+/// Rows are divided into packs where they consist of whole packs and `aligned` says that all arrays begin at
+/// a pack.
 template <class T, class Function>
-void divide_rows(std::size_t rows, std::size_t columns, bool packs_fit, Function function) {
+void divide_rows(std::size_t rows, std::size_t columns, bool aligned, Function function) {
   constexpr int held = 4;
+  const bool packs_fit = aligned && columns % pack_size<T> == 0;
   const auto count = static_cast<unsigned>(columns);
   const std::size_t threads = ceil_div(columns, held * pack_size<T>);  // so many can hold a row
   if (threads <= warp_size) {

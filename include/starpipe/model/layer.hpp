@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "starpipe/model/precision.hpp"
@@ -38,16 +39,21 @@ struct LayerSpec {
   /// The numbers of the layer's kind ("outputs", "heads", ...). Unknown or missing keys make make_layer()
   /// throw std::invalid_argument: they are a bug in the network, not in the user's input.
   std::map<std::string, double> options;
+  /// Of a linear layer whose weight is several tensors of the saved file: each tensor's name, after the
+  /// layer's, and its share of the outputs, in order.
+  std::vector<std::pair<std::string, std::size_t>> parts = {};
 };
 
 /// Checks the keys of `spec.options`, for the constructors of layers. Throws std::invalid_argument with the
-/// layer and the key when a key is in neither list, or a required key is missing.
+/// layer and the key when a key is in neither list, or a required key is missing. `parts` is a key of the
+/// lists too.
 void check_options(const LayerSpec& spec, std::initializer_list<std::string_view> required,
                    std::initializer_list<std::string_view> optional = {});
 /// The option's value, or `fallback` when the specification does not have the option.
 double option(const LayerSpec& spec, std::string_view key, double fallback);
-/// The value of an option that is a count. Throws std::invalid_argument unless it is a positive whole number.
-std::size_t size_option(const LayerSpec& spec, std::string_view key);
+/// The value of an option that is a count, or `fallback` when the specification does not have the option.
+/// Throws std::invalid_argument unless it is a positive whole number.
+std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t fallback = 0);
 
 /// One operator of the network with its F, B and W passes.
 ///

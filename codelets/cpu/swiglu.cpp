@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdexcept>
+
+#include "codelets/cpu/math.hpp"
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+namespace {
+
+/// Swish-gated linear unit (Shazeer, arXiv 2002.05202) without its linear maps. Input: rows [gate | up] of
+/// two halves; output: rows of half as many columns, silu(gate) * up with silu(g) = g / (1 + e^-g). No
+/// options. The stash is the input.
+class Swiglu final : public Layer {
+ public:
+  explicit Swiglu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns / 2) {
+    check_options(spec, {});
+    if (spec.columns % 2 != 0) throw std::invalid_argument("swiglu " + spec.name + ": columns are not even");
+  }
+
+  std::size_t rows() const override { return rows_; }
+  std::size_t input_columns() const override { return 2 * columns_; }
+  std::size_t output_columns() const override { return columns_; }
+  std::size_t stash_size() const override { return rows_ * 2 * columns_; }
+  bool keeps_input() const override { return true; }
+  double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
+
+  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
+               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
+    cpu::keep_input(input, stash);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* __restrict gate = input.data() + r * 2 * columns_;
+      const float* __restrict up = gate + columns_;
+      float* __restrict y = output.data() + r * columns_;
+      for (std::size_t c = 0; c < columns_; ++c) {
+        const float g = clamped(gate[c]);
+        y[c] = g * cpu::logistic(g) * up[c];
+      }
+    }
+  }
+
+  void backward_input(std::span<const float> /*parameters*/, std::span<const float> stash,
+                      std::span<const float> output_gradient, std::span<float> input_gradient,
+                      std::span<float> /*scratch*/) const noexcept override {
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* __restrict gate = stash.data() + r * 2 * columns_;
+      const float* __restrict up = gate + columns_;
+      const float* __restrict dy = output_gradient.data() + r * columns_;
+      float* __restrict dgate = input_gradient.data() + r * 2 * columns_;
+      float* __restrict dup = dgate + columns_;
+      for (std::size_t c = 0; c < columns_; ++c) {
+        const float g = clamped(gate[c]);
+        const float opening = cpu::logistic(g);
+        dgate[c] = dy[c] * up[c] * opening * (1.0f + g * (1.0f - opening));
+        dup[c] = dy[c] * g * opening;
+      }
+    }
+  }
+
+ private:
+  /// The gate, but at least -80: silu and its slope are below 1e-32 there. Further out exp_of() no longer
+  /// follows e^x, and a product with a large gate would not be small.
+  static float clamped(float gate) noexcept { return cpu::limit_to(gate, -80.0f, gate < -80.0f); }
+
+  std::size_t rows_;
+  std::size_t columns_;
+};
+
+const bool registered =
+    register_layer("swiglu", [](const LayerSpec& spec) { return std::make_unique<Swiglu>(spec); });
+
+}  // namespace
+}  // namespace starpipe::model
