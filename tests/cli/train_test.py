@@ -45,6 +45,45 @@ class Train(CommandTest):
                     self.assertIn(culprit, lines[0])
                 self.assertEqual(sorted(os.listdir(self.folder)), sorted(files))
 
+    def test_metrics(self):
+        """A line a step, the same losses as the report's, on one and on two ranks; a picture of the losses."""
+        for launcher in ([], LAUNCHER):
+            with self.subTest(ranks=2 if launcher else 1):
+                result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--metrics", "m.jsonl", "--report",
+                                          "r.json", "--curves", "c.svg", launcher=launcher)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                lines = [json.loads(line) for line in self.read("m.jsonl").splitlines()]
+                report = json.loads(self.read("r.json"))
+                self.assertEqual([line["step"] for line in lines], [1, 2, 3])
+                self.assertEqual([line["loss"] for line in lines], report["losses"])
+                self.assertEqual(lines[2]["tokens"], 3 * lines[0]["tokens"])
+                for line in lines:
+                    self.assertTrue(0 <= line["bubble_fraction"] < 1)
+                    self.assertGreater(line["seconds"], 0)
+                self.assertEqual(lines[-1]["peak_stash_bytes"], max(report["peak_activation_bytes"]["measured"]))
+                picture = ElementTree.fromstring(self.read("c.svg"))
+                curves = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("class") == "curve"]
+                self.assertEqual([curve.get("d").count("L") for curve in curves], [2] * len(curves))
+            os.remove(self.path("m.jsonl"))
+
+    def test_metrics_are_kept(self):
+        """A file with content may be the record of another run: it stays as it is."""
+        self.write("m.jsonl", "mine")
+        self.refused_by_all(["gpt.yaml", "--metrics", "m.jsonl"], "--metrics", "m.jsonl",
+                            files=("gpt.yaml", "m.jsonl", "mlp.yaml", "text"))
+        self.assertEqual(self.read("m.jsonl"), "mine")
+
+    def test_metrics_during_the_run(self):
+        """Each line is there when its step has ended, also when the run fails later."""
+        result = self.run_command("train", "mlp.yaml", "--set", "training.steps=20", "--set", "training.optimizer.kind=sgd",
+                                  "--set", "training.optimizer.learning_rate=1e30", "--metrics", "m.jsonl")
+        self.assertEqual(result.returncode, 1)
+        lines = self.read("m.jsonl").splitlines()
+        self.assertTrue(1 <= len(lines) < 20)
+        self.assertEqual(json.loads(lines[0])["step"], 1)
+        result = self.run_command("train", "gpt.yaml", "--metrics", "-")
+        self.assertEqual(result.returncode, 2)
+
     def test_outputs(self):
         result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--report", "r.json", "--trace",
                                   "t.json", "--timeline", "t.svg", "--save-weights", "w.safetensors")

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 
@@ -12,15 +14,18 @@
 #include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/report/measurement.hpp"
+#include "runtime/report/metrics.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/report/training_table.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/model/weights.hpp"
+#include "starpipe/plan/drawing/curves_svg.hpp"
 #include "starpipe/plan/drawing/explained_run.hpp"
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
@@ -39,11 +44,11 @@ class StepProgress {
   StepProgress(int steps, std::string sample_word) : steps_(steps), sample_word_(std::move(sample_word)) {}
 
   /// A log shows only some steps, and every step whose update was skipped.
-  void show(int step, std::optional<double> loss, bool skipped, double samples_per_second) const {
+  void show(int step, std::optional<double> loss, bool skipped, double samples_per_second) {
     const std::string text =
-        fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}", step + 1, fmt::formatted_size("{}", steps_), steps_,
-                    loss ? "loss " + loss_text(*loss) : "emulated", samples_per_second, sample_word_,
-                    skipped ? "  update skipped: infinity or NaN" : "");
+        fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}{}", step + 1, fmt::formatted_size("{}", steps_),
+                    steps_, loss ? "loss " + loss_text(*loss) : "emulated", samples_per_second, sample_word_,
+                    time_left(step), skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
     if (last && !line_.on_terminal() && launcher_rank()) {
@@ -58,26 +63,46 @@ class StepProgress {
   }
 
  private:
+  // The first step warms up, so the others are taken to last as long as those after it. Not for short runs,
+  // whose end one sees.
+  [[nodiscard]] std::string time_left(int step) {
+    const auto now = std::chrono::steady_clock::now();
+    if (step == 0) {
+      after_first_ = now;
+      return "";
+    }
+    const double seconds =
+        std::chrono::duration<double>(now - after_first_).count() / step * (steps_ - step - 1);
+    if (seconds < 1) return "";
+    const auto whole = static_cast<std::int64_t>(seconds);
+    return whole < 3600 ? fmt::format("  {}:{:02} left", whole / 60, whole % 60)
+                        : fmt::format("  {}:{:02}:{:02} left", whole / 3600, whole / 60 % 60, whole % 60);
+  }
+
   int steps_;
   std::string sample_word_;
   ProgressLine line_;
+  std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
 };
 
 void check_outputs(const TrainOutputs& outputs) {
   if (outputs.report) require_writable("--report", *outputs.report);
   if (outputs.trace) require_writable("--trace", *outputs.trace);
   if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
+  if (outputs.curves) require_writable("--curves", *outputs.curves);
+  if (outputs.metrics) MetricsFile::require_new(*outputs.metrics);
   if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
 }
 
 // Runs all steps. The record is complete on rank 0.
 TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine,
-                      const Session& session, Measurement& measurement) {
+                      const Session& session, Measurement& measurement, MetricsFile* metrics) {
   TrainRecord record;
   const bool root = session.mpi().rank() == 0;
-  const auto samples =
-      static_cast<double>(experiment.data->samples_per_microbatch()) * experiment.schedule.microbatches();
-  const StepProgress progress(config.training.steps, experiment.data->sample_word());
+  const std::size_t samples_of_step =
+      experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
+  const auto samples = static_cast<double>(samples_of_step);
+  StepProgress progress(config.training.steps, experiment.data->sample_word());
   for (int step = 0; step < config.training.steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
     std::optional<double> loss;
@@ -89,6 +114,10 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
     if (result.skipped_for) record.skipped.push_back({step, *result.skipped_for});
     if (!root) continue;
     measurement.add(result);
+    if (metrics != nullptr) {
+      metrics->add(metrics_of(experiment.schedule, result, step, loss, samples_of_step),
+                   experiment.data->sample_word());
+    }
     progress.show(step, loss, result.skipped_for.has_value(), samples / result.seconds);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
@@ -144,6 +173,10 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
                              plan::explained_run("measured", measured)};
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
+  if (outputs.curves) {
+    const std::array curves = {plan::Curve{"loss", record.losses}};
+    write_file("--curves", *outputs.curves, plan::curves_svg(curves));
+  }
   if (outputs.report) {
     const auto report =
         make_report(run.config, run.partition, experiment, run.locations, record, compared, measurement);
@@ -155,11 +188,14 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
                     Engine& engine) {
   const Experiment& experiment = run.experiment;
   Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
-  TrainRecord record = run_steps(run.config, experiment, engine, session, measurement);
+  const bool root = session.mpi().rank() == 0;
+  std::optional<MetricsFile> metrics;
+  if (root && outputs.metrics) metrics.emplace(*outputs.metrics);
+  TrainRecord record =
+      run_steps(run.config, experiment, engine, session, measurement, metrics ? &*metrics : nullptr);
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(run.config, engine, session, engine.graph(), record);
-  const bool root = session.mpi().rank() == 0;
   std::optional<plan::ComparedRun> compared;
   if (root) compared = measurement.compared();
   record.gpus = report_gpus(run, engine, compared);

@@ -9,12 +9,15 @@
 
 namespace starpipe::runtime {
 
-/// Files that a training run writes. Each is written under a temporary name first, so existing files are
-/// replaced only if the run succeeds.
+/// Files that a training run writes. Each but `metrics` is written under a temporary name first, so existing
+/// files are replaced only if the run succeeds.
 struct TrainOutputs {
-  std::optional<std::filesystem::path> report;        ///< JSON
-  std::optional<std::filesystem::path> trace;         ///< Chrome/Perfetto trace, predicted and measured
-  std::optional<std::filesystem::path> timeline;      ///< SVG, predicted above measured
+  std::optional<std::filesystem::path> report;    ///< JSON
+  std::optional<std::filesystem::path> trace;     ///< Chrome/Perfetto trace, predicted and measured
+  std::optional<std::filesystem::path> timeline;  ///< SVG, predicted above measured
+  std::optional<std::filesystem::path> curves;    ///< SVG, the loss by step
+  /// A line of JSON for each step, written when the step has ended. It must not have content before the run.
+  std::optional<std::filesystem::path> metrics;
   std::optional<std::filesystem::path> save_weights;  ///< safetensors
 };
 

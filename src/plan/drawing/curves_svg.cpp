@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/drawing/curves_svg.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "plan/drawing/axis.hpp"
+#include "plan/drawing/palette.hpp"
+#include "plan/drawing/svg_text.hpp"
+#include "starpipe/base/numbers.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using detail::put_text;
+using detail::px;
+
+constexpr double curve_left = 76;   // room for the values' axis
+constexpr double curve_right = 24;  // below the width
+constexpr double curve_height = 180;
+constexpr double curve_gap = 44;  // room for the next curve's name
+
+/// The values' axis: from the first tick at or below the least value to the one at or above the largest.
+struct ValueAxis {
+  explicit ValueAxis(const std::vector<double>& values) {
+    double least = std::numeric_limits<double>::infinity();
+    double most = -least;
+    for (const double value : values) {
+      if (!std::isfinite(value)) continue;
+      least = std::min(least, value);
+      most = std::max(most, value);
+    }
+    if (least > most) least = most = 0;  // no finite value
+    const double range = most > least ? most - least : most != 0 ? std::abs(most) : 1;
+    step = detail::tick_step(range / 4);
+    begin = std::floor(least / step) * step;
+    end = std::max(std::ceil(most / step) * step, begin + step);
+  }
+  [[nodiscard]] double y(double value, double top) const {
+    return top + curve_height * (end - value) / (end - begin);
+  }
+  double begin = 0;
+  double end = 1;
+  double step = 1;
+};
+
+/// The path of a curve: a point a step, or of each pixel the least and the largest value.
+std::string curve_path(const std::vector<double>& values, const ValueAxis& axis, double top, double scale) {
+  std::string path;
+  bool joined = false;  // to the point before
+  const auto put = [&](double x, double value) {
+    fmt::format_to(std::back_inserter(path), "{}{} {}", joined ? "L" : "M", px(x), px(axis.y(value, top)));
+    joined = true;
+  };
+  const std::size_t at_once = std::max<std::size_t>(1, static_cast<std::size_t>(1 / std::max(scale, 1e-12)));
+  for (std::size_t first = 0; first < values.size(); first += at_once) {
+    const std::size_t end = std::min(values.size(), first + at_once);
+    double least = std::numeric_limits<double>::infinity();
+    double most = -least;
+    for (std::size_t step = first; step < end; ++step) {
+      if (!std::isfinite(values[step])) continue;
+      least = std::min(least, values[step]);
+      most = std::max(most, values[step]);
+    }
+    if (least > most) {
+      joined = false;
+      continue;
+    }
+    const double x = curve_left + static_cast<double>(first) * scale;
+    put(x, least);
+    if (most > least) put(x, most);
+    // A lone step between gaps would not show.
+    if (end == values.size() || !std::isfinite(values[end])) fmt::format_to(std::back_inserter(path), "h.5");
+  }
+  return path;
+}
+
+}  // namespace
+
+std::string curves_svg(std::span<const Curve> curves, int width) {
+  width = std::max(width, 400);
+  std::size_t steps = 1;
+  for (const Curve& curve : curves) steps = std::max(steps, curve.values.size());
+  const double right = width - curve_right;
+  const double scale = steps > 1 ? (right - curve_left) / static_cast<double>(steps - 1) : 0;
+  std::string body;
+  const auto put = [&body]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(body), format, std::forward<Args>(args)...);
+  };
+  double top = 32;
+  for (std::size_t c = 0; c < curves.size(); ++c, top += curve_height + curve_gap) {
+    const ValueAxis axis(curves[c].values);
+    put_text(curve_left, top - 10, 14, detail::ink, curves[c].name, body, " font-weight=\"bold\"");
+    const int ticks = static_cast<int>(std::lround((axis.end - axis.begin) / axis.step));
+    for (int tick = 0; tick <= ticks; ++tick) {
+      const double value = axis.begin + tick * axis.step;
+      const double y = axis.y(value, top);
+      put("<path d=\"M{} {}H{}\" stroke=\"#e3e6e9\" fill=\"none\"/>\n", px(curve_left), px(y), px(right));
+      // A sum of steps may miss 0 by a rounding error.
+      put_text(curve_left - 8, y + 4, 11, detail::faint_ink,
+               number_text(std::abs(value) < axis.step / 2 ? 0 : value), body, " text-anchor=\"end\"");
+    }
+    put("<path class=\"curve\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.5\" stroke-linejoin=\"round\" "
+        "fill=\"none\"/>\n",
+        curve_path(curves[c].values, axis, top, scale), detail::palette[c % detail::palette.size()].dark);
+  }
+  const double bottom = top - curve_gap;
+  const double tick = std::max(1.0, detail::tick_step(static_cast<double>(steps) / 8));
+  for (double step = 1; step <= static_cast<double>(steps);
+       step = step == 1 && tick > 1 ? tick : step + tick) {
+    const double x = curve_left + (step - 1) * scale;
+    put("<path d=\"M{} {}v5\" stroke=\"{}\"/>\n", px(x), px(bottom), detail::faint_ink);
+    put_text(x, bottom + 18, 11, detail::faint_ink, number_text(step), body, " text-anchor=\"middle\"");
+  }
+  put_text(curve_left - 8, bottom + 18, 11, detail::faint_ink, "step", body, " text-anchor=\"end\"");
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+             "font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\">\n"
+             "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
+             width, px(bottom + 30)) +
+         body + "</svg>\n";
+}
+
+}  // namespace starpipe::plan

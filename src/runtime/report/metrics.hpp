@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "runtime/engine/engine.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::runtime {
+
+/// What a training step did, for people and programs.
+struct StepMetrics {
+  int step = 0;                ///< from 0; files and messages count from 1
+  std::optional<double> loss;  ///< mean over the micro-batches; none of emulated jobs
+  bool skipped = false;        ///< the update was skipped for infinity or NaN
+  std::uint64_t samples = 0;   ///< or tokens: of all steps so far, this one included
+  double seconds = 0;
+  double bubble_fraction = 0;          ///< measured
+  std::uint64_t peak_stash_bytes = 0;  ///< of the worker that held most
+};
+
+/// On rank 0, from a step and the samples of one step.
+StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, int number,
+                       std::optional<double> loss, std::uint64_t samples_of_step);
+
+/// Writes a line of JSON for each step as soon as it has ended: another program may read the file while the
+/// training goes on.
+class MetricsFile {
+ public:
+  /// Throws InputError when `file` cannot be created, and when it has content already: it may be the record
+  /// of another run.
+  explicit MetricsFile(std::filesystem::path file);
+  /// The check that the constructor makes; leaves no trace.
+  static void require_new(const std::filesystem::path& file);
+
+  /// Throws std::runtime_error when the line cannot be written, as with a full disk.
+  void add(const StepMetrics& metrics, const std::string& sample_word);
+
+ private:
+  std::filesystem::path file_;
+  std::ofstream stream_;
+};
+
+}  // namespace starpipe::runtime
