@@ -19,6 +19,9 @@ inline std::mt19937_64 generator(std::uint64_t seed, std::span<const std::uint32
   return std::mt19937_64(sequence);
 }
 
+/// A number that is not negative, as a word of a seed.
+inline std::uint32_t seed_word(int value) { return static_cast<std::uint32_t>(value); }
+
 /// Standard normal numbers by Box and Muller's method, the same everywhere: std::normal_distribution gives
 /// other numbers with another standard library.
 class Normal {

@@ -11,6 +11,7 @@
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

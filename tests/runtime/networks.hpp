@@ -22,7 +22,7 @@
 #include "runtime/step/task_graph.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/registry/registry.hpp"

@@ -4,14 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "starpipe/model/network.hpp"
+#include "starpipe/model/stage.hpp"
 
 namespace starpipe::model {
 
@@ -19,12 +17,6 @@ namespace starpipe::model {
 inline constexpr std::string_view text_data = "text";
 inline constexpr std::string_view synthetic_data = "synthetic";
 inline constexpr std::array data_kinds = {text_data, synthetic_data};
-
-/// `data:` of the configuration.
-struct DataConfig {
-  std::string kind = std::string(text_data);  ///< the one of data_kinds that the network reads
-  std::filesystem::path path;                 ///< of text
-};
 
 /// Gives every rank the same micro-batches: data depends only on the configuration, the seed, the step and
 /// the micro-batch. Thread-safe.
@@ -48,10 +40,5 @@ class Dataset {
 /// precision. `out`: input_size(0) words.
 void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
                 std::span<float> out);
-
-/// Throws InputError with the key or file, for a kind that does not fit the model, and for a file that is
-/// missing, unreadable or shorter than context + 1 bytes.
-std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, int microbatch_size,
-                                      std::uint64_t seed);
 
 }  // namespace starpipe::model

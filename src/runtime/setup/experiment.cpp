@@ -5,6 +5,7 @@
 
 #include "runtime/setup/memory_limit.hpp"
 #include "runtime/setup/planned_run.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {

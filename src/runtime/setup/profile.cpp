@@ -8,6 +8,7 @@
 #include "runtime/hardware/blas_threads.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "runtime/setup/kernel_bench.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::runtime {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/partition/unit_costs.hpp"
