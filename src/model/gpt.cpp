@@ -14,8 +14,7 @@
 namespace starpipe::model {
 namespace {
 
-constexpr std::size_t vocabulary = 256;  // bytes
-constexpr double deviation = 0.02;       // of GPT-2's start values
+constexpr double deviation = 0.02;  // of GPT-2's start values
 
 /// GPT-2 with an untied head; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
@@ -23,6 +22,7 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   const int width = option(config, "hidden");
   const int heads = option(config, "heads");
   const int context = option(config, "context");
+  const int vocabulary = option(config, "vocabulary");
   if (width % heads != 0) {
     throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
   }
@@ -75,7 +75,7 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   graph.rows = rows;
   graph.branches = {std::move(units)};
   graph.branch_inputs = 1;
-  graph.loss = make_loss("cross_entropy", rows, vocabulary, config.precision);
+  graph.loss = make_loss("cross_entropy", rows, index(vocabulary), config.precision);
   return graph;
 }
 
@@ -101,12 +101,15 @@ void rename_weights(std::map<std::string, Tensor>& tensors) {
 
 const bool registered = register_network(
     {.name = "gpt",
-     .meaning = "GPT-2 on bytes, with an untied head.",
-     .data = std::string(text_data),
+     .meaning = "GPT-2, with an untied head.",
+     .data = {std::string(text_data), std::string(tokens_data)},
      .keys = {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
               {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
               {"heads", 4, "Attention heads of a block; they divide `hidden`.", from_1_to(1 << 18)},
-              {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)}},
+              {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)},
+              {"vocabulary", byte_values,
+               "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
+               from_1_to(1 << 24)}},
      .units = gpt_units,
      .rename_weights = rename_weights});
 

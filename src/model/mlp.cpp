@@ -66,7 +66,7 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
 const bool registered = register_network(
     {.name = "mlp",
      .meaning = "a multilayer perceptron with GELU and squared error, of one or several branches.",
-     .data = std::string(synthetic_data),
+     .data = {std::string(synthetic_data)},
      .keys = {{"layers", 4, "Number of hidden layers of each branch.", from_1_to(1 << 16)},
               {"hidden", 128, "Columns of the hidden activations.", from_1_to(most_columns)},
               {"inputs", 16, "Features of a sample; each branch reads an equal share.",

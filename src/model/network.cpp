@@ -87,6 +87,12 @@ OptionValue option_value(const ModelConfig& config, std::string_view key) {
   return known->default_value;
 }
 
+int option_or(const ModelConfig& config, std::string_view key, int otherwise) {
+  const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
+  const bool has_key = std::ranges::find(keys, key, &NetworkKey::name) != keys.end();
+  return has_key ? option(config, key) : otherwise;
+}
+
 std::string to_string(const OptionValue& value) {
   return std::visit([](const auto& one) { return fmt::format("{}", one); }, value);
 }

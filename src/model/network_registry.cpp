@@ -40,11 +40,17 @@ std::string problem_of(const NetworkKind& kind) {
       }
     }
   }
-  const std::vector<std::string_view> needed = kind.data == text_data
-                                                   ? std::vector<std::string_view>{"context"}
-                                                   : std::vector<std::string_view>{"inputs", "outputs"};
-  for (const std::string_view name : needed) {
-    if (!has_whole(kind, name)) return fmt::format("data {} needs a whole number as key {}", kind.data, name);
+  if (kind.data.empty()) return "it names no data";
+  for (const std::string& data : kind.data) {
+    if (std::ranges::find(data_kinds, data) == data_kinds.end()) {
+      return fmt::format("data {} is not one of {}", data, fmt::join(data_kinds, ", "));
+    }
+    const std::vector<std::string_view> needed = data == synthetic_data
+                                                     ? std::vector<std::string_view>{"inputs", "outputs"}
+                                                     : std::vector<std::string_view>{"context"};
+    for (const std::string_view name : needed) {
+      if (!has_whole(kind, name)) return fmt::format("data {} needs a whole number as key {}", data, name);
+    }
   }
   return "";
 }

@@ -49,12 +49,14 @@ KEYS = {
     "model.hidden": Key("simulate", MLP, 16),
     "model.heads": Key("train", GPT, 4),
     "model.context": Key("simulate", GPT, 8),
+    "model.vocabulary": Key("simulate", GPT, 300),
     "model.inputs": Key("simulate", MLP, 6),
     "model.outputs": Key("simulate", MLP, 3),
     "model.branches": Key("simulate", MLP, 2, "schedule={name: 1f1b, workers: 3, stages: 3, placement: [0, 1, 2]}"),
     "model.init": Key("train", MLP, "weights"),
     "data.kind": Key("simulate", MLP, "text"),
     "data.path": Key("train", GPT, "other text"),
+    "data.order": Key("train", GPT, "shuffled"),
     "training.microbatches": Key("simulate", MLP, 6),
     "training.microbatch_size": Key("simulate", MLP, 4),
     "training.steps": Key("train", MLP, 3),
@@ -103,7 +105,7 @@ RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "c
 
 # Keys that `simulate` reads and does not need: what it predicts (times, memory, transfers) does not depend on them.
 NOT_PREDICTED = {
-    "model.init", "data.path", "training.steps", "training.seed", "training.nonfinite",
+    "model.init", "data.path", "data.order", "training.steps", "training.seed", "training.nonfinite",
     *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "beta1", "beta2", "epsilon")),
     "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
 

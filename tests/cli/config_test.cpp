@@ -209,9 +209,9 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
     // A key without values is schedule.partition.
     overrides.push_back(condition.key + "=" + (condition.values.empty() ? "auto" : condition.values.front()));
     text_network |=
-        condition.key == "model.kind" && model::find_network(condition.values.front()).data == "text";
+        condition.key == "model.kind" && model::find_network(condition.values.front()).data.front() == "text";
   }
-  if (text_network || key.name == "model.kind" || key.name == "data.kind") {
+  if (text_network || key.name == "model.kind" || key.name == "data.kind" || key.name == "data.order") {
     overrides.emplace_back("data.path=x");
   }
   if (key.name.starts_with("runtime.emulate.")) {
@@ -324,7 +324,7 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
 
 TEST_F(LoadConfig, NamesChoicesThatDoNotExist) {
   EXPECT_EQ(override_problem("model.kind=rnn"), "--set model.kind: 'rnn' is not one of gpt, mlp");
-  EXPECT_EQ(override_problem("data.kind=tapes"), "--set data.kind: 'tapes' is not one of text, synthetic");
+  EXPECT_EQ(override_problem("data.kind=tapes"), "--set data.kind: 'tapes' is not one of text, tokens, synthetic");
   EXPECT_EQ(override_problem("training.optimizer.kind=lion"),
             "--set training.optimizer.kind: 'lion' is not one of adamw, sgd");
   EXPECT_EQ(override_problem("schedule.discipline=lazy"),

@@ -64,7 +64,7 @@ model::UnitGraph units(const model::ModelConfig& config, std::size_t microbatch_
 }
 
 model::NetworkKind kind_named(const std::string& name, std::vector<NetworkKey> keys) {
-  return {.name = name, .meaning = "Mixes bytes.", .data = "text", .keys = std::move(keys), .units = units};
+  return {.name = name, .meaning = "Mixes bytes.", .data = {"text"}, .keys = std::move(keys), .units = units};
 }
 
 const bool registered = model::register_network(
@@ -167,6 +167,13 @@ TEST(RegisterNetwork, RefusesKeysThatCannotWork) {
   refuse({context, {"act", std::string("x"), "Which.", {}, {"y"}}}, "key act: the default x is not one of y");
   refuse({context, {"layers", 0.5, "Layers."}}, "key layers: has another type in network gpt");
   refuse({}, "data text needs a whole number as key context");
+  const auto refuse_data = [](std::vector<std::string> data, const std::string& part) {
+    EXPECT_FALSE(model::register_network(
+        {.name = "broken", .meaning = "", .data = std::move(data), .keys = {}, .units = units}));
+    EXPECT_THAT(take_registration_errors(), testing::ElementsAre(testing::HasSubstr(part)));
+  };
+  refuse_data({}, "it names no data");
+  refuse_data({"images"}, "data images is not one of text, tokens, synthetic");
 }
 
 }  // namespace

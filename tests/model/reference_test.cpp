@@ -51,7 +51,7 @@ Floats joined(const std::vector<Floats>& parts) {
 ReferenceRun train(const Network& network, const DataConfig& data, int microbatches, int steps,
                    const OptimizerConfig& optimizer = {}) {
   openblas_set_num_threads(1);
-  const auto dataset = make_dataset(data, network.config, network.microbatch_size, 1);
+  const auto dataset = make_dataset(data, network.config, {microbatches, network.microbatch_size}, 1);
   return train_reference(network, *dataset, optimizer, start_parameters(network, 1), microbatches, steps);
 }
 
@@ -89,7 +89,7 @@ TEST(Reference, GradientIsTheMeanOverMicrobatches) {
   // Compares the gradient of the objective, the mean loss over the micro-batches, with finite differences
   // over the whole network.
   const Network network = build_network(mlp(2), 4, 5);
-  const auto data = make_dataset(synthetic_data, network.config, 4, 1);
+  const auto data = make_dataset(synthetic_data, network.config, {2, 4}, 1);
   OptimizerConfig still;
   still.learning_rate = 0;
   still.weight_decay = 0;
@@ -149,7 +149,7 @@ TEST(Reference, LossesMatchGpt2InNumpy) {
   ModelConfig config = gpt();
   config.options["context"] = 80;  // more than one block of query rows
   const Network network = build_network(config, 2, 3);
-  const auto data = make_dataset(text_data, config, 2, 1);
+  const auto data = make_dataset(text_data, config, {1, 2}, 1);
   // Large random weights, LayerNorms and biases too, so that every tensor matters.
   auto parameters = start_parameters(network, 1);
   for (std::size_t s = 0; s < parameters.size(); ++s) {

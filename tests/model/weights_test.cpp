@@ -63,6 +63,7 @@ TEST_F(Weights, RoundTripThroughOtherCuts) {
                                                           {"hidden", "8"},
                                                           {"heads", "2"},
                                                           {"context", "4"},
+                                                          {"vocabulary", "256"},
                                                           {"step", "12"}}));
 }
 

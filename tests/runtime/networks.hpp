@@ -65,7 +65,7 @@ inline model::Network tiny_mlp(int stages, int branches = 1,
 inline std::unique_ptr<model::Dataset> data_for(const model::Network& network) {
   const bool text = network.config.kind == "gpt";
   const model::DataConfig data{text ? "text" : "synthetic", text ? STARPIPE_TEST_TEXT : ""};
-  return model::make_dataset(data, network.config, network.microbatch_size, 1);
+  return model::make_dataset(data, network.config, {.microbatch_size = network.microbatch_size}, 1);
 }
 
 inline std::vector<Floats> start_values(const model::Network& network) {

@@ -13,10 +13,14 @@
 
 namespace starpipe::model {
 
-/// The kinds of data: the bytes of a file, and a regression task.
+/// The kinds of data: the bytes of a file as tokens, a file of token ids, and a regression task.
 inline constexpr std::string_view text_data = "text";
+inline constexpr std::string_view tokens_data = "tokens";
 inline constexpr std::string_view synthetic_data = "synthetic";
-inline constexpr std::array data_kinds = {text_data, synthetic_data};
+inline constexpr std::array data_kinds = {text_data, tokens_data, synthetic_data};
+
+/// The number of tokens of text.
+inline constexpr int byte_values = 256;
 
 /// Gives every rank the same micro-batches: data depends only on the configuration, the seed, the step and
 /// the micro-batch. Thread-safe.
@@ -25,15 +29,20 @@ class Dataset {
   virtual ~Dataset() = default;
 
   /// The input of a source for one micro-batch. `branch`: which of the network's sources, in [0, sources); 0
-  /// when it has one. gpt: rows x 1 token ids; mlp: rows x (inputs / sources) features.
+  /// when it has one. gpt: rows x 1 token ids; mlp: rows x (inputs / sources) features. This and target()
+  /// throw InputError with the file when the micro-batch cannot be read or has a token outside the
+  /// vocabulary.
   virtual void input(int step, int microbatch, int branch, std::span<float> out) const = 0;
   /// The target of the sink for one micro-batch. gpt: rows x 1, the next token; mlp: rows x outputs.
   virtual void target(int step, int microbatch, std::span<float> out) const = 0;
-  /// The byte offset in the file of each of the micro-batch's sequences. Empty for data that is not text.
+  /// Of each of the micro-batch's sequences, the number of tokens before it in the file. Empty for data that
+  /// is no file.
   [[nodiscard]] virtual std::vector<std::uint64_t> offsets(int step, int microbatch) const = 0;
   /// What throughput counts, "tokens" or "samples", and how many of them a micro-batch has.
   [[nodiscard]] virtual std::string sample_word() const = 0;
   [[nodiscard]] virtual std::size_t samples_per_microbatch() const = 0;
+  /// A number that is the same on all ranks if they read the same data, and almost certainly differs if not.
+  [[nodiscard]] virtual std::uint64_t digest() const { return 0; }
 };
 
 /// Dataset::input() in the form that the source reads: token ids are floats, features are in the source's

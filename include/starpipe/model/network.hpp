@@ -43,6 +43,9 @@ T option(const ModelConfig& config, std::string_view key) {
   return std::get<T>(option_value(config, key));
 }
 
+/// The whole number that is the value of a key of the kind; `otherwise` when the kind has no such key.
+int option_or(const ModelConfig& config, std::string_view key, int otherwise);
+
 /// A value for people and for files: "4", "0.5", "true", "relu".
 std::string to_string(const OptionValue& value);
 

@@ -48,10 +48,11 @@ inline constexpr Interval from_1_to(int most) { return {.least = 1, .most = stat
 struct NetworkKind {
   std::string name;     ///< the value of `model.kind`
   std::string meaning;  ///< one sentence
-  /// The value of `data.kind` that the network reads. "text" needs a key `context`, the tokens of a sequence;
+  /// The values of `data.kind` that the network reads, its default first. "text" and "tokens" need a key
+  /// `context`, the tokens of a sequence. Token ids are below the key `vocabulary`, or below 256 without it.
   /// "synthetic" needs `inputs` and `outputs`, the columns of both, and may have `branches`. These keys are
-  /// whole numbers. Tokens are bytes, 0 to 255.
-  std::string data;
+  /// whole numbers.
+  std::vector<std::string> data;
   std::vector<NetworkKey> keys;
   /// Builds the network for micro-batches of `microbatch_size` samples. Each key is in its range. Throws
   /// InputError naming the keys whose values do not fit together.

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/data/make_dataset.hpp"
 
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/data/sequences.hpp"
 #include "model/data/synthetic.hpp"
-#include "model/data/text.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
 
-std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, int microbatch_size,
+std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                       std::uint64_t seed) {
-  const std::string& needed = find_network(model.kind).data;
-  if (data.kind != needed) {
-    throw InputError("data.kind: " + data.kind + " does not fit model.kind " + model.kind + ", which needs " +
-                     needed);
+  const std::vector<std::string>& kinds = find_network(model.kind).data;
+  if (std::ranges::find(kinds, data.kind) == kinds.end()) {
+    throw InputError(fmt::format("data.kind: {} does not fit model.kind {}, which reads {}", data.kind,
+                                 model.kind, fmt::join(kinds, " or ")));
   }
-  if (data.kind != text_data) return make_synthetic_dataset(model, microbatch_size, seed);
-  if (data.path.empty()) throw InputError("data.path: is needed for data.kind text");
-  return make_text_dataset(data.path, index(option(model, "context")), microbatch_size, seed);
+  if (data.kind == synthetic_data) return make_synthetic_dataset(model, batch.microbatch_size, seed);
+  if (data.path.empty()) throw InputError(fmt::format("data.path: is needed for data.kind {}", data.kind));
+  const int vocabulary = option_or(model, "vocabulary", byte_values);
+  if (data.kind == text_data && vocabulary < byte_values) {
+    throw InputError(fmt::format("model.vocabulary: {} is less than {}, which data.kind text needs",
+                                 vocabulary, byte_values));
+  }
+  return make_sequence_dataset(data, index(vocabulary), index(option(model, "context")), batch, seed);
 }
 
 }  // namespace starpipe::model

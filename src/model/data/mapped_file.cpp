@@ -2,10 +2,13 @@
 #include "model/data/mapped_file.hpp"
 
 #include <cerrno>
-#include <cstring>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,25 +16,48 @@
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::model {
+namespace {
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const auto fail = [&](const std::string& problem) { return InputError(path.string() + ": " + problem); };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw fail(std::string("cannot be read: ") + std::strerror(errno));
+InputError unreadable(const std::filesystem::path& path, int error) {
+  return InputError(
+      fmt::format("{}: cannot be read: {}", path.string(), std::generic_category().message(error)));
+}
+
+/// Bytes of an open regular file. Nothing for a directory, a pipe or a device.
+std::optional<std::size_t> size_of(int descriptor) {
   struct stat status {};
-  const bool known = fstat(file, &status) == 0;
-  const bool regular = known && S_ISREG(status.st_mode);
-  const std::size_t size = regular ? static_cast<std::size_t>(status.st_size) : 0;
-  void* const address = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : nullptr;
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return static_cast<std::size_t>(status.st_size);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_ < 0) throw unreadable(path_, errno);
+  const std::optional<std::size_t> size = size_of(descriptor_);
+  if (size == 0) return;
+  void* const address = size ? mmap(nullptr, *size, PROT_READ, MAP_SHARED, descriptor_, 0) : MAP_FAILED;
+  if (address != MAP_FAILED) {
+    bytes_ = {static_cast<const unsigned char*>(address), *size};
+    return;
+  }
   const int error = errno;
-  close(file);
-  if (!regular) throw fail("is not a file");
-  if (address == MAP_FAILED) throw fail(std::string("cannot be read: ") + std::strerror(error));
-  bytes_ = {static_cast<const unsigned char*>(address), size};
+  close(descriptor_);
+  if (!size) throw InputError(fmt::format("{}: is not a file", path_.string()));
+  throw unreadable(path_, error);
 }
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<unsigned char*>(bytes_.data()), bytes_.size());
+  close(descriptor_);
+}
+
+void MappedFile::require_whole() const {
+  const std::size_t now = size_of(descriptor_).value_or(0);
+  if (now >= bytes_.size()) return;
+  throw InputError(fmt::format("{}: has become shorter during the run: {} bytes, {} at its start",
+                               path_.string(), now, bytes_.size()));
 }
 
 }  // namespace starpipe::model

@@ -8,24 +8,16 @@
 
 #include "model/random.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
 namespace {
-
-/// 1 for a network without the key.
-std::size_t branch_count(const ModelConfig& model) {
-  const std::vector<NetworkKey>& keys = find_network(model.kind).keys;
-  const bool has_branches = std::ranges::find(keys, "branches", &NetworkKey::name) != keys.end();
-  return has_branches ? index(option(model, "branches")) : 1;
-}
 
 class SyntheticDataset final : public Dataset {
  public:
   SyntheticDataset(const ModelConfig& model, int samples, std::uint64_t seed)
       : inputs_(index(option(model, "inputs"))),
         outputs_(index(option(model, "outputs"))),
-        branches_(branch_count(model)),
+        branches_(index(option_or(model, "branches", 1))),
         samples_(index(samples)),
         seed_(seed) {
     Normal normal(generator(seed, std::array{teacher_stream}));

@@ -56,6 +56,13 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
       schedule.name()));
 }
 
+// Collective. Throws InputError on every rank if they have opened different files under the same name: inputs
+// and targets of a sequence, which different ranks read, would not fit.
+void require_same(const Mpi& mpi, const model::DataConfig& config, const model::Dataset& data) {
+  if (mpi.all_equal(data.digest())) return;
+  throw InputError(fmt::format("data.path: {} is not the same file on all ranks", config.path.string()));
+}
+
 // Collective. Rank 0 measures, decides and sends its choice to the others. They sleep meanwhile: their times
 // would differ, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
@@ -97,6 +104,7 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
     return made;
   });
   require_same(mpi, experiment.schedule);
+  require_same(mpi, config.data, *experiment.data);
   return {std::move(config), std::move(partition), std::move(experiment)};
 }
 
@@ -189,7 +197,7 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
       status = 2;
     } catch (const RunFailure& failure) {
       if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", failure.what()));
-      status = 1;
+      status = failure.status();
     }
   });
   return status;

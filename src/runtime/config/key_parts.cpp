@@ -30,6 +30,7 @@ ValueType one_of(std::vector<std::string> words, Count count) {
 json to_json_value(const std::string& value) { return value.empty() ? json() : json(value); }
 json to_json_value(const std::filesystem::path& value) { return to_json_value(value.string()); }
 json to_json_value(model::Precision value) { return model::precision_words[index(value)]; }
+json to_json_value(model::SampleOrder value) { return model::sample_order_words[index(value)]; }
 json to_json_value(plan::Discipline value) { return plan::discipline_words[index(value)]; }
 json to_json_value(NonFinitePolicy value) { return nonfinite_words[index(value)]; }
 json to_json_value(MappingKind value) { return mapping_words[index(value)]; }
@@ -37,6 +38,9 @@ json to_json_value(MappingKind value) { return mapping_words[index(value)]; }
 void from_json_value(const json& from, std::filesystem::path& value) { value = from.get<std::string>(); }
 void from_json_value(const json& from, model::Precision& value) {
   from_word(from, model::precision_words, value);
+}
+void from_json_value(const json& from, model::SampleOrder& value) {
+  from_word(from, model::sample_order_words, value);
 }
 void from_json_value(const json& from, plan::Discipline& value) {
   from_word(from, plan::discipline_words, value);

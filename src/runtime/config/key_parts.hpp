@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/interval.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/precision.hpp"
 #include "starpipe/runtime/config/config.hpp"
 #include "starpipe/runtime/config/config_key.hpp"
@@ -49,6 +50,7 @@ json to_json_value(const T& value) {
 json to_json_value(const std::string& value);
 json to_json_value(const std::filesystem::path& value);
 json to_json_value(model::Precision value);
+json to_json_value(model::SampleOrder value);
 json to_json_value(plan::Discipline value);
 json to_json_value(NonFinitePolicy value);
 json to_json_value(MappingKind value);
@@ -69,6 +71,7 @@ void from_json_value(const json& from, T& value) {
 }
 void from_json_value(const json& from, std::filesystem::path& value);
 void from_json_value(const json& from, model::Precision& value);
+void from_json_value(const json& from, model::SampleOrder& value);
 void from_json_value(const json& from, plan::Discipline& value);
 void from_json_value(const json& from, NonFinitePolicy& value);
 void from_json_value(const json& from, MappingKind& value);

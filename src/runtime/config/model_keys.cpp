@@ -128,16 +128,27 @@ void add_model_keys(Keys& keys) {
       not_emulated(key("model.init", text(), "A safetensors file with the parameters to start from.",
                        at(&Config::model, &model::ModelConfig::init))));
   ConfigKey data =
-      key("data.kind", one_of(model::data_kinds), "The data; it must be the kind that the network reads.",
+      key("data.kind", one_of(model::data_kinds),
+          "The data, of a kind that the network reads: text (each byte is a token), tokens (token ids) or "
+          "synthetic (a regression task).",
           at(&Config::data, &model::DataConfig::kind));
   data.default_value = {};
   for (const model::NetworkKind& kind : model::registered_networks()) {
-    data = by_default(std::move(data), {"model.kind", {kind.name}}, kind.data);
+    data = by_default(std::move(data), {"model.kind", {kind.name}}, kind.data.front());
   }
   keys.push_back(std::move(data));
-  keys.push_back(required(only_with(key("data.path", text(), "The file whose bytes are the tokens.",
-                                        at(&Config::data, &model::DataConfig::path)),
-                                    "data.kind", {std::string(model::text_data)})));
+  const std::vector<std::string> of_files = {std::string(model::text_data), std::string(model::tokens_data)};
+  keys.push_back(required(only_with(
+      key("data.path", text(),
+          "The file. tokens: flat uint16 numbers, or a file with the header of llm.c (docs/data.md).",
+          at(&Config::data, &model::DataConfig::path)),
+      "data.kind", of_files)));
+  keys.push_back(not_emulated(
+      only_with(key("data.order", one_of(model::sample_order_words),
+                    "Which sequences a step reads: random ones, or each `context` tokens of the file once an "
+                    "epoch, in shuffled order.",
+                    at(&Config::data, &model::DataConfig::order)),
+                "data.kind", of_files)));
 }
 
 }  // namespace starpipe::runtime::keys

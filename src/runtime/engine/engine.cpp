@@ -96,6 +96,8 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   gpu_memory_.end_step();
   session_.mpi().barrier();  // the collective calls that follow then wait for nobody
   result.seconds = clock_seconds() - start;
+  const std::string unread = data_.data_problem();
+  if (!unread.empty()) throw RunFailure(fmt::format("step {}: {}", step + 1, unread), 2);
   if (emulation_) result.prefetch = emulation_->sends_ahead();
   expected_.learn(meter_.jobs());
   if (!emulation_) result.losses = gathering_.losses();

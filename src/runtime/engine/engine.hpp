@@ -63,8 +63,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// One optimizer step, number `step` from 0. Returns when all ranks are done. Throws RunFailure, on every
-  /// rank, when a pass computed infinity or NaN and the run is to stop; messages count steps from 1. A step
-  /// that is skipped for such a value does not count as a step of the optimizer.
+  /// rank, when a pass computed infinity or NaN and the run is to stop, and with status 2 when `data` throws
+  /// InputError on some rank; messages count steps from 1. After such a step the weights are of no use. A
+  /// step that is skipped for such a value does not count as a step of the optimizer.
   StepResult run_step(int step, const model::Dataset& data);
 
   /// The parameters after the last step, and that step's mean weight gradient, [stage], from each stage's

@@ -11,6 +11,7 @@
 #include <starpu_mpi.h>
 
 #include "runtime/step/kernels.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -131,6 +132,7 @@ void StepData::begin_step(int step, const model::Dataset* data) {
   step_ = step;
   dataset_ = data;
   losses_.assign(index(schedule_.microbatches()), 0.0F);
+  problems_.clear();
   for (const std::size_t d : first_for_host_) {
     enter(d);
     if (graph_.data()[d].kind == DataKind::loss) continue;
@@ -199,15 +201,26 @@ void StepData::granted(void* argument) noexcept {
 
 // Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
 // write a step, its memory would grow with the steps.
-void StepData::load(std::size_t datum, std::vector<float>& out) const {
+void StepData::load(std::size_t datum, std::vector<float>& out) {
   if (dataset_ == nullptr) return;
   const Datum& of = graph_.data()[datum];
-  if (of.kind == DataKind::input) {
-    model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
-                      network_.source_index(of.stage), out);
-  } else {
-    dataset_->target(step_, of.microbatch, out);
+  try {
+    if (of.kind == DataKind::input) {
+      model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
+                        network_.source_index(of.stage), out);
+    } else {
+      dataset_->target(step_, of.microbatch, out);
+    }
+  } catch (const InputError& error) {
+    std::ranges::fill(out, 0.0F);
+    problems_.try_emplace(of.microbatch, error.what());
   }
+}
+
+std::string StepData::data_problem() const {
+  if (problems_.empty()) return session_.mpi().first_problem("");
+  const auto& [microbatch, problem] = *problems_.begin();
+  return session_.mpi().first_problem(problem, microbatch);
 }
 
 std::vector<float> StepData::losses() {

@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -50,7 +52,8 @@ class StepData {
 
   /// Fills the inputs and targets of step `step` from `data`, one in each slot, and prepares the values of
   /// the others that the first window's tasks read. nullptr: nothing is computed from them, and they are only
-  /// marked as written. Call it before the tasks of the step are inserted. `data` must outlive the step.
+  /// marked as written. Micro-batches that `data` cannot give are zeros: see `data_problem`. Call it before
+  /// the tasks of the step are inserted. `data` must outlive the step.
   void begin_step(int step, const model::Dataset* data);
 
   /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
@@ -71,6 +74,10 @@ class StepData {
   /// The losses that workers of this rank computed in the step, [micro-batch]; 0 for all others. Waits for
   /// the tasks that write them. Call it when all tasks of the step are inserted.
   [[nodiscard]] std::vector<float> losses();
+
+  /// Collective. Why the first micro-batch that some rank could not read in this step cannot be read; empty
+  /// when all were read. Call it when all tasks of the step have ended.
+  [[nodiscard]] std::string data_problem() const;
 
   /// Call it after the insertion of the rank's last task that touches the datum in the step. Frees copies of
   /// other ranks' data and temporaries; owners forget the ranks that they sent the datum to.
@@ -103,8 +110,10 @@ class StepData {
   static void granted(void* argument) noexcept;
   void request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values);
   void find_prepared(const RankTasks& tasks, std::optional<int> window);
-  // Writes the values of an input or a target to `out`. None while nothing is computed.
-  void load(std::size_t datum, std::vector<float>& out) const;
+  // Writes the values of an input or a target to `out`. None while nothing is computed. Zeros when the data
+  // throw InputError: so the tasks of the step run as on the other ranks, and the ranks end together after
+  // it.
+  void load(std::size_t datum, std::vector<float>& out);
   // The values of an input or a target: those that `begin_step` has prepared, else made now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
   void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
@@ -127,6 +136,7 @@ class StepData {
   std::vector<float> losses_;                                   // of this step, by micro-batch
   int step_ = 0;
   const model::Dataset* dataset_ = nullptr;     // none while nothing is computed
+  std::map<int, std::string> problems_;         // of this step, by micro-batch
   std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
 };
 

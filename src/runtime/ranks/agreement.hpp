@@ -33,7 +33,13 @@ auto agree(const Mpi& mpi, Setup setup) {
 /// another, and each can end in good order.
 class RunFailure : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  /// `status`: the exit status of the run; 2 where input turns out to be bad after the run has begun.
+  explicit RunFailure(const std::string& message, int status = 1)
+      : std::runtime_error(message), status_(status) {}
+  [[nodiscard]] int status() const { return status_; }
+
+ private:
+  int status_;
 };
 
 /// Runs `function`. If it throws anything but RunFailure, ends the run on all ranks at once: other ranks

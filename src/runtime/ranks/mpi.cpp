@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -102,14 +103,16 @@ void Mpi::abort(const std::string& message) const {
   std::abort();
 }
 
-std::string Mpi::first_problem(const std::string& mine) const {
-  int candidate = mine.empty() ? ranks_ : rank_;
-  int first = ranks_;
-  MPI_Allreduce(&candidate, &first, 1, MPI_INT, MPI_MIN, comm_);
-  if (first == ranks_) return {};
+std::string Mpi::first_problem(const std::string& mine, int place) const {
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::int64_t candidate = mine.empty() ? none : std::int64_t{place} * ranks_ + rank_;
+  std::int64_t first = none;
+  MPI_Allreduce(&candidate, &first, 1, MPI_INT64_T, MPI_MIN, comm_);
+  if (first == none) return {};
   std::array<char, 4096> message{};
   mine.copy(message.data(), message.size() - 1);
-  MPI_Bcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, first, comm_);
+  MPI_Bcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, static_cast<int>(first % ranks_),
+            comm_);
   return message.data();
 }
 

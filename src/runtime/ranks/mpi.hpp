@@ -42,8 +42,9 @@ class Mpi {
   [[noreturn]] void abort(const std::string& message) const;
 
   /// Collective. The message of the lowest rank whose `mine` is not empty; an empty string when all are. Thus
-  /// all ranks stop together when one of them finds a mistake.
-  [[nodiscard]] std::string first_problem(const std::string& mine) const;
+  /// all ranks stop together when one of them finds a mistake. Among messages with a `place` (not negative),
+  /// the one with the smallest counts.
+  [[nodiscard]] std::string first_problem(const std::string& mine, int place = 0) const;
 
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;

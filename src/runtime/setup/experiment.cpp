@@ -13,8 +13,10 @@ namespace starpipe::runtime {
 Experiment make_experiment(const Config& config) {
   check_values(config);
   PlannedRun run = plan_run(config);
-  auto data =
-      model::make_dataset(config.data, config.model, config.training.microbatch_size, config.training.seed);
+  auto data = model::make_dataset(
+      config.data, config.model,
+      {.microbatches = run.schedule.microbatches(), .microbatch_size = config.training.microbatch_size},
+      config.training.seed);
   require_memory(config, run);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = std::move(run.costs);

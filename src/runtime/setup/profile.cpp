@@ -41,7 +41,9 @@ class TimedMicrobatch {
   TimedMicrobatch(const KernelBench& bench, const Config& config, const model::Network& network,
                   std::size_t units)
       : bench_(bench),
-        data_(model::make_dataset(config.data, config.model, config.training.microbatch_size,
+        data_(model::make_dataset(config.data, config.model,
+                                  {.microbatches = config.training.microbatches.value_or(1),
+                                   .microbatch_size = config.training.microbatch_size},
                                   config.training.seed)),
         loss_scale_(1.0F / static_cast<float>(config.training.microbatches.value_or(1))) {
     for (std::size_t u = 0; u < units; ++u)

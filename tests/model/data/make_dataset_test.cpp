@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/data/binary.hpp"
 #include "model/files.hpp"
 #include "model/gradients.hpp"
 
@@ -39,7 +40,7 @@ std::string all_bytes() {
 TEST(Text, TokensAreTheBytesAtTheOffsets) {
   const Folder folder;
   const std::string text = all_bytes();
-  const auto data = make_dataset({"text", folder.write("t", text)}, gpt(5), 3, 1);
+  const auto data = make_dataset({"text", folder.write("t", text)}, gpt(5), {.microbatch_size = 3}, 1);
   EXPECT_EQ(data->sample_word(), "tokens");
   EXPECT_EQ(data->samples_per_microbatch(), 15u);
   std::set<std::uint64_t> seen;
@@ -64,7 +65,7 @@ TEST(Text, TokensAreTheBytesAtTheOffsets) {
 
 TEST(Text, OffsetsReachBothEnds) {
   const Folder folder;
-  const auto data = make_dataset({"text", folder.write("t", "abcdefgh")}, gpt(5), 1, 1);
+  const auto data = make_dataset({"text", folder.write("t", "abcdefgh")}, gpt(5), {.microbatch_size = 1}, 1);
   std::set<std::uint64_t> seen;
   for (int step = 0; step < 200; ++step) seen.insert(data->offsets(step, 0)[0]);
   EXPECT_EQ(seen, (std::set<std::uint64_t>{0, 1, 2}));
@@ -72,7 +73,7 @@ TEST(Text, OffsetsReachBothEnds) {
 
 TEST(Text, TheShortestFileHasOneOffset) {
   const Folder folder;
-  const auto data = make_dataset({"text", folder.write("t", "abcdef")}, gpt(5), 2, 1);
+  const auto data = make_dataset({"text", folder.write("t", "abcdef")}, gpt(5), {.microbatch_size = 2}, 1);
   EXPECT_EQ(data->offsets(0, 0), (std::vector<std::uint64_t>{0, 0}));
   Floats target(10);
   data->target(0, 0, target);
@@ -82,10 +83,10 @@ TEST(Text, TheShortestFileHasOneOffset) {
 TEST(Text, DependsOnSeedStepMicrobatchAndSequence) {
   const Folder folder;
   const auto file = folder.write("t", std::string(100000, 'x'));
-  const auto one = make_dataset({"text", file}, gpt(5), 4, 1);
-  const auto same = make_dataset({"text", file}, gpt(5), 4, 1);
-  const auto other = make_dataset({"text", file}, gpt(5), 4, 2);
-  const auto smaller = make_dataset({"text", file}, gpt(5), 2, 1);
+  const auto one = make_dataset({"text", file}, gpt(5), {.microbatch_size = 4}, 1);
+  const auto same = make_dataset({"text", file}, gpt(5), {.microbatch_size = 4}, 1);
+  const auto other = make_dataset({"text", file}, gpt(5), {.microbatch_size = 4}, 2);
+  const auto smaller = make_dataset({"text", file}, gpt(5), {.microbatch_size = 2}, 1);
   const auto offsets = one->offsets(3, 2);
   EXPECT_EQ(same->offsets(3, 2), offsets);
   EXPECT_NE(other->offsets(3, 2), offsets);
@@ -98,23 +99,88 @@ TEST(Text, DependsOnSeedStepMicrobatchAndSequence) {
 TEST(Text, FilesThatCannotWorkAreNamed) {
   const Folder folder;
   const auto refused = [&](const std::filesystem::path& path, const std::string& part) {
-    expect_input_error([&] { make_dataset({"text", path}, gpt(5), 1, 1); }, part);
+    expect_input_error([&] { make_dataset({"text", path}, gpt(5), {.microbatch_size = 1}, 1); }, part);
   };
   refused(folder / "absent", (folder / "absent").string() + ": cannot be read: No such file");
   refused(folder.path(), folder.path().string() + ": is not a file");
-  refused(folder.write("empty", ""), "empty has 0 bytes, fewer than model.context + 1 = 6");
-  refused(folder.write("short", "abcde"), "short has 5 bytes, fewer than model.context + 1 = 6");
+  refused(folder.write("empty", ""), "empty has 0 tokens, fewer than model.context + 1 = 6");
+  refused(folder.write("short", "abcde"), "short has 5 tokens, fewer than model.context + 1 = 6");
   refused({}, "data.path");
 }
 
+TEST(Tokens, AreTheNumbersAtTheOffsets) {
+  const Folder folder;
+  std::vector<std::uint16_t> numbers;
+  for (unsigned i = 0; i < 3000; ++i) numbers.push_back(static_cast<std::uint16_t>(i * 7919 % 50'257));
+  const auto file = folder.write("t", bytes_of_numbers(numbers));
+  ModelConfig model = gpt(5);
+  model.options["vocabulary"] = 50'257;
+  for (const SampleOrder order : {SampleOrder::random, SampleOrder::shuffled}) {
+    const auto data = make_dataset({"tokens", file, order}, model, {.microbatch_size = 4}, 1);
+    EXPECT_EQ(data->sample_word(), "tokens");
+    EXPECT_EQ(data->samples_per_microbatch(), 20U);
+    const std::vector<std::uint64_t> offsets = data->offsets(3, 0);
+    Guarded input(20);
+    Guarded target(20);
+    data->input(3, 0, 0, input);
+    data->target(3, 0, target);
+    input.expect_whole("input");
+    target.expect_whole("target");
+    for (std::size_t i = 0; i < 20; ++i) {
+      EXPECT_EQ(input.span()[i], numbers[offsets[i / 5] + i % 5]);
+      EXPECT_EQ(target.span()[i], numbers[offsets[i / 5] + i % 5 + 1]);
+    }
+  }
+  model.options["vocabulary"] = 1000;
+  expect_input_error(
+      [&] {
+        make_dataset({"tokens", file}, model, {}, 1);
+      },
+      file.string() + ": token 7919 at position 1 is not below model.vocabulary, 1000");
+}
+
+TEST(Tokens, FilesThatCannotWorkAreNamed) {
+  const Folder folder;
+  const auto refused = [&](const std::filesystem::path& path, const std::string& part) {
+    expect_input_error([&] { make_dataset({"tokens", path}, gpt(5), {}, 1); }, part);
+  };
+  refused(folder.write("empty", ""), "empty has 0 tokens, fewer than model.context + 1 = 6");
+  refused(folder.write("context", std::string(10, 'x').replace(1, 9, 9, '\0')),
+          "context has 5 tokens, fewer than model.context + 1 = 6");
+  refused(folder.write("odd", "abc"), "odd: has 3 bytes, an odd number");
+  refused({}, "data.path: is needed for data.kind tokens");
+}
+
+TEST(Text, NeedsAVocabularyOfAllBytes) {
+  ModelConfig model = gpt(5);
+  model.options["vocabulary"] = 255;
+  expect_input_error(
+      [&] {
+        make_dataset({"text", "x"}, model, {}, 1);
+      },
+      "model.vocabulary: 255 is less than 256, which data.kind text needs");
+}
+
 TEST(MakeDataset, KindsMustFitTheModel) {
-  expect_input_error([] { make_dataset({"images", ""}, gpt(5), 1, 1); }, "data.kind: images");
-  expect_input_error([] { make_dataset({"synthetic", ""}, gpt(5), 1, 1); }, "does not fit model.kind gpt");
-  expect_input_error([] { make_dataset({"text", "x"}, mlp(), 1, 1); }, "does not fit model.kind mlp");
+  expect_input_error(
+      [] {
+        make_dataset({"images", ""}, gpt(5), {.microbatch_size = 1}, 1);
+      },
+      "data.kind: images");
+  expect_input_error(
+      [] {
+        make_dataset({"synthetic", ""}, gpt(5), {.microbatch_size = 1}, 1);
+      },
+      "does not fit model.kind gpt, which reads text or tokens");
+  expect_input_error(
+      [] {
+        make_dataset({"text", "x"}, mlp(), {.microbatch_size = 1}, 1);
+      },
+      "does not fit model.kind mlp");
 }
 
 TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
-  const auto data = make_dataset({"synthetic", ""}, mlp(), 500, 1);
+  const auto data = make_dataset({"synthetic", ""}, mlp(), {.microbatch_size = 500}, 1);
   EXPECT_EQ(data->sample_word(), "samples");
   EXPECT_EQ(data->samples_per_microbatch(), 500u);
   EXPECT_TRUE(data->offsets(0, 0).empty());
@@ -129,7 +195,7 @@ TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
   EXPECT_GT(spread, 0.05);
   EXPECT_LT(spread, 5);
 
-  const auto same = make_dataset({"synthetic", ""}, mlp(), 500, 1);
+  const auto same = make_dataset({"synthetic", ""}, mlp(), {.microbatch_size = 500}, 1);
   Floats x2(3000);
   Floats y2(1000);
   same->input(0, 0, 0, x2);
@@ -143,8 +209,8 @@ TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
 }
 
 TEST(Synthetic, BranchesShareTheFeatures) {
-  const auto whole = make_dataset({"synthetic", ""}, mlp(), 4, 1);
-  const auto shared = make_dataset({"synthetic", ""}, mlp(3), 4, 1);
+  const auto whole = make_dataset({"synthetic", ""}, mlp(), {.microbatch_size = 4}, 1);
+  const auto shared = make_dataset({"synthetic", ""}, mlp(3), {.microbatch_size = 4}, 1);
   Floats x(24);
   whole->input(2, 1, 0, x);
   for (std::size_t branch = 0; branch < 3; ++branch) {

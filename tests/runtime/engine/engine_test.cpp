@@ -586,6 +586,47 @@ TEST(Engine, AValueThatIsNotFiniteEndsTheRunWithItsOrigin) {
   }
 }
 
+/// Other data, of which a micro-batch cannot be read.
+class Unreadable : public Spoilt {
+ public:
+  Unreadable(const model::Dataset& data, int step, int microbatch, bool input)
+      : Spoilt(data, {}), step_(step), microbatch_(microbatch), input_(input) {}
+
+  void input(int step, int microbatch, int branch, std::span<float> out) const override {
+    if (input_) refuse(step, microbatch);
+    Spoilt::input(step, microbatch, branch, out);
+  }
+  void target(int step, int microbatch, std::span<float> out) const override {
+    if (!input_) refuse(step, microbatch);
+    Spoilt::target(step, microbatch, out);
+  }
+
+ private:
+  void refuse(int step, int microbatch) const {
+    if (step == step_ && microbatch >= microbatch_) {
+      throw InputError("a file: micro-batch " + std::to_string(microbatch));
+    }
+  }
+  int step_;
+  int microbatch_;
+  bool input_;
+};
+
+// All ranks end together, with the first micro-batch that some rank could not read.
+TEST(Engine, DataThatCannotBeReadEndTheRun) {
+  const model::Network network = tiny_mlp(workers());
+  const auto data = data_for(network);
+  for (const char* name : {"1f1b", "ddp"}) {
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 6});
+    for (const bool input : {true, false}) {
+      EXPECT_EQ(failure(schedule, network, start_values(network), Unreadable(*data, 1, 3, input)),
+                "step 2: a file: micro-batch 3")
+          << name;
+    }
+    EXPECT_EQ(failure(schedule, network, start_values(network), Unreadable(*data, 2, 0, true)), "") << name;
+  }
+}
+
 /// The steps of other data, without some.
 class Without : public model::Dataset {
  public:

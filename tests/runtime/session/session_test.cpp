@@ -119,6 +119,9 @@ TEST_F(Policies, AreRefusedWhenTheLibraryCannotBeLoaded) {
 TEST(Ranks, AgreeOnTheFirstProblem) {
   EXPECT_EQ(mpi->first_problem(""), "");
   EXPECT_EQ(mpi->first_problem("on rank " + std::to_string(mpi->rank())), "on rank 0");
+  const int ranks = mpi->ranks();
+  EXPECT_EQ(mpi->first_problem("on rank " + std::to_string(mpi->rank()), ranks - mpi->rank()),
+            "on rank " + std::to_string(ranks - 1));
   const int last = mpi->ranks() - 1;
   EXPECT_EQ(mpi->first_problem(mpi->rank() == last ? "on the last" : ""), "on the last");
   const std::string large(10000, 'x');

@@ -1,25 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 
 namespace starpipe::model {
 
+/// The order in which the sequences of a file are read. `random`: each starts at a random token. `shuffled`:
+/// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
+/// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch may
+/// begin within a micro-batch.
+enum class SampleOrder : std::uint8_t { random, shuffled };
+
+/// The words of `DataConfig::order`, in the order of the enum.
+inline constexpr std::array<std::string_view, 2> sample_order_words = {"random", "shuffled"};
+
 /// `data:` of the configuration.
 struct DataConfig {
-  std::string kind = std::string(text_data);  ///< the one of data_kinds that the network reads
-  std::filesystem::path path;                 ///< of text
+  std::string kind = std::string(text_data);  ///< one of data_kinds that the network reads
+  std::filesystem::path path = {};            ///< of text and tokens
+  SampleOrder order = SampleOrder::random;    ///< of text and tokens
 };
 
-/// Throws InputError with the key or file, for a kind that does not fit the model, and for a file that is
-/// missing, unreadable or shorter than context + 1 bytes.
-std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, int microbatch_size,
+/// What a step reads: `microbatches` times `microbatch_size` sequences or samples.
+struct BatchSize {
+  int microbatches = 1;
+  int microbatch_size = 1;
+};
+
+/// Opens the data. Of a file of tokens only some places are read here (TokenFile); the rest is read and
+/// checked when a micro-batch needs it. Throws InputError with the key or file: for a kind that the network
+/// does not read, a vocabulary of fewer than 256 tokens for text, and a file that is missing, unreadable, of
+/// no known form, shorter than context + 1 tokens, or with a token outside the vocabulary.
+std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                       std::uint64_t seed);
 
 }  // namespace starpipe::model

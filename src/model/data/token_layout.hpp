@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace starpipe::model {
+
+/// How a file holds its tokens: behind a header, one after the other, as unsigned little-endian numbers.
+struct TokenLayout {
+  std::size_t header_bytes = 0;
+  std::size_t token_bytes = 1;  ///< 1, 2 or 4
+  std::uint64_t tokens = 0;
+};
+
+/// The layout of text: each byte is a token.
+TokenLayout text_layout(std::span<const unsigned char> file);
+
+/// The layout of a file of token ids, `file` being all its bytes. A file whose first 4 bytes are a magic
+/// number of llm.c has llm.c's header of 1,024 bytes: 256 int32, of which the first three are the magic
+/// number, a version and the number of tokens. Magic number 20240520 with version 1 is for tokens of 2 bytes,
+/// 20240801 with version 7 for tokens of 4 (llm.c, dev/data/data_common.py). Any other file is flat, as
+/// NumPy's `tofile` writes an array of uint16, and as nanoGPT reads it.
+///
+/// Throws InputError with `path`, what was found and what is expected, for a header that is cut off, has
+/// another version or another number of tokens than the file, for the magic number of another file of llm.c,
+/// and for a flat file with an odd number of bytes.
+TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsigned char> file);
+
+}  // namespace starpipe::model
