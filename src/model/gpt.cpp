@@ -10,11 +10,13 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
+#include "starpipe/model/padding.hpp"
 
 namespace starpipe::model {
 namespace {
 
 constexpr double deviation = 0.02;  // of GPT-2's start values
+constexpr const char* head = "lm_head.weight";
 
 /// GPT-2 with an untied head; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
@@ -79,24 +81,22 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   return graph;
 }
 
-/// Renames the tensors of a file from Hugging Face. Tensors of a GPT2Model lack the prefix "transformer."
-/// that those of a GPT2LMHeadModel have. Without lm_head.weight, the head's weights are tied to wte and start
-/// as a copy of it. Old versions of transformers saved causal masks among the weights; these are dropped.
-void rename_weights(std::map<std::string, Tensor>& tensors) {
+/// The name of a tensor in a file from Hugging Face. Tensors of a GPT2Model lack the prefix "transformer."
+/// that those of a GPT2LMHeadModel have. Old versions of transformers saved causal masks among the weights;
+/// these are dropped.
+std::string weight_name(const std::string& name) {
   constexpr std::string_view prefix = "transformer.";
-  const std::string head = "lm_head.weight";
-  std::map<std::string, Tensor> renamed;
-  for (auto& [name, tensor] : tensors) {
-    if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) continue;
-    const bool bare = !name.starts_with(prefix) && name != head;
-    const std::string full = bare ? std::string(prefix) + name : name;
-    if (!renamed.emplace(full, std::move(tensor)).second) {
-      throw InputError(fmt::format("tensor {}: is there twice, with and without its prefix", full));
-    }
-  }
-  const auto embedding = renamed.find("transformer.wte.weight");
-  if (embedding != renamed.end()) renamed.try_emplace(head, embedding->second);
-  tensors = std::move(renamed);
+  if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return "";
+  return name.starts_with(prefix) || name == head ? name : std::string(prefix) + name;
+}
+
+/// Without lm_head.weight, the head's weights are tied to wte and start as a copy of it.
+void complete_weights(std::map<std::string, Tensor>& tensors, const ModelConfig& config) {
+  const auto embedding = tensors.find("transformer.wte.weight");
+  if (embedding == tensors.end()) return;
+  pad_rows(embedding->second, index(option(config, "vocabulary")));
+  const auto [output, is_tied] = tensors.try_emplace(head, embedding->second);
+  if (!is_tied) pad_rows(output->second, index(option(config, "vocabulary")));
 }
 
 const bool registered = register_network(
@@ -111,7 +111,8 @@ const bool registered = register_network(
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)}},
      .units = gpt_units,
-     .rename_weights = rename_weights});
+     .weight_name = weight_name,
+     .complete_weights = complete_weights});
 
 }  // namespace
 }  // namespace starpipe::model

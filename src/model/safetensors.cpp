@@ -2,12 +2,15 @@
 #include "starpipe/model/safetensors.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -35,21 +38,47 @@ InputError bad_tensor(const std::filesystem::path& file, const std::string& name
   return InputError(file.string() + ": tensor " + name + ": " + problem);
 }
 
+/// A type of numbers that is read: how many bytes one has, and its value from its bits.
+struct NumberType {
+  std::string_view name;
+  std::size_t bytes;
+  float (*value)(std::uint32_t bits);
+};
+
+/// The value of an IEEE 754 number of 16 bits.
+float half_value(std::uint32_t bits) {
+  const std::uint32_t exponent = bits >> 10U & 31U;
+  const auto fraction = static_cast<float>(bits & 1023U);
+  float size =
+      std::ldexp(fraction + (exponent == 0 ? 0 : 1024), static_cast<int>(std::max(exponent, 1U)) - 25);
+  if (exponent == 31) size = fraction == 0 ? std::numeric_limits<float>::infinity() : std::nanf("");
+  return bits >> 15U == 0 ? size : -size;
+}
+
+constexpr std::array number_types = {
+    NumberType{"F32", 4, [](std::uint32_t bits) { return std::bit_cast<float>(bits); }},
+    NumberType{"F16", 2, half_value},
+    NumberType{"BF16", 2, [](std::uint32_t bits) { return std::bit_cast<float>(bits << 16U); }}};
+
 /// A tensor's entry in the header; its data is the bytes [begin, end) behind the header.
 struct TensorEntry {
   std::string name;
+  const NumberType* type = nullptr;  ///< null for a tensor that is not read
   std::vector<std::size_t> shape;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
 TensorEntry parse_entry(const std::filesystem::path& file, const std::string& name, const Json& json,
-                        std::uint64_t data_size) {
+                        std::uint64_t data_size, bool is_wanted) {
   const auto whole = [](const Json& value) { return value.is_number_unsigned(); };
   if (!json.is_object()) throw bad_tensor(file, name, "its header entry is not an object");
   const auto type = json.find("dtype");
   if (type == json.end() || !type->is_string()) throw bad_tensor(file, name, "has no dtype");
-  if (*type != "F32") throw bad_tensor(file, name, "is " + type->get<std::string>() + ", not F32");
+  const auto* const known = std::ranges::find(number_types, type->get<std::string>(), &NumberType::name);
+  if (is_wanted && known == number_types.end()) {
+    throw bad_tensor(file, name, "is " + type->get<std::string>() + ", not F32, F16 or BF16");
+  }
   const auto shape = json.find("shape");
   if (shape == json.end() || !shape->is_array() || !std::all_of(shape->begin(), shape->end(), whole)) {
     throw bad_tensor(file, name, "has no valid shape");
@@ -59,13 +88,14 @@ TensorEntry parse_entry(const std::filesystem::path& file, const std::string& na
       !std::all_of(offsets->begin(), offsets->end(), whole)) {
     throw bad_tensor(file, name, "has no valid data_offsets");
   }
-  TensorEntry entry{name, shape->get<std::vector<std::size_t>>(), (*offsets)[0].get<std::uint64_t>(),
-                    (*offsets)[1].get<std::uint64_t>()};
+  TensorEntry entry{name, is_wanted ? known : nullptr, shape->get<std::vector<std::size_t>>(),
+                    (*offsets)[0].get<std::uint64_t>(), (*offsets)[1].get<std::uint64_t>()};
   if (entry.begin > entry.end || entry.end > data_size) {
     throw bad_tensor(file, name, "lies outside the file (truncated?)");
   }
+  if (entry.type == nullptr) return entry;
   // The size in bytes, without an overflow of the product.
-  std::uint64_t bytes = sizeof(float);
+  std::uint64_t bytes = entry.type->bytes;
   for (const std::size_t extent : entry.shape) {
     if (extent != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / extent) {
       throw bad_tensor(file, name, "has a shape that is too large");
@@ -74,6 +104,20 @@ TensorEntry parse_entry(const std::filesystem::path& file, const std::string& na
   }
   if (bytes != entry.end - entry.begin) throw bad_tensor(file, name, "has offsets that do not fit its shape");
   return entry;
+}
+
+/// Reads the values of a tensor from where the stream is.
+std::vector<float> read_values(std::istream& in, const TensorEntry& entry) {
+  const std::uint64_t size = entry.end - entry.begin;
+  std::vector<float> values(size / entry.type->bytes);
+  if (entry.type->bytes == sizeof(float)) {
+    in.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(size));
+    return values;
+  }
+  std::vector<std::uint16_t> bits(values.size());
+  in.read(reinterpret_cast<char*>(bits.data()), static_cast<std::streamsize>(size));
+  std::ranges::transform(bits, values.begin(), entry.type->value);
+  return values;
 }
 
 }  // namespace
@@ -103,7 +147,8 @@ void write_safetensors(const std::filesystem::path& file, const std::map<std::st
 }
 
 std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
-                                               std::map<std::string, std::string>* metadata) {
+                                               std::map<std::string, std::string>* metadata,
+                                               const std::function<bool(const std::string& name)>& wanted) {
   std::error_code error;
   const bool regular = std::filesystem::is_regular_file(file, error);
   if (error) throw bad_file(file, "cannot be read: " + error.message());
@@ -129,7 +174,7 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
   std::vector<TensorEntry> entries;
   for (const auto& [name, json] : header.items()) {
     if (name != "__metadata__") {
-      entries.push_back(parse_entry(file, name, json, size - data_start));
+      entries.push_back(parse_entry(file, name, json, size - data_start, !wanted || wanted(name)));
       continue;
     }
     if (!json.is_object()) throw bad_file(file, "has metadata that is not an object");
@@ -150,14 +195,11 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
   if (covered != size - data_start) throw bad_file(file, "has unused bytes at its end");
 
   std::map<std::string, Tensor> tensors;
-  for (TensorEntry& entry : entries) {
-    Tensor& tensor = tensors[entry.name];
-    tensor.shape = std::move(entry.shape);
-    tensor.values.resize((entry.end - entry.begin) / sizeof(float));
-    if (!in.read(reinterpret_cast<char*>(tensor.values.data()),
-                 static_cast<std::streamsize>(entry.end - entry.begin))) {
-      throw bad_tensor(file, entry.name, "cannot be read");
-    }
+  for (const TensorEntry& entry : entries) {
+    if (entry.type == nullptr) continue;
+    in.seekg(static_cast<std::streamoff>(data_start + entry.begin));
+    tensors[entry.name] = {entry.shape, read_values(in, entry)};
+    if (!in) throw bad_tensor(file, entry.name, "cannot be read");
   }
   return tensors;
 }

@@ -31,6 +31,42 @@ std::map<std::string, std::string> describe(const ModelConfig& config) {
   return result;
 }
 
+/// Throws InputError when the metadata of a file that starpipe has written contradict the configuration.
+/// Shapes alone do not show the number of heads. They do show the vocabulary, which may be smaller in the
+/// file.
+void check_metadata(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
+                    const ModelConfig& config) {
+  if (!metadata.contains("model")) return;
+  for (const auto& [key, value] : describe(config)) {
+    const auto saved = metadata.find(key);
+    if (key == "vocabulary" || saved == metadata.end() || saved->second == value) continue;
+    throw InputError(fmt::format("{}: was saved with {} {}, the configuration has {}", file.string(), key,
+                                 saved->second, value));
+  }
+}
+
+/// The tensors of a file, with the network's names and completed.
+std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config) {
+  const NetworkKind& kind = find_network(config.kind);
+  const auto name_of = [&](const std::string& name) {
+    return kind.weight_name ? kind.weight_name(name) : name;
+  };
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> in_file =
+      read_safetensors(file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); });
+  check_metadata(file, metadata, config);
+  std::map<std::string, Tensor> tensors;
+  for (auto& [name, tensor] : in_file) {
+    const auto [added, is_new] = tensors.try_emplace(name_of(name), std::move(tensor));
+    if (!is_new) {
+      throw InputError(fmt::format("{}: tensor {}: is there twice, with and without its prefix",
+                                   file.string(), added->first));
+    }
+  }
+  if (kind.complete_weights) kind.complete_weights(tensors, config);
+  return tensors;
+}
+
 }  // namespace
 
 void save_weights(const std::filesystem::path& file, const Network& network,
@@ -52,28 +88,7 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 }
 
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
-  std::map<std::string, std::string> metadata;
-  std::map<std::string, Tensor> tensors = read_safetensors(file, &metadata);
-  // A file written by starpipe has the configuration. It is compared too: shapes alone do not show the number
-  // of heads.
-  if (metadata.contains("model")) {
-    for (const auto& [key, value] : describe(network.config)) {
-      const auto saved = metadata.find(key);
-      if (saved != metadata.end() && saved->second != value) {
-        throw InputError(fmt::format("{}: was saved with {} {}, the configuration has {}", file.string(), key,
-                                     saved->second, value));
-      }
-    }
-  }
-
-  if (const auto& rename = find_network(network.config.kind).rename_weights) {
-    try {
-      rename(tensors);
-    } catch (const InputError& error) {
-      throw InputError(fmt::format("{}: {}", file.string(), error.what()));
-    }
-  }
-
+  std::map<std::string, Tensor> tensors = read_for(file, network.config);
   std::vector<std::vector<float>> parameters;
   for (const Stage& stage : network.stages) {
     std::vector<float>& values = parameters.emplace_back();

@@ -102,6 +102,38 @@ open(sys.argv[1], 'wb').write(struct.pack('<Q', len(header)) + header + struct.p
   EXPECT_EQ(read.at("a").shape, (std::vector<std::size_t>{1, 1}));
 }
 
+TEST(Safetensors, NumbersOf16BitsKeepTheirValues) {
+  const Folder folder;
+  const auto file = folder / "w.safetensors";
+  const auto script = folder.write("write.py", R"(
+import json, struct, sys
+values = [0.0, -0.0, 1.0, -1.5, 65504.0, 2.0 ** -14, 2.0 ** -24, -1023 * 2.0 ** -24, 0.333251953125, float('inf')]
+half = struct.pack('<10e', *values)
+brain = b''.join(struct.pack('<f', value)[2:] for value in [1.0, -2.5, 2.0 ** -126, 1.0078125])
+header = json.dumps({'half': {'dtype': 'F16', 'shape': [2, 5], 'data_offsets': [0, 20]},
+                     'brain': {'dtype': 'BF16', 'shape': [4], 'data_offsets': [20, 28]}}).encode()
+open(sys.argv[1], 'wb').write(struct.pack('<Q', len(header)) + header + half + brain)
+)");
+  ASSERT_EQ(shell(STARPIPE_PYTHON " " + script.string() + " " + file.string()).status, 0);
+  const auto read = read_safetensors(file);
+  EXPECT_EQ(read.at("half").values,
+            (Floats{0.0F, -0.0F, 1.0F, -1.5F, 65504.0F, 0x1p-14F, 0x1p-24F, -1023 * 0x1p-24F, 0.333251953125F,
+                    std::numeric_limits<float>::infinity()}));
+  EXPECT_TRUE(std::signbit(read.at("half").values[1]));
+  EXPECT_EQ(read.at("brain").values, (Floats{1.0F, -2.5F, 0x1p-126F, 1.0078125F}));
+}
+
+TEST(Safetensors, TensorsThatAreNotWantedMayHaveAnyType) {
+  const Folder folder;
+  const auto file = folder.write("w", raw(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]},
+                                              "mask": {"dtype": "BOOL", "shape": [2], "data_offsets": [0, 2]}})",
+                                          std::string(6, '\0')));
+  const auto read = read_safetensors(file, nullptr, [](const std::string& name) { return name != "mask"; });
+  ASSERT_EQ(read.size(), 1U);
+  EXPECT_EQ(read.at("a").values, Floats{0});
+  expect_input_error([&] { read_safetensors(file); }, "tensor mask: is BOOL, not F32, F16 or BF16");
+}
+
 TEST(Safetensors, EveryTruncationIsRefused) {
   const Folder folder;
   const auto file = folder / "w.safetensors";
@@ -128,8 +160,9 @@ TEST(Safetensors, MalformedFilesAreRefused) {
   refused("\xff\xfe", "", "not a JSON object");
   refused(R"({"a": 1})", "", "tensor a: its header entry is not an object");
   refused(R"({"a": {"shape": [2], "data_offsets": [0, 8]}})", eight, "tensor a: has no dtype");
-  refused(R"({"a": {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}})", eight,
-          "tensor a: is F16, not F32");
+  refused(R"({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", eight,
+          "tensor a: is I64, not F32, F16 or BF16");
+  refused(R"({"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 8]}})", eight, "do not fit its shape");
   refused(R"({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}})", eight, "no valid shape");
   refused(R"({"a": {"dtype": "F32", "shape": 2, "data_offsets": [0, 8]}})", eight, "no valid shape");
   refused(R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0]}})", eight, "no valid data_offsets");

@@ -57,9 +57,13 @@ struct NetworkKind {
   /// Builds the network for micro-batches of `microbatch_size` samples. Each key is in its range. Throws
   /// InputError naming the keys whose values do not fit together.
   std::function<UnitGraph(const ModelConfig& config, std::size_t microbatch_size)> units;
-  /// Gives the tensors of a file of other programs the names of Stage::parameters(); may drop tensors and add
-  /// some. Empty: such files have these names. Throws InputError naming the tensor.
-  std::function<void(std::map<std::string, Tensor>& tensors)> rename_weights = {};
+  /// The name in Stage::parameters() of a tensor in a file of another program; "" for one that is not read,
+  /// and may have any type. Empty: such files have these names.
+  std::function<std::string(const std::string& name)> weight_name = {};
+  /// Adds tensors that such files leave out, and rows to tables of fewer tokens (pad_rows). The tensors have
+  /// the names of Stage::parameters() already. Empty: files have all.
+  std::function<void(std::map<std::string, Tensor>& tensors, const ModelConfig& config)> complete_weights =
+      {};
 };
 
 /// Adds a kind. To call from a file-scope initialiser. Returns whether it was added. It is refused when its

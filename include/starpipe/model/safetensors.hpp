@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,10 +22,12 @@ struct Tensor {
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
-/// Reads all tensors of a file, by name, and its metadata unless `metadata` is null. Throws InputError with
-/// the file (and the tensor) when the file is missing, malformed or truncated, when offsets overlap, leave
-/// gaps or leave the file, and when a tensor's type is not F32.
-std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
-                                               std::map<std::string, std::string>* metadata = nullptr);
+/// Reads the tensors of a file, by name, and its metadata unless `metadata` is null. `wanted` says by its
+/// name whether a tensor is read; empty: all are. The types F32, F16 and BF16 become fp32, with the same
+/// values. Throws InputError with the file (and the tensor) when the file is missing, malformed or truncated,
+/// when offsets overlap, leave gaps or leave the file, and when a tensor that is read has another type.
+std::map<std::string, Tensor> read_safetensors(
+    const std::filesystem::path& file, std::map<std::string, std::string>* metadata = nullptr,
+    const std::function<bool(const std::string& name)>& wanted = {});
 
 }  // namespace starpipe::model

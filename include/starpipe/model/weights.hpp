@@ -19,9 +19,10 @@ void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::map<std::string, std::string>& metadata = {});
 
 /// Loads the parameters of all stages, [stage]. The file may come from a network with other cuts, or from
-/// another program with names of its own (NetworkKind::rename_weights). Throws InputError with the file and
-/// the tensor that is missing, unknown or of another shape, or the metadata entry ("heads", "context", ...)
-/// that contradicts the network's configuration.
+/// another program with names of its own (NetworkKind::weight_name) and fewer tensors or tokens
+/// (NetworkKind::complete_weights). Throws InputError with the file and the tensor that is missing, unknown,
+/// of another shape or of a type that is not read, or the metadata entry ("heads", "context", ...) that
+/// contradicts the network's configuration.
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network);
 
 /// The parameters that training starts from, [stage]: those of the file `model.init` when it is set,

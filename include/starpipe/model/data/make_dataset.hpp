@@ -15,8 +15,8 @@ namespace starpipe::model {
 
 /// The order in which the sequences of a file are read. `random`: each starts at a random token. `shuffled`:
 /// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
-/// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch may
-/// begin within a micro-batch.
+/// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch
+/// may begin within a micro-batch.
 enum class SampleOrder : std::uint8_t { random, shuffled };
 
 /// The words of `DataConfig::order`, in the order of the enum.
