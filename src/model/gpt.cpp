@@ -6,17 +6,16 @@
 
 #include <fmt/format.h>
 
+#include "model/saved_names.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/model/padding.hpp"
 
 namespace starpipe::model {
 namespace {
 
 constexpr double deviation = 0.02;  // of GPT-2's start values
-constexpr const char* head = "lm_head.weight";
 
 /// GPT-2 with an untied head; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
@@ -81,25 +80,7 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   return graph;
 }
 
-/// The name of a tensor in a file from Hugging Face. Tensors of a GPT2Model lack the prefix "transformer."
-/// that those of a GPT2LMHeadModel have. Old versions of transformers saved causal masks among the weights;
-/// these are dropped.
-std::string weight_name(const std::string& name) {
-  constexpr std::string_view prefix = "transformer.";
-  if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return "";
-  return name.starts_with(prefix) || name == head ? name : std::string(prefix) + name;
-}
-
-/// Without lm_head.weight, the head's weights are tied to wte and start as a copy of it.
-void complete_weights(std::map<std::string, Tensor>& tensors, const ModelConfig& config) {
-  const auto embedding = tensors.find("transformer.wte.weight");
-  if (embedding == tensors.end()) return;
-  pad_rows(embedding->second, index(option(config, "vocabulary")));
-  const auto [output, is_tied] = tensors.try_emplace(head, embedding->second);
-  if (!is_tied) pad_rows(output->second, index(option(config, "vocabulary")));
-}
-
-const bool registered = register_network(
+const bool registered = register_network(with_saved_names(
     {.name = "gpt",
      .meaning = "GPT-2, with an untied head.",
      .data = {std::string(text_data), std::string(tokens_data)},
@@ -110,9 +91,11 @@ const bool registered = register_network(
               {"vocabulary", byte_values,
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)}},
-     .units = gpt_units,
-     .weight_name = weight_name,
-     .complete_weights = complete_weights});
+     .units = gpt_units},
+    // Old versions of transformers saved causal masks among the weights.
+    {.prefix = "transformer.",
+     .embedding = "transformer.wte.weight",
+     .not_weights = {".attn.bias", ".attn.masked_bias"}}));
 
 }  // namespace
 }  // namespace starpipe::model

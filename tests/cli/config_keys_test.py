@@ -20,6 +20,11 @@ data: {path: text}
 training: {steps: 2, microbatches: 2}
 schedule: {name: 1f1b, workers: 2}
 """
+LLAMA = """model: {kind: llama, layers: 2, hidden: 16, heads: 4, intermediate: 12, context: 16}
+data: {path: text}
+training: {steps: 4, microbatches: 2, optimizer: {learning_rate: 0.1}}
+schedule: {name: 1f1b, workers: 2}
+"""
 # A network with the default of each of its own keys.
 BARE = """model: {kind: mlp}
 training: {steps: 2}
@@ -50,6 +55,10 @@ KEYS = {
     "model.heads": Key("train", GPT, 4),
     "model.context": Key("simulate", GPT, 8),
     "model.vocabulary": Key("simulate", GPT, 300),
+    "model.kv_heads": Key("simulate", LLAMA, 2),
+    "model.intermediate": Key("simulate", LLAMA, 20),
+    "model.rope_theta": Key("train", LLAMA, 10),
+    "model.epsilon": Key("train", LLAMA, 1e-3),
     "model.inputs": Key("simulate", MLP, 6),
     "model.outputs": Key("simulate", MLP, 3),
     "model.branches": Key("simulate", MLP, 2, "schedule={name: 1f1b, workers: 3, stages: 3, placement: [0, 1, 2]}"),
@@ -105,7 +114,8 @@ RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "c
 
 # Keys that `simulate` reads and does not need: what it predicts (times, memory, transfers) does not depend on them.
 NOT_PREDICTED = {
-    "model.init", "data.path", "data.order", "training.steps", "training.seed", "training.nonfinite",
+    "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.order", "training.steps", "training.seed",
+    "training.nonfinite",
     *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "beta1", "beta2", "epsilon")),
     "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
 

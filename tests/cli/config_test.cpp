@@ -323,7 +323,7 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
 }
 
 TEST_F(LoadConfig, NamesChoicesThatDoNotExist) {
-  EXPECT_EQ(override_problem("model.kind=rnn"), "--set model.kind: 'rnn' is not one of gpt, mlp");
+  EXPECT_EQ(override_problem("model.kind=rnn"), "--set model.kind: 'rnn' is not one of gpt, llama, mlp");
   EXPECT_EQ(override_problem("data.kind=tapes"),
             "--set data.kind: 'tapes' is not one of text, tokens, synthetic");
   EXPECT_EQ(override_problem("training.optimizer.kind=lion"),

@@ -276,6 +276,20 @@ TEST_P(Devices, StagesMatchTheCpu) {
   expect_results_of_the_cpu(config, 2, 3);
 }
 
+// Stages of a Llama, whose query heads share heads of keys and values.
+TEST_P(Devices, LlamaStagesMatchTheCpu) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  ModelConfig config;
+  config.kind = "llama";
+  config.options["layers"] = 2;
+  config.options["hidden"] = 24;
+  config.options["heads"] = 4;
+  config.options["kv_heads"] = 2;
+  config.options["intermediate"] = 20;
+  config.options["context"] = 33;
+  expect_results_of_the_cpu(config, 2, 3);
+}
+
 // Odd sizes, so that weights and biases begin at any element.
 TEST_P(Devices, LayersMayStartAnywhere) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));

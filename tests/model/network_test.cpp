@@ -210,7 +210,7 @@ TEST(Network, BadConfigurationsAreNamed) {
   };
   ModelConfig other = gpt();
   other.kind = "rnn";
-  refused(other, 1, 1, {}, "model.kind: rnn is not one of gpt, mlp");
+  refused(other, 1, 1, {}, "model.kind: rnn is not one of gpt, llama, mlp");
   refused(with(gpt(), "heads", 3), 1, 1, {}, "model.heads: 3 does not divide model.hidden");
   refused(with(gpt(), "heads", 0), 1, 1, {}, "model.heads: 0");
   refused(with(gpt(), "layers", 0), 1, 1, {}, "model.layers: 0");

@@ -48,6 +48,19 @@ inline model::Network tiny_gpt(int stages, model::Precision precision = model::P
   return model::build_network(config, 1, stages);
 }
 
+inline model::Network tiny_llama(int stages, model::Precision precision = model::Precision::fp32) {
+  model::ModelConfig config;
+  config.kind = "llama";
+  config.options["layers"] = std::max(2, stages - 2);
+  config.options["hidden"] = 16;
+  config.options["heads"] = 4;
+  config.options["kv_heads"] = 2;
+  config.options["intermediate"] = 12;
+  config.options["context"] = 16;
+  config.precision = precision;
+  return model::build_network(config, 1, stages);
+}
+
 /// `branches` of stages and their join.
 inline model::Network tiny_mlp(int stages, int branches = 1,
                                model::Precision precision = model::Precision::fp32) {
@@ -63,7 +76,7 @@ inline model::Network tiny_mlp(int stages, int branches = 1,
 }
 
 inline std::unique_ptr<model::Dataset> data_for(const model::Network& network) {
-  const bool text = network.config.kind == "gpt";
+  const bool text = network.config.kind != "mlp";
   const model::DataConfig data{text ? "text" : "synthetic", text ? STARPIPE_TEST_TEXT : ""};
   return model::make_dataset(data, network.config, {.microbatch_size = network.microbatch_size}, 1);
 }

@@ -29,11 +29,12 @@ class Dataset {
   virtual ~Dataset() = default;
 
   /// The input of a source for one micro-batch. `branch`: which of the network's sources, in [0, sources); 0
-  /// when it has one. gpt: rows x 1 token ids; mlp: rows x (inputs / sources) features. This and target()
-  /// throw InputError with the file when the micro-batch cannot be read or has a token outside the
+  /// when it has one. gpt and llama: rows x 1 token ids; mlp: rows x (inputs / sources) features. This and
+  /// target() throw InputError with the file when the micro-batch cannot be read or has a token outside the
   /// vocabulary.
   virtual void input(int step, int microbatch, int branch, std::span<float> out) const = 0;
-  /// The target of the sink for one micro-batch. gpt: rows x 1, the next token; mlp: rows x outputs.
+  /// The target of the sink for one micro-batch. gpt and llama: rows x 1, the next token; mlp: rows x
+  /// outputs.
   virtual void target(int step, int microbatch, std::span<float> out) const = 0;
   /// Of each of the micro-batch's sequences, the number of tokens before it in the file. Empty for data that
   /// is no file.

@@ -63,9 +63,10 @@ struct Network {
   [[nodiscard]] int source_index(int stage) const;
 };
 
-/// Builds the model for micro-batches of `microbatch_size` sequences (gpt) or samples (mlp) and cuts it
-/// into `stages` stages between units. Units of gpt: embedding, each block, head (last LayerNorm, output
-/// projection, loss); of mlp: each hidden layer with its GELU, then the last layer with the loss.
+/// Builds the model for micro-batches of `microbatch_size` sequences (gpt, llama) or samples (mlp) and cuts
+/// it into `stages` stages between units. Units of gpt and llama: embedding, each block, head (last
+/// normalisation, output projection, loss); of mlp: each hidden layer with its GELU, then the last layer with
+/// the loss.
 ///
 /// `cuts`: the first unit of each stage but the first, ascending. Without cuts, stages get contiguous units
 /// such that the largest share of FLOPs is the smallest possible. A network with several branches becomes a

@@ -42,6 +42,8 @@ struct NetworkKey {
   Interval interval = {};               ///< of numbers; whole numbers are at least 0
   std::vector<std::string> words = {};  ///< of text: the values that it may have; empty: any text
   std::string former_name = {};         ///< read as well
+  /// Whether it changes values only, neither sizes nor times: emulated runs compute none, and refuse it.
+  bool values_only = false;
 };
 inline constexpr Interval from_1_to(int most) { return {.least = 1, .most = static_cast<double>(most)}; }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -52,6 +53,7 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
   made.get = [option = own.name](const Config& config) {
     return json_of(model::option_value(config.model, option));
   };
+  if (own.values_only) return not_emulated(std::move(made));
   return made;
 }
 
@@ -81,6 +83,16 @@ std::string with_small_letter(std::string sentence) {
   return sentence;
 }
 
+/// Adds a default of a kind of network: to that of other kinds, where the value is the same.
+void add_default(std::vector<DefaultUnder>& defaults, const std::string& kind, const json& value) {
+  const auto same = std::ranges::find(defaults, value, &DefaultUnder::value);
+  if (same == defaults.end()) {
+    defaults.push_back({.condition = {"model.kind", {kind}}, .value = value});
+  } else {
+    same->condition.values.push_back(kind);
+  }
+}
+
 /// Keys of all kinds of networks. Where several kinds have a key of one name, it is one key, and its meaning
 /// joins theirs.
 void add_network_keys(Keys& keys) {
@@ -94,7 +106,7 @@ void add_network_keys(Keys& keys) {
         continue;
       }
       known->only_with.front().values.push_back(kind.name);
-      known->defaults.push_back(std::move(made.defaults.front()));
+      add_default(known->defaults, kind.name, made.default_value);
       widen(known->type, made.type);
       if (known->meaning != own.meaning) {
         known->meaning += fmt::format(" For {}: {}", kind.name, with_small_letter(own.meaning));
@@ -134,7 +146,7 @@ void add_model_keys(Keys& keys) {
           at(&Config::data, &model::DataConfig::kind));
   data.default_value = {};
   for (const model::NetworkKind& kind : model::registered_networks()) {
-    data = by_default(std::move(data), {"model.kind", {kind.name}}, kind.data.front());
+    add_default(data.defaults, kind.name, kind.data.front());
   }
   keys.push_back(std::move(data));
   const std::vector<std::string> of_files = {std::string(model::text_data), std::string(model::tokens_data)};

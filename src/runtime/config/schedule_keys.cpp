@@ -44,7 +44,7 @@ void add_shape_keys(Keys& keys) {
                         "the schedule's own"));
   add(described_default(
       not_with(key("schedule.cuts", wholes(1),
-                   "The first unit of each stage but the first. Units of gpt: 0 is the embedding, "
+                   "The first unit of each stage but the first. Units of gpt and llama: 0 is the embedding, "
                    "then the blocks, then the head.",
                    at(&Config::schedule, &ScheduleConfig::cuts)),
                "schedule.partition"),

@@ -19,7 +19,8 @@ void add_training_keys(Keys& keys) {
                        at(&Config::training, &TrainingConfig::microbatches))));
   ValueType microbatch_size = whole();
   microbatch_size.most = model::most_samples;
-  add(key("training.microbatch_size", microbatch_size, "Sequences (gpt) or samples (mlp) of a micro-batch.",
+  add(key("training.microbatch_size", microbatch_size,
+          "Sequences (gpt, llama) or samples (mlp) of a micro-batch.",
           at(&Config::training, &TrainingConfig::microbatch_size)));
   add(required(key("training.steps", whole(),
                    "Steps to train; the optimizer updates the weights once in each.",

@@ -246,6 +246,22 @@ TEST(Engine, Bf16) {
   }
 }
 
+// Layers that the GPT does not have: rmsnorm, swiglu, rotary, attention with fewer heads of keys and values.
+TEST(Engine, Llama) {
+  for (const auto precision : {model::Precision::fp32, model::Precision::bf16}) {
+    const model::Network llama = tiny_llama(workers(), precision);
+    for (const char* name : {"1f1b", "zb-h1", "fsdp"}) {
+      for (const bool recompute : {false, true}) {
+        const Schedule schedule =
+            plan::make_schedule(name, {.workers = workers(), .microbatches = 6, .recompute = recompute});
+        SCOPED_TRACE(schedule.name() + (recompute ? ", recomputing" : ""));
+        const Outcome run = expect_sound(schedule, llama, 2);
+        if (our_policy()) expect_peaks(run, schedule, llama);
+      }
+    }
+  }
+}
+
 // Recomputation gives the same bits as without, and workers hold less.
 TEST(Engine, Recomputation) {
   std::uint64_t bytes_with = 0;

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "starpipe/model/network_registry.hpp"
+
+namespace starpipe::model {
+
+/// How Hugging Face's files of a language model differ from its parameters. The head is "lm_head.weight".
+struct SavedNames {
+  std::string prefix;                    ///< of all parameters but the head's; files without a head lack it
+  std::string embedding;                 ///< the weights of the token embedding, with the prefix
+  std::vector<std::string> not_weights;  ///< ends of the names of tensors that old files have beside weights
+};
+
+/// The kind, which now reads such files: adds the prefix where it lacks, and leaves out what is no weight.
+/// Without lm_head.weight the head is tied to the embedding, and starts as a copy of it. Tables of fewer
+/// tokens than `model.vocabulary` get more rows (pad_rows).
+NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names);
+
+}  // namespace starpipe::model
