@@ -76,12 +76,14 @@ class Pipeline:
         predicted = Pipeline(self.workers, self.microbatches).makespan()
         uniform = {"F": 1, "B": 1, "W": 1}
         return {"explain": {
-            "version": 1,
+            "version": 2,
             "steps": {"first": 2, "last": 2, "median": 2},
             "per_step": {"predicted": predicted, "durations": [end - predicted], "transfers": [0], "order": [0], "runtime": [0], "measured": [end]},
             "record": {
                 "schedule": {"name": "gpipe", "workers": self.workers, "stages": self.workers,
-                             "microbatches": self.microbatches, "discipline": "ordered"},
+                             "microbatches": self.microbatches, "discipline": "ordered",
+                             "stage_graph": [[s, s + 1] for s in range(self.workers - 1)], "memory_limits": [],
+                             "recompute": False, "groups": None},
                 "costs": {"durations": [{"F": 0.004, "B": 0.008, "W": 0}] * self.workers, "comm": 0.001, "prefetch": True},
                 "work": [uniform] * self.workers,
                 "prefetch": True,
@@ -90,6 +92,8 @@ class Pipeline:
                     "microbatch": [b for _, b, _ in jobs],
                     "pass": [p for _, _, p in jobs],
                     "worker": [s for s, _, _ in jobs],
+                    "weights": "worker",
+                    "ran_on": "worker",
                     "submitted": [-1] * len(jobs),
                     "ready": [run[job][0] for job in jobs],
                     "start": [run[job][1] for job in jobs],
@@ -254,6 +258,36 @@ runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}
         self.write("r.json", json.dumps(report))
         self.refused(["explain", "r.json", "--what-if", "schedule=1f1b"], "schedule=1f1b", "memory limits")
 
+    def test_another_schedule_has_the_groups_and_the_placement_of_the_run(self):
+        def what_if(name):
+            return json.loads(self.ok("explain", "r.json", "--json", "--what-if", f"schedule={name}"))["what_if"][0]["makespan"]
+
+        def predicted_and_run(schedule):
+            """The predicted makespan, in nanoseconds."""
+            self.write("job.yaml", f"""model: {{kind: mlp, layers: 4, hidden: 8, inputs: 4, outputs: 2}}
+training: {{steps: 2, microbatches: 8, microbatch_size: 2}}
+schedule: {{{schedule}}}
+runtime: {{emulate: {{F: 1ms, B: 1ms, W: 1ms}}}}
+""")
+            result = self.run_command("train", "job.yaml", "--report", "r.json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(self.read("r.json"))["makespan"]["predicted"] * 1e9
+
+        makespans = []
+        for groups in (1, 2):
+            makespans.append(predicted_and_run(f"name: lpp, workers: 4, stages: 4, groups: {groups}"))
+            for name in ("lpp", "fslpp"):  # emulated jobs are never short
+                self.assertGreaterEqual(what_if(name), 0.999 * makespans[-1])
+            self.assertGreater(what_if("1f1b"), 0)  # which has no groups
+        self.assertGreater(makespans[0], 1.1 * makespans[1])
+        predicted_and_run("name: 1f1b, workers: 4")
+        self.refused(["explain", "r.json", "--what-if", "schedule=lpp"], "--what-if schedule=lpp: groups: ", "the run has none")
+
+        # Four stages on two workers, which gpipe does not choose by itself.
+        makespan = predicted_and_run("name: gpipe, workers: 2, stages: 4, placement: [0, 0, 1, 1]")
+        self.assertGreaterEqual(what_if("gpipe"), 0.999 * makespan)
+        self.assertGreater(what_if("v-half"), 0)  # which has a placement of its own
+
     def test_wrong_what_ifs(self):
         self.write("r.json", json.dumps(Pipeline().report()))
         for text in ("comm", "comm=fast", "comm=-1x", "worker.9=median", "stage.1.Z=0.5x", "gravity=0", "schedule=nothing"):
@@ -268,9 +302,17 @@ runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}
         self.write("empty.json", "{}")
         self.refused(["explain", "empty.json"], "empty.json", "--report")
         report = Pipeline().report()
-        report["explain"]["version"] = 2
+        report["explain"]["version"] = 3
         self.write("new.json", json.dumps(report))
         self.refused(["explain", "new.json"], "new.json", "version")
+        report = Pipeline().report()
+        del report["explain"]["record"]["jobs"]["ran_on"]
+        self.write("less.json", json.dumps(report))
+        self.refused(["explain", "less.json"], "less.json", "explain.record.jobs.ran_on: missing")
+        report = Pipeline().report()
+        report["explain"]["record"]["schedule"]["name"] = "g\x1b[2Jpipe"
+        self.write("name.json", json.dumps(report))
+        self.refused(["explain", "name.json"], "name.json", "explain.record.schedule.name")
         report = Pipeline().report()
         report["explain"]["record"]["jobs"]["start"][3] = -5
         self.write("odd.json", json.dumps(report))

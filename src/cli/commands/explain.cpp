@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,39 @@ std::optional<int> memory_limit_of(const plan::WhatIf& change, const plan::Sched
                   change.text));
 }
 
+/// The worker of each stage whose jobs and weights are all on one worker. Empty when a stage is on several.
+std::vector<int> stage_workers_of(const plan::Schedule& planned) {
+  std::vector<int> workers(index(planned.stages()), -1);
+  for (const plan::JobId id : planned.order()) {
+    const plan::Placement at = planned.placement(id);
+    int& worker = workers[index(planned.job(id).stage)];
+    if (worker < 0) worker = at.compute;
+    if (at.compute != worker || at.weights != worker) return {};
+  }
+  return workers;
+}
+
+/// The schedule with the groups and the placement of `request`. A schedule that refuses one of them, since it
+/// has no groups or a placement of its own, is made without it.
+plan::LimitedSchedule make_for_run(const std::string& name, plan::ScheduleRequest request,
+                                   const plan::OrderRequest& order, const plan::Costs& costs) {
+  while (true) {
+    try {
+      return plan::make_limited_schedule(name, request, order, costs);
+    } catch (const plan::RequestError& error) {
+      const std::string_view problem = error.what();
+      if (problem.starts_with("placement: ") && !request.stage_workers.empty()) {
+        request.stage_workers.clear();
+      } else if (problem.starts_with("groups: ")) {
+        if (!request.groups) throw InputError(fmt::format("{}, and the run has none", problem));
+        request.groups.reset();
+      } else {
+        throw;
+      }
+    }
+  }
+}
+
 plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRun& run,
                               std::optional<int> memory_limit) {
   const plan::Schedule& planned = run.measured.planned;
@@ -103,13 +137,15 @@ plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRu
   std::optional<int> stages;  // that the schedule has by itself
   try {
     stages = plan::find_schedule(change.schedule).stages_per_worker * planned.workers();
-    plan::LimitedSchedule made = plan::make_limited_schedule(change.schedule,
-                                                             {.workers = planned.workers(),
-                                                              .microbatches = planned.microbatches(),
-                                                              .graph = planned.graph(),
-                                                              .recompute = planned.recompute(),
-                                                              .costs = costs},
-                                                             {.memory_limit = memory_limit}, costs);
+    plan::LimitedSchedule made = make_for_run(change.schedule,
+                                              {.workers = planned.workers(),
+                                               .microbatches = planned.microbatches(),
+                                               .graph = planned.graph(),
+                                               .recompute = planned.recompute(),
+                                               .costs = costs,
+                                               .groups = run.groups,
+                                               .stage_workers = stage_workers_of(planned)},
+                                              {.memory_limit = memory_limit}, costs);
     if (const plan::CheckResult result = plan::check(made.schedule); !result.ok())
       throw InputError(result.problem);
     return std::move(made.schedule);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,7 +25,9 @@ using detail::JsonValue;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int version = 1;
+constexpr int version = 2;
+// In place of an array of workers that is the same as "worker".
+constexpr const char* same_workers = "worker";
 
 std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
@@ -56,19 +59,19 @@ ordered_json parts_of_steps(const std::vector<Difference>& steps) {
           {"measured", array_of(steps, [](const Difference& step) { return nanoseconds(step.measured); })}};
 }
 
-ordered_json schedule_of(const Schedule& schedule) {
-  ordered_json result = {{"name", schedule.name()},
-                         {"workers", schedule.workers()},
-                         {"stages", schedule.stages()},
-                         {"microbatches", schedule.microbatches()},
-                         {"discipline", to_string(schedule.discipline())}};
-  if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
-  if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
-  if (schedule.recompute()) result["recompute"] = true;
-  return result;
+ordered_json schedule_of(const Schedule& schedule, std::optional<int> groups) {
+  return {{"name", schedule.name()},
+          {"workers", schedule.workers()},
+          {"stages", schedule.stages()},
+          {"microbatches", schedule.microbatches()},
+          {"discipline", to_string(schedule.discipline())},
+          {"stage_graph", schedule.graph().edges()},
+          {"memory_limits", schedule.memory_limits()},
+          {"recompute", schedule.recompute()},
+          {"groups", groups ? ordered_json(*groups) : ordered_json()}};
 }
 
-/// "weights" and "ran_on" are left out when every job has its weights, or ran, where w computes it.
+/// "weights" and "ran_on" are the word "worker" when every job has its weights, or ran, where w computes it.
 ordered_json jobs_of(const RecordedStep& step) {
   const Schedule& planned = step.planned;
   const auto by_job = [&](auto of) { return array_of(planned.order(), of); };
@@ -77,12 +80,13 @@ ordered_json jobs_of(const RecordedStep& step) {
                        {"microbatch", by_job([&](JobId id) { return planned.job(id).microbatch; })},
                        {"pass", by_job([&](JobId id) { return to_string(planned.job(id).pass); })},
                        {"worker", by_job([&](JobId id) { return planned.compute(id); })}};
-  const auto unlike_worker = [&](const char* key, auto of) {
+  const auto workers = [&](auto of) -> ordered_json {
     const auto same = [&](JobId id) { return of(id) == planned.compute(id); };
-    if (!std::ranges::all_of(planned.order(), same)) jobs[key] = by_job(of);
+    if (std::ranges::all_of(planned.order(), same)) return same_workers;
+    return by_job(of);
   };
-  unlike_worker("weights", [&](JobId id) { return planned.placement(id).weights; });
-  unlike_worker("ran_on", [&](JobId id) { return step.as_run.compute(id); });
+  jobs["weights"] = workers([&](JobId id) { return planned.placement(id).weights; });
+  jobs["ran_on"] = workers([&](JobId id) { return step.as_run.compute(id); });
   const Timeline& timeline = step.timeline;
   jobs["submitted"] = time([&](JobId id) { return step.submitted[id]; });
   jobs["ready"] = time([&](JobId id) { return timeline.ready[id]; });
@@ -147,19 +151,24 @@ std::vector<Job> read_jobs(const JsonValue& jobs, std::size_t count) {
   return all;
 }
 
-/// The worker of each job from `key`, or those of `otherwise` when there is no such key.
-std::vector<int> read_workers(const JsonValue& jobs, std::string_view key, int workers,
-                              const std::vector<int>& otherwise) {
-  if (!otherwise.empty() && !jobs.find(key)) return otherwise;
-  const JsonValue values = otherwise.empty() ? jobs.at(key).array() : array_with(jobs, key, otherwise.size());
+/// The numbers of an array, each below `workers`.
+std::vector<int> read_workers(const JsonValue& values, int workers) {
   std::vector<int> all;
   for (std::size_t i = 0; i < values.size(); ++i) {
     all.push_back(values.at(i).whole(0));
     if (all.back() >= workers)
       values.at(i).fail(fmt::format("{}, but there are {} workers", all.back(), workers));
   }
-  if (all.empty()) values.fail("no jobs");
   return all;
+}
+
+/// The worker of each job from `key`: an array, or the word that says it is the same as `planned`.
+std::vector<int> read_other_workers(const JsonValue& jobs, std::string_view key, int workers,
+                                    const std::vector<int>& planned) {
+  const JsonValue value = jobs.at(key);
+  if (value.raw() == same_workers) return planned;
+  if (!value.raw().is_array()) value.expected(fmt::format("an array or \"{}\"", same_workers));
+  return read_workers(array_with(jobs, key, planned.size()), workers);
 }
 
 RecordedStep read_step(const JsonValue& record, const std::string& source_name) {
@@ -168,22 +177,23 @@ RecordedStep read_step(const JsonValue& record, const std::string& source_name) 
   const JsonValue jobs = record.at("jobs").object();
   const int workers = about.at("workers").whole(1);
   if (workers > most_workers) about.at("workers").fail(fmt::format("must be at most {}", most_workers));
-  const std::vector<int> compute = read_workers(jobs, "worker", workers, {});
-  const std::vector<int> weights = read_workers(jobs, "weights", workers, compute);
-  const std::vector<int> ran_on = read_workers(jobs, "ran_on", workers, compute);
+  const std::vector<int> compute = read_workers(jobs.at("worker").array(), workers);
+  if (compute.empty()) jobs.at("worker").fail("no jobs");
+  const std::vector<int> weights = read_other_workers(jobs, "weights", workers, compute);
+  const std::vector<int> ran_on = read_other_workers(jobs, "ran_on", workers, compute);
   const std::vector<Job> order = read_jobs(jobs, compute.size());
 
   detail::Listing listing;
   listing.source_name = source_name;
   listing.position_text = job_position;
-  listing.name = about.at("name").word();
+  listing.name = detail::read_name(about.at("name"));
   listing.stages = about.at("stages").whole(1);
   listing.microbatches = about.at("microbatches").whole(1);
   listing.discipline = detail::read_discipline(about.at("discipline"));
-  if (const auto value = about.find("stage_graph")) listing.graph = detail::read_graph(*value);
-  if (const auto value = about.find("memory_limits"))
-    listing.memory_limits = detail::read_memory_limits(*value, index(workers));
-  if (const auto value = about.find("recompute")) listing.recompute = value->truth();
+  listing.graph = detail::read_graph(about.at("stage_graph"));
+  if (const JsonValue limits = about.at("memory_limits"); limits.array().size() > 0)
+    listing.memory_limits = detail::read_memory_limits(limits, index(workers));
+  listing.recompute = about.at("recompute").truth();
   listing.rows.resize(index(workers));
   for (std::size_t i = 0; i < order.size(); ++i)
     listing.rows[index(compute[i])].push_back({order[i], weights[i], i});
@@ -245,7 +255,7 @@ ordered_json compared_run_json(const ComparedRun& run) {
           {"steps", {{"first", run.first_step}, {"last", run.last_step()}, {"median", run.median_step}}},
           {"per_step", parts_of_steps(run.differences)},
           {"record",
-           {{"schedule", schedule_of(run.measured.planned)},
+           {{"schedule", schedule_of(run.measured.planned, run.groups)},
             {"costs",
              {{"durations", all_durations(run.costs.durations)},
               {"comm", run.costs.alpha},
@@ -266,6 +276,7 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
     explain.at("version").fail(fmt::format("{}, but this program reads version {}", found, version));
   const JsonValue steps = explain.at("steps").object();
   const JsonValue record = explain.at("record").object();
+  const JsonValue groups = record.at("schedule").object().at("groups");
   const Costs costs = read_costs(record.at("costs").object());
   const std::vector<Durations> work = read_all_durations(record.at("work"));
   try {
@@ -277,8 +288,11 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
                     .differences = read_parts(explain.at("per_step").object()),
                     .costs = costs,
                     .work = work,
+                    .groups = groups.raw().is_null() ? std::nullopt : std::optional(groups.whole(1)),
                     .predicted = simulated_step(measured.planned, costs),
                     .measured = std::move(measured)};
+    if (steps.at("last").whole(1) != run.last_step())
+      steps.at("last").fail(fmt::format("is not the last of the {} compared steps", run.differences.size()));
     if (run.median_step < run.first_step || run.median_step > run.last_step())
       steps.at("median").fail("is not one of the compared steps");
     if (nanoseconds(run.differences.front().predicted) != nanoseconds(run.predicted.timeline.makespan))

@@ -20,9 +20,6 @@
 namespace starpipe::plan {
 namespace {
 
-// In ASCII. Other characters may be part of a name.
-bool is_control(char c) { return (c >= 0 && c < ' ') || c == 0x7f; }
-
 using detail::JsonValue;
 using detail::number;
 using nlohmann::json;
@@ -297,10 +294,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
       value->fail(fmt::format("{}, but \"ops\" has {} rows", value->whole(1), rows.size()));
     }
   }
-  if (const auto value = file.find("schedule")) {
-    listing.name = value->word();
-    if (std::ranges::any_of(listing.name, is_control)) value->expected("a name without control characters");
-  }
+  if (const auto value = file.find("schedule")) listing.name = detail::read_name(*value);
   if (const auto value = file.find("stages")) listing.stages = value->whole(1);
   if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
   listing.graph = graph;

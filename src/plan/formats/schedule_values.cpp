@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/schedule_values.hpp"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -26,6 +27,14 @@ Discipline read_discipline(const JsonValue& value) {
   } catch (const InputError&) {
     value.expected(fmt::format("{}", fmt::join(discipline_words, ", ")));
   }
+}
+
+std::string read_name(const JsonValue& value) {
+  // In ASCII. Other characters may be part of a name.
+  const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; };
+  std::string name = value.word();
+  if (std::ranges::any_of(name, is_control)) value.expected("a name without control characters");
+  return name;
 }
 
 GraphOfStages read_graph(const JsonValue& value) {

@@ -3,6 +3,7 @@
 
 // Values that several files of ours contain. Private to plan.
 
+#include <string>
 #include <vector>
 
 #include "plan/formats/json_value.hpp"
@@ -18,6 +19,9 @@ namespace starpipe::plan::detail {
 Durations read_durations(const JsonValue& value);
 
 Discipline read_discipline(const JsonValue& value);
+
+/// The name of a schedule. It is printed, so it has no control characters.
+std::string read_name(const JsonValue& value);
 
 /// Edges [from, to] of a stage graph. The result throws InputError for a number of stages that they do not
 /// fit.

@@ -197,7 +197,10 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
   record.policy = session.policy();
   count_rank_bytes(run.config, engine, session, engine.graph(), record);
   std::optional<plan::ComparedRun> compared;
-  if (root) compared = measurement.compared();
+  if (root) {
+    compared = measurement.compared();
+    compared->groups = run.config.schedule.groups;
+  }
   record.gpus = report_gpus(run, engine, compared);
   require_finite_weights(run, engine);
   const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};

@@ -73,6 +73,7 @@ ComparedRun compared(const Schedule& schedule, const std::vector<JobRun>& jobs) 
           .differences = differences,
           .costs = costs,
           .work = std::vector<Durations>(index(schedule.stages()), {1, 2.5, 1.5}),
+          .groups = schedule.workers() % 2 == 0 ? std::optional(2) : std::nullopt,
           .predicted = simulated_step(schedule, costs),
           .measured = std::move(step)};
 }
@@ -92,6 +93,7 @@ void expect_equal(const ComparedRun& read, const ComparedRun& written) {
   EXPECT_EQ(read.costs.durations, written.costs.durations);
   EXPECT_EQ(read.costs.alpha, written.costs.alpha);
   EXPECT_EQ(read.work, written.work);
+  EXPECT_EQ(read.groups, written.groups);
   EXPECT_TRUE(read.measured.planned == written.measured.planned);
   EXPECT_TRUE(read.measured.as_run == written.measured.as_run);
   EXPECT_EQ(read.measured.submitted, written.measured.submitted);
@@ -174,9 +176,10 @@ class BadFile : public ::testing::Test {
 TEST_F(BadFile, IsRefusedInOneLine) {
   ASSERT_EQ(message_after("{}"), "accepted");
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {R"({"version": 2})", "explain.version: 2, but this program reads version 1"},
+      {R"({"version": 1})", "explain.version: 1, but this program reads version 2"},
       {R"({"version": null})", "explain.version: missing"},
       {R"({"steps": {"median": 9}})", "explain.steps.median: is not one of the compared steps"},
+      {R"({"steps": {"last": 9}})", "explain.steps.last: is not the last of the 3 compared steps"},
       {R"({"per_step": {"measured": [9, 9, 8]}})", "explain.per_step.measured[2]: is not the sum"},
       {R"({"per_step": {"order": [0, 0]}})", "explain.per_step.order: 2 entries, expected 3"},
       {R"({"per_step": {"measured": []}})", "explain.per_step.measured: no steps"},
@@ -193,6 +196,14 @@ TEST_F(BadFile, IsRefusedInOneLine) {
       {R"({"record": {"jobs": {"end": [3, 99]}}})", "do not end with the measured makespan"},
       {R"({"record": {"jobs": {"end": [3, 99999999999999999]}}})", "2^50"},
       {R"({"record": {"jobs": {"ran_on": [1, -1]}}})", "explain.record.jobs.ran_on[1]: must be at least 0"},
+      {R"({"record": {"jobs": {"ran_on": [1]}}})", "explain.record.jobs.ran_on: 1 entries, expected 2"},
+      {R"({"record": {"jobs": {"weights": "elsewhere"}}})",
+       "explain.record.jobs.weights: expected an array or \"worker\", got \"elsewhere\""},
+      {R"({"record": {"schedule": {"name": "two\nlines"}}})",
+       "explain.record.schedule.name: expected a name without control characters"},
+      {R"({"record": {"schedule": {"groups": 0}}})", "explain.record.schedule.groups: must be at least 1"},
+      {R"({"record": {"schedule": {"memory_limits": [1]}}})",
+       "explain.record.schedule.memory_limits: 1 entries for 2 workers"},
       {R"({"record": {"schedule": {"workers": 2000000000}}})",
        "explain.record.schedule.workers: must be at most"},
       {R"({"record": {"schedule": {"stages": 2000000000}}})", "is missing"},
@@ -212,6 +223,25 @@ TEST_F(BadFile, IsRefusedInOneLine) {
   EXPECT_NE(message_about("{}").find("no \"explain\""), std::string::npos);
   EXPECT_NE(message_about("[]").find("no \"explain\""), std::string::npos);
   EXPECT_TRUE(message_about("{").starts_with("r.json: "));
+}
+
+// A key that is left out is never taken for a default: the figures would be those of another run.
+TEST_F(BadFile, EveryKeyIsNeeded) {
+  int keys = 0;
+  const auto remove_each = [&](const auto& self, const ordered_json::json_pointer& object) -> void {
+    for (const auto& [key, value] : good_[object].items()) {
+      const ordered_json::json_pointer member = object / key;
+      ordered_json changed = good_;
+      changed[object].erase(key);
+      std::string path = "explain" + member.to_string();
+      std::ranges::replace(path, '/', '.');
+      EXPECT_EQ(message_about(report_of(changed)), "r.json: " + path + ": missing");
+      ++keys;
+      if (value.is_object()) self(self, member);
+    }
+  };
+  remove_each(remove_each, ordered_json::json_pointer());
+  EXPECT_GT(keys, 30);
 }
 
 // A worker that begins a job before the job that it waits for has ended: no order has these starts.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "starpipe/plan/explain/difference.hpp"
@@ -17,8 +18,9 @@ struct ComparedRun {
   Costs costs;                          ///< of the prediction
   /// Work of each stage's passes in any one unit, such as FLOPs: one entry a stage, or one for all stages.
   std::vector<Durations> work = {Durations{}};
-  RecordedStep predicted;  ///< simulated with `costs`
-  RecordedStep measured;   ///< step `median_step`
+  std::optional<int> groups = {};  ///< with which the schedule was made (ScheduleRequest::groups)
+  RecordedStep predicted;          ///< simulated with `costs`
+  RecordedStep measured;           ///< step `median_step`
 
   [[nodiscard]] int last_step() const { return first_step + static_cast<int>(differences.size()) - 1; }
   [[nodiscard]] const Difference& median_difference() const {
