@@ -147,6 +147,7 @@ class Compare(CommandTest):
             self.assertEqual([p["ran"] for p in comparison["policies"]],
                              ["starpipe", "prio", "prio", "eager", "lws", "prio", "dmdas"])
             for policy in comparison["policies"]:
+                self.assertEqual(policy["predicted_makespan"], comparison["predicted"]["makespan"])
                 self.assertEqual(len(policy["makespans"]), 2)
                 self.assertIn(policy["policy"], result.stdout)
             for policy in comparison["policies"]:
@@ -173,10 +174,23 @@ class Compare(CommandTest):
     def test_real(self):
         self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
         self.write("gpt.yaml", gpt_config("text"))
-        comparison = json.loads(self.ok("compare", "gpt.yaml", "--policies", "worker-order,starpipe,lws",
-                                        "--repetitions", 1, "--json"))
-        self.assertEqual([p["policy"] for p in comparison["policies"]], ["worker-order", "starpipe", "lws"])
+        policies = ["worker-order", "starpipe", "lws"]
+        text = self.ok("compare", "gpt.yaml", "--policies", ",".join(policies), "--repetitions", 3, "-o", "c.json",
+                       "--timeline", "c.svg")
+        comparison = json.loads(self.read("c.json"))
+        self.assertEqual([p["policy"] for p in comparison["policies"]], policies)
         self.assertFalse(comparison["emulated"])
+        # Each run has a prediction from its own durations; what takes those of one policy says so.
+        first = comparison["predicted"]
+        self.assertEqual(first["durations_of"], "worker-order")
+        self.assertEqual(comparison["policies"][0]["predicted_makespan"], first["makespan"])
+        self.assertEqual(len({p["predicted_makespan"] for p in comparison["policies"]}), 3)
+        self.assertRegex(text, rf"(?m)^\(prediction\) +{first['makespan'] * 1e3:.2f} ms +\d")
+        for policy in comparison["policies"]:
+            predicted, makespan = policy["predicted_makespan"], policy["makespan"]
+            self.assertRegex(text, rf"(?m)^{policy['policy']} +{predicted * 1e3:.2f} ms +{makespan * 1e3:.2f} ms +(> )?[-+]")
+        self.assertIn("(prediction): with those under worker-order", text)
+        self.assertIn("predicted with the durations under worker-order", self.read("c.svg"))
 
     def test_every_policy_trains_the_same(self):
         self.write("mlp.yaml", mlp_config(schedule="name: 1f1b, workers: 2"))

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -19,6 +20,7 @@
 #include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
@@ -28,6 +30,29 @@ std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   std::uint64_t bytes = 0;
   for (const plan::Transfers& to : timeline.received) bytes += to.total().bytes;
   return bytes;
+}
+
+/// What `simulate` expects of a schedule.
+struct Predictions {
+  plan::RecordedStep first;       ///< with the durations that were measured under the first policy
+  std::vector<double> makespans;  ///< by policy, each with the durations measured under this policy; seconds
+};
+
+Predictions predict(const ComparedSchedule& compared) {
+  const plan::Schedule& schedule = compared.schedule();
+  const auto costs = [](const ComparedPolicy& policy) -> const plan::Costs& {
+    return policy.median_repetition().costs;
+  };
+  Predictions predictions{.first = plan::simulated_step(schedule, costs(compared.policies.front())),
+                          .makespans = {}};
+  for (const ComparedPolicy& policy : compared.policies)
+    predictions.makespans.push_back(plan::simulate(schedule, costs(policy)).makespan);
+  return predictions;
+}
+
+/// Whether the durations of the prediction are configured, and the same under all policies.
+bool emulated(const std::vector<ComparedSchedule>& schedules) {
+  return schedules.front().run->experiment.emulated.has_value();
 }
 
 std::string ran_as(const ComparedPolicy& policy) {
@@ -49,12 +74,13 @@ std::string spread_of(const ComparedPolicy& policy) {
   return fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3);
 }
 
-nlohmann::ordered_json to_json(const ComparedPolicy& policy) {
+nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
   const plan::Timeline& timeline = policy.median_repetition().run.timeline;
   std::vector<double> makespans;  // in the order of the repetitions
   for (const Repetition& r : policy.repetitions) makespans.push_back(r.makespan);
   return {{"policy", policy.choice.name},
           {"ran", policy.ran},
+          {"predicted_makespan", predicted},
           {"makespan", policy.median()},
           {"makespans", makespans},
           {"submission", policy.median_repetition().submission},
@@ -65,7 +91,8 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy) {
 }
 
 nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSchedule& compared,
-                               const plan::Timeline& predicted) {
+                               const Predictions& predictions) {
+  const plan::Timeline& predicted = predictions.first.timeline;
   const AgreedRun& run = *compared.run;
   nlohmann::ordered_json report = report_head(run.config, run.partition, run.locations);
   report["repetitions"] = comparison.repetitions;
@@ -79,7 +106,9 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
                          {"peak_activations", predicted.peak_stashes},
                          {"peak_activation_bytes", predicted.peak_stash_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
-  for (const ComparedPolicy& policy : compared.policies) report["policies"].push_back(to_json(policy));
+  if (!run.experiment.emulated) report["predicted"]["durations_of"] = compared.policies.front().choice.name;
+  for (std::size_t p = 0; p < compared.policies.size(); ++p)
+    report["policies"].push_back(to_json(compared.policies[p], predictions.makespans[p]));
   return report;
 }
 
@@ -130,14 +159,15 @@ constexpr std::array<std::string_view, columns.size()> headings = {
     "schedule", "policy",  "predicted",   "makespan", "difference",     "min .. max",
     "bubble",   "stashes", "stash bytes", "moved",    "policy that ran"};
 
-/// A row with a cell for each of `columns`.
-TableRow row_of(const std::string& schedule, const std::string& policy, double predicted, double makespan,
-                const std::string& spread, const plan::Timeline& timeline, const std::string& ran) {
+/// A row with a cell for each of `columns`. `predicted`: nothing for a prediction itself.
+TableRow row_of(const std::string& schedule, const std::string& policy, std::optional<double> predicted,
+                double makespan, const std::string& spread, const plan::Timeline& timeline,
+                const std::string& ran) {
   return {schedule,
           policy,
-          milliseconds(predicted),
+          predicted ? milliseconds(*predicted) : "",
           milliseconds(makespan),
-          difference_text(predicted > 0 ? makespan / predicted - 1 : 0),
+          predicted ? difference_text(*predicted > 0 ? makespan / *predicted - 1 : 0) : "",
           spread,
           percent_text(timeline.bubble_fraction),
           std::to_string(*std::ranges::max_element(timeline.peak_stashes)),
@@ -147,22 +177,24 @@ TableRow row_of(const std::string& schedule, const std::string& policy, double p
 }
 
 std::string comparison_table(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
-                             const std::vector<plan::RecordedStep>& predictions) {
+                             const std::vector<Predictions>& predictions) {
   const bool by_schedule = !comparison.schedules.empty();
   std::vector<TableRow> rows = {TableRow(headings.begin(), headings.end())};
   for (std::size_t s = 0; s < schedules.size(); ++s) {
     const std::string& name = schedules[s].schedule().name();
-    const plan::Timeline& predicted = predictions[s].timeline;
-    const double expected = predicted.makespan;
-    if (!by_schedule) rows.push_back(row_of(name, "(prediction)", expected, expected, "", predicted, ""));
-    for (const ComparedPolicy& policy : schedules[s].policies) {
-      rows.push_back(row_of(name, policy.choice.name, expected, policy.median(), spread_of(policy),
-                            policy.median_repetition().run.timeline, ran_as(policy)));
+    const plan::Timeline& predicted = predictions[s].first.timeline;
+    if (!by_schedule)
+      rows.push_back(row_of(name, "(prediction)", std::nullopt, predicted.makespan, "", predicted, ""));
+    for (std::size_t p = 0; p < schedules[s].policies.size(); ++p) {
+      const ComparedPolicy& policy = schedules[s].policies[p];
+      rows.push_back(row_of(name, policy.choice.name, predictions[s].makespans[p], policy.median(),
+                            spread_of(policy), policy.median_repetition().run.timeline, ran_as(policy)));
     }
   }
   // Columns that would say the same in each row, or what a row of its own says.
   std::set<std::string_view> hidden;
-  if (!by_schedule) hidden = {"schedule", "predicted", "difference"};
+  if (!by_schedule) hidden = {"schedule"};
+  if (!by_schedule && emulated(schedules)) hidden.insert({"predicted", "difference"});
   if (by_schedule && schedules.front().policies.size() == 1) hidden = {"policy", "policy that ran"};
   std::vector<TableColumn> shown;
   std::vector<TableRow> cells(rows.size());
@@ -171,16 +203,26 @@ std::string comparison_table(const Comparison& comparison, const std::vector<Com
     shown.push_back(columns[c]);
     for (std::size_t r = 0; r < rows.size(); ++r) cells[r].push_back(rows[r][c]);
   }
-  return table_text(cells, shown) +
-         "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
+  std::string text =
+      table_text(cells, shown) +
+      "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
+  if (emulated(schedules)) return text;
+  text += "Predicted: with the durations measured in the run itself";
+  if (!by_schedule)
+    text +=
+        fmt::format("; (prediction): with those under {}", schedules.front().policies.front().choice.name);
+  return text + ".\n";
 }
 
 void write_timeline(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
-                    const std::vector<plan::RecordedStep>& predictions) {
+                    const std::vector<Predictions>& predictions) {
+  const std::string& first = schedules.front().policies.front().choice.name;
+  const bool same_costs = emulated(schedules) || schedules.front().policies.size() == 1;
+  const std::string predicted = same_costs ? "predicted" : "predicted with the durations under " + first;
   std::vector<plan::SvgRun> runs;
   for (std::size_t s = 0; s < schedules.size(); ++s) {
     const std::string before = comparison.schedules.empty() ? "" : schedules[s].schedule().name() + ", ";
-    runs.push_back(plan::explained_run(before + "predicted", predictions[s]));
+    runs.push_back(plan::explained_run(before + predicted, predictions[s].first));
     for (const ComparedPolicy& policy : schedules[s].policies)
       runs.push_back(plan::explained_run(before + policy.choice.name, policy.median_repetition().run));
   }
@@ -201,13 +243,11 @@ const Repetition& ComparedPolicy::median_repetition() const {
 }
 
 void write_outputs(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules) {
-  // The prediction uses the durations of the first policy, which is starpipe by default.
-  std::vector<plan::RecordedStep> predictions;
+  std::vector<Predictions> predictions;
   nlohmann::ordered_json reports = nlohmann::ordered_json::array();
   for (const ComparedSchedule& compared : schedules) {
-    const plan::Costs& costs = compared.policies.front().median_repetition().costs;
-    predictions.push_back(plan::simulated_step(compared.schedule(), costs));
-    reports.push_back(to_json(comparison, compared, predictions.back().timeline));
+    predictions.push_back(predict(compared));
+    reports.push_back(to_json(comparison, compared, predictions.back()));
   }
   const nlohmann::ordered_json report =
       comparison.schedules.empty() ? reports.front() : nlohmann::ordered_json{{"schedules", reports}};
