@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -364,13 +365,37 @@ class Train(CommandTest):
             self.assertEqual([(r["binding"], r["cores"], r["workers_bound"]) for r in report["ranks"]],
                              [("0-3", 4, True), ("4-7", 4, True)])
 
+    def test_info_tells_where_ranks_would_run(self):
+        """Under the launcher as train does, and without it for as many ranks."""
+        keys = ("binding", "bound_by", "cores", "workers", "logical_workers")
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("STARPU_WORKERS_NOBIND", None)
+            eight = {"HWLOC_SYNTHETIC": "package:2 core:4 pu:1"}
+            three = ("--set", "schedule={name: gpipe, workers: 3, stages: 3}")
+            ranks = [[rank[key] for key in keys] for rank in self.report_of(*three, launcher=LAUNCHER, environment=eight)["ranks"]]
+            self.assertEqual([rank[:4] for rank in ranks], [["0-2", "starpipe", 3, 1], ["3-7", "starpipe", 5, 2]])
+            for more, launcher in ((), LAUNCHER), (("--ranks", 2), []):
+                result = self.run_command("info", "mlp.yaml", *three, *more, "--json", launcher=launcher, environment=eight)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual([[rank[key] for key in keys] for rank in json.loads(result.stdout)["ranks"]], ranks)
+                text = self.run_command("info", "mlp.yaml", *three, *more, launcher=launcher, environment=eight).stdout
+                for number, rank in enumerate(ranks):
+                    row = rf"(?m)^ +{number}  \S+ +{rank[0]} +{rank[2]}  starpipe  {rank[3]}, "
+                    self.assertEqual(len(re.findall(row, text)), 1, text)
+            # Without a configuration each rank tells its own.
+            text = self.run_command("info", launcher=LAUNCHER, environment=eight).stdout
+            self.assertEqual(sorted(re.findall(r"(?m)^rank +(\d of 2; on PUs [-\d]+) in a run", text)),
+                             ["0 of 2; on PUs 0-3", "1 of 2; on PUs 4-7"])
+            self.refused(["info", "mlp.yaml", "--set", "schedule.workers=1"], "2 ranks for 1 workers", launcher=LAUNCHER)
+
     def test_a_core_of_another_run(self):
         """Workers are not bound to a core that another run has claimed, and one line says so."""
         with unittest.mock.patch.dict(os.environ), contextlib.ExitStack() as claims:
             os.environ.pop("STARPU_WORKERS_NOBIND", None)
             for core in os.sched_getaffinity(0):
                 claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-                claim.bind(f"\0starpipe.core.{core}")
+                with contextlib.suppress(OSError):  # another run has claimed it indeed
+                    claim.bind(f"\0starpipe.core.{core}")
             result = self.run_command("train", "mlp.yaml", "--report", "r.json", "--set",
                                       "schedule={name: gpipe, workers: 1}")
             self.assertEqual(result.returncode, 0, result.stderr)

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -19,7 +20,9 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/runtime/commands/show_ranks.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/report/mapping_report.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
@@ -82,8 +85,12 @@ struct InfoOptions {
   bool json = false;
 };
 
-/// Prints the device of each worker of the configured schedule.
+/// Prints the device of each worker of the configured schedule; under a launcher, where its ranks run.
 int map(const InfoOptions& options) {
+  const std::optional<int> rank = runtime::launcher_rank();
+  if (rank && options.mapping.nodes.empty() && options.mapping.ranks == 0)
+    return runtime::show_ranks([&] { return options.config.load(); }, options.json);
+  if (rank.value_or(0) != 0) return 0;  // rank 0 prints for all
   runtime::Config config = options.config.load();
   if (const auto choice = runtime::choose_partition(config))
     config = runtime::with_partition(config, *choice);
@@ -112,8 +119,10 @@ int info(bool json) {
 }
 
 void add_info(CLI::App& app, Action& action) {
-  CLI::App* const command = app.add_subcommand(
-      "info", "Show versions and hardware; with a configuration, the device of each worker");
+  CLI::App* const command = app.add_subcommand("info",
+                                               "Show versions and hardware; with a configuration, the device "
+                                               "of each worker and the cores of each rank, "
+                                               "under mpiexec or srun those of its ranks");
   const auto options = std::make_shared<InfoOptions>();
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
   options->config.add_plugin_to(*command);

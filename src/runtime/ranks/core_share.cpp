@@ -27,6 +27,38 @@ struct RankCores {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankCores, host, binding)
 
+// The ranks of this host.
+struct HostRanks {
+  std::vector<RankOnHost> ranks;
+  std::vector<int> numbers;  // [index into ranks]
+  std::size_t self = 0;      // this rank, as an index into `ranks`
+};
+
+HostRanks ranks_of_host(const Mpi& mpi, const WorkerMap& map, const Hardware& hardware) {
+  // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
+  const std::vector<RankCores> all =
+      gather_all(mpi, RankCores{.host = hardware.host, .binding = hardware.binding});
+  HostRanks here;
+  for (int rank = 0; rank < mpi.ranks(); ++rank) {
+    const auto& [host, binding] = all[index(rank)];
+    if (host != hardware.host) continue;
+    if (rank == mpi.rank()) here.self = here.ranks.size();
+    here.ranks.push_back({binding, map.count(rank)});
+    here.numbers.push_back(rank);
+  }
+  return here;
+}
+
+CoreShare share_of(const HostRanks& here, const Hardware& hardware) {
+  CoreShare share = Topology::host().share(here.ranks, here.self);
+  if (user_binds_workers()) {
+    share.binding = hardware.binding;
+    share.worker_pus.clear();
+    share.exclusive = here.ranks.size() == 1;
+  }
+  return share;
+}
+
 int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank) {
   return static_cast<int>(
       std::ranges::count_if(map.workers_of(rank), [&](int worker) { return !config.on_gpu(worker); }));
@@ -40,27 +72,15 @@ bool user_binds_workers() {
       [](const char* name) { return !environment(name).value_or("").empty(); });
 }
 
+CoreShare divide_host(const Mpi& mpi, const WorkerMap& map) {
+  const Hardware hardware = find_hardware();
+  return share_of(ranks_of_host(mpi, map, hardware), hardware);
+}
+
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   const Hardware hardware = find_hardware();
-  // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
-  const std::vector<RankCores> ranks =
-      gather_all(mpi, RankCores{.host = hardware.host, .binding = hardware.binding});
-  std::vector<RankOnHost> here;
-  std::vector<int> on_cores_here;  // by rank of `here`: its workers on cores
-  std::size_t self = 0;
-  for (int rank = 0; rank < mpi.ranks(); ++rank) {
-    const auto& [host, binding] = ranks[index(rank)];
-    if (host != hardware.host) continue;
-    if (rank == mpi.rank()) self = here.size();
-    here.push_back({binding, map.count(rank)});
-    on_cores_here.push_back(workers_on_cores(map, config, rank));
-  }
-  CoreShare share = Topology::host().share(here, self);
-  if (user_binds_workers()) {
-    share.binding = hardware.binding;
-    share.worker_pus.clear();
-    share.exclusive = here.size() == 1;
-  }
+  const HostRanks here = ranks_of_host(mpi, map, hardware);
+  CoreShare share = share_of(here, hardware);
 
   std::string problem;
   const std::optional<int> allowed = agree(mpi, [] { return environment_number("STARPU_NCPU"); });
@@ -68,7 +88,8 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   // Threads that drive GPUs have cores too, but wait there.
   int computing = 0;
   if (!config.emulate) {
-    for (const std::size_t rank : neighbours(here, self)) computing += on_cores_here[rank];
+    for (const std::size_t rank : neighbours(here.ranks, here.self))
+      computing += workers_on_cores(map, config, here.numbers[rank]);
   }
   if (computing > share.cores * config.workers_per_core) {
     problem = fmt::format(

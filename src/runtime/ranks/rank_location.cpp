@@ -9,21 +9,17 @@ namespace starpipe::runtime {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
                                    logical_workers, devices)
 
-namespace {
-
-std::string bound_by(const Hardware& hardware, const CoreShare& share) {
-  if (share.binding != hardware.binding) return "starpipe";
-  return hardware.binding == Topology::host().allowed() ? "" : "launcher";
+std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share) {
+  if (share.binding != binding) return "starpipe";
+  return binding == host.allowed() ? "" : "launcher";
 }
-
-}  // namespace
 
 std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                                            std::span<const Device> devices) {
   const Hardware hardware = find_hardware();
   RankLocation mine{.machine = hardware.machine,
                     .binding = share.binding,
-                    .bound_by = bound_by(hardware, share),
+                    .bound_by = runtime::bound_by(Topology::host(), hardware.binding, share),
                     .cores = Topology::host().cores(share.binding),
                     .workers = map.count(mpi.rank()),
                     .bound = !share.worker_pus.empty(),

@@ -24,6 +24,9 @@ struct RankLocation {
   std::vector<std::string> devices;  ///< by slot
 };
 
+/// RankLocation::bound_by of a rank that had `binding` on `host` before it took `share`.
+std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share);
+
 /// Collective. Where each rank runs, [rank]. `devices`: of this rank, [slot].
 std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                                            std::span<const Device> devices);

@@ -10,12 +10,35 @@
 
 #include "runtime/hardware/cuda_devices.hpp"
 #include "runtime/hardware/hardware.hpp"
+#include "runtime/ranks/core_share.hpp"
+#include "runtime/ranks/rank_location.hpp"
 #include "runtime/report/versions.hpp"
 #include "runtime/session/policy_choice.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/model/layer.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::runtime {
+
+namespace {
+
+// This rank among those that the launcher has started; null without a launcher. How many workers each rank
+// has is not known here, so that each counts as having one.
+nlohmann::ordered_json describe_rank() {
+  if (!launcher_rank()) return nullptr;
+  const Mpi mpi;
+  const WorkerMap one_each(mpi.ranks(), mpi.ranks());
+  const RankLocation location =
+      gather_locations(mpi, one_each, divide_host(mpi, one_each), {})[index(mpi.rank())];
+  return {{"rank", mpi.rank()},
+          {"ranks", mpi.ranks()},
+          {"binding", location.binding},
+          {"bound_by", location.bound_by},
+          {"cores", location.cores}};
+}
+
+}  // namespace
 
 std::string describe_runtime(bool json) {
   const Hardware hardware = find_hardware();
@@ -25,6 +48,7 @@ std::string describe_runtime(bool json) {
                                    {"processor", hardware.cpu},
                                    {"cores", hardware.cores},
                                    {"binding", hardware.binding}}},
+                                 {"rank", describe_rank()},
                                  {"starpu_most_cpu_workers", STARPU_MAXCPUS},
 #ifdef STARPU_USE_CUDA
                                  {"starpu_cuda", true},
@@ -46,6 +70,11 @@ std::string describe_runtime(bool json) {
   rows.push_back({"machine", fmt::format("{}, {}, {} cores (PUs {})", hardware.machine,
                                          hardware.cpu.empty() ? "unknown processor" : hardware.cpu,
                                          hardware.cores, hardware.binding)});
+  if (const auto& rank = info["rank"]; !rank.is_null()) {
+    rows.push_back({"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers a rank",
+                                        rank["rank"].get<int>(), rank["ranks"].get<int>(),
+                                        rank["binding"].get<std::string>())});
+  }
   rows.push_back({"StarPU has", fmt::format("up to {} CPU workers a process, CUDA {}, FxT traces {}",
                                             STARPU_MAXCPUS, info["starpu_cuda"].get<bool>() ? "yes" : "no",
                                             info["starpu_fxt"].get<bool>() ? "yes" : "no")});

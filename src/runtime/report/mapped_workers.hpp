@@ -8,6 +8,7 @@
 
 #include "runtime/hardware/link.hpp"
 #include "runtime/hardware/topology.hpp"
+#include "runtime/ranks/rank_location.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
@@ -34,6 +35,7 @@ struct MappedWorkers {
   plan::Schedule schedule;
   bool automatic;  ///< `runtime.mapping` is auto
   std::vector<MappedNode> nodes;
+  std::vector<RankLocation> ranks;     ///< [rank]
   std::vector<Slot> slots;             ///< of all ranks, in the order of ranks
   std::vector<int> mapping;            ///< [worker]: index in `slots`
   std::vector<plan::Traffic> traffic;  ///< between workers, of a step

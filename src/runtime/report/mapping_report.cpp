@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/report/mapped_workers.hpp"
+#include "runtime/report/rank_table.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
@@ -89,8 +90,9 @@ std::string_view word_of(const MappedWorkers& mapped) {
 }
 
 std::string text_of(const MappedWorkers& mapped) {
-  std::string text = fmt::format("{}: {} workers, mapping {}\n\n{}\n", mapped.schedule.name(),
-                                 mapped.schedule.workers(), word_of(mapped), drawing(mapped));
+  std::string text =
+      fmt::format("{}: {} workers, mapping {}\n\n{}\n{}\n", mapped.schedule.name(), mapped.schedule.workers(),
+                  word_of(mapped), drawing(mapped), rank_table(mapped.ranks));
   if (mapped.traffic.empty()) return text + "No worker sends data to another.\n";
   text += traffic_text(mapped);
   text += fmt::format(
@@ -101,12 +103,11 @@ std::string text_of(const MappedWorkers& mapped) {
 }
 
 nlohmann::ordered_json json_of(const MappedWorkers& mapped) {
-  nlohmann::ordered_json json = {{"schedule", mapped.schedule.name()},
-                                 {"mapping", word_of(mapped)},
-                                 {"link_seconds", mapped.seconds},
-                                 {"link_seconds_linear", mapped.linear_seconds},
-                                 {"workers", nlohmann::ordered_json::array()},
-                                 {"flows", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {
+      {"schedule", mapped.schedule.name()},      {"mapping", word_of(mapped)},
+      {"link_seconds", mapped.seconds},          {"link_seconds_linear", mapped.linear_seconds},
+      {"ranks", ranks_json(mapped.ranks)},       {"workers", nlohmann::ordered_json::array()},
+      {"flows", nlohmann::ordered_json::array()}};
   for (int worker = 0; worker < mapped.schedule.workers(); ++worker) {
     const Slot& slot = mapped.slot_of(worker);
     nlohmann::ordered_json one = {{"worker", worker},

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/hardware/topology.hpp"
+#include "runtime/report/rank_table.hpp"
 #include "runtime/report/versions.hpp"
 #include "starpipe/plan/formats/compared_run_json.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
@@ -90,16 +91,7 @@ ordered_json report_head(const Config& config, const std::optional<PartitionChoi
                        {"processor", Topology::host().processor()},
                        {"cores", locations.front().cores},
                        {"ranks", locations.size()}};
-  for (const auto& [machine, binding, bound_by, cores, workers, bound, logical, devices] : locations) {
-    report["ranks"].push_back({{"machine", machine},
-                               {"binding", binding},
-                               {"bound_by", bound_by},
-                               {"cores", cores},
-                               {"workers", workers},
-                               {"workers_bound", bound},
-                               {"logical_workers", logical},
-                               {"devices", devices}});
-  }
+  report["ranks"] = ranks_json(locations);
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   if (partition) report["partition"] = to_json(*partition);
   return report;
