@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-
+import time
 import unittest
 
 from job import JobTest
@@ -91,9 +91,7 @@ class ExplainRuns(JobTest):
             self.assertGreater(longer, 180 * MS)  # of the 240 ms that jobs take longer
             for part in PARTS[1:]:
                 self.assertLess(abs(self.part(explain, part, step)), longer / 2, part)
-            for other in range(explain["steps"]["first"], explain["steps"]["last"] + 1):
-                if other != step:
-                    self.assertLess(self.part(explain, "durations", other), longer / 2)
+            self.assertEqual(longer, max(explain["per_step"]["durations"]))
 
     def test_a_slow_link_is_named(self):
         # Of the ranks, so of the workers 1 to 2 and 2 to 1.
@@ -126,14 +124,16 @@ class ExplainRuns(JobTest):
                 self.assertNotEqual(record["ran_on"], "worker")
 
     def test_the_watchdog_names_the_jobs_that_the_report_has(self):
-        report = self.run_once("training.steps=2", launcher=LAUNCHER)
+        long = "training.microbatches=150"  # a step of more than half a second, whose middle is easy to meet
+        report = self.run_once(long, "training.steps=2", launcher=LAUNCHER)
         jobs = report["explain"]["record"]["jobs"]
         names = [f"{name}({s},{b})" for s, b, name in zip(jobs["stage"], jobs["microbatch"], jobs["pass"])]
         rank_of = {worker: rank for rank, found in enumerate(report["ranks"]) for worker in found["logical_workers"]}
         self.report.unlink()
         for stopped in 0, 1:
             with self.subTest(stopped=stopped):
-                self.train("--set", "runtime.timeout=3", "--set", "training.steps=1000000")
+                self.train("--set", long, "--set", "runtime.timeout=3", "--set", "training.steps=1000000")
+                time.sleep(0.3)  # in which the ranks' statuses go to and fro once
                 os.kill(self.pids_of(stopped)[1], signal.SIGSTOP)
                 self.expect_end(60)
                 waiting = 1 - stopped
@@ -154,7 +154,7 @@ class ExplainRuns(JobTest):
                 kind, stage = ("activation", jobs["stage"][before]) if forward else ("gradient", jobs["stage"][at])
                 self.assertEqual(datum, f"{kind} of stage {stage}, micro-batch {jobs['microbatch'][at]}")
                 # In the measured step it waited for that job as well.
-                self.assertGreaterEqual(jobs["ready"][at], jobs["end"][before] - MS // 10)
+                self.assertGreaterEqual(jobs["ready"][at], jobs["end"][before])
                 self.log.unlink()
 
 
