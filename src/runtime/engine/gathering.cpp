@@ -33,7 +33,7 @@ Gathering::Gathering(const Session& session, const plan::Schedule& schedule, con
       network_(network),
       graph_(graph),
       data_(data),
-      clock_offset_(measure_clock_offset(session.mpi().comm())) {}
+      clock_offset_(measure_clock_offset(session.mpi())) {}
 
 std::vector<float> Gathering::losses() const {
   const std::vector<float> mine = data_.losses();

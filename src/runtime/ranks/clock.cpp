@@ -2,10 +2,17 @@
 #include "runtime/ranks/clock.hpp"
 
 #include <chrono>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 #include <thread>
+#include <vector>
 
+#include <mpi.h>
 #include <sys/prctl.h>
+
+#include "runtime/hardware/hardware.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -30,14 +37,19 @@ void wait_until(double time) {
   while (clock_seconds() < time) std::this_thread::yield();
 }
 
-double measure_clock_offset(MPI_Comm comm) {
-  int rank = 0;
-  int ranks = 1;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &ranks);
+std::string clock_name() {
+  std::error_code no_namespaces;  // an older Linux
+  return find_hardware().host + std::filesystem::read_symlink("/proc/self/ns/time", no_namespaces).string();
+}
+
+double measure_clock_offset(const Mpi& mpi, const std::string& clock) {
+  const std::vector<std::string> clocks = mpi.gather(clock);
+  const MPI_Comm comm = mpi.comm();
+  const int rank = mpi.rank();
   double offset = 0;
   double shortest = std::numeric_limits<double>::infinity();
-  for (int other = 1; other < ranks; ++other) {
+  for (int other = 1; other < mpi.ranks(); ++other) {
+    if (clocks[index(other)] == clocks.front()) continue;
     for (int i = 0; i < round_trips; ++i) {
       double theirs = 0;
       if (rank == 0) {

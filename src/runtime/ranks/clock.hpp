@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <mpi.h>
+#include <string>
+
+#include "runtime/ranks/mpi.hpp"
 
 namespace starpipe::runtime {
 
@@ -15,9 +17,13 @@ void wake_on_time();
 /// sleeps end late.
 void wait_until(double time);
 
-/// Collective. Seconds to add to this rank's clock to get rank 0's. Measured by the shortest of several round
-/// trips, taking both ways as equally long. Ranks of one machine share the clock: for them the result differs
-/// from 0 by less than a round trip.
-double measure_clock_offset(MPI_Comm comm);
+/// A text that is equal for processes whose steady clocks are the same: those of one boot of a host, unless
+/// they are in containers with time namespaces of their own.
+std::string clock_name();
+
+/// Collective. Seconds to add to this rank's clock to get rank 0's. `clock`: the name of this rank's clock. A
+/// rank with rank 0's clock gets exactly 0: on a host in use, a round trip takes milliseconds. For other
+/// ranks it is measured by the shortest of several round trips, with both ways taken as equally long.
+double measure_clock_offset(const Mpi& mpi, const std::string& clock = clock_name());
 
 }  // namespace starpipe::runtime

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include <cblas.h>
@@ -16,6 +18,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/core_share.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "runtime/ranks/gpu_share.hpp"
@@ -299,6 +302,14 @@ TEST(Sessions, StandardErrorIsOpenAllTheTime) {
   }
   EXPECT_EQ(seen, lines);
   std::fclose(file);
+}
+
+TEST(Clocks, OfOneHostAreTheSame) {
+  EXPECT_EQ(measure_clock_offset(*mpi), 0);
+  // As if each rank had a host of its own.
+  const double measured = measure_clock_offset(*mpi, std::to_string(mpi->rank()));
+  EXPECT_EQ(measured != 0, mpi->rank() != 0);
+  EXPECT_LT(std::abs(measured), 1) << "a round trip";
 }
 
 // Asks StarPU-MPI and MPI themselves, which needs no GPU.
