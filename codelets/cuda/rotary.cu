@@ -22,8 +22,10 @@ struct FillTurns {
   double theta;
   double direction;  // 1, or -1 to turn back
   __device__ void operator()(std::size_t i) const {
-    const double frequency = pow(theta, -static_cast<double>(i % half) / static_cast<double>(half));
-    const double angle = direction * static_cast<double>(i / half) * frequency;
+    const std::size_t position = i / half;
+    const std::size_t pair = i % half;
+    const double frequency = pow(theta, -static_cast<double>(pair) / static_cast<double>(half));
+    const double angle = direction * static_cast<double>(position) * frequency;
     turns.cosines[i] = static_cast<float>(cos(angle));
     turns.sines[i] = static_cast<float>(sin(angle));
   }
