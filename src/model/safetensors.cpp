@@ -50,7 +50,7 @@ float half_value(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 10U & 31U;
   const auto fraction = static_cast<float>(bits & 1023U);
   float size =
-      std::ldexp(fraction + (exponent == 0 ? 0 : 1024), static_cast<int>(std::max(exponent, 1U)) - 25);
+      std::ldexp(fraction + (exponent == 0 ? 0.0F : 1024.0F), static_cast<int>(std::max(exponent, 1U)) - 25);
   if (exponent == 31) size = fraction == 0 ? std::numeric_limits<float>::infinity() : std::nanf("");
   return bits >> 15U == 0 ? size : -size;
 }

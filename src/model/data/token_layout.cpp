@@ -25,10 +25,10 @@ constexpr std::array header_kinds = {HeaderKind{20240520, 1, 2}, HeaderKind{2024
 constexpr std::size_t header_bytes = 1024;
 constexpr const char* known_kinds = "20240520 with version 1, 20240801 with version 7";
 
-/// Whether the number is a date from 2024 on: all files of llm.c have one as magic number (checkpoints,
-/// tokenizers, questions). As flat uint16 it would be a token above 55,000 before the token 308 or 309, so no
-/// file with GPT-2's 50,257 tokens begins like this.
-bool is_magic_number(std::int32_t number) { return number > 20240000 && number < 20300000; }
+/// Whether the number is a date of 2024: all files of llm.c have one as magic number (checkpoints,
+/// tokenizers, questions). As flat uint16 it would be a token above 54,912 before the token 308, so no file
+/// with GPT-2's 50,257 tokens begins like this.
+bool is_magic_number(std::int32_t number) { return number > 20240000 && number < 20250000; }
 
 /// The int32 number `place` of the file, or 0 behind the file's end.
 std::int32_t number_at(std::span<const unsigned char> file, std::size_t place) {

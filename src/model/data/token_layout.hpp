@@ -21,8 +21,9 @@ TokenLayout text_layout(std::span<const unsigned char> file);
 /// The layout of a file of token ids, `file` being all its bytes. A file whose first 4 bytes are a magic
 /// number of llm.c has llm.c's header of 1,024 bytes: 256 int32, of which the first three are the magic
 /// number, a version and the number of tokens. Magic number 20240520 with version 1 is for tokens of 2 bytes,
-/// 20240801 with version 7 for tokens of 4 (llm.c, dev/data/data_common.py). Any other file is flat, as
-/// NumPy's `tofile` writes an array of uint16, and as nanoGPT reads it.
+/// 20240801 with version 7 for tokens of 4 (llm.c, dev/data/data_common.py). Other numbers from 20240001 to
+/// 20249999 are kept for other files of llm.c. A file that begins with none of these is flat, as NumPy's
+/// `tofile` writes an array of uint16, and as nanoGPT reads it.
 ///
 /// Throws InputError with `path`, what was found and what is expected, for a header that is cut off, has
 /// another version or another number of tokens than the file, for the magic number of another file of llm.c,

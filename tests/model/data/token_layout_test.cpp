@@ -27,8 +27,12 @@ TEST(TokenLayout, IsFlatWithoutAMagicNumber) {
   expect_layout(token_layout("f", bytes("")), 0, 2, 0);
   expect_layout(token_layout("f", bytes(bytes_of_numbers<std::uint16_t>({7}))), 0, 2, 1);
   expect_layout(token_layout("f", bytes(bytes_of_numbers<std::uint16_t>({50256, 308, 0}))), 0, 2, 3);
-  // The largest token of GPT-2's padded vocabulary before 308, the upper half of llm.c's magic numbers.
-  expect_layout(token_layout("f", bytes(bytes_of_numbers<std::uint16_t>({50303, 308}))), 0, 2, 2);
+  // 308 is the upper half of llm.c's magic numbers. No token of GPT-2's padded vocabulary is a lower half.
+  for (const std::uint16_t token : {0, 1, 25'000, 50'256, 50'303, 54'912}) {
+    for (const std::uint16_t next : {307, 308, 309}) {
+      expect_layout(token_layout("f", bytes(bytes_of_numbers<std::uint16_t>({token, next}))), 0, 2, 2);
+    }
+  }
 }
 
 TEST(TokenLayout, OfFilesWithAHeader) {
