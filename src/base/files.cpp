@@ -26,20 +26,6 @@ namespace fs = std::filesystem;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-/// The file to write: for a symbolic link its target, so that the link itself stays. The target need not
-/// exist. For links that form a circle, one of them.
-fs::path target_of(const fs::path& file) {
-  constexpr int most_links = 40;  // as in Linux
-  std::error_code error;
-  fs::path target = fs::canonical(file, error);
-  if (!error) return target;
-  target = file;
-  if (fs::exists(file, error)) return target;  // a link to a file that has no name any more
-  for (int links = 0; links < most_links && fs::is_symlink(target, error); ++links)
-    target = target.parent_path() / fs::read_symlink(target, error);
-  return target;
-}
-
 /// Whether bytes go straight into `target`, which has `status`: into a device or a pipe, and through a link
 /// whose file has no name any more (/dev/stdout when standard output is a file that was deleted). A rename
 /// would replace the device or the link.
@@ -110,6 +96,18 @@ void require_suffix(std::string_view option, const fs::path& file,
   if (suffix.empty() || std::ranges::find(suffixes, suffix) != suffixes.end()) return;
   throw InputError(fmt::format("{}: {} ends in {}, expected {} or no suffix", option, file.string(),
                                written_suffix(file), fmt::join(suffixes, ", ")));
+}
+
+fs::path target_of(const fs::path& file) {
+  constexpr int most_links = 40;  // as in Linux
+  std::error_code error;
+  fs::path target = fs::canonical(file, error);
+  if (!error) return target;
+  target = file;
+  if (fs::exists(file, error)) return target;  // a link to a file that has no name any more
+  for (int links = 0; links < most_links && fs::is_symlink(target, error); ++links)
+    target = target.parent_path() / fs::read_symlink(target, error);
+  return target;
 }
 
 bool is_standard_output(const fs::path& file) { return file == "-" || file == "/dev/stdout"; }

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/conformance/plugin_crash.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/base/signals.hpp"
@@ -85,7 +87,10 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    std::ostringstream text;
+    app.exit(help, text);
+    starpipe::print(text.view());
+    return 0;
   } catch (const CLI::ParseError& error) {
     return bad_input(usage_message(app, error));
   }

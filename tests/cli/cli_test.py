@@ -34,6 +34,12 @@ class Help(CommandTest):
             if line.startswith("  starpipe schedule "):
                 self.ok(*line.split()[1:])
 
+    def test_a_full_disk(self):
+        for arguments in (("--help",), ("--version",), ("train", "--help-keys")):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = self.run_command(*arguments, stdout=full)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1), result.stderr)
+
     def test_version(self):
         self.assertRegex(self.ok("--version"), r"^starpipe \d+\.\d+\.\d+\n$")
 

@@ -124,6 +124,16 @@ class Emulation(CommandTest):
 class Compare(CommandTest):
     POLICIES = ["starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"]
 
+    def test_skipped_updates_are_told(self):
+        self.write("far.yaml", mlp_config())
+        result = self.run_command("compare", "far.yaml", "--policies", "starpipe", "--repetitions", 1, "-o", "c.json", "--set",
+                                  "training.steps=4", "--set", "training.optimizer.learning_rate=1e30", "--set",
+                                  "training.nonfinite=skip")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        skipped = json.loads(self.read("c.json"))["policies"][0]["skipped_steps"]
+        self.assertGreater(skipped, 0)
+        self.assertIn(f"gpipe under starpipe: {skipped} steps of all repetitions skipped their update", result.stdout)
+
     def test_a_memory_limit(self):
         """What fits is kept; another order is told of, in text and JSON."""
         self.write("job.yaml", emulated("F: 1ms, B: 1ms, W: 1ms", "name: gpipe, workers: 4, memory_limit: 3"))

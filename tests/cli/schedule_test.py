@@ -477,6 +477,7 @@ class ScheduleCheck(CommandTest):
         refused("a.json", edited(lambda d: d["ops"][1][1].update(start=1.5)), "ops[1][1].start: 1.5 is before 2, the end of "
                 "ops[1][0]")
         refused("a.json", edited(lambda d: d["ops"][1][0].update(end=3)), "ops[1][1].start: 2 is before 3")
+        refused("a.json", edited(lambda d: d["ops"][0][0].update(start=-3)), "ops[0][0].start: -3 is before the run")
         refused("a.json", edited(lambda d: d["ops"][1][2].pop("end"), lambda d: d["ops"][1].insert(0, d["ops"][1].pop(2))),
                 "is before")
         refused("a.json", edited(lambda d: d.update(comm=1e300)), "comm", "at most 1e+99")

@@ -46,6 +46,22 @@ class Train(CommandTest):
                     self.assertIn(culprit, lines[0])
                 self.assertEqual(sorted(os.listdir(self.folder)), sorted(files))
 
+    def test_contradictions(self):
+        """Nothing that was asked for is ignored: a file that recomputes, a policy on the command line, a section without keys."""
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "--recompute", "-o", "rc.json")
+        files = ("gpt.yaml", "mlp.yaml", "rc.json", "text")
+        self.refused_by_all(["mlp.yaml", "--set", "schedule.file=rc.json", "--set", "schedule.recompute=false"],
+                            "schedule.recompute: false", "rc.json", files=files)
+        self.refused_by_all(["mlp.yaml", "--set", "runtime.policy=prio"], "STARPU_SCHED: lws", "runtime.policy=prio", files=files,
+                            environment={"STARPU_SCHED": "lws"})
+        for value in ("", "{}"):
+            self.refused_by_all(["mlp.yaml", "--set", f"runtime.emulate={value}"], "--set runtime.emulate", files=files)
+        self.refused_by_all(["mlp.yaml"], "STARPU_MPI_DRIVER_CALL_FREQUENCY", files=files,
+                            environment={"STARPU_MPI_DRIVER_CALL_FREQUENCY": "1"})
+        os.symlink("a.json", self.path("b.json"))  # to a file that does not exist yet
+        self.refused_by_all(["mlp.yaml", "--report", "a.json", "--trace", "b.json"], "--trace", "b.json",
+                            files=("b.json", *files))
+
     def test_metrics(self):
         """A line a step, the same losses as the report's, on one and on two ranks; a picture of the losses."""
         for launcher in ([], LAUNCHER):

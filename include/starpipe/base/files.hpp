@@ -22,6 +22,10 @@ void require_suffix(std::string_view option, const std::filesystem::path& file,
 /// The suffix of a file's name in lower case, with its dot; empty when there is none.
 std::string suffix_of(const std::filesystem::path& file);
 
+/// The file that `write_file` replaces: for a symbolic link its target, which need not exist. For links that
+/// form a circle, one of them.
+std::filesystem::path target_of(const std::filesystem::path& file);
+
 /// Whether the name means standard output: "-" or /dev/stdout.
 bool is_standard_output(const std::filesystem::path& file);
 

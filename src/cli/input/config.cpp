@@ -204,8 +204,10 @@ class Given {
                const std::string& position, const std::string& label) {
     const bool override = file == nullptr;
     if (schema_.is_section(name)) {
-      if (node.IsNull()) return;
-      if (!node.IsMap()) YamlValue(node, label).expected("a map");
+      if (node.IsNull() && !override) return;
+      if (!node.IsMap() || (override && node.size() == 0)) {
+        YamlValue(node, label).expected(override ? "a map with at least one key" : "a map");
+      }
       if (!override && !seen_sections_.emplace(name, true).second) fail_twice(position, name);
       add(node, name + ".", file, position);
       return;

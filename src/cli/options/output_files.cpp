@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 fs::path resolved(const fs::path& file) {
   std::error_code ignored;
   if (is_standard_output(file)) return "/dev/stdout";
-  return fs::weakly_canonical(fs::absolute(file, ignored), ignored);
+  return fs::weakly_canonical(fs::absolute(target_of(file), ignored), ignored);
 }
 
 }  // namespace

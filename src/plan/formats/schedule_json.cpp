@@ -93,7 +93,10 @@ struct OpTimes {
 
 OpTimes read_times(const JsonValue& op) {
   OpTimes times{op, {}, {}};
-  if (const auto start = op.find("start")) times.start = start->number();
+  if (const auto start = op.find("start")) {
+    times.start = start->number();
+    if (*times.start < 0) start->fail(fmt::format("{} is before the run", *times.start));
+  }
   if (const auto end = op.find("end")) {
     times.end = end->number();
     if (times.start && *times.end < *times.start)

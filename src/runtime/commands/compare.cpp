@@ -29,10 +29,12 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
       const Experiment& experiment = run.experiment;
       Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
       std::vector<double> submissions;
+      int skipped = 0;
       for (int step = 0; step < run.config.training.steps; ++step) {
         const StepResult result = engine.run_step(step, *experiment.data);
         if (step == 1) submissions.clear();  // step 0 warmed up
         submissions.push_back(result.submission);
+        if (result.skipped_for) ++skipped;
         if (run.mpi.rank() == 0) measurement.add(result);
       }
       require_finite_weights(run, engine);
@@ -41,7 +43,7 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
       plan::ComparedRun compared = measurement.compared();
       const double makespan = compared.measured.timeline.makespan;
       policy.repetitions.push_back({makespan, std::move(compared.measured), std::move(compared.costs),
-                                    submissions[submissions.size() / 2]});
+                                    submissions[submissions.size() / 2], skipped});
     });
   });
 }

@@ -78,16 +78,18 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
   const plan::Timeline& timeline = policy.median_repetition().run.timeline;
   std::vector<double> makespans;  // in the order of the repetitions
   for (const Repetition& r : policy.repetitions) makespans.push_back(r.makespan);
-  return {{"policy", policy.choice.name},
-          {"ran", policy.ran},
-          {"predicted_makespan", predicted},
-          {"makespan", policy.median()},
-          {"makespans", makespans},
-          {"submission", policy.median_repetition().submission},
-          {"bubble_fraction", timeline.bubble_fraction},
-          {"peak_activations", timeline.peak_stashes},
-          {"peak_activation_bytes", timeline.peak_stash_bytes},
-          {"bytes_moved", bytes_moved(timeline)}};
+  nlohmann::ordered_json result = {{"policy", policy.choice.name},
+                                   {"ran", policy.ran},
+                                   {"predicted_makespan", predicted},
+                                   {"makespan", policy.median()},
+                                   {"makespans", makespans},
+                                   {"submission", policy.median_repetition().submission},
+                                   {"bubble_fraction", timeline.bubble_fraction},
+                                   {"peak_activations", timeline.peak_stashes},
+                                   {"peak_activation_bytes", timeline.peak_stash_bytes},
+                                   {"bytes_moved", bytes_moved(timeline)}};
+  if (const int skipped = policy.skipped(); skipped > 0) result["skipped_steps"] = skipped;
+  return result;
 }
 
 nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSchedule& compared,
@@ -176,6 +178,20 @@ TableRow row_of(const std::string& schedule, const std::string& policy, std::opt
           ran};
 }
 
+/// A line for each policy under which updates were skipped.
+std::string describe_skipped(const std::vector<ComparedSchedule>& schedules) {
+  std::string text;
+  for (const ComparedSchedule& compared : schedules) {
+    for (const ComparedPolicy& policy : compared.policies) {
+      if (policy.skipped() == 0) continue;
+      text +=
+          fmt::format("{} under {}: {} of all repetitions skipped their update, for infinity or NaN\n",
+                      compared.schedule().name(), policy.choice.name, counted_text(policy.skipped(), "step"));
+    }
+  }
+  return text;
+}
+
 std::string comparison_table(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
                              const std::vector<Predictions>& predictions) {
   const bool by_schedule = !comparison.schedules.empty();
@@ -204,7 +220,7 @@ std::string comparison_table(const Comparison& comparison, const std::vector<Com
     for (std::size_t r = 0; r < rows.size(); ++r) cells[r].push_back(rows[r][c]);
   }
   std::string text =
-      table_text(cells, shown) +
+      table_text(cells, shown) + describe_skipped(schedules) +
       "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
   if (emulated(schedules)) return text;
   text += "Predicted: with the durations measured in the run itself";
@@ -230,6 +246,12 @@ void write_timeline(const Comparison& comparison, const std::vector<ComparedSche
 }
 
 }  // namespace
+
+int ComparedPolicy::skipped() const {
+  int count = 0;
+  for (const Repetition& repetition : repetitions) count += repetition.skipped;
+  return count;
+}
 
 std::vector<double> ComparedPolicy::makespans() const {
   std::vector<double> all;

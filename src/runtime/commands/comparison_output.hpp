@@ -19,6 +19,7 @@ struct Repetition {
   plan::RecordedStep run;  ///< the median step
   plan::Costs costs;       ///< of the prediction
   double submission;       ///< of the median step, seconds
+  int skipped;             ///< steps whose update was skipped for infinity or NaN
 };
 
 /// A policy and its runs of one schedule.
@@ -29,6 +30,8 @@ struct ComparedPolicy {
 
   /// Makespans of the repetitions, the smallest first, seconds.
   [[nodiscard]] std::vector<double> makespans() const;
+  /// Steps of all repetitions whose update was skipped.
+  [[nodiscard]] int skipped() const;
   [[nodiscard]] double median() const { return makespans()[repetitions.size() / 2]; }
   [[nodiscard]] const Repetition& median_repetition() const;
 };

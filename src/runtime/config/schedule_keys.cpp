@@ -86,9 +86,10 @@ void add_order_keys(Keys& keys) {
           "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "
           "order before the run, and every run follows it.",
           at(&Config::schedule, &ScheduleConfig::dynamic))));
-  add(unset_when_false(key("schedule.recompute", boolean(),
-                           "Whether F keeps only the stage's inputs, and B computes F again.",
-                           at(&Config::schedule, &ScheduleConfig::recompute))));
+  add(or_from_file(key("schedule.recompute", boolean(),
+                       "Whether F keeps only the stage's inputs, and B computes F again; false unless a file "
+                       "says otherwise.",
+                       at(&Config::schedule, &ScheduleConfig::recompute))));
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
     choice.profile = config.profile;
   }
   const std::vector<int> kinds = kinds_of_workers(config, choice.profile);
-  const std::vector<plan::UnitCosts> units = costs_of(choice.profile, wanted.recompute);
+  const std::vector<plan::UnitCosts> units = costs_of(choice.profile, wanted.recompute.value_or(false));
   double shortest = std::numeric_limits<double>::infinity();
   for (Candidate& candidate : requests) {
     candidate.request.units = units;

@@ -56,7 +56,10 @@ plan::Schedule read_schedule(const Config& config) {
   if (schedule.graph() != graph(schedule.stages())) {
     throw InputError(fmt::format("{}: its stage graph differs from the model's", file));
   }
-  return wanted.recompute ? schedule.with_recomputation() : schedule;
+  if (schedule.recompute() && wanted.recompute == false) {
+    throw InputError(fmt::format("schedule.recompute: false, but {} recomputes", file));
+  }
+  return wanted.recompute.value_or(false) ? schedule.with_recomputation() : schedule;
 }
 
 void refuse_many_jobs(int stages, int microbatches) {
@@ -106,7 +109,7 @@ plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGrap
   request.graph = graph;
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
-  request.recompute = config.schedule.recompute;
+  request.recompute = config.schedule.recompute.value_or(false);
   request.costs = known;
   if (known && request.recompute) request.costs = plan::with_recomputation(*known);
   try {
@@ -135,7 +138,7 @@ PlannedRun plan_run(const Config& config) {
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
   plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
-  const bool recompute = listed ? listed->recompute() : config.schedule.recompute;
+  const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
   if (recompute) costs = plan::with_recomputation(std::move(costs));
   auto [schedule, reordering] =
       listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))

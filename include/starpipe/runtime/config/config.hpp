@@ -54,7 +54,7 @@ struct ScheduleConfig {
   std::optional<plan::Discipline> discipline;
   std::optional<int> memory_limit;  ///< in stashes; RuntimeConfig::memory_limit is in bytes
   bool dynamic = false;
-  bool recompute = false;
+  std::optional<bool> recompute;  ///< unset: false, or what the file says
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
