@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "model/bf16.hpp"
+#include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -85,9 +86,17 @@ class CpuBackend final : public Backend {
     }
     loss.backward_input(stash.floats(), scale, input_gradient.floats());
   }
-  void update(const OptimizerConfig& config, int step, std::span<const float> gradient,
+  void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
               std::span<float> parameters, std::span<float> state) const noexcept override {
-    optimizer_step(config, step, gradient, parameters, state);
+    optimizer_step(config, update, gradient, parameters, state);
+  }
+  void sum_squares(std::span<const float> values, std::span<const std::size_t> sizes, std::span<double> sums,
+                   Memory /*scratch*/) const noexcept override {
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      sums[i] = sum_of_squares(values.subspan(first, sizes[i]));
+      first += sizes[i];
+    }
   }
 };
 

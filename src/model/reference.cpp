@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -80,6 +82,19 @@ class MicrobatchRunner {
   Floats scratch_;
 };
 
+/// The norm of the whole gradient, [stage].
+double norm_of(const Network& network, const std::vector<Floats>& gradients) {
+  std::vector<double> sums;
+  for (std::size_t s = 0; s < gradients.size(); ++s) {
+    std::span<const float> left = gradients[s];
+    for (const Parameter& parameter : network.stages[s].parameters()) {
+      sums.push_back(sum_of_squares(left.first(parameter.size())));
+      left = left.subspan(parameter.size());
+    }
+  }
+  return gradient_norm(sums);
+}
+
 }  // namespace
 
 ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
@@ -87,9 +102,11 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
   ReferenceRun run;
   MicrobatchRunner runner(network);
   std::vector<Floats> states;
-  for (const Floats& values : parameters) {
-    run.gradients.emplace_back(values.size());
-    states.emplace_back(optimizer_state_size(optimizer, values.size()));
+  std::vector<std::vector<DecayRange>> ranges;
+  for (std::size_t s = 0; s < parameters.size(); ++s) {
+    run.gradients.emplace_back(parameters[s].size());
+    states.emplace_back(optimizer_state_size(optimizer, parameters[s].size()));
+    ranges.push_back(decay_ranges(optimizer, network.stages[s].parameters()));
   }
   for (int step = 0; step < steps; ++step) {
     for (Floats& sums : run.gradients) std::fill(sums.begin(), sums.end(), 0.0f);
@@ -103,8 +120,14 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
       runner.backward(1.0f / static_cast<float>(microbatches), weights, run.gradients);
     }
     run.losses.push_back(loss);
+    run.norms.push_back(norm_of(network, run.gradients));
+    Update update = {.number = step + 1,
+                     .learning_rate = learning_rate(optimizer.schedule, optimizer.learning_rate, step),
+                     .scale = clip_scale(optimizer.clip, run.norms.back()),
+                     .ranges = {}};
     for (std::size_t s = 0; s < parameters.size(); ++s) {
-      optimizer_step(optimizer, step + 1, run.gradients[s], parameters[s], states[s]);
+      update.ranges = ranges[s];
+      optimizer_step(optimizer, update, run.gradients[s], parameters[s], states[s]);
     }
   }
   run.parameters = std::move(parameters);

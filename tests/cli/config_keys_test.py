@@ -31,6 +31,7 @@ training: {steps: 2}
 schedule: {name: 1f1b, workers: 2}
 """
 SGD = "training.optimizer.kind=sgd"
+LINEAR = "training.optimizer.schedule.kind=linear"
 EMULATED = "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, comm: 1ms}"
 DYNAMIC = ("schedule.discipline=greedy", "schedule.dynamic=true")
 
@@ -71,9 +72,15 @@ KEYS = {
     "training.steps": Key("train", MLP, 3),
     "training.seed": Key("train", MLP, 7),
     "training.nonfinite": Key("train", MLP, "continue", SGD, "training.optimizer.learning_rate=1e30", "training.steps=6"),
+    "training.clip": Key("train", MLP, 1e-3, SGD),
     "training.optimizer.kind": Key("simulate", MLP, "sgd"),
     "training.optimizer.learning_rate": Key("train", MLP, 0),
     "training.optimizer.weight_decay": Key("train", MLP, 0.5),
+    "training.optimizer.decay": Key("train", MLP, "matrices", "training.optimizer.weight_decay=100"),
+    "training.optimizer.schedule.kind": Key("train", MLP, "inverse_sqrt", "training.steps=3"),
+    "training.optimizer.schedule.warmup": Key("train", MLP, 5),
+    "training.optimizer.schedule.floor": Key("train", MLP, 5e-4, LINEAR, "training.steps=3"),
+    "training.optimizer.schedule.steps": Key("train", MLP, 9, LINEAR, "training.steps=3"),
     "training.optimizer.momentum": Key("simulate", MLP, 0.5, SGD),
     "training.optimizer.beta1": Key("train", MLP, 0.5, "training.steps=3"),
     "training.optimizer.beta2": Key("train", MLP, 0.5, "training.steps=3"),
@@ -115,8 +122,9 @@ RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "c
 # Keys that `simulate` reads and does not need: what it predicts (times, memory, transfers) does not depend on them.
 NOT_PREDICTED = {
     "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.order", "training.steps", "training.seed",
-    "training.nonfinite",
-    *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "beta1", "beta2", "epsilon")),
+    "training.nonfinite", "training.clip",
+    *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "decay", "beta1", "beta2", "epsilon")),
+    *(f"training.optimizer.schedule.{name}" for name in ("kind", "warmup", "floor", "steps")),
     "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
 
 

@@ -72,7 +72,9 @@ class Train(CommandTest):
                 lines = [json.loads(line) for line in self.read("m.jsonl").splitlines()]
                 report = json.loads(self.read("r.json"))
                 self.assertEqual([line["step"] for line in lines], [1, 2, 3])
-                self.assertEqual([line["loss"] for line in lines], report["losses"])
+                for key in ("loss", "gradient_norm", "learning_rate"):
+                    self.assertEqual([line[key] for line in lines], report["losses" if key == "loss" else f"{key}s"])
+                self.assertNotIn("clipped", lines[0])
                 self.assertEqual(lines[2]["tokens"], 3 * lines[0]["tokens"])
                 for line in lines:
                     self.assertTrue(0 <= line["bubble_fraction"] < 1)

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses, optimizers and the other functions of a Backend, on each device, against exact results; and whole
 // stages against the CPU.
+#include <array>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "codelets/on_device.hpp"
 #include "starpipe/model/cuda_layer.hpp"
+#include "starpipe/model/gradient_norm.hpp"
 #include "starpipe/model/network.hpp"
 
 namespace starpipe::model {
@@ -107,14 +110,39 @@ TEST_P(Devices, Optimizers) {
     Floats state(optimizer_state_size(config, n), 0.0f);
     DeviceFloats parameters = put(w);
     DeviceFloats kept = put(state);
+    // Ranges may begin at any number; clipping scales the gradient.
+    const std::array ranges = {DecayRange{0, n / 3, true}, DecayRange{n / 3, n - n / 3, false}};
     for (int step = 1; step <= 3; ++step) {
       const Floats g = random(n, 1 + static_cast<std::uint64_t>(step));
       DeviceFloats gradient = put(g);
-      on().update(config, step, gradient, parameters, kept);
-      optimizer_step(config, step, g, w, state);
+      const Update update = {step, config.learning_rate, step == 3 ? 0.3f : 1, ranges};
+      on().update(config, update, gradient, parameters, kept);
+      optimizer_step(config, update, g, w, state);
     }
     expect_close(parameters.read("parameters"), w, config.kind, 1e-5);
     expect_close(kept.read("state"), state, config.kind + " state", 1e-5);
+  }
+}
+
+// The bits are those of the CPU, wherever the values begin. 70 parts are more than a kernel takes at once.
+TEST_P(Devices, SumsOfSquares) {
+  SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
+  std::vector<std::size_t> sizes = {1, 31, 4096, 5, 4097, 40 * 4096 + 77};
+  for (std::size_t i = 0; i < 64; ++i) sizes.push_back(1 + i);
+  const Floats values = random(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), 1);
+  std::vector<double> expected;
+  std::size_t first = 0;
+  for (const std::size_t size : sizes) {
+    expected.push_back(sum_of_squares(std::span(values).subspan(first, size)));
+    first += size;
+  }
+  for (const std::size_t shift : {0, 1}) {
+    DeviceFloats there = put(values, shift);
+    DeviceFloats scratch = poisoned(norm_scratch_words(sizes));
+    std::vector<double> sums(sizes.size());
+    on().sum_squares(there, sizes, sums, scratch);
+    scratch.read("scratch");  // waits
+    EXPECT_EQ(sums, expected);
   }
 }
 

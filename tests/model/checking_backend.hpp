@@ -23,9 +23,13 @@ class CheckingBackend final : public Backend {
   void find_nonfinite(Precision, ConstMemory, std::size_t, float&) const noexcept override {
     ADD_FAILURE() << "find_nonfinite";
   }
-  void update(const OptimizerConfig&, int, std::span<const float>, std::span<float>,
+  void update(const OptimizerConfig&, const Update&, std::span<const float>, std::span<float>,
               std::span<float>) const noexcept override {
     ADD_FAILURE() << "update";
+  }
+  void sum_squares(std::span<const float>, std::span<const std::size_t>, std::span<double>,
+                   Memory) const noexcept override {
+    ADD_FAILURE() << "sum_squares";
   }
 
   void copy(ConstMemory from, Memory to) const noexcept override {

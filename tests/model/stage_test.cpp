@@ -372,9 +372,13 @@ class CopyCounter final : public Backend {
                       Memory scratch) const noexcept override {
     cpu_.backward_input(loss, stash, scale, dx, scratch);
   }
-  void update(const OptimizerConfig& config, int step, std::span<const float> gradient,
+  void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
               std::span<float> parameters, std::span<float> state) const noexcept override {
-    cpu_.update(config, step, gradient, parameters, state);
+    cpu_.update(config, update, gradient, parameters, state);
+  }
+  void sum_squares(std::span<const float> values, std::span<const std::size_t> sizes, std::span<double> sums,
+                   Memory scratch) const noexcept override {
+    cpu_.sum_squares(values, sizes, sums, scratch);
   }
 
   mutable int copies = 0;

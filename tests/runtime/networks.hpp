@@ -20,6 +20,7 @@
 
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/task_graph.hpp"
+#include "runtime/step/verdict.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/data/make_dataset.hpp"
@@ -37,10 +38,12 @@ using Floats = std::vector<float>;
 
 // ---- networks ----
 
-inline model::Network tiny_gpt(int stages, model::Precision precision = model::Precision::fp32) {
+/// `most_stages`: networks with the same number differ in their cuts only.
+inline model::Network tiny_gpt(int stages, model::Precision precision = model::Precision::fp32,
+                               int most_stages = 0) {
   model::ModelConfig config;
   config.kind = "gpt";
-  config.options["layers"] = std::max(4, stages - 2);
+  config.options["layers"] = std::max({4, stages - 2, most_stages - 2});
   config.options["hidden"] = 16;
   config.options["heads"] = 2;
   config.options["context"] = 16;
@@ -289,7 +292,10 @@ class SequentialRun {
       : schedule_(schedule),
         network_(network),
         graph_(schedule, network, optimizer),
-        context_{&graph_, &network, &optimizer, 1.0F / static_cast<float>(schedule.microbatches()), 0} {
+        context_{.graph = &graph_,
+                 .network = &network,
+                 .optimizer = &optimizer,
+                 .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())} {
     for (const Datum& datum : graph_.data()) {
       memory_.emplace_back(datum.size, 0.0F);
       const auto s = index(datum.stage);
@@ -302,10 +308,12 @@ class SequentialRun {
   /// The losses by micro-batch.
   Floats step(int step, const model::Dataset& data) {
     context_.updates = step;
+    context_.learning_rate =
+        model::learning_rate(context_.optimizer->schedule, context_.optimizer->learning_rate, step);
     for (std::size_t d = 0; d < memory_.size(); ++d) {
       const Datum& datum = graph_.data()[d];
       if (is_temporary(datum.kind) || datum.kind == DataKind::weight_gradient ||
-          datum.kind == DataKind::loss) {
+          datum.kind == DataKind::loss || datum.kind == DataKind::verdict) {
         std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
       }
       if (datum.kind == DataKind::input)
@@ -325,6 +333,12 @@ class SequentialRun {
       if (datum.kind == DataKind::loss) losses[index(datum.microbatch)] = memory_[d][0];
     }
     return losses;
+  }
+
+  /// The norm of the gradient of the last step.
+  [[nodiscard]] double gradient_norm() {
+    const auto verdict = graph_.complete_verdict();
+    return verdict ? Verdict(memory_[*verdict]).norm() : 0;
   }
 
   /// By stage, from its first holder.

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "codelets/cuda/backend/sum_squares.hpp"
 #include "codelets/cuda/backend/update.hpp"
 #include "codelets/cuda/device/check.hpp"
 #include "codelets/cuda/kernels/element.hpp"
@@ -134,9 +135,15 @@ void StreamBackend::backward_input(const Loss& loss, ConstMemory stash, float sc
   loss.cuda()->backward_input(on_, stash, scale, input_gradient);
 }
 
-void StreamBackend::update(const OptimizerConfig& config, int step, std::span<const float> gradient,
-                           std::span<float> parameters, std::span<float> state) const noexcept {
-  cuda::update(on_, config, step, gradient, parameters, state);
+void StreamBackend::update(const OptimizerConfig& config, const Update& update,
+                           std::span<const float> gradient, std::span<float> parameters,
+                           std::span<float> state) const noexcept {
+  cuda::update(on_, config, update, gradient, parameters, state);
+}
+
+void StreamBackend::sum_squares(std::span<const float> values, std::span<const std::size_t> sizes,
+                                std::span<double> sums, Memory scratch) const noexcept {
+  cuda::sum_squares(on_, values, sizes, sums, scratch);
 }
 
 }  // namespace starpipe::model::cuda

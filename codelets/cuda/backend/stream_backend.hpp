@@ -34,8 +34,10 @@ class StreamBackend final : public Backend {
   void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
                       Memory scratch) const noexcept override;
 
-  void update(const OptimizerConfig& config, int step, std::span<const float> gradient,
+  void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
               std::span<float> parameters, std::span<float> state) const noexcept override;
+  void sum_squares(std::span<const float> values, std::span<const std::size_t> sizes, std::span<double> sums,
+                   Memory scratch) const noexcept override;
 
  private:
   Context on_;

@@ -8,8 +8,8 @@
 
 namespace starpipe::model::cuda {
 
-/// model::optimizer_step() on a GPU: one kernel over all parameters.
-void update(const Context& on, const OptimizerConfig& config, int step, std::span<const float> gradient,
-            std::span<float> parameters, std::span<float> state) noexcept;
+/// model::optimizer_step() on a GPU: one kernel for each range.
+void update(const Context& on, const OptimizerConfig& config, const Update& update,
+            std::span<const float> gradient, std::span<float> parameters, std::span<float> state) noexcept;
 
 }  // namespace starpipe::model::cuda

@@ -12,7 +12,8 @@ inline constexpr unsigned all_lanes = 0xffffffffu;
 inline constexpr unsigned default_threads = 256;
 
 // Reductions over all 32 lanes, in a fixed order. Every lane gets the result.
-__device__ inline float warp_sum(float value) {
+template <class T>  // float or double
+__device__ T warp_sum(T value) {
   for (int distance = warp_size / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(all_lanes, value, distance);
   }

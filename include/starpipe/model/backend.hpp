@@ -53,8 +53,13 @@ class Backend {
                               Memory scratch) const noexcept = 0;
 
   /// See model::optimizer_step.
-  virtual void update(const OptimizerConfig& config, int step, std::span<const float> gradient,
+  virtual void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
                       std::span<float> parameters, std::span<float> state) const noexcept = 0;
+  /// sums[i] = sum_of_squares() of the i-th of the parts of `values`, which lie one after the other and have
+  /// `sizes` numbers. `sums` is memory of the host, and is written when the calls before it have taken
+  /// effect. On a GPU `scratch` has norm_scratch_words(sizes) words.
+  virtual void sum_squares(std::span<const float> values, std::span<const std::size_t> sizes,
+                           std::span<double> sums, Memory scratch) const noexcept = 0;
 };
 
 /// The calling thread. Thread-safe. A bf16 layer runs its fp32 passes: its arrays are widened to floats in

@@ -13,7 +13,9 @@ namespace starpipe::model {
 /// The results of a sequential run, to compare other runs with.
 struct ReferenceRun {
   std::vector<double> losses;                  ///< [step]: mean over the micro-batches, before the update
-  std::vector<std::vector<float>> gradients;   ///< [stage]: of the last step, mean over the micro-batches
+  std::vector<double> norms;                   ///< [step]: of the whole gradient, before it is clipped
+  std::vector<std::vector<float>> gradients;   ///< [stage]: of the last step, before it is clipped; mean over
+                                               ///< the micro-batches
   std::vector<std::vector<float>> parameters;  ///< [stage]: after the last step
 };
 

@@ -165,7 +165,8 @@ int simulate(const SimulateOptions& options) {
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
       experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
-      {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())});
+      {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())},
+      runtime::step_rules(config));
   const PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
                          experiment.discipline};
   if (options.timeline) {

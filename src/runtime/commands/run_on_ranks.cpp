@@ -135,10 +135,12 @@ std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
 
 Engine make_engine(const Session& session, const AgreedRun& run) {
   const Experiment& e = run.experiment;
+  model::OptimizerConfig optimizer = run.config.training.optimizer;
+  if (!optimizer.schedule.steps) optimizer.schedule.steps = run.config.training.steps;
   return {session,
           e.schedule,
           e.network,
-          run.config.training.optimizer,
+          optimizer,
           run.parameters,
           run.config.runtime,
           e.emulated ? &*e.emulated : nullptr,
@@ -182,7 +184,8 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
         const bool automatic = runtime.mapping == MappingKind::automatic;
         WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
         const Experiment& made = planned.experiment;
-        check_data_sizes(TaskGraph(made.schedule, made.network, planned.config.training.optimizer),
+        check_data_sizes(TaskGraph(made.schedule, made.network, planned.config.training.optimizer,
+                                   step_rules(planned.config)),
                          made.schedule, made.network, map);
         auto parameters =
             agree(mpi, [&] { return model::start_parameters(made.network, planned.config.training.seed); });

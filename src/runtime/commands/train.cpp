@@ -44,11 +44,15 @@ class StepProgress {
   StepProgress(int steps, std::string sample_word) : steps_(steps), sample_word_(std::move(sample_word)) {}
 
   /// A log shows only some steps, and every step whose update was skipped.
-  void show(int step, std::optional<double> loss, bool skipped, double samples_per_second) {
+  void show(int step, std::optional<double> loss, const StepResult& result, double samples_per_second) {
+    const bool skipped = result.skipped_for.has_value();
+    const std::string norm = result.gradient_norm ? fmt::format("  norm {:#.4g}{}", *result.gradient_norm,
+                                                                result.clipped ? " clipped" : "")
+                                                  : "";
     const std::string text =
-        fmt::format("step {:>{}}/{}  {}  {:.0f} {}/s{}{}", step + 1, fmt::formatted_size("{}", steps_),
-                    steps_, loss ? "loss " + loss_text(*loss) : "emulated", samples_per_second, sample_word_,
-                    time_left(step), skipped ? "  update skipped: infinity or NaN" : "");
+        fmt::format("step {:>{}}/{}  {}{}  {:.0f} {}/s{}{}", step + 1, fmt::formatted_size("{}", steps_),
+                    steps_, loss ? "loss " + loss_text(*loss) : "emulated", norm, samples_per_second,
+                    sample_word_, time_left(step), skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step + 1 == steps_;
     const bool logged = !line_.on_terminal() && step % std::max(1, steps_ / 20) == 0;
     if (last && !line_.on_terminal() && launcher_rank()) {
@@ -110,6 +114,9 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
       const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
       loss = record.losses.emplace_back(sum / static_cast<double>(result.losses.size()));
     }
+    if (result.gradient_norm) record.gradient_norms.push_back(*result.gradient_norm);
+    if (result.gradient_norm) record.learning_rates.push_back(result.learning_rate);
+    if (result.clipped) record.clipped.push_back(step);
     record.step_seconds.push_back(result.seconds);
     if (result.skipped_for) record.skipped.push_back({step, *result.skipped_for});
     if (!root) continue;
@@ -118,7 +125,7 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
       metrics->add(metrics_of(experiment.schedule, result, step, loss, samples_of_step),
                    experiment.data->sample_word());
     }
-    progress.show(step, loss, result.skipped_for.has_value(), samples / result.seconds);
+    progress.show(step, loss, result, samples / result.seconds);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
@@ -145,9 +152,9 @@ std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
   if (run.mpi.rank() != 0) return report;
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
   const Experiment& e = run.experiment;
-  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, compared->costs,
-                                 compared->predicted.timeline,
-                                 {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())});
+  const auto needs = memory_need(
+      e.schedule, e.network, run.config.training.optimizer, compared->costs, compared->predicted.timeline,
+      {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())}, step_rules(run.config));
   report.memory = gpu_use(measured, gpu_of_worker, needs);
   return report;
 }
@@ -174,7 +181,9 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.curves) {
-    const std::array curves = {plan::Curve{"loss", record.losses}};
+    const std::array curves = {plan::Curve{"loss", record.losses},
+                               plan::Curve{"gradient norm", record.gradient_norms},
+                               plan::Curve{"learning rate", record.learning_rates}};
     write_file("--curves", *outputs.curves, plan::curves_svg(curves));
   }
   if (outputs.report) {

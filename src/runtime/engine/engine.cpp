@@ -14,6 +14,7 @@
 #include "runtime/watchdog/wait_table.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
+#include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -25,6 +26,18 @@ std::optional<std::size_t> reuse_distance(std::optional<int> window) {
   return index(*window);
 }
 
+// Why the run stops.
+std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Schedule& schedule) {
+  constexpr std::string_view key = "(training.nonfinite: stop)";
+  if (!origin.pass) {
+    return fmt::format("step {}: the gradient of {}, added up over the workers, has infinity or NaN {}",
+                       step + 1, origin.parameter, key);
+  }
+  const plan::Job job = schedule.job(*origin.pass);
+  return fmt::format("step {}, micro-batch {}, stage {}, pass {}: the first result with infinity or NaN {}",
+                     step + 1, job.microbatch, job.stage, plan::to_string(job.pass), key);
+}
+
 }  // namespace
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
@@ -32,8 +45,11 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
                const RuntimeConfig& config, const plan::Costs* emulated, NonFinitePolicy nonfinite)
     : session_(session),
       schedule_(schedule),
+      optimizer_(optimizer),
       nonfinite_(nonfinite),
-      graph_(schedule, network, optimizer, emulated == nullptr && nonfinite == NonFinitePolicy::skip),
+      graph_(schedule, network, optimizer,
+             {.has_norm = emulated == nullptr,
+              .can_skip = emulated == nullptr && nonfinite == NonFinitePolicy::skip}),
       tasks_(tasks_of_rank(graph_, session.local_workers())),
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(session.memory_nodes()),
@@ -53,7 +69,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       runner_(session, graph_,
               {.graph = &graph_,
                .network = &network,
-               .optimizer = &optimizer,
+               .optimizer = &optimizer_,
                .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())},
               {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
       submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), window_) {}
@@ -77,7 +93,8 @@ WatchdogCalls Engine::watchdog_calls() {
 
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
-  runner_.begin_step(updates_);
+  result.learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, step);
+  runner_.begin_step(updates_, result.learning_rate);
   finite_.begin_step();
   progress_.enter(StepPhase::beginning, step);
   meter_.reset();
@@ -103,18 +120,23 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (!emulation_) result.losses = gathering_.losses();
   result.jobs = gathering_.jobs(meter_.jobs());
   result.workers = gathering_.workers(meter_.workers());
-  const std::optional<plan::JobId> nonfinite = finite_.first(session_.mpi());
+  const std::optional<GradientNorm> gradient = gathering_.gradient_norm();
+  if (gradient) result.gradient_norm = gradient->norm;
+  result.skipped_for = first_nonfinite(gradient);
   progress_.enter(StepPhase::outside, step);
-  if (nonfinite && nonfinite_ == NonFinitePolicy::stop) {
-    const plan::Job job = schedule_.job(*nonfinite);
-    throw RunFailure(
-        fmt::format("step {}, micro-batch {}, stage {}, pass {}: the first result with infinity or NaN "
-                    "(training.nonfinite: stop)",
-                    step + 1, job.microbatch, job.stage, plan::to_string(job.pass)));
-  }
-  result.skipped_for = nonfinite;
-  if (!nonfinite) ++updates_;
+  if (result.skipped_for && nonfinite_ == NonFinitePolicy::stop)
+    throw RunFailure(origin_text(step, *result.skipped_for, schedule_));
+  if (result.skipped_for) return result;
+  ++updates_;
+  result.clipped = gradient && model::clip_scale(optimizer_.clip, gradient->norm) < 1;
   return result;
+}
+
+std::optional<NonFiniteOrigin> Engine::first_nonfinite(const std::optional<GradientNorm>& gradient) const {
+  if (nonfinite_ == NonFinitePolicy::proceed) return std::nullopt;
+  if (const auto pass = finite_.first(session_.mpi())) return NonFiniteOrigin{.pass = pass};
+  if (!gradient || gradient->first_nonfinite.empty()) return std::nullopt;
+  return NonFiniteOrigin{.parameter = gradient->first_nonfinite};
 }
 
 std::optional<int> Engine::first_nonfinite_stage() const {

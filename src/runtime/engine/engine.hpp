@@ -36,9 +36,11 @@ struct StepResult {
   double seconds = 0;         ///< from submission to the last update, this rank's clock
   double submission = 0;      ///< the part of it in which this rank's tasks were inserted
   bool prefetch = true;       ///< whether transfers overlap computing, as in plan::Costs
-  /// The first pass with infinity or NaN in its results, if the step's update was skipped for it; on every
-  /// rank.
-  std::optional<plan::JobId> skipped_for;
+  std::optional<double> gradient_norm = std::nullopt;  ///< before clipping; on every rank; none when emulated
+  double learning_rate = 0;                            ///< of the step's update; on every rank
+  bool clipped = false;  ///< whether the norm was above `training.clip`; on every rank
+  /// The first value that is not finite, if the step's update was skipped for it; on every rank.
+  std::optional<NonFiniteOrigin> skipped_for = std::nullopt;
   std::vector<JobRecord> jobs;        ///< all ranks' jobs, on rank 0's clock; on rank 0 only
   std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
 };
@@ -62,14 +64,15 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// One optimizer step, number `step` from 0. Returns when all ranks are done. Throws RunFailure, on every
-  /// rank, when a pass computed infinity or NaN and the run is to stop, and with status 2 when `data` throws
-  /// InputError on some rank; messages count steps from 1. After such a step the weights are of no use. A
-  /// step that is skipped for such a value does not count as a step of the optimizer.
+  /// One optimizer step, number `step` from 0, which also decides the learning rate. Returns when all ranks
+  /// are done. Throws RunFailure, on every rank, when a value is not finite and the run is to stop, and with
+  /// status 2 when `data` throws InputError on some rank; messages count steps from 1. After such a step the
+  /// weights are of no use. A step that is skipped for such a value does not count as a step of the
+  /// optimizer.
   StepResult run_step(int step, const model::Dataset& data);
 
-  /// The parameters after the last step, and that step's mean weight gradient, [stage], from each stage's
-  /// first holder. On rank 0 only.
+  /// The parameters after the last step, and that step's mean weight gradient before clipping, [stage], from
+  /// each stage's first holder. On rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 
@@ -89,9 +92,13 @@ class Engine {
 
  private:
   [[nodiscard]] WatchdogCalls watchdog_calls();
+  /// Collective. The first value of the step that is not finite, if the run looks for such values.
+  [[nodiscard]] std::optional<NonFiniteOrigin> first_nonfinite(
+      const std::optional<GradientNorm>& gradient) const;
 
   const Session& session_;
   const plan::Schedule& schedule_;
+  model::OptimizerConfig optimizer_;
   NonFinitePolicy nonfinite_;
   int updates_ = 0;  // of the optimizer
   TaskGraph graph_;

@@ -25,11 +25,14 @@ void FiniteCheck::begin_step() {
 }
 
 NonFinite* FiniteCheck::flags(const Task& task) const {
-  return is_used_ && is_pass(task.kind) ? &flags_.get()[graph_.number_of(task)] : nullptr;
+  if (!is_used_ || (!is_pass(task.kind) && task.kind != TaskKind::judge)) return nullptr;
+  NonFinite& own = flags_.get()[graph_.number_of(task)];
+  if (task.kind == TaskKind::judge) own.results = first_task_[index(task.worker)] != none ? 1.0F : 0.0F;
+  return &own;
 }
 
 void FiniteCheck::end(const Task& task) {
-  const NonFinite* const flags = this->flags(task);
+  const NonFinite* const flags = is_pass(task.kind) ? this->flags(task) : nullptr;
   if (flags == nullptr) return;
   bool found = flags->results != 0;
   if (flags->sum != 0) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/ranks/mpi.hpp"
@@ -12,10 +13,18 @@
 
 namespace starpipe::runtime {
 
+/// Where the first value of a step that is not finite comes from.
+struct NonFiniteOrigin {
+  std::optional<plan::JobId> pass = std::nullopt;  ///< the pass that computed it
+  /// Without such a pass: the parameter whose gradient overflowed when the sums of several workers, all
+  /// finite, were added up.
+  std::string parameter = {};
+};
+
 /// Owns the findings of infinity and NaN among the results of a step's passes on this rank. Each pass
 /// searches its own results at its end. No other task waits for this search. GPU kernels write findings to
-/// memory that they share with the host, so the stream does not stop. StarPU's workers call `flags`, `end`
-/// and `found`; the thread that runs the steps calls the rest, while no task runs.
+/// memory that they share with the host, so the stream does not stop. StarPU's workers call `flags` and
+/// `end`; the thread that runs the steps calls the rest, while no task runs.
 class FiniteCheck {
  public:
   /// `workers`: number of logical workers. `is_used`: false when nobody asks for findings; the class then
@@ -25,13 +34,12 @@ class FiniteCheck {
   /// Forgets the last step.
   void begin_step();
 
-  /// Flags for the task's findings; nullptr when the task does not search.
+  /// Flags for the task's findings; for `judge`, set when a pass of its worker has found infinity or NaN.
+  /// nullptr when nobody asks for findings, and for all other tasks.
   [[nodiscard]] NonFinite* flags(const Task& task) const;
   /// Notes the task's findings. Call it when the task has ended, before tasks that depend on it start. Tasks
   /// that do not search are ignored.
   void end(const Task& task);
-  /// Whether a pass of the logical worker has found infinity or NaN. Call it after all passes of the worker.
-  [[nodiscard]] bool found(int worker) const { return first_task_[index(worker)] != none; }
 
   /// Collective: on every rank, the first pass of the step, on any rank, with infinity or NaN in its results.
   /// "First" is by the graph's order of tasks, in which a pass comes after all passes that it depends on. So

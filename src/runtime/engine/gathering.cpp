@@ -2,12 +2,14 @@
 #include "runtime/engine/gathering.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
 
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
+#include "runtime/step/verdict.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
@@ -34,6 +36,39 @@ Gathering::Gathering(const Session& session, const plan::Schedule& schedule, con
       graph_(graph),
       data_(data),
       clock_offset_(measure_clock_offset(session.mpi())) {}
+
+std::optional<GradientNorm> Gathering::gradient_norm() const {
+  const std::optional<std::size_t> complete = graph_.complete_verdict();
+  if (!complete) return std::nullopt;
+  struct Message {
+    double norm;
+    std::int64_t first_nonfinite;  // its number among all parameters; not less than their number: none
+  } message{};
+  const Datum& verdict = graph_.data()[*complete];
+  if (data_.is_mine(verdict)) {
+    data_.read(*complete, "the gradient's norm", [&](std::span<const float> values) {
+      std::vector<float> copy(values.begin(), values.end());
+      const Verdict known(copy);
+      message.norm = known.norm();
+      message.first_nonfinite =
+          std::ranges::find_if_not(known.sums(), [](double sum) { return std::isfinite(sum); }) -
+          known.sums().begin();
+    });
+  }
+  MPI_Bcast(&message, sizeof message, MPI_BYTE, data_.owner(verdict), session_.mpi().comm());
+  GradientNorm result{.norm = message.norm};
+  if (!std::isfinite(message.norm)) result.first_nonfinite = parameter_name(message.first_nonfinite);
+  return result;
+}
+
+std::string Gathering::parameter_name(std::int64_t number) const {
+  for (const model::Stage& stage : network_.stages) {
+    for (const model::Parameter& parameter : stage.parameters()) {
+      if (number-- == 0) return parameter.name;
+    }
+  }
+  return "";
+}
 
 std::vector<float> Gathering::losses() const {
   const std::vector<float> mine = data_.losses();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/engine/step_data.hpp"
@@ -14,6 +16,13 @@
 
 namespace starpipe::runtime {
 
+/// The norm of a step's gradient.
+struct GradientNorm {
+  double norm = 0;
+  /// The first parameter with infinity or NaN in its gradient; empty when the norm is finite.
+  std::string first_nonfinite = {};
+};
+
 /// Brings the results of a step from the ranks that have them to rank 0, and owns the offset between their
 /// clocks. All member functions are collective; the thread that runs the steps calls them, between steps.
 class Gathering {
@@ -22,6 +31,8 @@ class Gathering {
   Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
             const TaskGraph& graph, StepData& data);
 
+  /// The norm of the step's gradient, before it is clipped; on every rank. Nothing in a graph without norms.
+  [[nodiscard]] std::optional<GradientNorm> gradient_norm() const;
   /// The losses of the step, [micro-batch], on every rank.
   [[nodiscard]] std::vector<float> losses() const;
   /// The jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
@@ -41,6 +52,8 @@ class Gathering {
  private:
   [[nodiscard]] std::vector<std::vector<float>> by_stage(DataKind wanted) const;
   [[nodiscard]] std::size_t find(DataKind kind, int stage, int worker) const;
+  /// `number`: among all parameters of the network.
+  [[nodiscard]] std::string parameter_name(std::int64_t number) const;
 
   const Session& session_;
   const plan::Schedule& schedule_;

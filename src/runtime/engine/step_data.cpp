@@ -107,6 +107,7 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
 }
 
 void StepData::register_scratch() {
+  norm_scratch_ = Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))), false);
   for (const bool on_gpu : {false, true}) {
     for (const model::Stage& stage : network_.stages) {
       const std::size_t size = std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu));
@@ -118,6 +119,9 @@ void StepData::register_scratch() {
 starpu_data_handle_t StepData::scratch(const Task& task) const {
   const std::size_t stage = index(task.stage);
   bool gpu = node(task.worker) > FetchedCopies::main_memory;
+  if (task.kind == TaskKind::norm)
+    return gpu || (!session_.knows_workers() && session_.on_gpus()) ? norm_scratch_.get() : nullptr;
+  if (!is_pass(task.kind)) return nullptr;
   // The policy may choose a core or a GPU: take the larger of the two needs.
   if (!session_.knows_workers() && session_.on_gpus() &&
       std::ranges::count(nodes_, FetchedCopies::main_memory) > 0) {

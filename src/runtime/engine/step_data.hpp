@@ -44,7 +44,8 @@ class StepData {
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const {
     return handles_[slots_.of(datum)].get();
   }
-  /// Scratch memory that is large enough for a pass on each worker that may run it.
+  /// Scratch memory that is large enough for a pass, or a norm, on each worker that may run it; nullptr when
+  /// the task needs none.
   [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
   /// The rank that owns a datum: the rank of its writer.
   [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
@@ -138,6 +139,7 @@ class StepData {
   const model::Dataset* dataset_ = nullptr;     // none while nothing is computed
   std::map<int, std::string> problems_;         // of this step, by micro-batch
   std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
+  Handle norm_scratch_;                         // of norms on GPUs
 };
 
 }  // namespace starpipe::runtime

@@ -113,7 +113,7 @@ void Submitter::insert(std::size_t task_number) {
   data.reserve(task.data.size() + 1);
   for (const DataAccess& access : task.data)
     data.push_back({data_.handle(access.datum), mode_of(access.access, session_.knows_workers())});
-  if (is_pass(task.kind)) data.push_back({data_.scratch(task), STARPU_SCRATCH});
+  if (const starpu_data_handle_t scratch = data_.scratch(task)) data.push_back({scratch, STARPU_SCRATCH});
 
   // A small n means a high priority. Tasks that are not jobs have the highest: jobs or the end of the step
   // wait for them.

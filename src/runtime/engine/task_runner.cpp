@@ -14,6 +14,20 @@ namespace {
 
 constexpr std::size_t task_kinds = index(TaskKind::optimize) + 1;
 
+// Which data of a task are verdicts. `waits`: of an update that waits for one.
+std::vector<std::size_t> verdicts_of(TaskKind kind, bool waits) {
+  switch (kind) {
+    case TaskKind::judge:
+      return {0};
+    case TaskKind::norm:
+      return {1};
+    case TaskKind::merge:
+      return {0, 1};
+    default:
+      return waits ? std::vector<std::size_t>{0} : std::vector<std::size_t>{};
+  }
+}
+
 // The memory of a task on the worker that runs it.
 struct TaskMemory {
   std::vector<model::Memory> data;
@@ -29,7 +43,8 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
   };
   memory.data.clear();
   for (std::size_t i = 0; i < task.data.size(); ++i) memory.data.push_back(words(i));
-  memory.scratch = is_pass(task.kind) ? words(task.data.size()) : model::Memory{};
+  const auto buffer_count = static_cast<std::size_t>(STARPU_TASK_GET_NBUFFERS(starpu_task_get_current()));
+  memory.scratch = buffer_count > task.data.size() ? words(task.data.size()) : model::Memory{};
   return memory;
 }
 
@@ -48,10 +63,6 @@ void TaskRunner::note_ready(void* argument) {
   static_cast<Argument*>(argument)->times.ready = clock_seconds();
 }
 
-bool TaskRunner::reads_verdict(const Task& task) const {
-  return !task.data.empty() && context_.graph->data()[task.data[0].datum].kind == DataKind::verdict;
-}
-
 starpu_codelet& TaskRunner::codelet(const Task& task) const {
   static starpu_perfmodel expected_time = [] {
     starpu_perfmodel model{};
@@ -59,8 +70,8 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
     model.arch_cost_function = expected_microseconds;
     return model;
   }();
-  // One codelet for each kind, and a last one for updates that may be skipped. Verdicts are read on the host,
-  // so they stay in main memory, on GPUs too.
+  // One codelet for each kind, and a last one for updates that wait for a verdict. Verdicts are read and
+  // written on the host, so they stay in main memory, on GPUs too.
   static std::array<starpu_codelet, task_kinds + 1> codelets = [] {
     std::array<starpu_codelet, task_kinds + 1> all{};
     for (std::size_t k = 0; k < all.size(); ++k) {
@@ -75,31 +86,16 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
       all[k].name = to_string(kind).data();
       all[k].model = &expected_time;
       std::ranges::fill(all[k].nodes, STARPU_SPECIFIC_NODE_LOCAL);
-      if (kind != TaskKind::judge && kind != TaskKind::merge && k != task_kinds) continue;
-      all[k].specific_nodes = 1;
-      all[k].nodes[0] = STARPU_SPECIFIC_NODE_CPU;
-      if (kind == TaskKind::merge) all[k].nodes[1] = STARPU_SPECIFIC_NODE_CPU;
+      for (const std::size_t verdict : verdicts_of(kind, k == task_kinds)) {
+        all[k].specific_nodes = 1;
+        all[k].nodes[verdict] = STARPU_SPECIFIC_NODE_CPU;
+      }
     }
     return all;
   }();
-  const bool may_be_skipped = task.kind == TaskKind::optimize && reads_verdict(task);
-  return codelets[may_be_skipped ? task_kinds : index(task.kind)];
-}
-
-bool TaskRunner::run_verdict_part(const Task& task, std::span<const model::Memory> data) const {
-  const auto verdict = [&](std::size_t i) -> float& { return data[i].floats()[0]; };
-  switch (task.kind) {
-    case TaskKind::judge:
-      verdict(0) = parts_.finite.found(task.worker) ? 1.0F : 0.0F;
-      return true;
-    case TaskKind::merge:
-      verdict(1) = std::max(verdict(0), verdict(1));
-      return true;
-    case TaskKind::optimize:
-      return reads_verdict(task) && verdict(0) != 0;
-    default:
-      return false;
-  }
+  const bool waits =
+      task.kind == TaskKind::optimize && context_.graph->data()[task.data[0].datum].kind == DataKind::verdict;
+  return codelets[waits ? task_kinds : index(task.kind)];
 }
 
 // Policies that plan by time ask for it.
@@ -127,10 +123,8 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   if (runner.emulation_ == nullptr) {
     note_task_begin();
     times.start = clock_seconds();
-    if (!runner.run_verdict_part(task, memory.data)) {
-      run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));
-      runner.parts_.finite.end(task);
-    }
+    run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));
+    runner.parts_.finite.end(task);
     times.end = clock_seconds();
     note_task_end();
   } else if (task.job) {
@@ -150,7 +144,6 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   runner.parts_.meter.start(*running.task, running.worker);
   runner.parts_.gpu_memory.sample(running.worker);
   running.times.start = clock_seconds();
-  if (runner.run_verdict_part(*running.task, memory.data)) return;
   run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
                        runner.parts_.finite.flags(*running.task));
 }

@@ -41,7 +41,10 @@ class TaskRunner {
              const StepParts& parts, Emulation* emulation);
 
   /// `updates`: that the optimizer has done before.
-  void begin_step(int updates) { context_.updates = updates; }
+  void begin_step(int updates, double learning_rate) {
+    context_.updates = updates;
+    context_.learning_rate = learning_rate;
+  }
 
   /// The codelet of a task of the graph.
   [[nodiscard]] starpu_codelet& codelet(const Task& task) const;
@@ -70,11 +73,6 @@ class TaskRunner {
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static void run_on_gpu(void** buffers, void* argument) noexcept;
   [[nodiscard]] int calling_worker() const;
-  /// Whether the task's first datum is a verdict.
-  [[nodiscard]] bool reads_verdict(const Task& task) const;
-  /// Runs `judge` and `merge`, and reads the verdict for `optimize`. Returns whether the task is then
-  /// complete. Verdicts are in main memory, whatever the worker.
-  [[nodiscard]] bool run_verdict_part(const Task& task, std::span<const model::Memory> data) const;
 
   const Session& session_;
   KernelContext context_;

@@ -29,6 +29,9 @@ StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, i
   StepMetrics metrics;
   metrics.step = number;
   metrics.loss = loss;
+  metrics.gradient_norm = step.gradient_norm;
+  metrics.learning_rate = step.learning_rate;
+  metrics.clipped = step.clipped;
   metrics.skipped = step.skipped_for.has_value();
   metrics.samples = samples_of_step * static_cast<std::uint64_t>(number + 1);
   metrics.seconds = step.seconds;
@@ -65,6 +68,11 @@ MetricsFile::MetricsFile(std::filesystem::path file) : file_(std::move(file)) {
 void MetricsFile::add(const StepMetrics& metrics, const std::string& sample_word) {
   nlohmann::ordered_json line = {{"step", metrics.step + 1}};
   if (metrics.loss) line["loss"] = *metrics.loss;
+  if (metrics.gradient_norm) {
+    line["gradient_norm"] = *metrics.gradient_norm;
+    line["learning_rate"] = metrics.learning_rate;
+  }
+  if (metrics.clipped) line["clipped"] = true;
   if (metrics.skipped) line["skipped"] = true;
   line[sample_word] = metrics.samples;
   line["seconds"] = metrics.seconds;

@@ -14,10 +14,13 @@ namespace starpipe::runtime {
 
 /// What a training step did, for people and programs.
 struct StepMetrics {
-  int step = 0;                ///< from 0; files and messages count from 1
-  std::optional<double> loss;  ///< mean over the micro-batches; none of emulated jobs
-  bool skipped = false;        ///< the update was skipped for infinity or NaN
-  std::uint64_t samples = 0;   ///< or tokens: of all steps so far, this one included
+  int step = 0;                                        ///< from 0; files and messages count from 1
+  std::optional<double> loss;                          ///< mean over the micro-batches; none of emulated jobs
+  std::optional<double> gradient_norm = std::nullopt;  ///< before clipping; none of emulated jobs
+  double learning_rate = 0;
+  bool clipped = false;       ///< the update used a clipped gradient
+  bool skipped = false;       ///< the update was skipped for infinity or NaN
+  std::uint64_t samples = 0;  ///< or tokens: of all steps so far, this one included
   double seconds = 0;
   double bubble_fraction = 0;          ///< measured
   std::uint64_t peak_stash_bytes = 0;  ///< of the worker that held most

@@ -39,18 +39,29 @@ ordered_json to_json(const PartitionChoice& choice) {
   return json;
 }
 
-// How many updates were skipped, and the first value of each that was not finite. Steps count from 1, as in
-// the progress lines.
+// How many updates were skipped, and where the first value of each that was not finite comes from. Steps
+// count from 1, as in the progress lines.
 ordered_json skipped_steps(const TrainRecord& record, const plan::Schedule& schedule) {
   ordered_json steps = ordered_json::array();
-  for (const SkippedStep& skipped : record.skipped) {
-    const plan::Job job = schedule.job(skipped.first);
-    steps.push_back({{"step", skipped.step + 1},
-                     {"microbatch", job.microbatch},
-                     {"stage", job.stage},
-                     {"pass", plan::to_string(job.pass)}});
+  for (const auto& [step, first] : record.skipped) {
+    ordered_json& skipped = steps.emplace_back(ordered_json{{"step", step + 1}});
+    if (!first.pass) {
+      skipped["parameter"] = first.parameter;
+      continue;
+    }
+    const plan::Job job = schedule.job(*first.pass);
+    skipped["microbatch"] = job.microbatch;
+    skipped["stage"] = job.stage;
+    skipped["pass"] = plan::to_string(job.pass);
   }
   return {{"count", record.skipped.size()}, {"steps", std::move(steps)}};
+}
+
+// Of which steps the gradient was clipped. Steps count from 1.
+ordered_json clipped_steps(const TrainRecord& record) {
+  ordered_json steps = ordered_json::array();
+  for (const int step : record.clipped) steps.push_back(step + 1);
+  return {{"count", record.clipped.size()}, {"steps", std::move(steps)}};
 }
 
 ordered_json both(ordered_json predicted, ordered_json measured) {
@@ -112,7 +123,12 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["microbatches"] = experiment.schedule.microbatches();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated.has_value();
-  if (!experiment.emulated) report["losses"] = record.losses;
+  if (!experiment.emulated) {
+    report["losses"] = record.losses;
+    report["gradient_norms"] = record.gradient_norms;
+    report["learning_rates"] = record.learning_rates;
+  }
+  if (config.training.optimizer.clip) report["clipped_steps"] = clipped_steps(record);
   if (config.training.nonfinite == NonFinitePolicy::skip)
     report["skipped_steps"] = skipped_steps(record, experiment.schedule);
   report["step_seconds"] = record.step_seconds;

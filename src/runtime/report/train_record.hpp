@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/finite_check.hpp"
 #include "runtime/report/gpu_copies.hpp"
 #include "runtime/report/gpu_memory_report.hpp"
-#include "starpipe/plan/schedule/job.hpp"
 
 namespace starpipe::runtime {
 
@@ -18,16 +18,19 @@ struct GpuReport {
   GpuCopies copies;
 };
 
-/// A step whose update was skipped, and the first pass with infinity or NaN in its results.
+/// A step whose update was skipped, and the first value of it that is not finite.
 struct SkippedStep {
   int step;  ///< from 0
-  plan::JobId first;
+  NonFiniteOrigin first;
 };
 
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {
   /// Of each step: mean loss over micro-batches, before the step's update. Empty with emulated jobs.
   std::vector<double> losses;
+  std::vector<double> gradient_norms;  ///< of each step, before clipping; empty with emulated jobs
+  std::vector<double> learning_rates;  ///< likewise
+  std::vector<int> clipped;            ///< the steps, from 0, whose gradient was clipped
   std::vector<SkippedStep> skipped;
   std::vector<double> step_seconds;
   double samples_per_second = 0;  ///< or tokens: throughput of the median step after the first

@@ -30,6 +30,9 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
        fmt::format("{:>10}", difference_text(measured.makespan / predicted.makespan - 1))},
       {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(measured.bubble_fraction),
        fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)}};
+  if (!record.clipped.empty())
+    rows.push_back({"gradients clipped", "",
+                    fmt::format("{} of {}", record.clipped.size(), record.step_seconds.size())});
   if (!record.skipped.empty())
     rows.push_back(
         {"updates skipped", "", fmt::format("{} of {}", record.skipped.size(), record.step_seconds.size())});

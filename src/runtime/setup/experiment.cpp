@@ -3,15 +3,41 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "runtime/setup/memory_limit.hpp"
 #include "runtime/setup/planned_run.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
 
+namespace {
+
+void check_learning_rates(const model::OptimizerConfig& optimizer) {
+  const auto& [kind, warmup, floor, steps] = optimizer.schedule;
+  if (floor > optimizer.learning_rate) {
+    throw InputError(
+        fmt::format("training.optimizer.schedule.floor: {} is more than training.optimizer.learning_rate, {}",
+                    floor, optimizer.learning_rate));
+  }
+  if (steps && *steps <= warmup) {
+    throw InputError(fmt::format(
+        "training.optimizer.schedule.steps: {} is not more than training.optimizer.schedule.warmup, {}",
+        *steps, warmup));
+  }
+}
+
+}  // namespace
+
+StepRules step_rules(const Config& config) {
+  return {.has_norm = true, .can_skip = config.training.nonfinite == NonFinitePolicy::skip};
+}
+
 Experiment make_experiment(const Config& config) {
   check_values(config);
+  check_learning_rates(config.training.optimizer);
   PlannedRun run = plan_run(config);
   auto data = model::make_dataset(
       config.data, config.model,

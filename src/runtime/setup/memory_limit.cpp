@@ -14,6 +14,7 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
 namespace starpipe::runtime {
@@ -35,9 +36,9 @@ struct Outcome {
 };
 
 Need largest_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
-  const std::vector<WorkerMemory> needs =
-      memory_need(run.schedule, run.network, config.training.optimizer, run.costs, timeline,
-                  {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())});
+  const std::vector<WorkerMemory> needs = memory_need(
+      run.schedule, run.network, config.training.optimizer, run.costs, timeline,
+      {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())}, step_rules(config));
   const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
   return {static_cast<int>(most - needs.begin()), *most};
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/step/kernels.hpp"
 
+#include <algorithm>
 #include <vector>
 
+#include "runtime/step/verdict.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -68,7 +71,7 @@ struct JobData {
         case DataKind::master:
         case DataKind::optimizer_state:
         case DataKind::verdict:
-          break;  // only the optimizer uses them
+          break;  // no pass uses them
       }
     }
   }
@@ -129,18 +132,33 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
   }
 }
 
+void run_norm(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+              model::Memory scratch, const model::Backend& backend) {
+  const StageParameters& parameters = context.graph->parameters()[index(task.stage)];
+  const std::span<double> sums = Verdict(data[1]).sums().subspan(parameters.first, parameters.sizes.size());
+  backend.sum_squares(data[0].floats(), parameters.sizes, sums, scratch);
+}
+
 void run_optimize(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                   const model::Backend& backend) {
   const auto of = [&](DataKind kind) {
     for (std::size_t i = 0; i < data.size(); ++i) {
-      if (context.graph->data()[task.data[i].datum].kind == kind) return data[i].floats();
+      if (context.graph->data()[task.data[i].datum].kind == kind) return data[i];
     }
-    return std::span<float>{};
+    return model::Memory{};
   };
-  const std::span<float> weights = of(DataKind::weights);
-  const std::span<float> master = of(DataKind::master);
-  backend.update(*context.optimizer, context.updates + 1, of(DataKind::weight_gradient),
-                 master.empty() ? weights : master, of(DataKind::optimizer_state));
+  model::Update update = {.number = context.updates + 1,
+                          .learning_rate = context.learning_rate,
+                          .ranges = context.graph->parameters()[index(task.stage)].ranges};
+  if (const model::Memory known = of(DataKind::verdict); !known.empty()) {
+    const Verdict verdict(known);
+    if (context.graph->rules().can_skip && verdict.skips()) return;
+    update.scale = model::clip_scale(context.optimizer->clip, verdict.norm());
+  }
+  const std::span<float> weights = of(DataKind::weights).floats();
+  const std::span<float> master = of(DataKind::master).floats();
+  backend.update(*context.optimizer, update, of(DataKind::weight_gradient).floats(),
+                 master.empty() ? weights : master, of(DataKind::optimizer_state).floats());
   if (!master.empty()) backend.round(master, weights);
 }
 
@@ -148,6 +166,13 @@ void run_optimize(const KernelContext& context, const Task& task, std::span<cons
 
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu) {
   return schedule.recompute() ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
+}
+
+std::size_t norm_scratch_size(const TaskGraph& graph) {
+  std::size_t words = 0;
+  for (const StageParameters& parameters : graph.parameters())
+    words = std::max(words, model::norm_scratch_words(parameters.sizes));
+  return words;
 }
 
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
@@ -165,7 +190,13 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       backend.copy(data[0], data[1]);
       break;
     case TaskKind::judge:
+      Verdict(data[0]).begin(context.graph->rules().can_skip && found != nullptr && found->results != 0);
+      break;
+    case TaskKind::norm:
+      run_norm(context, task, data, scratch, backend);
+      break;
     case TaskKind::merge:
+      Verdict(data[1]).merge(Verdict(data[0]));
       break;
     case TaskKind::optimize:
       run_optimize(context, task, data, backend);

@@ -98,12 +98,13 @@ class Holdings {
 class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
-             const TaskGraph& graph, const std::vector<int>& devices)
+             const TaskGraph& graph, const std::vector<int>& devices, const std::vector<bool>& on_gpu)
       : schedule_(schedule),
         costs_(costs),
         timeline_(timeline),
         graph_(graph),
         devices_(devices),
+        on_gpu_(on_gpu),
         position_(schedule.id_count()),
         written_(graph.data().size(), 0),
         holdings_(index(std::ranges::max(devices)) + 1) {
@@ -126,7 +127,9 @@ class Accountant {
       first = next;
     }
     for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-      if (!is_temporary(graph_.data()[d].kind)) hold(d, device(graph_.data()[d].worker), lasting);
+      const Datum& datum = graph_.data()[d];
+      if (!is_temporary(datum.kind) && !is_on_host(datum, datum.worker))
+        hold(d, device(datum.worker), lasting);
     }
     return std::move(holdings_);
   }
@@ -139,6 +142,13 @@ class Accountant {
   };
 
   [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
+
+  // Of a GPU's data only verdicts are in the host's memory. Where passes precede one, StarPU copies it to the
+  // GPU.
+  [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
+    return datum.kind == DataKind::verdict && !graph_.rules().can_skip && !on_gpu_.empty() &&
+           on_gpu_[index(worker)];
+  }
 
   void hold(std::size_t datum, int device, const Lifetime& lifetime) {
     const Datum& held = graph_.data()[datum];
@@ -188,6 +198,7 @@ class Accountant {
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }
+      if (is_on_host(accessed, task.worker)) continue;
       const double sent = arrival(datum);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
       touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
@@ -201,6 +212,7 @@ class Accountant {
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;
   const std::vector<int>& devices_;
+  const std::vector<bool>& on_gpu_;      // by worker; empty: all are cores
   std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
   std::vector<double> written_;          // by datum: when its value is ready
   std::vector<Touch> touches_;           // uses of temporaries, and of copies of all other data
@@ -211,27 +223,29 @@ class Accountant {
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline, const WorkerDevices& workers) {
-  const TaskGraph graph(schedule, network, optimizer);
+                                      const plan::Timeline& timeline, const WorkerDevices& workers,
+                                      const StepRules& rules) {
+  const TaskGraph graph(schedule, network, optimizer, rules);
   std::vector<int> devices = workers.devices;
   if (devices.empty()) {
     devices.resize(index(schedule.workers()));
     std::iota(devices.begin(), devices.end(), 0);
   }
-  std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph, devices).holdings();
+  std::vector<Holdings> holdings =
+      Accountant(schedule, costs, timeline, graph, devices, workers.on_gpu).holdings();
   std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
-  for (const plan::JobId id : schedule.order()) {
-    stages[index(schedule.compute(id))].insert(schedule.job(id).stage);
+  std::vector<bool> has_norm(devices.size(), false);
+  for (const Task& task : graph.tasks()) {
+    if (task.job) stages[index(task.worker)].insert(task.stage);
+    if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
   }
   std::vector<WorkerMemory> needs;
   for (std::size_t w = 0; w < devices.size(); ++w) {
-    // StarPU keeps the workspace of each stage that a worker has run.
-    for (const int s : stages[w]) {
-      const model::Stage& stage = network.stages[index(s)];
-      const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
-      holdings[index(devices[w])].add(&WorkerMemory::workspace,
-                                      scratch_size(schedule, stage, on_gpu) * sizeof(float), lasting);
-    }
+    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
+    // StarPU keeps the workspace of each stage that a worker has run, and that of a GPU's norms.
+    std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
+    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu);
+    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
   }
   for (Holdings& device : holdings) needs.push_back(device.peak());
   return needs;

@@ -2,11 +2,13 @@
 #include "runtime/step/task_graph.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <tuple>
 
+#include "runtime/step/verdict.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -14,63 +16,21 @@
 
 namespace starpipe::runtime {
 
-std::string_view to_string(DataKind kind) {
-  switch (kind) {
-    case DataKind::weights:
-      return "weights";
-    case DataKind::master:
-      return "master weights";
-    case DataKind::optimizer_state:
-      return "optimizer state";
-    case DataKind::weight_gradient:
-      return "weight gradient";
-    case DataKind::input:
-      return "input";
-    case DataKind::target:
-      return "target";
-    case DataKind::loss:
-      return "loss";
-    case DataKind::verdict:
-      return "verdict";
-    case DataKind::activation:
-      return "activation";
-    case DataKind::stash:
-      return "stash";
-    case DataKind::gradient:
-      return "gradient";
-    case DataKind::gradient_stash:
-      return "gradient stash";
-  }
-  return "";
-}
+namespace {
 
-std::string_view to_string(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::zero:
-      return "zero";
-    case TaskKind::F:
-      return "F";
-    case TaskKind::B:
-      return "B";
-    case TaskKind::W:
-      return "W";
-    case TaskKind::BW:
-      return "BW";
-    case TaskKind::close:
-      return "close";
-    case TaskKind::add:
-      return "add";
-    case TaskKind::copy:
-      return "copy";
-    case TaskKind::judge:
-      return "judge";
-    case TaskKind::merge:
-      return "merge";
-    case TaskKind::optimize:
-      return "optimize";
-  }
-  return "?";
-}
+// In the order of the enums.
+constexpr std::array<std::string_view, 12> data_names = {
+    "weights", "master weights", "optimizer state", "weight gradient", "input",    "target",
+    "loss",    "verdict",        "activation",      "stash",           "gradient", "gradient stash"};
+static_assert(data_names.size() == index(DataKind::gradient_stash) + 1);
+constexpr std::array<std::string_view, 12> task_names = {
+    "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
+static_assert(task_names.size() == index(TaskKind::optimize) + 1);
+
+}  // namespace
+
+std::string_view to_string(DataKind kind) { return data_names[index(kind)]; }
+std::string_view to_string(TaskKind kind) { return task_names[index(kind)]; }
 
 std::string name_of(const Task& task, const plan::Schedule& schedule) {
   if (task.job) return plan::to_string(schedule.job(*task.job));
@@ -80,15 +40,24 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
 class TaskGraph::Builder {
  public:
   Builder(const plan::Schedule& schedule, const model::Network& network,
-          const model::OptimizerConfig& optimizer, bool can_skip, TaskGraph& graph)
-      : schedule_(schedule), network_(network), optimizer_(optimizer), can_skip_(can_skip), graph_(graph) {}
+          const model::OptimizerConfig& optimizer, TaskGraph& graph)
+      : schedule_(schedule),
+        network_(network),
+        optimizer_(optimizer),
+        can_skip_(graph.rules_.can_skip),
+        updates_wait_(graph.rules_.has_norm && (optimizer.clip || can_skip_)),
+        graph_(graph) {}
 
   void build() {
     for (int s = 0; s < schedule_.stages(); ++s) persistent(s);
-    if (can_skip_) add_verdicts();
+    if (graph_.rules_.has_norm) add_verdicts();
     graph_.tasks_.reserve(schedule_.job_count());
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
-    if (can_skip_) join_verdicts();
+    for (const int worker : judges_)
+      graph_.tasks_.push_back({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
+    // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
+    for (int s = schedule_.stages(); s-- > 0;) reduce(s);
+    join_verdicts();
     for (int s = 0; s < schedule_.stages(); ++s) update(s);
     for (Task& task : graph_.tasks_) task.data.shrink_to_fit();
     graph_.tasks_.shrink_to_fit();
@@ -112,8 +81,17 @@ class TaskGraph::Builder {
 
   [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
 
-  // Weights, optimizer state and gradient accumulators of a stage, and the tasks that zero the accumulators.
+  [[nodiscard]] bool has_parameters(int s) const { return stage(s).parameter_size() > 0; }
+
+  // The list of parameters, weights, optimizer state and gradient accumulators of a stage, and the tasks that
+  // zero the accumulators.
   void persistent(int s) {
+    StageParameters parameters{.first = parameter_count_, .sizes = {}, .ranges = {}};
+    const std::vector<model::Parameter> all = stage(s).parameters();
+    for (const model::Parameter& parameter : all) parameters.sizes.push_back(parameter.size());
+    parameters.ranges = model::decay_ranges(optimizer_, all);
+    parameter_count_ += all.size();
+    graph_.parameters_.push_back(std::move(parameters));
     const std::size_t size = stage(s).parameter_size();
     if (size == 0) return;
     std::vector<int> accumulators = plan::gradient_workers(schedule_, s);
@@ -137,7 +115,7 @@ class TaskGraph::Builder {
     const plan::Job j = schedule_.job(id);
     const auto [holder, worker] = schedule_.placement(id);
     Task task{TaskKind::F, j.stage, worker, id, {}};
-    const bool has_weights = stage(j.stage).parameter_size() > 0;
+    const bool has_weights = has_parameters(j.stage);
     if (has_weights && j.pass != plan::Pass::W) {
       task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
     }
@@ -167,21 +145,33 @@ class TaskGraph::Builder {
 
   [[nodiscard]] std::size_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
 
-  // One for each worker that runs passes or holds weights.
+  // The holder that computes the norm of a stage.
+  [[nodiscard]] int norm_worker(int s) const {
+    const std::vector<int> holders = plan::weight_holders(schedule_, s);
+    return holders[index(s) % holders.size()];
+  }
+
+  // A verdict for each worker that computes norms, or waits for them, or whose passes may find infinity or
+  // NaN.
   void add_verdicts() {
     std::set<int> workers;
-    for (const plan::JobId id : schedule_.order()) workers.insert(schedule_.compute(id));
+    for (const plan::JobId id : schedule_.order()) {
+      if (can_skip_) workers.insert(schedule_.compute(id));
+    }
     for (int s = 0; s < schedule_.stages(); ++s) {
+      if (!has_parameters(s)) continue;
+      workers.insert(norm_worker(s));
+      if (!updates_wait_) continue;
       for (const int holder : plan::weight_holders(schedule_, s)) workers.insert(holder);
     }
     for (const int worker : workers) {
-      add({DataKind::verdict, -1, -1, worker}, {DataKind::verdict, -1, -1, worker, 1});
+      add({DataKind::verdict, -1, -1, worker},
+          {DataKind::verdict, -1, -1, worker, Verdict::words(parameter_count_)});
       judges_.push_back(worker);
     }
   }
 
-  // Up a binary tree to the first worker, and down again. The same merge serves both ways: on the way down,
-  // the other worker's verdict includes this worker's already.
+  // Up a binary tree to the first worker, and down again when updates wait for the complete verdict.
   void join_verdicts() {
     const auto merge = [&](int from, int into) {
       graph_.tasks_.push_back({TaskKind::merge,
@@ -190,16 +180,13 @@ class TaskGraph::Builder {
                                std::nullopt,
                                {{verdict(from), Access::read}, {verdict(into), Access::update}}});
     };
-    for (const int worker : judges_) {
-      graph_.tasks_.push_back(
-          {TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::update}}});
-    }
     const std::size_t count = judges_.size();
     std::size_t distance = 1;
     for (; distance < count; distance *= 2) {
       for (std::size_t i = 0; i + distance < count; i += 2 * distance)
         merge(judges_[i + distance], judges_[i]);
     }
+    if (!updates_wait_) return;
     for (distance /= 2; distance > 0; distance /= 2) {
       for (std::size_t i = 0; i + distance < count; i += 2 * distance)
         merge(judges_[i], judges_[i + distance]);
@@ -278,15 +265,18 @@ class TaskGraph::Builder {
     read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
   }
 
-  // Reduces the gradient of a stage and updates its weights on each holder.
-  void update(int s) {
-    if (stage(s).parameter_size() == 0) return;
-    const auto gradient = [&](int worker) { return find({DataKind::weight_gradient, s, -1, worker}); };
+  [[nodiscard]] std::size_t gradient(int s, int worker) const {
+    return find({DataKind::weight_gradient, s, -1, worker});
+  }
+
+  // Reduces the gradient of a stage, and computes its norm.
+  void reduce(int s) {
+    if (!has_parameters(s)) return;
     // Accumulating tasks share the accumulator. `close` takes it for itself, so that tasks that read the sum
     // wait for all of them.
     for (const int worker : plan::gradient_workers(schedule_, s)) {
       graph_.tasks_.push_back(
-          {TaskKind::close, s, worker, std::nullopt, {{gradient(worker), Access::update}}});
+          {TaskKind::close, s, worker, std::nullopt, {{gradient(s, worker), Access::update}}});
     }
     for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, s)) {
       const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
@@ -295,12 +285,24 @@ class TaskGraph::Builder {
                                s,
                                step.into,
                                std::nullopt,
-                               {{gradient(step.from), Access::read}, {gradient(step.into), access}}});
+                               {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
     }
+    if (!graph_.rules_.has_norm) return;
+    const int worker = norm_worker(s);
+    graph_.tasks_.push_back({TaskKind::norm,
+                             s,
+                             worker,
+                             std::nullopt,
+                             {{gradient(s, worker), Access::read}, {verdict(worker), Access::update}}});
+  }
+
+  // Updates the weights of a stage on each holder.
+  void update(int s) {
+    if (!has_parameters(s)) return;
     for (const int holder : plan::weight_holders(schedule_, s)) {
       Task task{TaskKind::optimize, s, holder, std::nullopt, {}};
-      if (can_skip_) task.data.push_back({verdict(holder), Access::read});
-      task.data.push_back({gradient(holder), Access::read});
+      if (updates_wait_) task.data.push_back({verdict(holder), Access::read});
+      task.data.push_back({gradient(s, holder), Access::read});
       const bool has_master = stage(s).has_master();
       if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
       task.data.push_back(
@@ -317,15 +319,24 @@ class TaskGraph::Builder {
   const model::Network& network_;
   const model::OptimizerConfig& optimizer_;
   bool can_skip_;
+  bool updates_wait_;  // for a verdict
   TaskGraph& graph_;
   std::vector<int> judges_;  // the workers with a verdict
+  std::size_t parameter_count_ = 0;
   std::map<Key, std::size_t> numbers_;
 };
 
 TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,
-                     const model::OptimizerConfig& optimizer, bool can_skip) {
+                     const model::OptimizerConfig& optimizer, const StepRules& rules)
+    : rules_(rules) {
   if (!(schedule.graph() == network.graph)) throw std::logic_error("the schedule is for another stage graph");
-  Builder(schedule, network, optimizer, can_skip, *this).build();
+  Builder(schedule, network, optimizer, *this).build();
+}
+
+std::optional<std::size_t> TaskGraph::complete_verdict() const {
+  const auto found = std::ranges::find(data_, DataKind::verdict, &Datum::kind);
+  if (found == data_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - data_.begin());
 }
 
 }  // namespace starpipe::runtime

@@ -13,6 +13,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/runtime/step/step_rules.hpp"
 
 namespace starpipe::runtime {
 
@@ -25,8 +26,7 @@ enum class DataKind : std::uint8_t {
   input,            // of a source, one for each worker that reads it; the host fills it before the step
   target,           // of the sink; the host fills it before the step
   loss,             // the host reads it after the step
-  verdict,          // whether the step's update is skipped: not 0 when a value was not finite; one for each
-                    // worker, and only in graphs that can skip updates
+  verdict,          // what a worker knows of the whole step: class Verdict; in the host's memory
   activation,       // this kind and the next ones are written once a step and dropped after their last reader
   stash,
   gradient,
@@ -54,7 +54,7 @@ enum class Access : std::uint8_t {
   write,
   update,      // read and write
   accumulate,  // add to it, in any order that the policy chooses, until a `close` task
-  precede,     // no access to its memory; the next task that updates the datum waits for this task
+  precede,     // no access to its memory; the next task that writes the datum waits for this task
 };
 
 enum class TaskKind : std::uint8_t {
@@ -66,9 +66,10 @@ enum class TaskKind : std::uint8_t {
   close,     // takes an accumulator for itself, after all tasks that accumulate
   add,       // a step of a reduction: adds another worker's sum to the worker's own
   copy,      // takes over the finished sum, on a further holder
-  judge,     // writes a worker's verdict, after all passes of the worker
+  judge,     // begins a worker's verdict: whether passes of the worker found infinity or NaN
+  norm,      // adds a stage's gradient to a holder's verdict: the sum of squares of each parameter
   merge,     // joins another worker's verdict into the worker's own
-  optimize,  // updates the weights of a holder, unless there is a verdict that skips the update
+  optimize,  // updates the weights of a holder: by a clipped gradient, or not at all, as a verdict says
 };
 
 std::string_view to_string(TaskKind kind);
@@ -80,9 +81,9 @@ struct DataAccess {
   Access access;
 };
 
-/// A task of the step. `data`: for add, copy and merge first the source, then the target; for an update that
-/// may be skipped, first the verdict. Kernels of passes find their data by kind; data of one kind are in the
-/// order of the stage's predecessors or successors.
+/// A task of the step. `data`: for add, copy, norm and merge first the source, then the target; for an update
+/// that waits for a verdict, first the verdict. Kernels of passes find their data by kind; data of one kind
+/// are in the order of the stage's predecessors or successors.
 struct Task {
   TaskKind kind;
   int stage;
@@ -94,24 +95,40 @@ struct Task {
 /// The task for people: F(2,0) for a job, else its kind and its stage.
 std::string name_of(const Task& task, const plan::Schedule& schedule);
 
+/// The parameters of a stage.
+struct StageParameters {
+  std::size_t first = 0;  ///< the number of its first one among all parameters of the network
+  std::vector<std::size_t> sizes;
+  std::vector<model::DecayRange> ranges;
+};
+
 /// All data and tasks of a step of `schedule`. The tasks would run correctly one after the other in their
 /// order, and the order keeps the order of each worker: StarPU derives implicit dependencies from it.
 /// Accumulators are zeroed first. Jobs follow in topological order. Then accumulators are closed, gradients
 /// are reduced and the holders' optimizers run.
 ///
-/// In a graph that can skip updates each worker that runs passes judges after them whether all values are
-/// finite. The workers' verdicts are joined over a tree, and the holders' optimizers read the result.
+/// When the gradient of a stage is complete, one of its holders computes the sum of squares of each parameter
+/// for its verdict (`norm`). All holders have the same gradient, bit by bit; stages take turns among them.
+/// The verdicts are joined up a binary tree of workers, so the first worker with a verdict knows the norm
+/// after the step. When updates wait for a verdict, since the gradient is clipped or the update may be
+/// skipped, the complete verdict goes down the same tree to all holders. In a graph that can skip updates,
+/// verdicts also know whether the values of all passes were finite.
 ///
 /// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
-  /// `can_skip`: whether the optimizers wait for a verdict.
   TaskGraph(const plan::Schedule& schedule, const model::Network& network,
-            const model::OptimizerConfig& optimizer, bool can_skip = false);
+            const model::OptimizerConfig& optimizer, const StepRules& rules = {});
 
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
+  [[nodiscard]] const StepRules& rules() const { return rules_; }
+  /// The parameters of each stage.
+  [[nodiscard]] const std::vector<StageParameters>& parameters() const { return parameters_; }
+  /// The datum with the verdict that is complete after a step; nothing in a graph without norms or without
+  /// parameters.
+  [[nodiscard]] std::optional<std::size_t> complete_verdict() const;
   /// The index in tasks() of one of its elements.
   [[nodiscard]] std::size_t number_of(const Task& task) const {
     return static_cast<std::size_t>(&task - tasks_.data());
@@ -119,6 +136,8 @@ class TaskGraph {
 
  private:
   class Builder;
+  StepRules rules_;
+  std::vector<StageParameters> parameters_;
   std::vector<Datum> data_;
   std::vector<Task> tasks_;
 };

@@ -42,6 +42,7 @@ void __syncwarp();
 unsigned __ballot_sync(unsigned mask, int predicate);
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
+double __shfl_xor_sync(unsigned mask, double value, int lane_mask);
 inline void __stwb(uint4* to, uint4 value) { *to = value; }
 
 using cudaStream_t = void*;

@@ -271,15 +271,33 @@ using starpipe::model::cuda::Fiber;
 
 constexpr const char* less_than_a_warp = "the mask of a warp's exchange does not have all lanes";
 
+namespace {
+
+/// The value that the lane whose number differs in `lane_mask` gives. `words`: of 32 bits in a value.
+template <class Value, std::size_t words>
+Value from_lane(unsigned mask, Value value, int lane_mask) {
+  namespace cuda = starpipe::model::cuda;
+  cuda::require(mask == 0xffffffffu, less_than_a_warp);
+  using Own = std::array<std::uint32_t, words>;
+  cuda::Words given{};
+  std::ranges::copy(std::bit_cast<Own>(value), given.begin());
+  const cuda::Words& taken = cuda::exchange(given)[cuda::lane() ^ static_cast<unsigned>(lane_mask)];
+  Own own{};
+  std::copy_n(taken.begin(), words, own.begin());
+  return std::bit_cast<Value>(own);
+}
+
+}  // namespace
+
 // NOLINTBEGIN(bugprone-reserved-identifier)
 void __syncthreads() { block().wait(Fiber::State::at_block_barrier); }
 void __syncwarp() { block().wait(Fiber::State::at_warp_barrier); }
 int __syncthreads_or(int predicate) { return block().any(predicate != 0) ? 1 : 0; }
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
-  namespace cuda = starpipe::model::cuda;
-  cuda::require(mask == 0xffffffffu, less_than_a_warp);
-  const cuda::WarpWords& warp = cuda::exchange({std::bit_cast<std::uint32_t>(value)});
-  return std::bit_cast<float>(warp[cuda::lane() ^ static_cast<unsigned>(lane_mask)][0]);
+  return from_lane<float, 1>(mask, value, lane_mask);
+}
+double __shfl_xor_sync(unsigned mask, double value, int lane_mask) {
+  return from_lane<double, 2>(mask, value, lane_mask);
 }
 unsigned __ballot_sync(unsigned mask, int predicate) {
   namespace cuda = starpipe::model::cuda;

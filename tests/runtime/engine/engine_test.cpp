@@ -49,9 +49,12 @@ const model::OptimizerConfig sgd = {
     .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 const RuntimeConfig patient = {.timeout = 1000};
 
-/// The results of a run; on rank 0 only, except losses and bytes.
+/// The results of a run; on rank 0 only, except losses, norms, rates and bytes.
 struct Outcome {
   std::vector<Floats> losses;  // by step and micro-batch
+  std::vector<double> norms;   // by step
+  std::vector<double> rates;   // by step
+  std::vector<int> clipped;    // steps
   std::vector<Floats> gradients;
   std::vector<Floats> parameters;
   std::vector<WorkerRecord> workers;
@@ -69,6 +72,9 @@ Outcome train(const Schedule& schedule, const model::Network& network,
   for (int step = 0; step < steps; ++step) {
     StepResult result = engine.run_step(step, data);
     run.losses.push_back(std::move(result.losses));
+    run.norms.push_back(result.gradient_norm.value());
+    run.rates.push_back(result.learning_rate);
+    if (result.clipped) run.clipped.push_back(step);
     run.jobs = std::move(result.jobs);
     run.workers = std::move(result.workers);
   }
@@ -99,6 +105,7 @@ void expect_trained(const Outcome& run, const Schedule& schedule, const model::N
     for (const float loss : run.losses[step]) mean += static_cast<double>(loss) / schedule.microbatches();
     EXPECT_NEAR(mean, reference.losses[step], (step == 0 ? 1e-5 : tolerance) * reference.losses[step])
         << "step " << step;
+    EXPECT_NEAR(run.norms[step], reference.norms[step], 10 * tolerance * reference.norms[step]);
   }
   if (!is_root()) return;
   expect_close(run.gradients, reference.gradients, tolerance, "gradient");
@@ -112,6 +119,7 @@ void expect_same_bits(const Outcome& run, const Schedule& schedule, const model:
   SequentialRun sequential(schedule, network, optimizer, start_values(network));
   for (std::size_t step = 0; step < run.losses.size(); ++step) {
     EXPECT_EQ(run.losses[step], sequential.step(static_cast<int>(step), data)) << "step " << step;
+    EXPECT_EQ(run.norms[step], sequential.gradient_norm()) << "step " << step;
   }
   if (!is_root()) return;
   EXPECT_TRUE(run.gradients == sequential.gradients());
@@ -383,6 +391,91 @@ TEST(Engine, ReplicasAreTheSingleCopy) {
   }
   expect_close(replicas.gradients, single.gradients, 1e-5, "gradient");
   expect_close(replicas.parameters, single.parameters, 1e-5, "parameters");
+}
+
+/// A recipe of GPT-2's kind. The clip binds in every step of the tests below.
+const model::OptimizerConfig recipe = {.kind = "adamw",
+                                       .learning_rate = 1e-2,
+                                       .weight_decay = 0.1,
+                                       .decay = "matrices",
+                                       .schedule = {"cosine", 2, 1e-3, 6},
+                                       .clip = 0.25};
+
+std::vector<float> joined(const std::vector<Floats>& parts) {
+  Floats all;
+  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+/// The network with as many stages as the schedule has on all workers. All of them differ in their cuts only.
+model::Network network_for(const char* schedule, model::Precision precision = model::Precision::fp32) {
+  return tiny_gpt(plan::find_schedule(schedule).stages_per_worker * workers(), precision, 2 * workers());
+}
+
+// One micro-batch leaves no choice in the order of a sum. So whatever the schedule, the cuts, the holders and
+// the ranks, gradient, norm and weights have the bits of the reference.
+TEST(Engine, ClippedUpdatesDoNotDependOnTheSchedule) {
+  constexpr int steps = 2;
+  const model::Network whole = tiny_gpt(1, model::Precision::fp32, 2 * workers());
+  const auto data = data_for(whole);
+  const auto reference = model::train_reference(whole, *data, recipe, start_values(whole), 1, steps);
+  for (const char* name : {"1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "v-half", "ddp", "fsdp"}) {
+    SCOPED_TRACE(name);
+    const model::Network network = network_for(name);
+    const Schedule schedule =
+        plan::make_schedule(name, {.workers = workers(), .microbatches = 1, .graph = network.graph});
+    const Outcome run = train(schedule, network, recipe, *data, steps);
+    EXPECT_EQ(run.norms, reference.norms);
+    EXPECT_EQ(run.clipped, (std::vector{0, 1}));
+    for (int step = 0; step < steps; ++step)
+      EXPECT_EQ(run.rates[index(step)], model::learning_rate(recipe.schedule, recipe.learning_rate, step));
+    expect_transfers(run, schedule, network);
+    if (!is_root()) continue;
+    EXPECT_EQ(joined(run.gradients), joined(reference.gradients));
+    EXPECT_EQ(joined(run.parameters), joined(reference.parameters));
+  }
+}
+
+// These add up the micro-batches in their order, as the reference does.
+TEST(Engine, ClippedUpdatesOfManyMicrobatches) {
+  if (!our_policy()) GTEST_SKIP() << "other policies have no fixed order";
+  constexpr int steps = 3;
+  for (const auto precision : {model::Precision::fp32, model::Precision::bf16}) {
+    const model::Network whole = tiny_gpt(1, precision, 2 * workers());
+    const auto data = data_for(whole);
+    const auto reference = model::train_reference(whole, *data, recipe, start_values(whole), 8, steps);
+    for (const char* name : {"1f1b", "zb-h1", "interleaved-1f1b"}) {
+      SCOPED_TRACE(::testing::Message() << name << ", " << to_string(precision));
+      const model::Network network = network_for(name, precision);
+      const Schedule schedule =
+          plan::make_schedule(name, {.workers = workers(), .microbatches = 8, .graph = network.graph});
+      const Outcome run = train(schedule, network, recipe, *data, steps);
+      EXPECT_EQ(run.norms, reference.norms);
+      expect_transfers(run, schedule, network);
+      if (is_root()) {
+        EXPECT_EQ(joined(run.parameters), joined(reference.parameters));
+      }
+    }
+  }
+}
+
+TEST(Engine, AClipThatDoesNotBindChangesNothing) {
+  const model::Network network = tiny_gpt(workers());
+  const auto data = data_for(network);
+  model::OptimizerConfig loose = sgd;
+  loose.clip = 1e6;
+  for (const char* name : {"1f1b", "zb-h1", "ddp", "fsdp"}) {
+    SCOPED_TRACE(name);
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
+    const Outcome with = train(schedule, network, loose, *data, 2);
+    EXPECT_TRUE(with.clipped.empty());
+    expect_transfers(with, schedule, network);
+    if (!our_policy()) continue;
+    const Outcome without = train(schedule, network, sgd, *data, 2);
+    EXPECT_EQ(with.losses, without.losses);
+    EXPECT_EQ(with.norms, without.norms);
+    EXPECT_TRUE(with.parameters == without.parameters);
+  }
 }
 
 // A large epsilon: else AdamW would make a full step from the rounding error of a gradient that is zero.
@@ -684,7 +777,8 @@ TEST(Engine, SkippedStepsLeaveNoTrace) {
       std::vector<std::string> skipped_for;
       for (int step = 0; step < 6; ++step) {
         const StepResult result = engine.run_step(step, spoilt);
-        skipped_for.push_back(result.skipped_for ? plan::to_string(schedule.job(*result.skipped_for)) : "");
+        skipped_for.push_back(
+            result.skipped_for ? plan::to_string(schedule.job(result.skipped_for->pass.value())) : "");
       }
       EXPECT_EQ(skipped_for[1], plan::to_string(plan::Job{schedule.stages() - 1, 2, plan::Pass::F}));
       EXPECT_EQ(skipped_for[3], plan::to_string(plan::Job{0, 0, plan::Pass::F}));
@@ -704,6 +798,39 @@ TEST(Engine, SkippedStepsLeaveNoTrace) {
         expect_close(trained, sequential.parameters(), tolerance_of(network), "parameters");
       }
     }
+  }
+}
+
+// Each worker's sum of gradients is finite in fp32, but not the sum of both.
+TEST(Engine, ASumOfGradientsThatOverflowsIsFoundByItsNorm) {
+  if (workers() == 1) GTEST_SKIP() << "one worker has one sum";
+  const model::Network network = dag_network({1, {}});
+  const Noise noise;
+  // y = 0. The gradient of a weight is 2.5e38 for each micro-batch: input times target, times 3 rows, 2 / 12
+  // of the mean square, and 1 / 2 of the mean over micro-batches.
+  const Spoilt spoilt(noise, {{1, 0, 1e21F, -1e18F}, {1, 1, 1e21F, -1e18F}});
+  const Schedule schedule =
+      plan::make_schedule("ddp", {.workers = workers(), .microbatches = 2, .graph = network.graph});
+  const auto zeros = uniform(network, {{0.F, 0.F}});
+  const model::OptimizerConfig still = {.kind = "sgd", .learning_rate = 0};
+  for (const NonFinitePolicy policy : {NonFinitePolicy::stop, NonFinitePolicy::skip}) {
+    Engine engine(*session, schedule, network, still, zeros, patient, nullptr, policy);
+    EXPECT_FALSE(engine.run_step(0, spoilt).skipped_for);
+    std::string message;
+    try {
+      const StepResult result = engine.run_step(1, spoilt);
+      for (const float loss : result.losses) EXPECT_TRUE(std::isfinite(loss));
+      ASSERT_TRUE(result.skipped_for);
+      EXPECT_FALSE(result.skipped_for->pass);
+      EXPECT_EQ(result.skipped_for->parameter, "s0.weight");
+      EXPECT_FALSE(engine.run_step(2, spoilt).skipped_for);
+    } catch (const RunFailure& ended) {
+      message = ended.what();
+    }
+    EXPECT_EQ(message, policy == NonFinitePolicy::skip
+                           ? ""
+                           : "step 2: the gradient of s0.weight, added up over the workers, has infinity or "
+                             "NaN (training.nonfinite: stop)");
   }
 }
 

@@ -3,6 +3,7 @@
 #include "runtime/report/measurement.hpp"
 
 #include <map>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -171,6 +172,13 @@ TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
     for (const plan::Transfers& t : plan::count_transfers(named.schedule, costs_of(named.network))) {
       bytes += t.total().bytes;
     }
+    // Each worker but the first sends its verdict up the tree: a double for each parameter, and one more.
+    const std::size_t parameters = graph.parameters().back().first + graph.parameters().back().sizes.size();
+    std::set<int> norms;
+    for (const Task& task : graph.tasks()) {
+      if (task.kind == TaskKind::norm) norms.insert(task.worker);
+    }
+    bytes += (norms.size() - 1) * (parameters + 1) * sizeof(double);
     EXPECT_EQ(bytes_between_ranks(graph, WorkerMap(4, 4)), bytes);
     EXPECT_LE(bytes_between_ranks(graph, WorkerMap(4, 2)), bytes);
     EXPECT_EQ(bytes_between_ranks(graph, WorkerMap(4, 1)), 0U);

@@ -11,6 +11,7 @@
 #include "runtime/networks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/gradient_norm.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
@@ -33,6 +34,9 @@ std::vector<WorkerMemory> need(const Schedule& schedule, const model::Network& n
   return memory_need(schedule, network, optimizer, costs, plan::simulate(schedule, costs));
 }
 
+/// A verdict on four parameters: five doubles.
+constexpr std::uint64_t verdict = 5 * 8;
+
 /// Two linear stages, 4 columns, 3 rows: 80 bytes of weights a stage, 48 of an activation.
 TEST(MemoryNeed, OfTwoStagesByHand) {
   const model::Network network = dag_network(plan::StageGraph::chain(2));
@@ -46,11 +50,11 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(first.stashes, 3 * stash0);
   // Its inputs, and the output of the third F while that runs: the first two outputs have been sent. Later a
   // gradient takes as much.
-  EXPECT_EQ(first.activations, 3U * 48 + 48);
+  EXPECT_EQ(first.activations, 3U * 48 + 48 + verdict);
   EXPECT_EQ(first.workspace, network.stages[0].scratch_size() * sizeof(float));
   EXPECT_EQ(last.stashes, 3 * stash1);
   // Targets and losses, and the activation that the third F reads.
-  EXPECT_EQ(last.activations, 3U * 48 + 3 * 4 + 48);
+  EXPECT_EQ(last.activations, 3U * 48 + 3 * 4 + 48 + verdict);
   EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
 }
 
@@ -107,7 +111,7 @@ TEST(MemoryNeed, OfTwoStagesInBf16) {
   EXPECT_EQ(first.gradients, 80U);
   EXPECT_EQ(first.optimizer, 160U);
   EXPECT_EQ(first.stashes, 3U * 2 * 32);
-  EXPECT_EQ(first.activations, 3U * 32 + 32);
+  EXPECT_EQ(first.activations, 3U * 32 + 32 + verdict);
 }
 
 /// On a CPU the kernels need room to widen bf16 to floats; on a GPU cuBLAS needs room for parts of products.
@@ -118,9 +122,32 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   for (const bool on_gpus : {false, true}) {
     const auto memory = memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
                                     {.devices = {}, .on_gpu = {on_gpus, on_gpus}});
-    EXPECT_EQ(memory[0].workspace, network.stages[0].scratch_size(on_gpus) * sizeof(float));
+    // A GPU adds up squares there; a core does not. The second stage has more parameters.
+    std::vector<std::size_t> sizes;
+    for (const model::Parameter& parameter : network.stages[1].parameters())
+      sizes.push_back(parameter.size());
+    const std::size_t of_norm = on_gpus ? model::norm_scratch_words(sizes) : 0;
+    EXPECT_EQ(memory[0].workspace, (network.stages[0].scratch_size(on_gpus) + of_norm) * sizeof(float));
   }
   EXPECT_NE(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
+}
+
+// GPUs have no verdicts, but for StarPU's copy where passes precede one.
+TEST(MemoryNeed, OfVerdicts) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const plan::Costs costs = costs_of(network);
+  const auto activations = [&](const StepRules& rules, bool on_gpus, int worker) {
+    return memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+                       {.devices = {}, .on_gpu = {on_gpus, on_gpus}}, rules)[index(worker)]
+        .activations;
+  };
+  for (const int worker : {0, 1}) {
+    const std::uint64_t without = activations({.has_norm = false}, false, worker);
+    EXPECT_EQ(activations({}, false, worker), without + verdict);
+    EXPECT_EQ(activations({}, true, worker), without);
+    EXPECT_EQ(activations({.can_skip = true}, true, worker), without + verdict);
+  }
 }
 
 TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
@@ -140,7 +167,7 @@ TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
                                                        : job.microbatch + (forward ? 0 : 6);
                                }});
   const model::Network network = dag_network(schedule.graph());
-  const std::uint64_t there = 6 * 48 + 6 * 4;  // targets and losses
+  const std::uint64_t there = 6 * 48 + 6 * 4 + verdict;  // targets and losses, too
   plan::Costs costs;
   costs.durations = {{1, 1, 1}, {10, 1, 1}};
   EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 6 * 48) << "all inputs are there";

@@ -3,7 +3,9 @@
 // between workers are those that `plan` counts, and the tasks train the network.
 #include "runtime/step/task_graph.hpp"
 
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -200,16 +202,61 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
   });
 }
 
+/// What the verdicts of a graph know after each task: the workers whose passes they have judged, and the
+/// stages whose norm they have.
+class Knowledge {
+ public:
+  explicit Knowledge(const TaskGraph& graph) : graph_(graph) {}
+
+  void take(const Task& task) {
+    if (task.kind == TaskKind::judge) {
+      EXPECT_EQ(task.data[0].access, Access::write);
+      known_[task.data[0].datum] = {};
+      known_[task.data[0].datum].judged = {task.worker};
+    } else if (task.kind == TaskKind::norm) {
+      EXPECT_EQ(graph_.data()[task.data[0].datum].kind, DataKind::weight_gradient);
+      EXPECT_EQ(task.data[0].access, Access::read);
+      EXPECT_EQ(task.data[1].access, Access::update);
+      EXPECT_EQ(known_[task.data[1].datum].judged, std::set{task.worker}) << "before it is merged";
+      EXPECT_TRUE(known_[task.data[1].datum].stages.insert(task.stage).second);
+    } else if (task.kind == TaskKind::merge) {
+      EXPECT_EQ(task.data[1].access, Access::update);
+      known_[task.data[1].datum].judged.merge(std::set(known_[task.data[0].datum].judged));
+      known_[task.data[1].datum].stages.merge(std::set(known_[task.data[0].datum].stages));
+    }
+  }
+  const std::set<int>& judged(std::size_t verdict) { return known_[verdict].judged; }
+  const std::set<int>& stages(std::size_t verdict) { return known_[verdict].stages; }
+
+ private:
+  struct OfVerdict {
+    std::set<int> judged;
+    std::set<int> stages;
+  };
+  const TaskGraph& graph_;
+  std::map<std::size_t, OfVerdict> known_;
+};
+
+std::set<int> stages_with_parameters(const model::Network& network) {
+  std::set<int> stages;
+  for (int s = 0; s < network.graph.size(); ++s) {
+    if (network.stages[index(s)].parameter_size() > 0) stages.insert(s);
+  }
+  return stages;
+}
+
 // In a graph that can skip, an update reads its worker's verdict. That verdict knows of every pass: each pass
 // precedes the judgement on its worker, and merges bring all judgements to all holders.
 TEST(TaskGraph, UpdatesWaitForTheVerdictsOfAllWorkers) {
   for_each_case([](const Case& c) {
-    const TaskGraph graph(c.schedule, c.network, sgd, true);
-    std::map<std::size_t, std::set<int>> known;  // by verdict: the workers whose judgement is in it
+    const TaskGraph graph(c.schedule, c.network, sgd, {.can_skip = true});
+    const std::set<int> stages = stages_with_parameters(c.network);
+    Knowledge knowledge(graph);
     std::set<int> passed;
     std::set<int> judged;
     int updates = 0;
     for (const Task& task : graph.tasks()) {
+      knowledge.take(task);
       if (is_pass(task.kind)) {
         const DataAccess& last = task.data.back();
         EXPECT_EQ(last.access, Access::precede);
@@ -219,22 +266,94 @@ TEST(TaskGraph, UpdatesWaitForTheVerdictsOfAllWorkers) {
         passed.insert(task.worker);
       } else if (task.kind == TaskKind::judge) {
         judged.insert(task.worker);
-        known[task.data[0].datum] = {task.worker};
-      } else if (task.kind == TaskKind::merge) {
-        EXPECT_EQ(task.data[1].access, Access::update);
-        known[task.data[1].datum].merge(std::set(known[task.data[0].datum]));
       } else if (task.kind == TaskKind::optimize) {
         ++updates;
         EXPECT_EQ(task.data[0].access, Access::read);
         EXPECT_EQ(graph.data()[task.data[0].datum].worker, task.worker);
-        EXPECT_TRUE(std::ranges::includes(known[task.data[0].datum], passed));
+        EXPECT_TRUE(std::ranges::includes(knowledge.judged(task.data[0].datum), passed));
+        EXPECT_EQ(knowledge.stages(task.data[0].datum), stages);
       }
     }
     EXPECT_GT(updates, 0);
-    const TaskGraph without(c.schedule, c.network, sgd);
-    EXPECT_TRUE(std::ranges::none_of(without.data(),
-                                     [](const Datum& datum) { return datum.kind == DataKind::verdict; }));
   });
+}
+
+// Each stage's norm is computed once, by a holder. In the end one verdict has all of them. Updates wait for
+// the complete verdict when they clip, and only then; an emulated step has no verdicts.
+TEST(TaskGraph, TheNormsOfAllStagesMeetInOneVerdict) {
+  model::OptimizerConfig clipped = sgd;
+  clipped.clip = 1;
+  for_each_case([&](const Case& c) {
+    const std::set<int> stages = stages_with_parameters(c.network);
+    for (const bool clips : {false, true}) {
+      const TaskGraph graph(c.schedule, c.network, clips ? clipped : sgd);
+      Knowledge knowledge(graph);
+      std::map<int, int> norms;
+      for (const Task& task : graph.tasks()) {
+        knowledge.take(task);
+        if (task.kind == TaskKind::norm) {
+          EXPECT_TRUE(norms.emplace(task.stage, task.worker).second) << "two norms of a stage";
+          const auto holders = plan::weight_holders(c.schedule, task.stage);
+          EXPECT_NE(std::ranges::find(holders, task.worker), holders.end());
+        }
+        if (task.kind != TaskKind::optimize) continue;
+        const std::size_t first = task.data[0].datum;
+        EXPECT_EQ(graph.data()[first].kind == DataKind::verdict, clips);
+        if (!clips) continue;
+        EXPECT_EQ(task.data[0].access, Access::read);
+        EXPECT_EQ(graph.data()[first].worker, task.worker);
+        EXPECT_EQ(knowledge.stages(first), stages);
+      }
+      EXPECT_EQ(norms.size(), stages.size());
+      ASSERT_TRUE(graph.complete_verdict());
+      EXPECT_EQ(knowledge.stages(*graph.complete_verdict()), stages);
+      std::size_t parameters = 0;
+      for (std::size_t s = 0; s < c.network.stages.size(); ++s) {
+        EXPECT_EQ(graph.parameters()[s].first, parameters);
+        parameters += c.network.stages[s].parameters().size();
+      }
+      EXPECT_EQ(graph.data()[*graph.complete_verdict()].size, Verdict::words(parameters));
+    }
+    const TaskGraph emulated(c.schedule, c.network, sgd, {.has_norm = false});
+    EXPECT_FALSE(emulated.complete_verdict());
+    EXPECT_TRUE(std::ranges::none_of(emulated.tasks(), [](const Task& task) {
+      return task.kind == TaskKind::judge || task.kind == TaskKind::norm || task.kind == TaskKind::merge;
+    }));
+  });
+}
+
+// The bits of a complete verdict do not depend on the order of the merges, and merging twice changes nothing.
+TEST(TaskGraph, VerdictsAreMergedWithoutAddition) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  std::vector<Floats> memory(3, Floats(Verdict::words(4)));
+  std::vector<Verdict> verdicts;
+  for (Floats& words : memory) verdicts.emplace_back(words).begin(false);
+  verdicts[0].sums()[0] = 0.1;
+  verdicts[1].sums()[1] = std::numeric_limits<double>::quiet_NaN();
+  verdicts[2].sums()[2] = 0.3;
+  verdicts[2].sums()[3] = static_cast<double>(infinity);
+  EXPECT_DOUBLE_EQ(verdicts[0].norm(), std::sqrt(0.1));
+  EXPECT_FALSE(verdicts[0].skips());
+  EXPECT_TRUE(verdicts[1].skips() && verdicts[2].skips());
+  for (int time = 0; time < 2; ++time) {
+    verdicts[0].merge(verdicts[1]);
+    verdicts[2].merge(verdicts[0]);
+    verdicts[1].merge(verdicts[2]);
+    verdicts[0].merge(verdicts[1]);
+  }
+  for (const Verdict& verdict : verdicts) {
+    EXPECT_EQ(verdict.sums()[0], 0.1);
+    EXPECT_TRUE(std::isnan(verdict.sums()[1]));
+    EXPECT_EQ(verdict.sums()[2], 0.3);
+    EXPECT_TRUE(std::isinf(verdict.sums()[3]));
+  }
+  verdicts[0].begin(true);
+  verdicts[1].begin(false);
+  EXPECT_EQ(verdicts[0].norm(), 0);
+  EXPECT_TRUE(verdicts[0].skips());
+  EXPECT_FALSE(verdicts[1].skips());
+  verdicts[1].merge(verdicts[0]);
+  EXPECT_TRUE(verdicts[1].skips());
 }
 
 TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
@@ -289,6 +408,7 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
       for (const DataAccess& access : task.data) {
         const Datum& datum = graph.data()[access.datum];
         if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
+        if (datum.kind == DataKind::verdict) continue;  // some bytes a step: bytes_between_ranks counts them
         if (!seen.emplace(access.datum, task.worker).second) continue;
         plan::Received& count = received(counted[index(task.worker)], datum.kind);
         ++count.count;
@@ -314,15 +434,25 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
   });
 }
 
-// The tasks in their order, with the kernels of the engine, train as the reference does.
+// The tasks in their order, with the kernels of the engine, train as the reference does. Every other case
+// clips, changes its rate, and decays matrices only.
 TEST(TaskGraph, TasksInOrderTrain) {
   openblas_set_num_threads(1);
-  for_each_case([](const Case& c) {
+  const model::OptimizerConfig recipe = {.kind = "sgd",
+                                         .learning_rate = 0.1,
+                                         .weight_decay = 0.01,
+                                         .momentum = 0.9,
+                                         .decay = "matrices",
+                                         .schedule = {"cosine", 1, 0.01, 4},
+                                         .clip = 1e-2};
+  int cases = 0;
+  for_each_case([&](const Case& c) {
+    const model::OptimizerConfig& optimizer = cases++ % 2 == 0 ? sgd : recipe;
     std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
     if (c.network.config.kind != "dag") data = data_for(c.network);
     constexpr int steps = 2;
-    SequentialRun run(c.schedule, c.network, sgd, start_values(c.network));
-    const auto reference = model::train_reference(c.network, *data, sgd, start_values(c.network),
+    SequentialRun run(c.schedule, c.network, optimizer, start_values(c.network));
+    const auto reference = model::train_reference(c.network, *data, optimizer, start_values(c.network),
                                                   c.schedule.microbatches(), steps);
     for (int step = 0; step < steps; ++step) {
       const Floats losses = run.step(step, *data);
@@ -330,6 +460,8 @@ TEST(TaskGraph, TasksInOrderTrain) {
       for (const float loss : losses) mean += static_cast<double>(loss) / static_cast<double>(losses.size());
       const double expected = reference.losses[index(step)];
       EXPECT_NEAR(mean, expected, 1e-5 * expected);
+      EXPECT_NEAR(run.gradient_norm(), reference.norms[index(step)], 1e-5 * reference.norms[index(step)]);
+      EXPECT_GT(run.gradient_norm(), 1e-2) << "the clip binds";
     }
     expect_close(run.gradients(), reference.gradients, 1e-5, "gradient");
     expect_close(run.parameters(), reference.parameters, 1e-5, "parameters");

@@ -10,6 +10,7 @@
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/runtime/config/config.hpp"
+#include "starpipe/runtime/step/step_rules.hpp"
 
 namespace starpipe::runtime {
 
@@ -26,6 +27,9 @@ struct Experiment {
   /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
   std::optional<plan::Costs> emulated;
 };
+
+/// The rules of the run's steps. With `runtime.emulate` those of the run that is emulated.
+StepRules step_rules(const Config& config);
 
 /// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
 /// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.

@@ -11,6 +11,7 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
+#include "starpipe/runtime/step/step_rules.hpp"
 
 namespace starpipe::runtime {
 
@@ -47,7 +48,7 @@ struct WorkerDevices {
   /// By worker, the number of its device, from 0. Workers of one device share the data that they hold and
   /// fetch, but not their workspaces. Empty: each worker has a device of its own.
   std::vector<int> devices = {};
-  /// By worker, whether it is a GPU, for its workspace. Empty: all are cores.
+  /// By worker, whether it is a GPU. Empty: all are cores.
   std::vector<bool> on_gpu = {};
 };
 
@@ -62,6 +63,7 @@ struct WorkerDevices {
 /// network have different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
-                                      const plan::Timeline& timeline, const WorkerDevices& workers = {});
+                                      const plan::Timeline& timeline, const WorkerDevices& workers = {},
+                                      const StepRules& rules = {});
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of squares in two steps: a warp adds up each chunk, then a warp adds up the chunks of each part. Each
+// lane and the tree over the lanes add in the order of model::sum_of_squares().
+#include "codelets/cuda/backend/sum_squares.hpp"
+
+#include <algorithm>
+
+#include "codelets/cuda/device/check.hpp"
+#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/for_each.cuh"
+#include "codelets/cuda/kernels/warp.cuh"
+#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/model/gradient_norm.hpp"
+
+namespace starpipe::model::cuda {
+namespace {
+
+static_assert(norm_lanes == warp_size);
+
+constexpr unsigned block_warps = default_threads / warp_size;
+
+/// Some of the parts. Kernels get it by value.
+struct Parts {
+  static constexpr int most = 64;
+  int count = 0;
+  std::size_t chunks = 0;              ///< of all parts
+  std::size_t begin[most] = {};        ///< of each part in the values
+  std::size_t size[most] = {};         ///< numbers of each part
+  std::size_t first_chunk[most] = {};  ///< of each part among all chunks
+};
+
+/// The number of the calling thread's warp in the grid.
+__device__ std::size_t warp_number() {
+  return std::size_t{blockIdx.x} * block_warps + threadIdx.x / warp_size;
+}
+
+/// Adds up load(i) for i in [0, count): lane l the numbers l, l + 32, ..., then the lanes in a tree.
+template <class Load>
+__device__ double sum_of_warp(std::size_t count, Load load) {
+  double sum = 0;
+  each_loaded<8>(threadIdx.x % warp_size, count, warp_size, load, [&](double value) { sum += value; });
+  return warp_sum(sum);
+}
+
+__global__ void sum_chunks(Parts parts, const float* values, double* chunk_sums) {
+  const std::size_t chunk = warp_number();
+  if (chunk >= parts.chunks) return;
+  int part = 0;
+  while (part + 1 < parts.count && parts.first_chunk[part + 1] <= chunk) ++part;
+  const std::size_t first = (chunk - parts.first_chunk[part]) * norm_chunk;
+  const std::size_t left = parts.size[part] - first;
+  const float* const begin = values + parts.begin[part] + first;
+  const double sum = sum_of_warp(left < norm_chunk ? left : norm_chunk, [begin](std::size_t i) {
+    const auto value = static_cast<double>(begin[i]);
+    return value * value;
+  });
+  if (threadIdx.x % warp_size == 0) chunk_sums[chunk] = sum;
+}
+
+__global__ void sum_parts(Parts parts, const double* chunk_sums, double* sums) {
+  const auto part = static_cast<int>(warp_number());
+  if (part >= parts.count) return;
+  const std::size_t first = parts.first_chunk[part];
+  const std::size_t last = part + 1 < parts.count ? parts.first_chunk[part + 1] : parts.chunks;
+  const double sum =
+      sum_of_warp(last - first, [chunk_sums, first](std::size_t i) { return chunk_sums[first + i]; });
+  if (threadIdx.x % warp_size == 0) sums[part] = sum;
+}
+
+Grid grid_of(std::size_t warps) {
+  return {dim3(static_cast<unsigned>(ceil_div(warps, block_warps))), dim3(default_threads)};
+}
+
+}  // namespace
+
+void sum_squares(const Context& on, std::span<const float> values, std::span<const std::size_t> sizes,
+                 std::span<double> sums, Memory scratch) noexcept {
+  if (sizes.empty()) return;
+  auto* const part_sums = scratch.as<double>();
+  double* const chunk_sums = part_sums + sizes.size();
+  std::size_t begin = 0;
+  for (std::size_t done = 0; done < sizes.size();) {
+    Parts parts;
+    for (; parts.count < Parts::most && done + static_cast<std::size_t>(parts.count) < sizes.size();
+         ++parts.count) {
+      const std::size_t size = sizes[done + static_cast<std::size_t>(parts.count)];
+      parts.begin[parts.count] = begin;
+      parts.size[parts.count] = size;
+      parts.first_chunk[parts.count] = parts.chunks;
+      parts.chunks += ceil_div(size, norm_chunk);
+      begin += size;
+    }
+    if (parts.chunks > 0)
+      launch(on, "sums of squares", grid_of(parts.chunks), sum_chunks, parts, values.data(), chunk_sums);
+    launch(on, "sums of squares", grid_of(static_cast<std::size_t>(parts.count)), sum_parts, parts,
+           static_cast<const double*>(chunk_sums), part_sums + done);
+    done += static_cast<std::size_t>(parts.count);
+  }
+  check(cudaMemcpyAsync(sums.data(), part_sums, sizes.size() * sizeof(double), cudaMemcpyDefault, on.stream),
+        "sums of squares");
+}
+
+}  // namespace starpipe::model::cuda
