@@ -4,9 +4,11 @@
 Usage: train_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """
 
+import array
 import contextlib
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -191,6 +193,58 @@ class Train(CommandTest):
                                           *absurd[2:-2], launcher=launcher)
                 self.assertEqual(result.returncode, 1, result.stderr)
                 self.assertIn("pass F: the first result with infinity or NaN", result.stderr)
+
+    def weights_after_a_step(self, *settings, launcher=()):
+        """All numbers of the saved file, and the report."""
+        sets = [word for setting in ("training.steps=1", *settings) for word in ("--set", setting)]
+        result = self.run_command("train", "mlp.yaml", *sets, "--report", "r.json", "--save-weights", "w", launcher=launcher)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("w"), "rb") as file:
+            file.seek(int.from_bytes(file.read(8), "little"), os.SEEK_CUR)
+            return array.array("f", file.read()), json.loads(self.read("r.json"))
+
+    def test_clipping(self):
+        """A plain step shows the gradient. From it follow the norm and the clipped step, as torch's clip_grad_norm_ has it."""
+        sgd = "training.optimizer={kind: sgd, learning_rate: RATE}"
+        start, _ = self.weights_after_a_step(sgd.replace("RATE", "0"))
+        plain, report = self.weights_after_a_step(sgd.replace("RATE", "1"))
+        gradient = [before - after for before, after in zip(start, plain)]
+        norm = math.sqrt(sum(g * g for g in gradient))
+        self.assertAlmostEqual(report["gradient_norms"][0] / norm, 1, 6)
+        self.assertNotIn("clipped_steps", report)
+        for launcher in ([], LAUNCHER):
+            for clip, count in ((norm / 10, 1), (norm * 1.001, 0)):
+                clipped, again = self.weights_after_a_step(sgd.replace("RATE", "1"), f"training.clip={clip}", launcher=launcher)
+                self.assertEqual(again["gradient_norms"], report["gradient_norms"])
+                self.assertEqual(again["clipped_steps"], {"count": count, "steps": [1] * count})
+                scale = min(1, clip / (norm + 1e-6))
+                for before, after, g in zip(start, clipped, gradient):
+                    self.assertAlmostEqual(after, before - scale * g, delta=1e-6 * max(abs(before), abs(g)))
+                self.assertEqual(clipped == plain, count == 0)
+
+    def test_learning_rates(self):
+        result = self.run_command(
+            "train", "mlp.yaml", "--report", "r.json", "--set", "training.steps=5", "--set",
+            "training.optimizer={learning_rate: 0.01, schedule: {kind: linear, warmup: 1, floor: 0.002}}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(self.read("r.json"))
+        for rate, expected in zip(report["learning_rates"], (0.005, 0.01, 0.008, 0.006, 0.004), strict=True):
+            self.assertAlmostEqual(rate, expected, 12)
+        self.assertNotIn("steps", report["config"]["training"]["optimizer"]["schedule"])
+        os.remove(self.path("r.json"))
+        rates = "training.optimizer.schedule"
+        for settings, culprits in (
+            ([f"{rates}={{kind: cosine, floor: 0.1}}"], [f"{rates}.floor: 0.1 is more than", "learning_rate, 0.001"]),
+            ([f"{rates}={{kind: linear, warmup: 9, steps: 9}}"], [f"{rates}.steps: 9 is not more than", "warmup, 9"]),
+            ([f"{rates}.floor=1e-5"], [f"{rates}.floor: does not apply to {rates}.kind constant"]),
+            ([f"{rates}={{kind: inverse_sqrt, steps: 9}}"], [f"{rates}.steps: does not apply to {rates}.kind inverse_sqrt"]),
+            ([f"{rates}.kind=cosin"], [f"{rates}.kind", "cosin", "cosine"]),
+            (["training.clip=0"], ["training.clip: must be greater than 0, got 0"]),
+            (["training.optimizer.decay=some"], ["training.optimizer.decay", "some", "matrices"]),
+            *((["runtime.emulate={F: 1ms, B: 1ms, W: 1ms}", f"{key}={value}"], [f"{key}: does not apply with runtime.emulate"])
+              for key, value in (("training.clip", 1), (f"{rates}.warmup", 1), ("training.optimizer.decay", "matrices"))),
+        ):  # fmt: skip
+            self.refused_by_all(["mlp.yaml", *(word for setting in settings for word in ("--set", setting))], *culprits)
 
     def test_schedules_of_files_train_as_the_named_ones(self):
         """A schedule from compute-only CSV and from JSON, on one and on two ranks, gives the same losses and weights."""
