@@ -21,6 +21,14 @@
 #include "starpipe/base/files.hpp"
 
 namespace starpipe::model {
+
+/// A type of numbers that is read: how many bytes one has, and its value from its bits.
+struct NumberType {
+  std::string_view name;
+  std::size_t bytes;
+  float (*value)(std::uint32_t bits);
+};
+
 namespace {
 
 using Json = nlohmann::json;
@@ -37,13 +45,6 @@ InputError bad_tensor(const std::filesystem::path& file, const std::string& name
                       const std::string& problem) {
   return InputError(file.string() + ": tensor " + name + ": " + problem);
 }
-
-/// A type of numbers that is read: how many bytes one has, and its value from its bits.
-struct NumberType {
-  std::string_view name;
-  std::size_t bytes;
-  float (*value)(std::uint32_t bits);
-};
 
 /// The value of an IEEE 754 number of 16 bits.
 float half_value(std::uint32_t bits) {
@@ -107,57 +108,20 @@ TensorEntry parse_entry(const std::filesystem::path& file, const std::string& na
 }
 
 /// Reads the values of a tensor from where the stream is.
-std::vector<float> read_values(std::istream& in, const TensorEntry& entry) {
-  const std::uint64_t size = entry.end - entry.begin;
-  std::vector<float> values(size / entry.type->bytes);
-  if (entry.type->bytes == sizeof(float)) {
-    in.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(size));
-    return values;
+void read_values(std::istream& in, const NumberType& type, std::span<float> values) {
+  if (type.bytes == sizeof(float)) {
+    in.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
+    return;
   }
   std::vector<std::uint16_t> bits(values.size());
-  in.read(reinterpret_cast<char*>(bits.data()), static_cast<std::streamsize>(size));
-  std::ranges::transform(bits, values.begin(), entry.type->value);
-  return values;
+  in.read(reinterpret_cast<char*>(bits.data()), static_cast<std::streamsize>(bits.size() * type.bytes));
+  std::ranges::transform(bits, values.begin(), type.value);
 }
 
-}  // namespace
-
-void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::uint64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const std::uint64_t end = offset + tensor.values.size() * sizeof(float);
-    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text = header.dump();
-  text.resize(ceil_div(text.size(), 8) * 8, ' ');
-  const std::uint64_t length = text.size();
-
-  write_file("safetensors", file, [&](std::ostream& out) {
-    out.write(reinterpret_cast<const char*>(&length), sizeof length);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    for (const auto& [name, tensor] : tensors) {
-      out.write(reinterpret_cast<const char*>(tensor.values.data()),
-                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
-    }
-  });
-}
-
-std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
-                                               std::map<std::string, std::string>* metadata,
-                                               const std::function<bool(const std::string& name)>& wanted) {
-  std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(file, error);
-  if (error) throw bad_file(file, "cannot be read: " + error.message());
-  if (!regular) throw bad_file(file, "is not a file");
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw bad_file(file, std::string("cannot be read: ") + std::strerror(errno));
-  const std::uint64_t size = std::filesystem::file_size(file);
-
+/// The JSON header of a file. The stream is at its beginning, and then behind the header. `data_start`
+/// becomes the header's end.
+Json read_header(std::istream& in, const std::filesystem::path& file, std::uint64_t size,
+                 std::uint64_t& data_start) {
   std::uint64_t length = 0;
   if (size < sizeof length || !in.read(reinterpret_cast<char*>(&length), sizeof length)) {
     throw bad_file(file, "is too short for a safetensors file");
@@ -167,22 +131,24 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
   }
   std::string text(length, '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(length))) throw bad_file(file, "cannot be read");
-  const Json header = Json::parse(text, nullptr, false);
+  Json header = Json::parse(text, nullptr, false);
   if (!header.is_object()) throw bad_file(file, "has a header that is not a JSON object");
+  data_start = sizeof length + length;
+  return header;
+}
 
-  const std::uint64_t data_start = sizeof length + length;
-  std::vector<TensorEntry> entries;
-  for (const auto& [name, json] : header.items()) {
-    if (name != "__metadata__") {
-      entries.push_back(parse_entry(file, name, json, size - data_start, !wanted || wanted(name)));
-      continue;
-    }
-    if (!json.is_object()) throw bad_file(file, "has metadata that is not an object");
-    for (const auto& [key, value] : json.items()) {
-      if (!value.is_string()) throw bad_file(file, "has metadata " + key + " that is not a string");
-      if (metadata != nullptr) (*metadata)[key] = value.get<std::string>();
-    }
+void read_metadata(const std::filesystem::path& file, const Json& json,
+                   std::map<std::string, std::string>* metadata) {
+  if (!json.is_object()) throw bad_file(file, "has metadata that is not an object");
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) throw bad_file(file, "has metadata " + key + " that is not a string");
+    if (metadata != nullptr) (*metadata)[key] = value.get<std::string>();
   }
+}
+
+/// Sorts the entries by their data, which must cover all `data_size` bytes, each once.
+void sort_entries(const std::filesystem::path& file, std::vector<TensorEntry>& entries,
+                  std::uint64_t data_size) {
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
@@ -192,14 +158,108 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
     if (entry.begin > covered) throw bad_tensor(file, entry.name, "has unused bytes before it");
     covered = entry.end;
   }
-  if (covered != size - data_start) throw bad_file(file, "has unused bytes at its end");
+  if (covered != data_size) throw bad_file(file, "has unused bytes at its end");
+}
 
-  std::map<std::string, Tensor> tensors;
-  for (const TensorEntry& entry : entries) {
+}  // namespace
+
+std::string safetensors_start(std::span<const TensorShape> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const auto& [name, shape] : tensors) {
+    std::uint64_t end = sizeof(float);
+    for (const std::size_t extent : shape) end *= extent;
+    end += offset;
+    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  const std::string text = header.dump();
+  const std::uint64_t length = ceil_div(text.size(), std::size_t{8}) * 8;
+  std::string start(sizeof length, '\0');
+  std::memcpy(start.data(), &length, sizeof length);
+  start += text;
+  start.resize(sizeof length + length, ' ');
+  return start;
+}
+
+void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorShape> shapes;
+  shapes.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) shapes.push_back({name, tensor.shape});
+  const std::string start = safetensors_start(shapes, metadata);
+  write_file("safetensors", file, [&](std::ostream& out) {
+    out.write(start.data(), static_cast<std::streamsize>(start.size()));
+    for (const auto& [name, tensor] : tensors) {
+      out.write(reinterpret_cast<const char*>(tensor.values.data()),
+                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
+    }
+  });
+}
+
+SafetensorsReader::SafetensorsReader(std::filesystem::path file, std::map<std::string, std::string>* metadata,
+                                     const std::function<bool(const std::string& name)>& wanted)
+    : file_(std::move(file)) {
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(file_, error);
+  if (error) throw bad_file(file_, "cannot be read: " + error.message());
+  if (!regular) throw bad_file(file_, "is not a file");
+  errno = 0;
+  in_.open(file_, std::ios::binary);
+  if (!in_) throw bad_file(file_, std::string("cannot be read: ") + std::strerror(errno));
+  const std::uint64_t size = std::filesystem::file_size(file_);
+
+  std::uint64_t data_start = 0;
+  const Json header = read_header(in_, file_, size, data_start);
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, json] : header.items()) {
+    if (name == "__metadata__") {
+      read_metadata(file_, json, metadata);
+    } else {
+      entries.push_back(parse_entry(file_, name, json, size - data_start, !wanted || wanted(name)));
+    }
+  }
+  sort_entries(file_, entries, size - data_start);
+  for (TensorEntry& entry : entries) {
     if (entry.type == nullptr) continue;
-    in.seekg(static_cast<std::streamoff>(data_start + entry.begin));
-    tensors[entry.name] = {entry.shape, read_values(in, entry)};
-    if (!in) throw bad_tensor(file, entry.name, "cannot be read");
+    places_[entry.name] = {tensors_.size(), entry.type, data_start + entry.begin, data_start + entry.end};
+    tensors_.push_back({std::move(entry.name), std::move(entry.shape)});
+  }
+}
+
+const std::vector<std::size_t>* SafetensorsReader::shape(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &tensors_[found->second.index].shape;
+}
+
+void SafetensorsReader::read(const std::string& name, std::span<float> values) {
+  const auto found = places_.find(name);
+  if (found == places_.end()) throw bad_tensor(file_, name, "is missing");
+  const Place& place = found->second;
+  const std::uint64_t count = (place.end - place.begin) / place.type->bytes;
+  if (count != values.size()) {
+    throw bad_tensor(file_, name,
+                     "has " + std::to_string(count) + " values, not " + std::to_string(values.size()));
+  }
+  in_.clear();
+  in_.seekg(static_cast<std::streamoff>(place.begin));
+  read_values(in_, *place.type, values);
+  if (!in_) throw bad_tensor(file_, name, "cannot be read");
+}
+
+std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
+                                               std::map<std::string, std::string>* metadata,
+                                               const std::function<bool(const std::string& name)>& wanted) {
+  SafetensorsReader reader(file, metadata, wanted);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, shape] : reader.tensors()) {
+    std::size_t count = 1;
+    for (const std::size_t extent : shape) count *= extent;
+    Tensor& tensor = tensors[name];
+    tensor = {shape, std::vector<float>(count)};
+    reader.read(name, tensor.values);
   }
   return tensors;
 }

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,11 +19,58 @@ struct Tensor {
   std::vector<float> values;
 };
 
+/// A tensor without its values.
+struct TensorShape {
+  std::string name;
+  std::vector<std::size_t> shape;
+};
+
+/// The bytes of a file in the safetensors format that come before the data, for fp32 tensors whose data
+/// follow one another in the given order.
+std::string safetensors_start(std::span<const TensorShape> tensors,
+                              const std::map<std::string, std::string>& metadata);
+
 /// Writes a file in the safetensors format: an 8-byte little-endian header length, a JSON header padded with
 /// spaces to a multiple of 8 bytes, and the tensors' data, sorted by name. Writes to a temporary name beside
 /// `file` and renames it. Throws InputError with the file when it cannot be written.
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
+
+struct NumberType;
+
+/// Reads single tensors of a file. The types F32, F16 and BF16 become fp32, with the same values. Not
+/// thread-safe.
+class SafetensorsReader {
+ public:
+  /// Reads the header, and the metadata unless `metadata` is null. `wanted` says by its name whether a tensor
+  /// is one of `tensors`; empty: all are. Throws InputError with the file (and the tensor) when the file is
+  /// missing, malformed or truncated, when offsets overlap, leave gaps or leave the file, and when a wanted
+  /// tensor has another type.
+  explicit SafetensorsReader(std::filesystem::path file,
+                             std::map<std::string, std::string>* metadata = nullptr,
+                             const std::function<bool(const std::string& name)>& wanted = {});
+
+  /// In the order of their data.
+  [[nodiscard]] const std::vector<TensorShape>& tensors() const { return tensors_; }
+  /// Null when there is no tensor of this name.
+  [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
+  /// Reads all values of a tensor. Throws InputError with file and tensor when there is none of this name,
+  /// when it has another number of values, and when it cannot be read.
+  void read(const std::string& name, std::span<float> values);
+
+ private:
+  struct Place {
+    std::size_t index = 0;  ///< in tensors_
+    const NumberType* type = nullptr;
+    std::uint64_t begin = 0;  ///< of its data, in bytes from the start of the file
+    std::uint64_t end = 0;
+  };
+
+  std::filesystem::path file_;
+  std::ifstream in_;
+  std::vector<TensorShape> tensors_;
+  std::map<std::string, Place> places_;
+};
 
 /// Reads the tensors of a file, by name, and its metadata unless `metadata` is null. `wanted` says by its
 /// name whether a tensor is read; empty: all are. The types F32, F16 and BF16 become fp32, with the same
