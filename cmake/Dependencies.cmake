@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds all libraries that starpipe links. Imported targets for other files: fmt::fmt,
-# nlohmann_json::nlohmann_json, yaml-cpp, CLI11::CLI11, PkgConfig::openblas,
+# nlohmann_json::nlohmann_json, yaml-cpp, CLI11::CLI11, ZLIB::ZLIB, PkgConfig::openblas,
 # PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas,
 # CUDA::cublasLt.
 find_package(Threads REQUIRED)
@@ -9,6 +9,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(ZLIB REQUIRED)
 pkg_check_modules(openblas REQUIRED QUIET IMPORTED_TARGET openblas)
 pkg_check_modules(hwloc REQUIRED QUIET IMPORTED_TARGET hwloc)
 include(StarPU)

@@ -24,6 +24,7 @@ EXTERNAL = {
     "CUDA": (re.compile(r"cuda|cublas"), re.compile(r"\bcuda[A-Z]\w*\s*\(")),
     "hwloc": (re.compile(r"hwloc"), re.compile(r"\bhwloc_\w+\s*\(")),
     "CLI11": (re.compile(r"CLI/"), re.compile(r"\bCLI::")),
+    "zlib": (re.compile(r"zlib\.h$"), re.compile(r"\bcrc32\w*\s*\(")),
     "yaml-cpp": (re.compile(r"yaml-cpp/"), re.compile(r"\bYAML::")),
 }
 COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/checkpoint_reader.hpp"
+
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/checkpoint/checkpoint_names.hpp"
+#include "runtime/checkpoint/checksum.hpp"
+#include "starpipe/base/durable_file.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Size and checksum of a file. Throws InputError with the file when it cannot be read.
+std::pair<std::uint64_t, std::uint32_t> size_and_checksum(const fs::path& file) {
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (status.type() == fs::file_type::not_found) throw InputError(file.string() + ": is missing");
+  if (!fs::is_regular_file(status)) throw InputError(file.string() + ": is not a file");
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  std::vector<char> block(std::size_t{1} << 20U);
+  std::uint64_t bytes = 0;
+  std::uint32_t checksum = checksum_start;
+  const bool open = stream.is_open();
+  while (open &&
+         (stream.read(block.data(), static_cast<std::streamsize>(block.size())), stream.gcount() > 0)) {
+    const std::string_view read(block.data(), static_cast<std::size_t>(stream.gcount()));
+    bytes += read.size();
+    checksum = checksum_of(read, checksum);
+  }
+  if (!open || stream.bad()) {
+    throw InputError(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
+  }
+  return {bytes, checksum};
+}
+
+void require_whole_part(const fs::path& file, const PartRecord& part) {
+  const auto [bytes, checksum] = size_and_checksum(file);
+  if (bytes != part.bytes) {
+    throw InputError(fmt::format("{}: has {} bytes, the manifest says {}", file.string(), bytes, part.bytes));
+  }
+  if (checksum != part.checksum) {
+    throw InputError(fmt::format("{}: has checksum {}, the manifest says {}", file.string(),
+                                 checksum_text(checksum), checksum_text(part.checksum)));
+  }
+  const model::SafetensorsReader reader(file);
+  if (reader.tensors().size() != part.tensors.size()) {
+    throw InputError(fmt::format("{}: has {} tensors, the manifest says {}", file.string(),
+                                 reader.tensors().size(), part.tensors.size()));
+  }
+  for (const TensorRecord& tensor : part.tensors) {
+    const std::vector<std::size_t>* shape = reader.shape(tensor.name);
+    if (shape == nullptr || *shape != tensor.shape) {
+      throw InputError(
+          fmt::format("{}: tensor {}: is missing, or has another shape", file.string(), tensor.name));
+    }
+  }
+}
+
+/// The manifest in a directory. Throws InputError with the file when it is missing or damaged.
+Manifest read_manifest(const fs::path& directory) {
+  const fs::path file = directory / manifest_name;
+  std::error_code error;
+  if (fs::status(file, error).type() == fs::file_type::not_found) {
+    throw InputError(file.string() + ": is missing");
+  }
+  const std::string text = read_file(file);
+  try {
+    return parse_manifest(text);
+  } catch (const InputError& problem) {
+    throw InputError(fmt::format("{}: {}", file.string(), problem.what()));
+  }
+}
+
+/// The manifest of a checkpoint. Throws InputError, one line with the file, unless the checkpoint is whole.
+Manifest require_whole(const CheckpointDirectory& checkpoint) {
+  Manifest manifest = read_manifest(checkpoint.path);
+  if (manifest.step != checkpoint.step) {
+    throw InputError(
+        fmt::format("{}: is of step {}", (checkpoint.path / manifest_name).string(), manifest.step));
+  }
+  for (const PartRecord& part : manifest.parts) require_whole_part(checkpoint.path / part.file, part);
+  return manifest;
+}
+
+}  // namespace
+
+Found find_newest(const fs::path& folder) {
+  FolderContent content = content_of(folder);
+  Found found;
+  found.unfinished = std::move(content.unfinished);
+  for (const CheckpointDirectory& checkpoint : content.checkpoints) {
+    try {
+      found.manifest = require_whole(checkpoint);
+      found.directory = checkpoint.path;
+      break;
+    } catch (const std::exception& problem) {
+      found.damaged.push_back({checkpoint.path, checkpoint.step, problem.what()});
+    }
+  }
+  return found;
+}
+
+bool has_checkpoints(const fs::path& folder) { return !content_of(folder).checkpoints.empty(); }
+
+std::vector<std::string> set_aside(const Found& found) {
+  for (const DamagedCheckpoint& damaged : found.damaged) {
+    const fs::path folder = damaged.directory.parent_path();
+    std::error_code error;
+    fs::rename(damaged.directory, free_directory(folder, damaged.step, ".damaged"), error);
+    if (error) {
+      throw std::runtime_error(
+          fmt::format("cannot rename {}: {}", damaged.directory.string(), error.message()));
+    }
+    sync_folder(folder);
+  }
+  std::vector<std::string> warnings;
+  for (const fs::path& unfinished : found.unfinished) {
+    std::error_code error;
+    fs::remove_all(unfinished, error);
+    if (error) warnings.push_back(fmt::format("cannot remove {}: {}", unfinished.string(), error.message()));
+  }
+  return warnings;
+}
+
+CheckpointReader::CheckpointReader(fs::path directory, const Manifest& manifest)
+    : directory_(std::move(directory)) {
+  for (const PartRecord& part : manifest.parts) {
+    for (const TensorRecord& tensor : part.tensors) places_[tensor.name] = {part.file, tensor};
+  }
+}
+
+const std::vector<std::size_t>* CheckpointReader::shape(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &found->second.record.shape;
+}
+
+std::vector<std::string> CheckpointReader::names() const {
+  std::vector<std::string> names;
+  names.reserve(places_.size());
+  for (const auto& [name, place] : places_) names.push_back(name);
+  return names;
+}
+
+void CheckpointReader::read(const std::string& name, std::span<float> values) {
+  const auto found = places_.find(name);
+  if (found == places_.end()) {
+    throw InputError(fmt::format("{}: tensor {}: is missing", directory_.string(), name));
+  }
+  const auto& [file, record] = found->second;
+  const fs::path path = directory_ / file;
+  const auto fail = [&](const std::string& problem) {
+    return InputError(fmt::format("{}: tensor {}: {}", path.string(), name, problem));
+  };
+  auto open = files_.find(file);
+  if (open == files_.end()) open = files_.emplace(file, path).first;
+  const std::vector<std::size_t>* shape = open->second.shape(name);
+  if (shape == nullptr || *shape != record.shape) throw fail("is missing, or has another shape");
+  open->second.read(name, values);
+  if (checksum_of(std::as_bytes(values), checksum_start) != record.checksum) {
+    throw fail("does not have the checksum of the manifest");
+  }
+}
+
+}  // namespace starpipe::runtime

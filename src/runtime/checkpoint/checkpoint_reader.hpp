@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds and reads checkpoints.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/manifest.hpp"
+#include "starpipe/model/safetensors.hpp"
+
+namespace starpipe::runtime {
+
+/// A checkpoint that is not whole.
+struct DamagedCheckpoint {
+  std::filesystem::path directory;
+  std::int64_t step = 0;
+  std::string reason;  ///< one line that names the file
+};
+
+/// What a folder of checkpoints offers to a run that resumes.
+struct Found {
+  std::optional<Manifest> manifest;  ///< of the newest whole checkpoint
+  std::filesystem::path directory;   ///< of the same; empty when there is none
+  /// Those that are newer than the one found, newest first; all when none is whole. A run must not start
+  /// afresh, and must not go on in silence, while there are any.
+  std::vector<DamagedCheckpoint> damaged;
+  /// Checkpoints that a crash has cut short. They never were whole, and are no reason to refuse anything.
+  std::vector<std::filesystem::path> unfinished;
+};
+
+/// The newest checkpoint that is whole: the manifest is one, and all files have its sizes, checksums and
+/// tensors. Reads all bytes of it, so only rank 0 calls it. A folder that does not exist has no checkpoints.
+/// Throws InputError when the folder cannot be read.
+Found find_newest(const std::filesystem::path& folder);
+
+/// Whether the folder has checkpoints, whole or damaged.
+bool has_checkpoints(const std::filesystem::path& folder);
+
+/// Rank 0, with the folder locked and before anything is written, when a run goes on from `found`: removes
+/// unfinished checkpoints, and gives damaged ones a name (step-00000060.damaged) under which they are never
+/// taken for a checkpoint, nor removed. A disturbance that passes could make them readable again, and then
+/// they would be newer than what the run writes now. Returns a line for each that this could not be done
+/// with; throws std::runtime_error when a damaged one cannot be renamed.
+std::vector<std::string> set_aside(const Found& found);
+
+/// Reads tensors of a checkpoint by their names. Each rank has one, and reads what it needs. Not
+/// thread-safe.
+class CheckpointReader {
+ public:
+  CheckpointReader(std::filesystem::path directory, const Manifest& manifest);
+
+  /// The shape of a tensor; null when the checkpoint has none of this name.
+  [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
+  /// All names, sorted.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// Reads the values of a tensor and checks their checksum. Throws InputError with the file and the tensor
+  /// when it is missing, has another number of values, or is damaged.
+  void read(const std::string& name, std::span<float> values);
+
+ private:
+  struct Place {
+    std::string file;
+    TensorRecord record;
+  };
+  std::filesystem::path directory_;
+  std::map<std::string, Place> places_;
+  std::map<std::string, model::SafetensorsReader> files_;  ///< those read so far
+};
+
+}  // namespace starpipe::runtime

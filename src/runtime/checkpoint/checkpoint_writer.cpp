@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/checkpoint_writer.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "runtime/checkpoint/checkpoint_names.hpp"
+#include "runtime/checkpoint/checksum.hpp"
+#include "starpipe/base/durable_file.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/model/safetensors.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Throws std::runtime_error with the path when the system has reported an error.
+void require_done(const std::error_code& error, std::string_view action, const fs::path& path) {
+  if (error)
+    throw std::runtime_error(fmt::format("cannot {} {}: {}", action, path.string(), error.message()));
+}
+
+/// Throws std::invalid_argument when a name is there twice, or values do not fit their shape.
+void require_tensors(std::span<const TensorView> tensors) {
+  std::set<std::string_view> names;
+  for (const TensorView& tensor : tensors) {
+    if (!names.insert(tensor.name).second) {
+      throw std::invalid_argument(fmt::format("checkpoint: the tensor {} is there twice", tensor.name));
+    }
+    std::size_t count = 1;
+    for (const std::size_t extent : tensor.shape) count *= extent;
+    if (count != tensor.values.size()) {
+      throw std::invalid_argument(fmt::format("checkpoint: the tensor {} has {} values, its shape {}",
+                                              tensor.name, tensor.values.size(), count));
+    }
+  }
+}
+
+/// Whether all files of the checkpoint are there, with their sizes. Their bytes are not read.
+bool has_all_files(const fs::path& directory) {
+  try {
+    const Manifest manifest = parse_manifest(read_file(directory / manifest_name));
+    return std::ranges::all_of(manifest.parts, [&](const PartRecord& part) {
+      std::error_code error;
+      return fs::file_size(directory / part.file, error) == part.bytes && !error;
+    });
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// Removes a checkpoint: by its new name first, so that no part of it is ever taken for a checkpoint.
+void remove_checkpoint(const fs::path& directory) {
+  const fs::path doomed = removing_directory(directory);
+  std::error_code error;
+  fs::remove_all(doomed, error);
+  if (!error) fs::rename(directory, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  require_done(error, "remove", directory);
+}
+
+/// Removes all checkpoints that are older than the `keep` newest with all their files. `newest` is one of
+/// these.
+std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, int keep) {
+  std::vector<std::string> warnings;
+  std::vector<CheckpointDirectory> checkpoints = content_of(folder).checkpoints;
+  // Newer steps than the new checkpoint's are not this run's: they stay, and do not count.
+  const auto begin = std::ranges::find(checkpoints, newest, &CheckpointDirectory::path);
+  int kept = 0;
+  for (auto checkpoint = begin; checkpoint != checkpoints.end(); ++checkpoint) {
+    if (kept < keep) {
+      if (checkpoint->path == newest || has_all_files(checkpoint->path)) ++kept;
+      continue;
+    }
+    try {
+      remove_checkpoint(checkpoint->path);
+    } catch (const std::exception& error) {
+      warnings.emplace_back(error.what());
+    }
+  }
+  return warnings;
+}
+
+/// Throws std::runtime_error unless all parts are in the directory, with their sizes.
+void require_parts(const fs::path& directory, const std::vector<PartRecord>& parts) {
+  for (const PartRecord& part : parts) {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(directory / part.file, error);
+    require_done(error, "find", directory / part.file);
+    if (bytes != part.bytes) {
+      throw std::runtime_error(fmt::format("{} has {} bytes, {} were written",
+                                           (directory / part.file).string(), bytes, part.bytes));
+    }
+  }
+}
+
+/// Removes files that are no part of the checkpoint: of a run that ended while it wrote the same step.
+void remove_others(const fs::path& directory, const std::vector<PartRecord>& parts) {
+  std::vector<fs::path> others;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (std::ranges::find(parts, name, &PartRecord::file) == parts.end()) others.push_back(entry.path());
+  }
+  for (const fs::path& other : others) fs::remove_all(other);
+}
+
+}  // namespace
+
+std::string state_name(const std::string& kind, const std::string& parameter) {
+  return fmt::format("optimizer:{}:{}", kind, parameter);
+}
+
+PartRecord write_part(const fs::path& folder, std::int64_t step, int rank,
+                      std::span<const TensorView> tensors) {
+  require_tensors(tensors);
+  const fs::path directory = writing_directory(folder, step);
+  std::error_code error;
+  fs::create_directories(directory, error);
+  require_done(error, "create", directory);
+
+  PartRecord part;
+  part.file = part_name(rank);
+  std::vector<model::TensorShape> shapes;
+  shapes.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) shapes.push_back({tensor.name, tensor.shape});
+  const std::string start = model::safetensors_start(
+      shapes, {{"format", "pt"}, {"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
+
+  DurableFile file(directory / part.file);
+  file.write(start);
+  part.bytes = start.size();
+  part.checksum = checksum_of(start, checksum_start);
+  for (const TensorView& tensor : tensors) {
+    const auto bytes = std::as_bytes(tensor.values);
+    file.write(bytes);
+    part.tensors.push_back({tensor.name, tensor.shape, checksum_of(bytes, checksum_start)});
+    part.bytes += bytes.size();
+    part.checksum = joined_checksum(part.checksum, part.tensors.back().checksum, bytes.size());
+  }
+  file.finish();
+  sync_folder(directory);
+  return part;
+}
+
+Committed commit(const fs::path& folder, const Manifest& manifest, int keep) {
+  if (keep < 1) throw std::invalid_argument("checkpoint: keep is below 1");
+  const std::string text = manifest_text(manifest);
+  const fs::path directory = writing_directory(folder, manifest.step);
+  std::error_code error;
+  fs::create_directories(directory, error);  // for a checkpoint without parts
+  require_done(error, "create", directory);
+  require_parts(directory, manifest.parts);
+  remove_others(directory, manifest.parts);
+
+  const fs::path temporary = directory / fmt::format("{}.tmp", manifest_name);
+  DurableFile file(temporary);
+  file.write(text);
+  file.finish();
+  fs::rename(temporary, directory / manifest_name, error);
+  require_done(error, "rename", temporary);
+  sync_folder(directory);
+
+  Committed committed{free_directory(folder, manifest.step), {}};
+  fs::rename(directory, committed.directory, error);  // from here on it is a checkpoint
+  require_done(error, "rename", directory);
+  sync_folder(folder);
+  committed.warnings = prune(folder, committed.directory, keep);
+  return committed;
+}
+
+void abandon(const fs::path& folder, std::int64_t step) noexcept {
+  try {
+    std::error_code ignored;
+    fs::remove_all(writing_directory(folder, step), ignored);
+  } catch (...) {  // no memory for the name: what is left is removed when a run resumes
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/folder_lock.hpp"
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "starpipe/base/environment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using Json = nlohmann::json;
+
+InputError lock_error(const std::filesystem::path& folder, int error) {
+  return InputError(fmt::format("cannot write checkpoints to {}: {}", folder.string(),
+                                std::generic_category().message(error)));
+}
+
+/// This process, as others read it in the lock's file.
+std::string own_text() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  Json owner = {{"host", host.data()}, {"pid", ::getpid()}};
+  if (const auto job = environment("SLURM_JOB_ID")) owner["slurm_job"] = *job;
+  return owner.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// "process 123 on host a, Slurm job 7"; as much of it as the lock's file tells.
+std::string owner_text(const std::filesystem::path& file) {
+  std::string text;
+  try {
+    text = read_file(file);
+  } catch (const InputError&) {  // not ours to read
+  }
+  const Json owner = Json::parse(text, nullptr, false);
+  if (!owner.is_object() || !owner.contains("host") || !owner["host"].is_string() || !owner.contains("pid") ||
+      !owner["pid"].is_number_integer()) {
+    return "another process";
+  }
+  std::string words =
+      fmt::format("process {} on host {}", owner["pid"].get<long>(), owner["host"].get<std::string>());
+  if (owner.contains("slurm_job") && owner["slurm_job"].is_string()) {
+    words += ", Slurm job " + owner["slurm_job"].get<std::string>();
+  }
+  return words;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(std::filesystem::path folder) : folder_(std::move(folder)), file_(folder_ / "lock") {
+  take();
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FolderLock::renew() {
+  struct stat held {};
+  struct stat named {};
+  if (::fstat(descriptor_, &held) == 0 && ::stat(file_.c_str(), &named) == 0 && held.st_dev == named.st_dev &&
+      held.st_ino == named.st_ino) {
+    return;
+  }
+  take();
+}
+
+void FolderLock::take() {
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) throw lock_error(folder_, error.value());
+  const int descriptor = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) throw lock_error(folder_, errno);
+  int status = 0;
+  do {
+    status = ::flock(descriptor, LOCK_EX | LOCK_NB);
+  } while (status != 0 && errno == EINTR);
+  const int problem = status == 0 ? 0 : errno;
+  if (problem == EWOULDBLOCK) {
+    ::close(descriptor);
+    throw InputError(
+        fmt::format("the checkpoint folder {} is in use by {}; two runs cannot write to one folder",
+                    folder_.string(), owner_text(file_)));
+  }
+  // Some network file systems have no locks. Checkpoints are worth more than the guard.
+  warning_ = problem == 0 ? ""
+                          : fmt::format("{} has no locks ({}): nothing keeps a second run from writing there",
+                                        folder_.string(), std::generic_category().message(problem));
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = descriptor;
+  const std::string text = own_text();
+  // Only for the message of a second run: the lock holds without it, as on a full disk.
+  if (::ftruncate(descriptor_, 0) == 0) {
+    [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, text.data(), text.size(), 0);
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/folder_lock.hpp"
+
+#include <csignal>
+#include <optional>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "model/files.hpp"
+#include "starpipe/base/environment.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using model::testing::expect_input_error;
+using model::testing::Folder;
+namespace fs = std::filesystem;
+
+TEST(FolderLock, KeepsASecondRunAway) {
+  const Folder folder;
+  const fs::path checkpoints = folder / "new/ckpt";
+  const ScopedVariable job("SLURM_JOB_ID", "77");
+  {
+    const FolderLock lock(checkpoints);
+    EXPECT_TRUE(lock.warning().empty());
+    expect_input_error([&] { const FolderLock second(checkpoints); },
+                       "the checkpoint folder " + checkpoints.string() + " is in use by process " +
+                           std::to_string(getpid()) + " on host ");
+    // By another name, too.
+    fs::create_directory_symlink(checkpoints, folder / "link");
+    expect_input_error([&] { const FolderLock second(folder / "link"); }, ", Slurm job 77;");
+  }
+  const FolderLock third(checkpoints);
+}
+
+TEST(FolderLock, EndsWithAKilledProcess) {
+  const Folder folder;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FolderLock lock(folder.path());
+    if (write(ready[1], "x", 1) == 1) pause();
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  expect_input_error([&] { const FolderLock lock(folder.path()); }, "by process " + std::to_string(child));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const FolderLock lock(folder.path());
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(FolderLock, IsTakenAgainWhenTheFolderWasRemoved) {
+  const Folder folder;
+  const fs::path checkpoints = folder / "ckpt";
+  FolderLock lock(checkpoints);
+  lock.renew();
+  fs::remove_all(checkpoints);
+  lock.renew();
+  expect_input_error([&] { const FolderLock second(checkpoints); }, "in use");
+  fs::remove_all(checkpoints);
+  const std::optional<FolderLock> second(std::in_place, checkpoints);
+  expect_input_error([&] { lock.renew(); }, "in use");
+}
+
+TEST(FolderLock, ADamagedFileIsStillALock) {
+  const Folder folder;
+  for (const std::string content : {"", "{}", "\xff\x00", "[1]", "{\"host\": 1, \"pid\": \"x\"}"}) {
+    const FolderLock lock(folder.path());
+    folder.write("lock", content);
+    expect_input_error([&] { const FolderLock second(folder.path()); }, "is in use by another process;");
+  }
+}
+
+TEST(FolderLock, AFolderThatCannotBeWrittenIsNamed) {
+  const Folder folder;
+  const fs::path file = folder.write("file", "x");
+  expect_input_error([&] { const FolderLock lock(file); }, "cannot write checkpoints to " + file.string());
+  expect_input_error([&] { const FolderLock lock(file / "ckpt"); }, "cannot write checkpoints to");
+  fs::create_directories(folder / "ckpt/lock");
+  expect_input_error([&] { const FolderLock lock(folder / "ckpt"); }, "Is a directory");
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
