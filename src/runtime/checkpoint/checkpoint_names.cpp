@@ -87,7 +87,7 @@ FolderContent content_of(const fs::path& folder) {
     for (const std::string_view ending : {writing_ending, removing_ending}) {
       if (!name.ends_with(ending)) continue;
       const auto begin = std::string_view(name).substr(0, name.size() - ending.size());
-      if (parse_name(begin, path)) content.unfinished.push_back(path);
+      if (const auto unfinished = parse_name(begin, path)) content.unfinished.push_back(*unfinished);
     }
   }
   if (error) throw InputError(fmt::format("{}: cannot be read: {}", folder.string(), error.message()));

@@ -42,8 +42,8 @@ std::filesystem::path removing_directory(const std::filesystem::path& checkpoint
 
 /// What a folder holds.
 struct FolderContent {
-  std::vector<CheckpointDirectory> checkpoints;   ///< whole when they got their names; newest first
-  std::vector<std::filesystem::path> unfinished;  ///< those that are being written or removed
+  std::vector<CheckpointDirectory> checkpoints;  ///< whole when they got their names; newest first
+  std::vector<CheckpointDirectory> unfinished;   ///< those that are being written or removed
 };
 /// Reads the names. A folder that does not exist is empty. Throws InputError with the folder when it cannot
 /// be read.

@@ -20,35 +20,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Size and checksum of a file. Throws InputError with the file when it cannot be read.
-std::pair<std::uint64_t, std::uint32_t> size_and_checksum(const fs::path& file) {
+/// The size of a regular file: a pipe or a device could be read without end. Throws InputError with the file
+/// for anything else.
+std::uint64_t size_of(const fs::path& file) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
   if (status.type() == fs::file_type::not_found) throw InputError(file.string() + ": is missing");
-  if (!fs::is_regular_file(status)) throw InputError(file.string() + ": is not a file");
+  if (!error && !fs::is_regular_file(status)) throw InputError(file.string() + ": is not a file");
+  const std::uint64_t bytes = error ? 0 : fs::file_size(file, error);
+  if (error) throw InputError(fmt::format("{}: cannot be read: {}", file.string(), error.message()));
+  return bytes;
+}
+
+/// The checksum of a file. Throws InputError with the file when it cannot be read.
+std::uint32_t checksum_of_file(const fs::path& file) {
   errno = 0;
   std::ifstream stream(file, std::ios::binary);
   std::vector<char> block(std::size_t{1} << 20U);
-  std::uint64_t bytes = 0;
   std::uint32_t checksum = checksum_start;
   const bool open = stream.is_open();
   while (open &&
          (stream.read(block.data(), static_cast<std::streamsize>(block.size())), stream.gcount() > 0)) {
-    const std::string_view read(block.data(), static_cast<std::size_t>(stream.gcount()));
-    bytes += read.size();
-    checksum = checksum_of(read, checksum);
+    checksum =
+        checksum_of(std::string_view(block.data(), static_cast<std::size_t>(stream.gcount())), checksum);
   }
   if (!open || stream.bad()) {
     throw InputError(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
   }
-  return {bytes, checksum};
+  return checksum;
 }
 
 void require_whole_part(const fs::path& file, const PartRecord& part) {
-  const auto [bytes, checksum] = size_and_checksum(file);
-  if (bytes != part.bytes) {
+  if (const std::uint64_t bytes = size_of(file); bytes != part.bytes) {
     throw InputError(fmt::format("{}: has {} bytes, the manifest says {}", file.string(), bytes, part.bytes));
   }
+  const std::uint32_t checksum = checksum_of_file(file);
   if (checksum != part.checksum) {
     throw InputError(fmt::format("{}: has checksum {}, the manifest says {}", file.string(),
                                  checksum_text(checksum), checksum_text(part.checksum)));
@@ -70,10 +76,8 @@ void require_whole_part(const fs::path& file, const PartRecord& part) {
 /// The manifest in a directory. Throws InputError with the file when it is missing or damaged.
 Manifest read_manifest(const fs::path& directory) {
   const fs::path file = directory / manifest_name;
-  std::error_code error;
-  if (fs::status(file, error).type() == fs::file_type::not_found) {
-    throw InputError(file.string() + ": is missing");
-  }
+  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;  // millions of tensors
+  if (size_of(file) > most_bytes) throw InputError(file.string() + ": is too large for a manifest");
   const std::string text = read_file(file);
   try {
     return parse_manifest(text);
@@ -96,9 +100,10 @@ Manifest require_whole(const CheckpointDirectory& checkpoint) {
 }  // namespace
 
 Found find_newest(const fs::path& folder) {
-  FolderContent content = content_of(folder);
+  const FolderContent content = content_of(folder);
   Found found;
-  found.unfinished = std::move(content.unfinished);
+  for (const CheckpointDirectory& unfinished : content.unfinished)
+    found.unfinished.push_back(unfinished.path);
   for (const CheckpointDirectory& checkpoint : content.checkpoints) {
     try {
       found.manifest = require_whole(checkpoint);

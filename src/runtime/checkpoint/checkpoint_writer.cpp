@@ -56,34 +56,51 @@ bool has_all_files(const fs::path& directory) {
   }
 }
 
-/// Removes a checkpoint: by its new name first, so that no part of it is ever taken for a checkpoint.
-void remove_checkpoint(const fs::path& directory) {
-  const fs::path doomed = removing_directory(directory);
+void move_to(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  fs::remove_all(doomed, error);
-  if (!error) fs::rename(directory, doomed, error);
-  if (!error) fs::remove_all(doomed, error);
+  fs::rename(from, to, error);
+  require_done(error, "rename", from);
+}
+
+void remove_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::remove_all(directory, error);
   require_done(error, "remove", directory);
 }
 
-/// Removes all checkpoints that are older than the `keep` newest with all their files. `newest` is one of
-/// these.
-std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, int keep) {
+/// Removes a checkpoint: by its new name first, so that no part of it is ever taken for a checkpoint.
+void remove_checkpoint(const fs::path& directory) {
+  const fs::path doomed = removing_directory(directory);
+  remove_directory(doomed);
+  move_to(directory, doomed);
+  remove_directory(doomed);
+}
+
+/// Removes all checkpoints that are older than the `keep` newest with all their files, of which `newest` is
+/// one, and what is left of earlier ones. Returns a line for each that cannot be removed.
+std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, std::int64_t step, int keep) {
   std::vector<std::string> warnings;
-  std::vector<CheckpointDirectory> checkpoints = content_of(folder).checkpoints;
-  // Newer steps than the new checkpoint's are not this run's: they stay, and do not count.
-  const auto begin = std::ranges::find(checkpoints, newest, &CheckpointDirectory::path);
-  int kept = 0;
-  for (auto checkpoint = begin; checkpoint != checkpoints.end(); ++checkpoint) {
-    if (kept < keep) {
-      if (checkpoint->path == newest || has_all_files(checkpoint->path)) ++kept;
-      continue;
-    }
+  const auto remove = [&](const fs::path& directory, const auto& action) {
     try {
-      remove_checkpoint(checkpoint->path);
+      action(directory);
     } catch (const std::exception& error) {
       warnings.emplace_back(error.what());
     }
+  };
+  const FolderContent content = content_of(folder);
+  // Newer steps than the new checkpoint's are not this run's: they stay, and do not count.
+  int kept = 0;
+  for (auto checkpoint = std::ranges::find(content.checkpoints, newest, &CheckpointDirectory::path);
+       checkpoint != content.checkpoints.end(); ++checkpoint) {
+    if (kept >= keep) {
+      remove(checkpoint->path, remove_checkpoint);
+    } else if (checkpoint->path == newest || has_all_files(checkpoint->path)) {
+      ++kept;
+    }
+  }
+  // The parts of later steps may be on their way.
+  for (const CheckpointDirectory& unfinished : content.unfinished) {
+    if (unfinished.step < step) remove(unfinished.path, remove_directory);
   }
   return warnings;
 }
@@ -109,6 +126,21 @@ void remove_others(const fs::path& directory, const std::vector<PartRecord>& par
     if (std::ranges::find(parts, name, &PartRecord::file) == parts.end()) others.push_back(entry.path());
   }
   for (const fs::path& other : others) fs::remove_all(other);
+}
+
+/// Puts the manifest beside the parts, and waits until all names are on the disk.
+void complete(const fs::path& directory, const std::vector<PartRecord>& parts, const std::string& manifest) {
+  std::error_code error;
+  fs::create_directories(directory, error);  // for a checkpoint without parts
+  require_done(error, "create", directory);
+  require_parts(directory, parts);
+  remove_others(directory, parts);
+  const fs::path temporary = directory / fmt::format("{}.tmp", manifest_name);
+  DurableFile file(temporary);
+  file.write(manifest);
+  file.finish();
+  move_to(temporary, directory / manifest_name);
+  sync_folder(directory);
 }
 
 }  // namespace
@@ -152,26 +184,17 @@ PartRecord write_part(const fs::path& folder, std::int64_t step, int rank,
 Committed commit(const fs::path& folder, const Manifest& manifest, int keep) {
   if (keep < 1) throw std::invalid_argument("checkpoint: keep is below 1");
   const std::string text = manifest_text(manifest);
-  const fs::path directory = writing_directory(folder, manifest.step);
-  std::error_code error;
-  fs::create_directories(directory, error);  // for a checkpoint without parts
-  require_done(error, "create", directory);
-  require_parts(directory, manifest.parts);
-  remove_others(directory, manifest.parts);
-
-  const fs::path temporary = directory / fmt::format("{}.tmp", manifest_name);
-  DurableFile file(temporary);
-  file.write(text);
-  file.finish();
-  fs::rename(temporary, directory / manifest_name, error);
-  require_done(error, "rename", temporary);
-  sync_folder(directory);
-
-  Committed committed{free_directory(folder, manifest.step), {}};
-  fs::rename(directory, committed.directory, error);  // from here on it is a checkpoint
-  require_done(error, "rename", directory);
+  Committed committed;
+  try {
+    complete(writing_directory(folder, manifest.step), manifest.parts, text);
+    committed.directory = free_directory(folder, manifest.step);
+    move_to(writing_directory(folder, manifest.step), committed.directory);  // now it is a checkpoint
+  } catch (...) {
+    abandon(folder, manifest.step);
+    throw;
+  }
   sync_folder(folder);
-  committed.warnings = prune(folder, committed.directory, keep);
+  committed.warnings = prune(folder, committed.directory, manifest.step, keep);
   return committed;
 }
 

@@ -41,8 +41,8 @@ struct Committed {
 
 /// Rank 0, after all parts of `manifest` are written: makes them a checkpoint by one rename, and waits until
 /// it is on the disk. Then removes older checkpoints, so that the newest `keep` (at least 1) that have all
-/// their files stay. Never removes the new one. Throws like `write_part`; what was there before is unharmed
-/// then.
+/// their files stay. Never removes the new one. Throws like `write_part`, and removes the parts then; what
+/// was there before is unharmed.
 Committed commit(const std::filesystem::path& folder, const Manifest& manifest, int keep);
 
 /// Rank 0, when a part could not be written and all ranks know: removes the parts of the others, which makes

@@ -39,8 +39,9 @@ std::string own_text() {
 /// "process 123 on host a, Slurm job 7"; as much of it as the lock's file tells.
 std::string owner_text(const std::filesystem::path& file) {
   std::string text;
+  std::error_code ignored;
   try {
-    text = read_file(file);
+    if (std::filesystem::is_regular_file(file, ignored)) text = read_file(file);
   } catch (const InputError&) {  // not ours to read
   }
   const Json owner = Json::parse(text, nullptr, false);

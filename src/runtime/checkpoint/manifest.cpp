@@ -122,7 +122,7 @@ Manifest parse_manifest(const std::string& text) {
   if (text.size() < ending || with_checksum(std::string_view(text).substr(0, text.size() - ending)) != text) {
     throw InputError("is damaged: it does not end with the checksum of its content");
   }
-  const Json json = Json::parse(text, nullptr, false);
+  Json json = Json::parse(text, nullptr, false);
   if (!json.is_object() || value_of<std::string>(json, "format", &Json::is_string) != manifest_format) {
     throw InputError("is not of a starpipe checkpoint");
   }
@@ -137,7 +137,7 @@ Manifest parse_manifest(const std::string& text) {
   if (step > static_cast<std::uint64_t>(INT64_MAX)) throw InputError("has no valid \"step\"");
   manifest.step = static_cast<std::int64_t>(step);
   if (!json.contains("run")) throw InputError("has no valid \"run\"");
-  manifest.run = json["run"];
+  manifest.run = std::move(json["run"]);
   for (const Json& part : value_of<Json>(json, "parts", &Json::is_array)) {
     manifest.parts.push_back(part_from_json(part));
   }

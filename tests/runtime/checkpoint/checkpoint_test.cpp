@@ -152,6 +152,15 @@ TEST(Checkpoint, FilesOfARunThatEndedWhileItWroteAreNoPartOfIt) {
             (Names{"manifest.json", "rank-0000.safetensors", "rank-0001.safetensors"}));
 }
 
+TEST(Checkpoint, WhatIsLeftOfEarlierOnesIsRemoved) {
+  const Folder folder;
+  write_parts(folder.path(), 40, 3);
+  write_checkpoint(folder.path(), 30);
+  fs::rename(folder / "step-00000030", folder / "step-00000030.removing");
+  write_checkpoint(folder.path(), 50);
+  EXPECT_EQ(names_in(folder.path()), (Names{"step-00000050"}));
+}
+
 TEST(Checkpoint, WritingTheNextPartsDoesNotDisturbACommit) {
   const Folder folder;
   const Manifest now = write_parts(folder.path(), 40);
@@ -202,8 +211,11 @@ TEST(Checkpoint, APartThatIsNotThereIsNoCheckpoint) {
   const Manifest manifest = write_parts(folder.path(), 2);
   fs::resize_file(folder / "step-00000002.writing/rank-0001.safetensors", 10);
   EXPECT_THROW(commit(folder.path(), manifest, 1), std::runtime_error);
+  EXPECT_EQ(names_in(folder.path()), (Names{"step-00000001"}));  // no room is lost
+  write_parts(folder.path(), 2);
   fs::remove(folder / "step-00000002.writing/rank-0001.safetensors");
   EXPECT_THROW(commit(folder.path(), manifest, 1), std::runtime_error);
+  write_parts(folder.path(), 2);
   abandon(folder.path(), 2);
   EXPECT_EQ(names_in(folder.path()), (Names{"step-00000001"}));
   EXPECT_TRUE(has_own_values(find_newest(folder.path())));
