@@ -68,6 +68,22 @@ class Faults(JobTest):
         self.assertRegex(done.stderr, r"(?m)^ +0  waits to run BW\(0,0\) +BW\(0,0\) +gradient of stage 0, "
                          r"micro-batch 0, from BW\(1,0\)  rank 1: runs F\(1,0\) for 5\.\d s, longer than ten timeouts")
 
+    def test_an_emulated_transfer_may_last_longer_than_the_timeout(self):
+        """Then one lasts for more than ten timeouts. Short timeouts end the run with one message, too."""
+        run = [*LAUNCHER, STARPIPE, "train", str(self.config), "--set", "training.steps=1", "--set",
+               "training.microbatches=2", "--set", "schedule={name: 1f1b, workers: 2, stages: 2}", "--set"]
+        done = subprocess.run([*run, "runtime.emulate={F: 1ms, B: 1ms, W: 1ms, comm: 2s}", "--set",
+                               "runtime.timeout=0.5"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for long in "F: 1ms, comm: 60s", "F: 60s":
+            done = subprocess.run([*run, "runtime.emulate={B: 1ms, W: 1ms, %s}" % long, "--set", "runtime.timeout=0.2"],
+                                  capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=50, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.stderr.count("runtime.timeout"), 1, done.stderr)
+            self.assertRegex(done.stderr, r"(?m)^ +\d  (waits for an emulated transfer|runs F\(0,0\)) for \d\.\d s, "
+                             "longer than ten timeouts")
+
     def test_stopped_between_steps(self):
         self.start("--stall=yes", ENGINE_TEST, "--stall=yes", "--workers=2")
         self.expect_end(60)

@@ -31,6 +31,12 @@ starpu_task* DelayLine::send(starpu_data_handle_t handle) {
   return task;
 }
 
+std::optional<double> DelayLine::oldest() const {
+  const std::scoped_lock lock(mutex_);
+  if (due_.empty()) return std::nullopt;
+  return clock_seconds() - (due_.top().first - delay_);
+}
+
 void DelayLine::sent(void* argument) noexcept {
   const std::unique_ptr<const Arrival> arrival(static_cast<const Arrival*>(argument));
   DelayLine& line = *arrival->line;

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <thread>
 #include <utility>
@@ -35,6 +36,10 @@ class DelayLine {
   /// has ended.
   static void forget(starpu_task* arrival) { starpu_task_set_destroy(arrival); }
 
+  /// Seconds since the oldest transfer under way has started; nothing when there is none. Any thread may call
+  /// it.
+  [[nodiscard]] std::optional<double> oldest() const;
+
   /// While the lock is held, no arrival ends. Hold it while a task is made to depend on arrivals: when an
   /// arrival ended at that very moment, some tasks never started (StarPU 1.4.10).
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(ending_); }
@@ -53,7 +58,7 @@ class DelayLine {
 
   double delay_;
   std::mutex ending_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // of `due_`
   std::condition_variable_any changed_;
   std::priority_queue<std::pair<Time, starpu_task*>, std::vector<std::pair<Time, starpu_task*>>,
                       std::greater<>>

@@ -43,6 +43,12 @@ class Emulation {
   /// time. Collective: the owner of an input and the rank of the worker call it.
   std::vector<starpu_task*> arrivals(const Task& task);
 
+  /// Seconds since the oldest transfer to this rank that is under way has started; nothing when there is
+  /// none. Any thread may call it.
+  [[nodiscard]] std::optional<double> oldest_transfer() const {
+    return links_ ? links_->oldest() : std::nullopt;
+  }
+
   /// Hold it while a task is made to depend on arrivals (see DelayLine::hold). Nothing without links.
   std::unique_lock<std::mutex> hold();
 

@@ -81,7 +81,12 @@ Engine::~Engine() {
 }
 
 WatchdogCalls Engine::watchdog_calls() {
-  return {.status = [this] { return progress_.status(); },
+  return {.status =
+              [this] {
+                RankStatus status = progress_.status();
+                if (emulation_) status.transfer_for = emulation_->oldest_transfer().value_or(-1);
+                return status;
+              },
           .send = [this](const RankStatus& mine) { exchange_.send(mine); },
           .receive = [this] { return exchange_.receive(); },
           .explain =

@@ -21,7 +21,8 @@ struct RankStatus {
   std::int32_t next = -1;     ///< the rank's first task, in the graph's order, that has not ended
   std::int32_t running = -1;  ///< the first of its tasks that runs
   double running_for = 0;     ///< seconds since that task started
-  std::uint64_t ended = 0;    ///< number of tasks that have ended since the start of the run
+  double transfer_for = -1;  ///< seconds since the oldest emulated transfer under way started; negative: none
+  std::uint64_t ended = 0;   ///< number of tasks that have ended since the start of the run
 };
 
 /// The latest status that a rank has received from another rank, or its own.
@@ -33,7 +34,7 @@ struct RankNews {
 /// Limits of the watchdog, in seconds.
 struct NewsLimits {
   double silent = 0;     ///< a rank whose last status is older is silent
-  double long_task = 0;  ///< a task that has run for longer is no progress
+  double long_task = 0;  ///< a task or an emulated transfer that has lasted for longer is no progress
 };
 
 }  // namespace starpipe::runtime

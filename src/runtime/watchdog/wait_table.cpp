@@ -49,6 +49,10 @@ class Waits {
       return fmt::format("runs {} for {:.1f} s, longer than ten timeouts", name(status.running),
                          status.running_for + news_[index(rank)].age);
     }
+    if (receives_too_long(rank)) {
+      return fmt::format("waits for an emulated transfer for {:.1f} s, longer than ten timeouts",
+                         status.transfer_for + news_[index(rank)].age);
+    }
     std::string does;
     switch (status.phase) {
       case StepPhase::outside:
@@ -77,6 +81,12 @@ class Waits {
     const RankStatus& status = of(rank);
     return status.phase != StepPhase::outside && status.running >= 0 &&
            status.running_for >= limits_.long_task;
+  }
+
+  // The same of an emulated transfer to the rank.
+  [[nodiscard]] bool receives_too_long(int rank) const {
+    const RankStatus& status = of(rank);
+    return status.phase != StepPhase::outside && status.transfer_for >= limits_.long_task;
   }
 
   static bool waits_for_end(const RankStatus& status) {

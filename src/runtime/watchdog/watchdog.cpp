@@ -16,6 +16,7 @@ constexpr double shortest_period = 0.05;  // seconds
 constexpr double longest_period = 5;
 constexpr double longest_interval = 0.2;  // seconds between two checks
 constexpr double pause_of_others = 2;     // seconds that a higher rank gives the lowest one to end the run
+constexpr double least_silence = 1.5;     // seconds; a rank that ends the run is silent for less
 constexpr int timeouts_of_a_task = 10;
 constexpr int silent_periods = 3;  // a rank whose last status is older than this many periods is silent
 
@@ -33,8 +34,11 @@ Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
 
 void Watchdog::note(int rank, const RankStatus& status, double now) {
   RankStatus& before = statuses_[index(rank)];
-  const bool runs = status.running >= 0 && status.running_for < timeouts_of_a_task * timeout_;
-  if (runs || status.ended != before.ended || status.step != before.step || status.phase != before.phase)
+  const double most = timeouts_of_a_task * timeout_;
+  const bool runs = status.running >= 0 && status.running_for < most;
+  const bool moves = status.transfer_for >= 0 && status.transfer_for < most;
+  if (runs || moves || status.ended != before.ended || status.step != before.step ||
+      status.phase != before.phase)
     last_progress_ = now;
   before = status;
   received_at_[index(rank)] = now;
@@ -42,6 +46,10 @@ void Watchdog::note(int rank, const RankStatus& status, double now) {
 
 bool Watchdog::is_silent(std::size_t rank, double now) const {
   return now - received_at_[rank] >= silent_periods * period_;
+}
+
+bool Watchdog::is_lost(std::size_t rank, double now) const {
+  return is_silent(rank, now) && now - received_at_[rank] >= least_silence;
 }
 
 bool Watchdog::some_rank_is_silent(double now) const {
@@ -52,12 +60,14 @@ bool Watchdog::some_rank_is_silent(double now) const {
 }
 
 // Whether a lower rank is to end the run. Outside of steps a rank ends it only when some rank is silent, and
-// a silent rank is silent for the lower ranks too.
+// a silent rank is silent for the lower ranks too. A rank that ends the run sends no status any more, for the
+// moment until the launcher has ended all ranks. With a short timeout this moment is longer than the silence
+// of a lost rank, so the lower rank must have been silent for longer than this moment.
 bool Watchdog::lower_rank_ends_run(double now) const {
   if (now - last_progress_ > timeout_ + pause_of_others) return false;
   const bool silence = some_rank_is_silent(now);
   for (std::size_t r = 0; r < index(rank_); ++r) {
-    if ((silence || statuses_[r].phase != StepPhase::outside) && !is_silent(r, now)) return true;
+    if ((silence || statuses_[r].phase != StepPhase::outside) && !is_lost(r, now)) return true;
   }
   return false;
 }
@@ -77,10 +87,10 @@ void Watchdog::end_run(double now) {
         timeout_, when, table));
     return;
   }
-  calls_.end_run(
-      fmt::format("no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck, "
-                  "or a task runs for more than ten timeouts. Who waits for whom:\n{}",
-                  timeout_, mine.step + 1, table));
+  calls_.end_run(fmt::format(
+      "no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck, "
+      "or a task or an emulated transfer lasts for more than ten timeouts. Who waits for whom:\n{}",
+      timeout_, mine.step + 1, table));
 }
 
 void Watchdog::watch(const std::stop_token& stop) {

@@ -27,10 +27,11 @@ struct WatchdogCalls {
 };
 
 /// Owns a thread that ends a run in which no rank makes progress for too long: StarPU and MPI wait without
-/// end for a rank that is lost or stuck. A rank makes progress when a task ends there, and while a task runs,
-/// for at most ten timeouts. The ranks send each other their status every eighth of a timeout or more often.
-/// A rank whose status does not arrive counts as a rank without progress. Outside of steps, where a rank may
-/// work for long without tasks (it writes files, or gathers the weights), only silent ranks count.
+/// end for a rank that is lost or stuck. A rank makes progress when a task ends there, and while a task runs
+/// or an emulated transfer is under way, for at most ten timeouts. The ranks send each other their status
+/// every eighth of a timeout or more often. A rank whose status does not arrive counts as a rank without
+/// progress. Outside of steps, where a rank may work for long without tasks (it writes files, or gathers the
+/// weights), only silent ranks count.
 ///
 /// All ranks find the timeout exceeded at about the same time. The lowest rank that finds so and is not
 /// silent ends the run with the message. A higher rank does so 2 seconds later, in case the lower one cannot.
@@ -43,6 +44,7 @@ class Watchdog {
   void watch(const std::stop_token& stop);
   void note(int rank, const RankStatus& status, double now);
   [[nodiscard]] bool is_silent(std::size_t rank, double now) const;
+  [[nodiscard]] bool is_lost(std::size_t rank, double now) const;
   [[nodiscard]] bool some_rank_is_silent(double now) const;
   [[nodiscard]] bool lower_rank_ends_run(double now) const;
   void end_run(double now);

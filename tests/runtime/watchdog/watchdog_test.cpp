@@ -140,6 +140,27 @@ TEST(Watchdog, CountsATaskThatRunsForAtMostTenTimeouts) {
   }
 }
 
+TEST(Watchdog, CountsAnEmulatedTransferThatLastsForAtMostTenTimeouts) {
+  TwoRanks ranks(0);
+  ranks.other([](RankStatus& status) { status.transfer_for = 0.5; });
+  const Watchdog watchdog(0.2, 0, 2, ranks.calls());
+  std::this_thread::sleep_for(600ms);
+  EXPECT_EQ(ranks.ends(), 0);
+  ranks.other([](RankStatus& status) { status.transfer_for = 2.1; });
+  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+}
+
+// The rank that ends the run is silent until the launcher has ended it.
+TEST(Watchdog, AHigherRankGivesTheLowestOneTimeToEndTheRun) {
+  TwoRanks ranks(1);
+  const Watchdog watchdog(0.2, 1, 2, ranks.calls());
+  std::this_thread::sleep_for(250ms);
+  ranks.silence_other();
+  std::this_thread::sleep_for(900ms);
+  EXPECT_EQ(ranks.ends(), 0);
+  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+}
+
 // That a task ran there is old news.
 TEST(Watchdog, ARankThatIsSilentMakesNoProgress) {
   TwoRanks ranks(0);
@@ -208,6 +229,16 @@ TEST_F(WhoWaits, ForATaskThatRunsForTooLong) {
   run_until(0, "BW(0,0)", false);
   run_until(1, "F(1,0)", true);
   EXPECT_THAT(table(2.5, 0), HasSubstr("rank 1: runs F(1,0) for 2.5 s, longer than ten timeouts"));
+}
+
+TEST_F(WhoWaits, ForAnEmulatedTransferThatLastsForTooLong) {
+  run_until(0, "F(0,1)", true);
+  run_until(1, "F(1,0)", false);
+  RankStatus receiver = progress_[1].status();
+  receiver.transfer_for = 3;
+  const std::array news = {RankNews{progress_[0].status(), 0}, RankNews{receiver, 0.5}};
+  EXPECT_THAT(wait_table(graph_, schedule_, WorkerMap(2, 2), news, {.silent = 1, .long_task = 2}),
+              HasSubstr("1  waits for an emulated transfer for 3.5 s, longer than ten timeouts"));
 }
 
 TEST_F(WhoWaits, ForASilentRankAfterTheLastStep) {
