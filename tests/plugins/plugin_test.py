@@ -120,25 +120,28 @@ class Plugins(CommandTest):
     def test_crashes_are_named(self):
         self.write("mlp.yaml", mlp_config())
         named = ["mlp.yaml", "--plugin", PLUGIN, "--set"]
+        many = [str(4) if word == "2" else word for word in LAUNCHER]
         for name, what in (("crash", "signal 11"), ("abort", "signal 6"), ("fill-stack", "signal 11"),
                            ("exit", "a call of exit")):
             if name == "fill-stack" and os.environ.get("STARPIPE_SANITIZE"):
                 continue  # the sanitizer has a report of its own for a full stack
             for command, launcher in ((self.show(name), []), (["simulate", *named, f"schedule.name={name}"], []),
                                       (["train", *named, f"schedule.name={name}"], []),
-                                      (["train", *named, f"schedule.name={name}"], LAUNCHER)):
+                                      (["train", *named, f"schedule.name={name}"], LAUNCHER),
+                                      (["train", *named, "schedule={name: %s, workers: 4, stages: 4}" % name, "--set",
+                                        "model.layers=4"], many)):
                 with self.subTest(command=command, launcher=launcher):
                     result = self.run_command(*command, launcher=launcher)
                     lines = result.stderr.splitlines()
                     self.assertNotEqual(result.returncode, 0)
-                    if not launcher:
-                        self.assertEqual((result.returncode, len(lines)), (1, 1), result.stderr)
+                    status = 1 if name == "exit" else 128 + int(what.split()[1])
+                    self.assertEqual((result.returncode, len(lines)), (status, 1), result.stderr)
                     mine = [line for line in lines if line.startswith("starpipe: ")]
                     self.assertEqual(len(mine), 1, result.stderr)
                     self.assertIn(f"plug-in {PLUGIN}: its code was ended by {what}", mine[0])
                     self.assertNotIn("backtrace", result.stderr)
         result = self.run_command("schedule", "list", "--plugin", PLUGIN, environment={"STARPIPE_ODD": "crash"})
-        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1), result.stderr)
+        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (139, 1), result.stderr)
         self.assertIn("signal 11", result.stderr)
 
     def test_what_the_loader_refuses(self):

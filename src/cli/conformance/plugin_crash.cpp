@@ -2,9 +2,11 @@
 #include "cli/conformance/plugin_crash.hpp"
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -16,7 +18,6 @@ namespace starpipe::cli {
 namespace {
 
 constexpr int exit_failure = 1;
-constexpr int other_ranks_pause_ms = 500;
 
 struct Crash {
   int signal;
@@ -34,25 +35,31 @@ static_assert(SIGSEGV == 11 && SIGBUS == 7 && SIGFPE == 8 && SIGILL == 4 && SIGA
 constexpr std::size_t handler_stack_bytes = std::size_t{64} * 1024;
 alignas(16) std::array<char, handler_stack_bytes> handler_stack;
 
-bool is_first_rank = true;
+// Text and numbers are made beforehand: a signal handler may not format, nor read the environment.
+std::array<char, 32> rank_text{};  // "rank 2: "; empty without a launcher
+int pause_before_line_ms = 0;
 bool parent_reports = false;
+std::atomic_flag ends;
 
 // Calls only functions that a signal handler may call.
-[[noreturn]] void end_with(const char* plugin, const char* what) {
-  // A plug-in usually fails on all ranks. Rank 0 prints its line and ends, and so the launcher ends the
-  // others during their pause. When only another rank fails, it prints its line after the pause.
-  if (!is_first_rank) poll(nullptr, 0, other_ranks_pause_ms);
-  for (const char* part : {"starpipe: plug-in ", plugin, ": its code was ended by ", what, "\n"}) {
+[[noreturn]] void end_with(const char* plugin, const char* what, int status) {
+  // Several threads may crash: the first one prints the line and ends the process.
+  while (ends.test_and_set()) poll(nullptr, 0, 1000);
+  // A plug-in usually fails on all ranks. Rank 0 prints its line and ends the job during the pause of the
+  // others. When only another rank fails, it prints its line after the pause.
+  if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);
+  const char* const rank = rank_text.data();
+  for (const char* part : {"starpipe: ", rank, "plug-in ", plugin, ": its code was ended by ", what, "\n"}) {
     write_text(STDERR_FILENO, part);
   }
-  _exit(exit_failure);
+  runtime::end_watched_job(status);
 }
 
 void on_crash(int signal) {
   const char* const plugin = plan::running_plugin();
   for (const Crash& crash : crashes) {
     if (crash.signal != signal) continue;
-    if (plugin != nullptr) end_with(plugin, crash.text);
+    if (plugin != nullptr) end_with(plugin, crash.text, status_of_signal(signal));
     sigaction(signal, &crash.before, nullptr);
     raise(signal);  // the signal comes when this handler has returned
   }
@@ -62,13 +69,15 @@ void at_exit() {
   const char* const plugin = plan::running_plugin();
   if (plugin == nullptr) return;
   if (parent_reports) _exit(exit_failure);
-  end_with(plugin, "a call of exit");
+  end_with(plugin, "a call of exit", exit_failure);
 }
 
 }  // namespace
 
 void report_plugin_crashes() {
-  is_first_rank = runtime::launcher_rank().value_or(0) == 0;
+  if (const auto rank = runtime::launcher_rank())
+    fmt::format_to_n(rank_text.data(), rank_text.size() - 1, "rank {}: ", *rank);
+  pause_before_line_ms = runtime::signal_line_pause_ms();
   stack_t stack{};
   stack.ss_sp = handler_stack.data();
   stack.ss_size = handler_stack.size();

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <string>
 #include <system_error>
@@ -26,7 +27,6 @@ namespace {
 // Sent to the child when its parent dies. Not one of the signals that people and batch systems send.
 int parent_died() { return SIGRTMAX - 1; }
 
-constexpr const char* abort_with_1 = "cmd=abort exitcode=1\n";
 // The time that the child has to end after a signal.
 constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 
@@ -34,6 +34,14 @@ constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 std::array<char, 96> orphan_line{};
 pid_t launched = 0;   // the parent, which the launcher started
 int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
+
+// A signal handler may call it.
+std::array<char, 32> abort_request(int status) {
+  std::array<char, 32> text{"cmd=abort exitcode="};
+  char* const digits = text.data() + std::strlen(text.data());
+  *std::to_chars(digits, text.data() + text.size() - 2, status).ptr = '\n';
+  return text;  // the rest is zeros
+}
 
 // Asks the launcher to end the job with an exit status, with the same PMI-1 message as MPI_Abort. Without the
 // request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
@@ -48,7 +56,7 @@ void end_orphan(int /*signal*/) {
   if (getppid() == launched) return;  // somebody else's signal
   remove_files_now();
   write_text(STDERR_FILENO, orphan_line.data());
-  abort_job(abort_with_1);
+  abort_job(abort_request(1).data());
   _exit(1);
 }
 
@@ -145,9 +153,13 @@ bool can_end_job() { return launcher_number("PMI_FD").has_value(); }
 
 void end_job() {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
+  end_watched_job(1);
+}
+
+void end_watched_job(int status) noexcept {
   remove_files_now();
-  abort_job(abort_with_1);
-  _exit(1);
+  abort_job(abort_request(status).data());
+  _exit(status);
 }
 
 std::optional<int> watch_over_rank() {
@@ -175,7 +187,7 @@ std::optional<int> watch_over_rank() {
   } else if (prints_signal(end, awaited)) {
     print_message(fmt::format("starpipe: {} was ended by {}\n", who(), signal_text(signal)));
   }
-  abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_signal(signal)).c_str());
+  abort_job(abort_request(status_of_signal(signal)).data());
   return status_of_signal(signal);
 }
 

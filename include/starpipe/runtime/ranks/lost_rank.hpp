@@ -41,4 +41,8 @@ bool can_end_job();
 /// been printed before. Any thread may call it.
 [[noreturn]] void end_job();
 
+/// Like `end_job`, with any exit status, for signal handlers. Ends the other ranks only in the child of
+/// `watch_over_rank`; in other processes the launcher decides what becomes of them.
+[[noreturn]] void end_watched_job(int status) noexcept;
+
 }  // namespace starpipe::runtime
