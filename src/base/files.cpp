@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -64,20 +66,44 @@ std::string written_suffix(const fs::path& file) {
   return dot == std::string::npos || name == "." || name == ".." ? "" : name.substr(dot);
 }
 
+/// The most bytes that `read_file` reads.
+constexpr std::uintmax_t most_text_bytes = std::uintmax_t{1} << 30U;
+
+/// Whether a person may type the file's content.
+bool is_terminal(const fs::path& file) {
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return true;  // opening it again tells why
+  const bool terminal = ::isatty(descriptor) == 1;
+  ::close(descriptor);
+  return terminal;
+}
+
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
 }  // namespace
 
 std::string read_file(const fs::path& file) {
+  const auto refuse = [&](std::string_view why) {
+    throw InputError(fmt::format("{}: {}", file.string(), why));
+  };
+  const auto require_size = [&](std::uintmax_t bytes) {
+    if (bytes > most_text_bytes) refuse("has more than 1 GiB; a text file is expected");
+  };
   std::error_code error;
-  if (fs::is_directory(file, error)) throw InputError(fmt::format("{}: is a directory", file.string()));
+  const fs::file_status status = fs::status(file, error);
+  if (fs::is_directory(status)) refuse("is a directory");
+  if (fs::is_block_file(status) || (fs::is_character_file(status) && !is_terminal(file)))
+    refuse("is a device; a file or a pipe is expected");
+  if (fs::is_regular_file(status)) require_size(fs::file_size(file, error));
   errno = 0;
   std::ifstream stream(file, std::ios::binary);
   std::string text;
   std::array<char, 1 << 16> part;
   const bool open = stream.is_open();
-  while (open && (stream.read(part.data(), part.size()), stream.gcount() > 0))
+  while (open && (stream.read(part.data(), part.size()), stream.gcount() > 0)) {
     text.append(part.data(), static_cast<std::size_t>(stream.gcount()));
+    require_size(text.size());  // a pipe has no size, and may have no end
+  }
   if (!open || stream.bad()) throw InputError(fmt::format("{}: {}", file.string(), reason(errno)));
   return text;
 }

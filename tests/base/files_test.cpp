@@ -130,6 +130,29 @@ TEST_F(Files, AReadErrorNamesTheFile) {
   }
 }
 
+// They have no end.
+TEST_F(Files, DevicesAreRefused) {
+  for (const char* file : {"/dev/zero", "/dev/urandom", "/dev/null"}) {
+    try {
+      read_file(file);
+      FAIL() << file;
+    } catch (const InputError& error) {
+      EXPECT_EQ(error.what(), std::string(file) + ": is a device; a file or a pipe is expected");
+    }
+  }
+}
+
+TEST_F(Files, HugeOnesAreRefused) {
+  write_file("-o", folder_ / "huge", "a");
+  fs::resize_file(folder_ / "huge", (std::uintmax_t{1} << 30U) + 1);  // takes no room on the disk
+  try {
+    read_file(folder_ / "huge");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("huge: has more than 1 GiB; a text file is expected"));
+  }
+}
+
 TEST_F(Files, TooManyOpenFilesAreAFailure) {
   const int next = ::dup(STDERR_FILENO);
   ::close(next);

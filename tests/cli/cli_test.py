@@ -4,6 +4,8 @@
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -302,6 +304,14 @@ schedule: {name: 1f1b, workers: 3}
 
         refused(["missing.yaml"], "missing.yaml", "No such file")
         refused(["."], "is a directory")
+        for device in "/dev/zero", "/dev/urandom":
+            for command in (["simulate", device], ["explain", device], ["schedule", "check", device],
+                            ["simulate", "mlp.yaml", "--set", f"schedule={{file: {device}}}"],
+                            ["simulate", "mlp.yaml", "--durations", device]):
+                self.refused(command, device, "is a device")
+        script = f"{shlex.quote(self.binary)} simulate <(cat mlp.yaml)"
+        result = subprocess.run(["bash", "-c", script], cwd=self.folder, capture_output=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
         for text, names in (("", ["c.yaml", "empty"]), ("- a", ["c.yaml", "a list"]),
                             ("model: {kind: [", ["c.yaml:1", "not YAML"]),
                             ("\nmodel: {foo: 1}", ["c.yaml:2", "model.foo"]),

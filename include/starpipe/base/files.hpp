@@ -10,7 +10,8 @@
 
 namespace starpipe {
 
-/// The content of a file. Throws InputError with the file when it cannot be read.
+/// The content of a text file, a pipe or what is typed in a terminal. Throws InputError with the file when it
+/// cannot be read, when it has more than 1 GiB, and when it is a device: /dev/zero has no end.
 std::string read_file(const std::filesystem::path& file);
 
 /// Checks that the suffix of `file`, the part of its name from the last dot on, is one of `suffixes`, which
