@@ -101,6 +101,8 @@ int Topology::cores(const std::string& pus) const {
   return static_cast<int>(cores_with(topology_.get(), PuSet(pus)).size());
 }
 
+int Topology::pus() const { return hwloc_get_nbobjs_by_type(topology_.get(), HWLOC_OBJ_PU); }
+
 unsigned Topology::system_number(unsigned pu) const {
   return hwloc_get_obj_by_type(topology_.get(), HWLOC_OBJ_PU, pu)->os_index;
 }

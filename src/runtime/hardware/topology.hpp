@@ -59,6 +59,8 @@ class Topology {
 
   /// Cores with at least one PU in the set.
   [[nodiscard]] int cores(const std::string& pus) const;
+  /// Number of PUs.
+  [[nodiscard]] int pus() const;
   /// The system's number of a PU in hwloc's logical numbering.
   [[nodiscard]] unsigned system_number(unsigned pu) const;
   /// The processor's name, when the host tells it.

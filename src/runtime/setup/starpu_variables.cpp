@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/setup/starpu_variables.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "starpipe/base/environment.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/base/require.hpp"
 
 namespace starpipe::runtime {
@@ -102,10 +107,10 @@ bool is_real(const std::string& text) {
   return *end == '\0';
 }
 
-// Whether the text is a list of numbers of at most nine digits, with blanks between them. `ranges`: the list
-// may also have ranges ("4-7", "4-"), and commas between its parts.
-bool is_list(std::string_view text, bool ranges) {
-  bool has_number = false;
+// The largest number of a list of numbers of at most nine digits, with blanks between them; nothing when the
+// text is no such list. `ranges`: the list may also have ranges ("4-7", "4-"), and commas between its parts.
+std::optional<int> largest_of_list(std::string_view text, bool ranges) {
+  std::optional<int> largest;
   const auto skip = [&text](auto&& is_skipped) {
     std::size_t count = 0;
     while (count < text.size() && is_skipped(text[count])) ++count;
@@ -113,30 +118,38 @@ bool is_list(std::string_view text, bool ranges) {
     return count;
   };
   const auto is_blank = [](char c) { return c == ' '; };
+  // Takes a number; returns how many digits it has.
+  const auto take_number = [&] {
+    const std::string_view begin = text;
+    const std::size_t digits = skip(is_digit);
+    int number = 0;
+    std::from_chars(begin.data(), begin.data() + digits, number);
+    largest = std::max(largest.value_or(0), number);
+    return digits;
+  };
   constexpr std::size_t most_digits = 9;
   for (skip(is_blank); !text.empty(); skip(is_blank)) {
-    const std::size_t digits = skip(is_digit);
-    if (digits == 0 || digits > most_digits) return false;
-    has_number = true;
+    const std::size_t digits = take_number();
+    if (digits == 0 || digits > most_digits) return std::nullopt;
     if (ranges && text.starts_with('-')) {
       text.remove_prefix(1);
-      if (skip(is_digit) > most_digits) return false;
+      if (take_number() > most_digits) return std::nullopt;
     }
     if (ranges && text.starts_with(',')) {
       text.remove_prefix(1);
     } else if (!text.empty() && !is_blank(text.front())) {
-      return false;
+      return std::nullopt;
     }
   }
-  return has_number;
+  return largest;
 }
 
 // If `value` is refused: words that say which values the variable may have. Nothing if it is accepted.
 std::optional<std::string_view> expected(std::string_view name, const std::string& value) {
   if (name == "WORKERS_CPUID" || name == "WORKERS_COREID") {
-    if (!is_list(value, true)) return "numbers of cores, such as '0 2 4-7'";
+    if (!largest_of_list(value, true)) return "numbers of cores, such as '0 2 4-7'";
   } else if (name == "WORKERS_CUDAID") {
-    if (!is_list(value, false)) return "numbers of GPUs with blanks between them, such as '0 1'";
+    if (!largest_of_list(value, false)) return "numbers of GPUs with blanks between them, such as '0 1'";
   } else if (name == "NTHREADS_PER_CORE") {  // the hardware has a limit, and StarPU aborts above it
     if (value != "1") return "1 (starpipe chooses the cores of its workers)";
   } else if (name == "RESERVE_NCPU") {
@@ -156,9 +169,30 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
   return std::nullopt;
 }
 
+// StarPU would crash when its main thread or its MPI thread is to run on a core that the host does not have,
+// and would bind workers to other cores than asked for. Of two variables that name cores in both ways it
+// would use one.
+void check_cores(const Topology& host) {
+  const int pus = host.pus();
+  const int cores = host.cores(host.allowed());
+  for (const char* threads : {"WORKERS", "MAIN_THREAD", "MPI_THREAD"}) {
+    const std::string by_pu = fmt::format("{}{}_CPUID", prefix, threads);
+    const std::string by_core = fmt::format("{}{}_COREID", prefix, threads);
+    require_input(!environment(by_pu.c_str()) || !environment(by_core.c_str()), by_core,
+                  fmt::format("unset it or {}: both say where the same threads run", by_pu));
+    for (const auto& [name, count] : {std::pair(by_pu, pus), std::pair(by_core, cores)}) {
+      const std::string value = environment(name.c_str()).value_or("");
+      const int largest = largest_of_list(value, true).value_or(0);
+      require_input(largest < count, name,
+                    fmt::format("expected numbers below {}, as this host has {}, got '{}'", count,
+                                counted_text(count, name == by_pu ? "hardware thread" : "core"), value));
+    }
+  }
+}
+
 }  // namespace
 
-void check_starpu_variables() {
+void check_starpu_variables(const Topology& host) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::size_t end_of_name = text.find('=');
@@ -168,6 +202,7 @@ void check_starpu_variables() {
     require_input(!wanted, text.substr(0, end_of_name),
                   fmt::format("expected {}, got '{}'", wanted.value_or(""), value));
   }
+  check_cores(host);
 }
 
 }  // namespace starpipe::runtime

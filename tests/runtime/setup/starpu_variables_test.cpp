@@ -16,7 +16,7 @@ namespace {
 std::string problem(const char* name, const char* value) {
   const ScopedVariable variable(name, value);
   try {
-    check_starpu_variables();
+    check_starpu_variables(Topology("core:8 pu:2"));
   } catch (const InputError& error) {
     return error.what();
   }
@@ -63,6 +63,25 @@ TEST(StarpuVariables, ThreadsOfACoreAreNotStarpusChoice) {
                   value + "'");
   }
   EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", "1"), "");
+}
+
+// StarPU would crash, or bind workers to other cores.
+TEST(StarpuVariables, CoresThatTheHostDoesNotHave) {
+  for (const char* threads : {"WORKERS", "MAIN_THREAD", "MPI_THREAD"}) {
+    const std::string by_pu = std::string("STARPU_") + threads + "_CPUID";
+    const std::string by_core = std::string("STARPU_") + threads + "_COREID";
+    EXPECT_EQ(problem(by_pu.c_str(), "15"), "");
+    EXPECT_EQ(problem(by_pu.c_str(), "16"),
+              by_pu + ": expected numbers below 16, as this host has 16 hardware threads, got '16'");
+    EXPECT_EQ(problem(by_core.c_str(), "7"), "");
+    EXPECT_EQ(problem(by_core.c_str(), "8"),
+              by_core + ": expected numbers below 8, as this host has 8 cores, got '8'");
+    const ScopedVariable other(by_core.c_str(), "1");
+    EXPECT_EQ(problem(by_pu.c_str(), "1"),
+              by_core + ": unset it or " + by_pu + ": both say where the same threads run");
+  }
+  EXPECT_NE(problem("STARPU_WORKERS_COREID", "0 2-8"), "");
+  EXPECT_EQ(problem("STARPU_WORKERS_COREID", "0 2-7"), "");
 }
 
 TEST(StarpuVariables, OthersMayHaveAnyText) {
