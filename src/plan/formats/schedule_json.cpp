@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -84,7 +85,8 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
 constexpr std::array<std::string_view, 6> op_keys = {"op",    "stage", "microbatch",
                                                      "start", "end",   "weights_from"};
 
-/// Times of an op, where the file has them. They describe the run that was written; reading ignores them.
+/// Times of an op, where the file has them. They describe the run that was written; reading checks them and
+/// ignores them.
 struct OpTimes {
   JsonValue op;
   std::optional<double> start;
@@ -105,6 +107,11 @@ OpTimes read_times(const JsonValue& op) {
   return times;
 }
 
+constexpr const char* advice = "the order of the list counts, and times may be left out";
+
+/// Whether a job that starts at `start` starts before `end`, by more than rounding explains.
+bool is_before(double start, double end) { return start < end - 1e-9 * std::abs(end); }
+
 /// Two ops of which the second begins while the first runs.
 struct Overlap {
   OpTimes first;
@@ -116,7 +123,7 @@ std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
   std::ranges::sort(row, {}, [](const OpTimes& times) { return std::pair(times.start, times.end); });
   for (std::size_t i = 1; i < row.size(); ++i) {
     const auto end = row[i - 1].end;
-    if (end && *row[i].start < *end - 1e-9 * std::abs(*end)) return Overlap{row[i - 1], row[i]};
+    if (end && is_before(*row[i].start, *end)) return Overlap{row[i - 1], row[i]};
   }
   return std::nullopt;
 }
@@ -126,7 +133,6 @@ std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
 /// counts. Without all ends nobody can tell, so starts must ascend.
 void require_agreement(std::vector<OpTimes> row) {
   std::erase_if(row, [](const OpTimes& times) { return !times.start; });
-  constexpr const char* advice = "the order of the list counts, and times may be left out";
   const std::optional<Overlap> overlap = find_overlap(row);
   const bool ends = std::ranges::all_of(row, [](const OpTimes& times) { return times.end.has_value(); });
   const auto later = std::ranges::is_sorted_until(row, {}, &OpTimes::start);
@@ -162,6 +168,42 @@ std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker
   }
   require_agreement(std::move(times));
   return jobs;
+}
+
+/// Refuses a job that starts before a job that it waits for has ended: no run can have had such times.
+void require_ready(const JsonValue& rows, const detail::Listing& listing, const Schedule& schedule) {
+  struct Times {
+    double start = std::numeric_limits<double>::quiet_NaN();
+    double end = start;  // the start where the file has no end
+    std::size_t row = 0;
+    std::size_t cell = 0;
+  };
+  std::vector<Times> all(schedule.id_count());
+  bool any = false;
+  for (std::size_t w = 0; w < listing.rows.size(); ++w) {
+    for (const detail::ListedJob& listed : listing.rows[w]) {
+      const json& op = rows.raw()[w][listed.cell];
+      const auto start = op.find("start");
+      const auto end = op.find("end");
+      Times& times = all[schedule.find(listed.job).value()];
+      times.row = w;
+      times.cell = listed.cell;
+      if (start != op.end()) times.start = times.end = start->get<double>();
+      if (end != op.end()) times.end = end->get<double>();
+      any = any || start != op.end();
+    }
+  }
+  for (const JobId id : schedule.order()) {
+    if (!any) return;
+    schedule.for_each_pred(id, [&](JobId before) {
+      const Times& job = all[id];
+      const Times& input = all[before];
+      if (!is_before(job.start, input.end)) return;
+      rows.at(job.row).at(job.cell).at("start").fail(
+          fmt::format("{} is before {}, the end of {}, for which {} waits; {}", job.start, input.end,
+                      rows.at(input.row).at(input.cell).path(), to_string(schedule.job(id)), advice));
+    });
+  }
 }
 
 /// Reads one value for all stages, or an array with one value a stage.
@@ -307,6 +349,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   if (const auto value = file.find("memory_limits"))
     listing.memory_limits = detail::read_memory_limits(*value, rows.size());
   Schedule schedule = detail::schedule_from_listing(listing);
+  require_ready(rows, listing, schedule);
   if (const auto value = file.find("split_backward")) {
     if (value->truth() != schedule.split_backward()) {
       value->fail(fmt::format("{}, but \"ops\" {} split backward pass", value->truth(),

@@ -181,6 +181,10 @@ TEST(ScheduleJson, RefusesStartsThatContradictTheOrder) {
                  std::swap(row[3], row[4]);
                }),
                "[4].start");
+  EXPECT_PRED2(names, refusal([](auto& row) { row[3]["start"] = 5.5; }), "[3].start");
+  EXPECT_NE(refusal([](auto& row) { row[3]["start"] = 5.5; }).find("6, the end of ops[1][3]"),
+            std::string::npos);
+  EXPECT_EQ(refusal([](auto& row) { row[3]["start"] = 6 - 1e-12; }), "");
 }
 
 struct BadInput {
