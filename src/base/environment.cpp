@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/environment.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -43,5 +46,39 @@ ScopedVariable::ScopedVariable(const char* name, const std::optional<std::string
 }
 
 ScopedVariable::~ScopedVariable() { set(name_, before_); }
+
+ReservedVariable::ReservedVariable(const char* name, std::string_view otherwise, std::size_t room)
+    : name_(name), before_(environment(name)) {
+  const std::string text = fmt::format("{}={}", name, before_ ? *before_ : otherwise);
+  room_ = std::max(room, text.size() - std::strlen(name) - 1);
+  text_.resize(std::strlen(name) + 1 + room_ + 1);
+  std::ranges::copy(text, text_.begin());
+  putenv(text_.data());
+}
+
+ReservedVariable::~ReservedVariable() { set(name_, before_); }
+
+char* ReservedVariable::find(std::size_t wanted) const {
+  char* const now = std::getenv(name_);
+  const bool mine = now == text_.data() + std::strlen(name_) + 1;
+  // Another part of the program may have set or unset the variable since then.
+  const std::size_t room = now == nullptr ? 0 : mine ? room_ : std::strlen(now);
+  if (wanted > room) throw std::length_error(fmt::format("{}: no room for {} characters", name_, wanted));
+  return now;
+}
+
+ScopedValue::ScopedValue(const ReservedVariable& variable, std::string_view value)
+    : name_(variable.name()), place_(variable.find(value.size())), before_(environment(name_)) {
+  if (place_ != nullptr) write(value);
+}
+
+ScopedValue::~ScopedValue() {
+  if (before_ && std::getenv(name_) == place_) write(*before_);
+}
+
+void ScopedValue::write(std::string_view value) {
+  std::ranges::copy(value, place_);
+  place_[value.size()] = '\0';
+}
 
 }  // namespace starpipe

@@ -2,6 +2,7 @@
 #include "starpipe/base/environment.hpp"
 
 #include <cstdlib>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
@@ -53,6 +54,42 @@ TEST(ScopedVariable, RestoresTheValueBefore) {
     EXPECT_EQ(environment(name), "outer");
   }
   EXPECT_EQ(environment(name), std::nullopt);
+}
+
+TEST(ReservedVariable, ChangesInPlace) {
+  unsetenv(name);
+  {
+    ReservedVariable variable(name, "1", 4);
+    EXPECT_FALSE(variable.was_set());
+    const char* const place = std::getenv(name);
+    {
+      const ScopedValue value(variable, "1234");
+      EXPECT_EQ(environment(name), "1234");
+      EXPECT_EQ(std::getenv(name), place);
+    }
+    EXPECT_EQ(environment(name), "1");
+    EXPECT_THROW(ScopedValue(variable, "12345"), std::length_error);
+    EXPECT_EQ(environment(name), "1");
+  }
+  EXPECT_EQ(environment(name), std::nullopt);
+}
+
+TEST(ReservedVariable, KeepsTheValueOfTheUser) {
+  const ScopedVariable by_user(name, "a long value");
+  {
+    ReservedVariable variable(name, "1", 0);
+    EXPECT_TRUE(variable.was_set());
+    EXPECT_EQ(environment(name), "a long value");
+    { const ScopedValue value(variable, ""); }
+    EXPECT_EQ(environment(name), "a long value");
+    setenv(name, "other", 1);  // by another part of the program
+    {
+      const ScopedValue value(variable, "");
+      EXPECT_EQ(environment(name), "");
+    }
+    EXPECT_EQ(environment(name), "other");
+  }
+  EXPECT_EQ(environment(name), "a long value");
 }
 
 }  // namespace

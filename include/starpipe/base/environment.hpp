@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace starpipe {
 
@@ -26,6 +29,51 @@ class ScopedVariable {
 
  private:
   const char* name_;
+  std::optional<std::string> before_;
+};
+
+/// An environment variable whose value changes while other threads of the process read other variables.
+/// `setenv` may move the environment's table under such a thread. So the constructor puts a string of this
+/// object into the environment, with room for longer values, and a ScopedValue then overwrites the value in
+/// place. Constructor and destructor change the environment as ScopedVariable does.
+class ReservedVariable {
+ public:
+  /// The variable has the value `otherwise` until a value is written, unless it is set. `room`: the longest
+  /// value that can be written. `name` must outlive this.
+  ReservedVariable(const char* name, std::string_view otherwise, std::size_t room);
+  ~ReservedVariable();
+  ReservedVariable(const ReservedVariable&) = delete;
+  ReservedVariable& operator=(const ReservedVariable&) = delete;
+
+  [[nodiscard]] const char* name() const { return name_; }
+  /// Whether it was set before this object.
+  [[nodiscard]] bool was_set() const { return before_.has_value(); }
+  /// Where the value is now; null when it was unset since. Throws std::length_error when a value of `wanted`
+  /// characters does not fit there.
+  [[nodiscard]] char* find(std::size_t wanted) const;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+  std::vector<char> text_;  // "NAME=value", zeros to the end of the room
+  std::size_t room_;
+};
+
+/// Overwrites the value of a reserved variable for its own lifetime, and then writes the value before. No
+/// other thread may read this variable at these two moments.
+class ScopedValue {
+ public:
+  /// `variable` must outlive this. Throws std::length_error when there is no room.
+  ScopedValue(const ReservedVariable& variable, std::string_view value);
+  ~ScopedValue();
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ private:
+  void write(std::string_view value);
+
+  const char* name_;
+  char* place_;
   std::optional<std::string> before_;
 };
 

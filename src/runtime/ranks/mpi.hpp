@@ -2,15 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <mpi.h>
 
+#include "runtime/ranks/starpu_settings.hpp"
+
 namespace starpipe::runtime {
 
 /// MPI in this process, from MPI_Init_thread to MPI_Finalize, with a communicator of our own: our messages
-/// never meet StarPU-MPI's.
+/// never meet StarPU-MPI's. The environment has StarPU's settings for the same time. Start and end it while
+/// no other thread of the program uses the environment.
 class Mpi {
  public:
   /// Throws InputError when the shell's limit on the size of files is too small for MPI's shared memory, and
@@ -24,6 +28,8 @@ class Mpi {
   [[nodiscard]] MPI_Comm comm() const { return comm_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int ranks() const { return ranks_; }
+  /// For the session. There is one session at a time.
+  [[nodiscard]] StarpuSettings& starpu_settings() const { return *starpu_settings_; }
 
   /// Collective. A barrier that sleeps while it waits. MPI's own barrier spins, and would take a core from a
   /// rank that still works.
@@ -47,6 +53,8 @@ class Mpi {
   [[nodiscard]] std::string first_problem(const std::string& mine, int place = 0) const;
 
  private:
+  // Made before MPI starts its threads, destroyed when they have ended.
+  std::unique_ptr<StarpuSettings> starpu_settings_ = std::make_unique<StarpuSettings>();
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int ranks_ = 1;

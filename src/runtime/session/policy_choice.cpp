@@ -20,17 +20,25 @@ namespace {
 constexpr std::array controls = {std::pair{"on-worker", StarpuControl::on_worker},
                                  std::pair{"worker-order", StarpuControl::worker_order}};
 
-bool library_has_policy(const std::string& library, const std::string& name) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw InputError(fmt::format("STARPU_SCHED_LIB: {}", dlerror()));
+// The policy of a library; null when the library does not have it. `handle` becomes the library.
+starpu_sched_policy* policy_of_library(const std::string& library, const std::string& name,
+                                       std::shared_ptr<void>& handle) {
+  void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) throw InputError(fmt::format("STARPU_SCHED_LIB: {}", dlerror()));
+  handle.reset(opened, dlclose);
   using Find = starpu_sched_policy* (*)(const char*);
-  const auto find = reinterpret_cast<Find>(dlsym(handle, "starpu_get_sched_lib_policy"));
-  const bool found = find != nullptr && find(name.c_str()) != nullptr;
-  dlclose(handle);
-  if (find == nullptr) {
+  const auto find = reinterpret_cast<Find>(dlsym(opened, "starpu_get_sched_lib_policy"));
+  if (find == nullptr)
     throw InputError(fmt::format("STARPU_SCHED_LIB: {} has no starpu_get_sched_lib_policy", library));
+  return find(name.c_str());
+}
+
+// StarPU's own policy; null when it has none of that name.
+starpu_sched_policy* policy_of_starpu(std::string_view name) {
+  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
+    if ((*policy)->policy_name == name) return *policy;
   }
-  return found;
+  return nullptr;
 }
 
 }  // namespace
@@ -43,14 +51,19 @@ std::vector<std::string> policy_names() {
 
 PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
   for (const auto& [word, control] : controls) {
-    if (name == word) return {.name = name, .starpu = "prio", .control = control};
+    if (name == word)
+      return {.name = name, .starpu = "prio", .control = control, .policy = policy_of_starpu("prio")};
   }
   const std::string library = environment("STARPU_SCHED_LIB").value_or("");
   PolicyChoice choice{.name = name, .starpu = name};
+  if (!library.empty()) choice.policy = policy_of_library(library, name, choice.library);
+  if (choice.policy == nullptr) {
+    choice.policy = policy_of_starpu(name);
+    choice.library.reset();
+  }
   // A second copy of our policy, in a library, would not know the schedule.
-  choice.from_library = !library.empty() && library_has_policy(library, name) && name != sched::policy_name;
+  if (choice.policy != nullptr || name == sched::policy_name) return choice;
   const auto known = policy_names();
-  if (choice.from_library || std::ranges::find(known, name) != known.end()) return choice;
   throw InputError(fmt::format("{}: unknown policy '{}' (known: {}; STARPU_SCHED_LIB can add others)",
                                asked_by, name, fmt::join(known, ", ")));
 }

@@ -2,11 +2,15 @@
 // Which scheduling policy a run asks StarPU for.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "starpipe/runtime/config/config.hpp"
+
+struct starpu_sched_policy;
 
 namespace starpipe::runtime {
 
@@ -21,7 +25,8 @@ struct PolicyChoice {
   std::string name;    ///< the user's name for it
   std::string starpu;  ///< StarPU's name of the policy that runs
   StarpuControl control = StarpuControl::none;
-  bool from_library = false;  ///< whether the library of STARPU_SCHED_LIB has it
+  starpu_sched_policy* policy = nullptr;  ///< StarPU's, or the library's; null for ours
+  std::shared_ptr<void> library = {};     ///< of STARPU_SCHED_LIB, when the policy comes from there
 };
 
 /// Finds a policy: ours; one of StarPU's; one that the library in STARPU_SCHED_LIB has; or one of StarPU's

@@ -82,7 +82,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
   choose_polling(mpi, share, map.count(mpi.rank()), choice_);
-  set_variables(share, gpus);
+  write_values(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
@@ -96,27 +96,18 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   for (const int worker : map.workers_of(mpi.rank())) logical_[index(starpu_worker(worker))] = worker;
 }
 
-void Session::set_variables(const CoreShare& share, const GpuShare& gpus) {
-  const auto set_unless_set = [&](const char* name, const char* value) {
-    const bool unset = !environment(name);
-    if (unset) variables_.emplace_back(name, value);
-    return unset;
-  };
-  set_unless_set("STARPU_SILENT", "1");
-  hides_statistics_ = set_unless_set("STARPU_MPI_STATS", "1");
-  set_unless_set("STARPU_MPI_NOBIND", "1");
-  // A GPU's worker takes a task only when the task before has ended. Policy and meter rely on it.
-  set_unless_set("STARPU_CUDA_PIPELINE", "1");
+void Session::write_values(const CoreShare& share, const GpuShare& gpus) {
+  StarpuSettings& settings = mpi_.starpu_settings();
+  hides_statistics_ = settings.hides_statistics() && environment("STARPU_MPI_STATS") == "1";
+  // The policy is chosen already. StarPU would let STARPU_SCHED win over the choice. When the value is empty,
+  // it takes the policy in its configuration, and does not open the library of STARPU_SCHED_LIB.
+  values_.emplace_back(settings.policy, "");
   // When few buffers of a GPU are clean, which is usual, StarPU would copy stashes and weights to the host.
-  if (!gpus.gpus.empty()) set_unless_set("STARPU_MINIMUM_CLEAN_BUFFERS", "0");
-  // The policy is chosen already. StarPU would let STARPU_SCHED win over the choice, and would warn when the
-  // library of STARPU_SCHED_LIB does not have it.
-  variables_.emplace_back("STARPU_SCHED", std::nullopt);
-  if (!choice_.from_library) variables_.emplace_back("STARPU_SCHED_LIB", std::nullopt);
-  variables_.emplace_back("STARPU_NWORKER_PER_CUDA", std::to_string(gpus.workers_each));
+  if (!gpus.gpus.empty() && !settings.clean_buffers.was_set())
+    values_.emplace_back(settings.clean_buffers, "0");
+  if (!gpus.gpus.empty()) values_.emplace_back(settings.streams, std::to_string(gpus.workers_each));
   // StarPU by itself would bind the workers of several ranks to the same cores.
-  if (share.worker_pus.empty() && !user_binds_workers())
-    variables_.emplace_back("STARPU_WORKERS_NOBIND", "1");
+  if (share.worker_pus.empty() && !user_binds_workers()) values_.emplace_back(settings.no_binding, "1");
 }
 
 void Session::start(const CoreShare& share, const GpuShare& gpus) {
@@ -127,11 +118,8 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   take_devices(conf, map_.count(mpi_.rank()), gpus);
   if (!share.worker_pus.empty()) bind_workers(conf, share, gpus);
   starpu_sched_policy ours = sched::starpipe_policy();
-  if (choice_.starpu == sched::policy_name) {
-    conf.sched_policy = &ours;
-  } else {
-    conf.sched_policy_name = choice_.starpu.c_str();
-  }
+  conf.sched_policy = choice_.starpu == sched::policy_name ? &ours : choice_.policy;
+  conf.sched_policy_name = nullptr;
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
 }

@@ -26,11 +26,11 @@ namespace starpipe::runtime {
 /// on the same GPU. All threads of the process are bound to its share of the host's cores. When the share has
 /// a core for each worker, workers are bound to their cores.
 ///
-/// Settings for which StarPU has no function are environment variables: STARPU_SILENT, STARPU_MPI_STATS,
-/// STARPU_MPI_NOBIND, STARPU_CUDA_PIPELINE, STARPU_MINIMUM_CLEAN_BUFFERS (unless the user has set them),
-/// STARPU_SCHED, STARPU_SCHED_LIB, STARPU_NWORKER_PER_CUDA and STARPU_WORKERS_NOBIND. A session sets them
-/// before StarPU has threads, and restores them when StarPU has none any more. For the same time OpenBLAS
-/// computes each call with one thread. So start and end a session while no other thread uses the environment.
+/// Settings for which StarPU has no function are environment variables (StarpuSettings, which `mpi` owns). A
+/// session overwrites the values of STARPU_SCHED, STARPU_NWORKER_PER_CUDA, STARPU_WORKERS_NOBIND and
+/// STARPU_MINIMUM_CLEAN_BUFFERS in place before StarPU has threads, and restores them when StarPU has none
+/// any more: it calls neither `setenv` nor `unsetenv`. For the same time OpenBLAS computes each call with one
+/// thread.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
@@ -75,7 +75,7 @@ class Session {
   }
 
  private:
-  void set_variables(const CoreShare& share, const GpuShare& gpus);
+  void write_values(const CoreShare& share, const GpuShare& gpus);
   void start(const CoreShare& share, const GpuShare& gpus);
   void shut_down();
   /// Collective. Notes the policy and the workers that StarPU has started. Where they are not those that the
@@ -84,7 +84,7 @@ class Session {
 
   const Mpi& mpi_;
   WorkerMap map_;
-  std::list<ScopedVariable> variables_;
+  std::list<ScopedValue> values_;  // of environment variables
   bool hides_statistics_ = false;  // whether StarPU-MPI's are dropped: the user has not asked for them
   OneBlasThread blas_;
   ProcessBinding binding_;

@@ -35,11 +35,15 @@ std::ptrdiff_t thread_count() {
   return std::distance(std::filesystem::directory_iterator(tasks), std::filesystem::directory_iterator());
 }
 
-std::ptrdiff_t most_threads_at_a_change = 0;  // of the environment
+const std::ptrdiff_t threads_at_start = thread_count();
+std::ptrdiff_t most_threads_at_a_change = 0;  // of the environment, before the tests: while MPI starts
+int changes = 0;
+bool tests_run = false;
 
 template <class Function>
 Function* next(const char* name) {
-  most_threads_at_a_change = std::max(most_threads_at_a_change, thread_count());
+  ++changes;
+  if (!tests_run) most_threads_at_a_change = std::max(most_threads_at_a_change, thread_count());
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
@@ -50,11 +54,17 @@ extern "C" int setenv(const char* name, const char* value, int overwrite) {
   return next<decltype(setenv)>("setenv")(name, value, overwrite);
 }
 extern "C" int unsetenv(const char* name) { return next<decltype(unsetenv)>("unsetenv")(name); }
+extern "C" int putenv(char* text) { return next<decltype(putenv)>("putenv")(text); }
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
+
+class TestsRun : public ::testing::Environment {
+  void SetUp() override { tests_run = true; }
+};
+const ::testing::Environment* const note_tests = ::testing::AddGlobalTestEnvironment(new TestsRun);
 
 /// The policy that runs, or the message of the InputError; the same on all ranks.
 std::string start(const std::string& policy) {
@@ -250,20 +260,30 @@ TEST(Sessions, LeaveTheProcessAsItWas) {
   openblas_set_num_threads(3);
   const std::vector<std::string> before = whole_environment();
   const std::ptrdiff_t threads = thread_count();
-  most_threads_at_a_change = 0;
+  changes = 0;
   {
     RuntimeConfig config;
     const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
-    const Session session(*mpi, map, share_cores(*mpi, map, config), find_policy("starpipe", "the test"));
+    const CoreShare share = share_cores(*mpi, map, config);
+    const Session session(*mpi, map, share, find_policy("starpipe", "the test"));
     EXPECT_EQ(session.policy(), "starpipe");
+    EXPECT_EQ(environment("STARPU_SCHED"), "");
+    EXPECT_EQ(environment("STARPU_WORKERS_NOBIND"), share.worker_pus.empty() ? "1" : "");
     EXPECT_EQ(openblas_get_num_threads(), 1);
     EXPECT_GT(thread_count(), threads);
   }
   EXPECT_EQ(whole_environment(), before);
   EXPECT_EQ(openblas_get_num_threads(), 3);
-  EXPECT_GT(most_threads_at_a_change, 0) << "variables were set";
-  EXPECT_LE(most_threads_at_a_change, threads) << "while StarPU had threads";
+  EXPECT_EQ(changes, 0) << "of the environment's table, which other threads may be reading";
   openblas_set_num_threads(1);
+}
+
+// MPI's threads may read the environment.
+TEST(Sessions, TheEnvironmentChangesBeforeMpiHasThreads) {
+  EXPECT_EQ(environment("STARPU_SILENT"), "1");
+  EXPECT_EQ(environment("STARPU_NWORKER_PER_CUDA"), "1");
+  EXPECT_GT(most_threads_at_a_change, 0) << "variables were set";
+  EXPECT_LE(most_threads_at_a_change, threads_at_start);
 }
 
 TEST(Sessions, KeepVariablesOfTheUser) {
