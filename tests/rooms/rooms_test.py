@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources keep to the table of rooms in docs/architecture.md, and the check finds what breaks it.
+"""The sources keep to the table of rooms in docs/architecture.md, no file has marks of a merge, and the checks find
+what breaks this.
 
 Usage: rooms_test.py PROJECT
 """
@@ -8,6 +9,7 @@ import pathlib
 import sys
 import tempfile
 
+import merge_marks
 import rooms
 
 TABLE = f"""
@@ -62,8 +64,26 @@ def problems_of(files):
         return rooms.check(root)
 
 
+# Texts that a merge left, and texts that only look so.
+MARKED = ["a\n<<<<<<< HEAD\nb\n", "b\n>>>>>>> 1234567 (title)\n", "a\n=======\nb\n", "||||||| base\n", "<<<<<<<\n"]
+UNMARKED = ["std::cout << x;\n", " <<<<<<< indented\n", "========\n", "a =======\n", '"<<<<<<< HEAD"\n']
+
+
+def marks_in(text):
+    with tempfile.TemporaryDirectory() as name:
+        (pathlib.Path(name) / "a.cpp").write_text(text)
+        return merge_marks.check(name, ["a.cpp"])
+
+
 def main():
-    failures = [f"a good tree is refused: {line}" for line in problems_of(GOOD)]
+    failures = [f"no mark was found in {text!r}" for text in MARKED if not marks_in(text)]
+    failures += [f"a mark was found in {text!r}" for text in UNMARKED if marks_in(text)]
+    files = merge_marks.tracked_files(sys.argv[1])
+    if files is None:  # not a repository: all files of the sources
+        files = [str(path.relative_to(sys.argv[1])) for folder in ("include", "src", "codelets", "tests", "docs", "scripts")
+                 for path in (pathlib.Path(sys.argv[1]) / folder).rglob("*") if path.is_file()]
+    failures += merge_marks.check(sys.argv[1], files)
+    failures += [f"a good tree is refused: {line}" for line in problems_of(GOOD)]
     for change, wanted in BAD:
         found = problems_of({**GOOD, **change})
         if not any(wanted in line for line in found):
