@@ -4,9 +4,46 @@
 #include <cstdio>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 namespace starpipe {
+namespace {
+
+unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
+
+/// The number of bytes of the UTF-8 character that the text begins with; 0 when it begins with none.
+std::size_t utf8_length(std::string_view text) {
+  const unsigned char lead = byte_at(text, 0);
+  const std::size_t length = lead < 0x80                    ? 1
+                             : lead >= 0xc2 && lead <= 0xdf ? 2
+                             : lead >= 0xe0 && lead <= 0xef ? 3
+                             : lead >= 0xf0 && lead <= 0xf4 ? 4
+                                                            : 0;
+  if (length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte_at(text, i) & 0xc0U) != 0x80) return 0;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::string one_line(std::string_view text) {
+  std::string line;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) {
+      line += fmt::format("\\x{:02x}", byte_at(text, 0));
+    } else if (byte_at(text, 0) < 0x20 || byte_at(text, 0) == 0x7f) {
+      line += ' ';
+    } else {
+      line += text.substr(0, length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return line;
+}
 
 void print_message(std::string_view text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stderr);

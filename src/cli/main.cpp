@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <sstream>
 #include <string>
@@ -28,19 +27,18 @@ constexpr int exit_bad_input = 2;
   starpipe::note_ignored_signals();
 };
 
-/// Prints one line on standard error: control characters in the message become spaces.
-int report(std::string message, int exit_code) {
-  for (char& c : message) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  std::fprintf(stderr, "starpipe: %s\n", message.c_str());
+/// Prints one line on standard error.
+int report(const std::string& message, int exit_code) {
+  starpipe::print_message("starpipe: " + starpipe::one_line(message) + "\n");
   return exit_code;
 }
 
+/// Whether this is rank 0, or no launcher started the program.
+bool is_first_rank() { return starpipe::runtime::launcher_rank().value_or(0) == 0; }
+
 /// Every rank finds the same mistake before MPI is started: only rank 0 prints it.
 int bad_input(const std::string& message) {
-  return starpipe::runtime::launcher_rank().value_or(0) == 0 ? report(message, exit_bad_input)
-                                                             : exit_bad_input;
+  return is_first_rank() ? report(message, exit_bad_input) : exit_bad_input;
 }
 
 /// The message for wrong use. CLI11 complains of a missing subcommand even if a word was given in its place:
@@ -82,14 +80,13 @@ int run(int argc, char** argv) {
       "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input,\n"
       "128 + N ended by signal N.");
 
-  starpipe::cli::Action action;
-  starpipe::cli::add_subcommands(app, action);
+  const starpipe::cli::Action action = starpipe::cli::add_subcommands(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
     std::ostringstream text;
     app.exit(help, text);
-    starpipe::print(text.view());
+    if (is_first_rank()) starpipe::print(text.view());
     return 0;
   } catch (const CLI::ParseError& error) {
     return bad_input(usage_message(app, error));
