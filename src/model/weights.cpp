@@ -2,6 +2,7 @@
 #include "starpipe/model/weights.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -45,15 +46,27 @@ void check_metadata(const std::filesystem::path& file, const std::map<std::strin
   }
 }
 
-/// The tensors of a file, with the network's names and completed.
-std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config) {
+/// The tensors of a file as read_safetensors gives them, but without their values.
+std::map<std::string, Tensor> read_safetensors_shapes(
+    const std::filesystem::path& file, std::map<std::string, std::string>* metadata,
+    const std::function<bool(const std::string& name)>& wanted) {
+  const SafetensorsReader reader(file, metadata, wanted);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, shape] : reader.tensors()) tensors[name] = {shape, {}};
+  return tensors;
+}
+
+/// The tensors of a file, with the network's names and completed. `read`: read_safetensors, or
+/// read_safetensors_shapes.
+std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config,
+                                       decltype(&read_safetensors) read) {
   const NetworkKind& kind = find_network(config.kind);
   const auto name_of = [&](const std::string& name) {
     return kind.weight_name ? kind.weight_name(name) : name;
   };
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> in_file =
-      read_safetensors(file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); });
+      read(file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); });
   check_metadata(file, metadata, config);
   std::map<std::string, Tensor> tensors;
   for (auto& [name, tensor] : in_file) {
@@ -65,6 +78,23 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
   }
   if (kind.complete_weights) kind.complete_weights(tensors, config);
   return tensors;
+}
+
+/// Takes the tensor of a parameter out of those of a file.
+Tensor taken(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
+             const std::filesystem::path& file) {
+  const auto found = tensors.extract(parameter.name);
+  if (found.empty()) throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
+  if (found.mapped().shape != parameter.shape) {
+    throw InputError(file.string() + ": tensor " + parameter.name + ": has shape " +
+                     shape_text(found.mapped().shape) + ", the model has " + shape_text(parameter.shape));
+  }
+  return std::move(found.mapped());
+}
+
+void require_none(const std::map<std::string, Tensor>& tensors, const std::filesystem::path& file) {
+  if (tensors.empty()) return;
+  throw InputError(file.string() + ": tensor " + tensors.begin()->first + ": is not one of the model's");
 }
 
 }  // namespace
@@ -88,28 +118,26 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 }
 
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
-  std::map<std::string, Tensor> tensors = read_for(file, network.config);
+  std::map<std::string, Tensor> tensors = read_for(file, network.config, read_safetensors);
   std::vector<std::vector<float>> parameters;
   for (const Stage& stage : network.stages) {
     std::vector<float>& values = parameters.emplace_back();
     values.reserve(stage.parameter_size());
     for (const Parameter& parameter : stage.parameters()) {
-      const auto found = tensors.find(parameter.name);
-      if (found == tensors.end()) {
-        throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
-      }
-      if (found->second.shape != parameter.shape) {
-        throw InputError(file.string() + ": tensor " + parameter.name + ": has shape " +
-                         shape_text(found->second.shape) + ", the model has " + shape_text(parameter.shape));
-      }
-      values.insert(values.end(), found->second.values.begin(), found->second.values.end());
-      tensors.erase(found);
+      const Tensor tensor = taken(tensors, parameter, file);
+      values.insert(values.end(), tensor.values.begin(), tensor.values.end());
     }
   }
-  if (!tensors.empty()) {
-    throw InputError(file.string() + ": tensor " + tensors.begin()->first + ": is not one of the model's");
-  }
+  require_none(tensors, file);
   return parameters;
+}
+
+void check_weights(const std::filesystem::path& file, const Network& network) {
+  std::map<std::string, Tensor> tensors = read_for(file, network.config, read_safetensors_shapes);
+  for (const Stage& stage : network.stages) {
+    for (const Parameter& parameter : stage.parameters()) taken(tensors, parameter, file);
+  }
+  require_none(tensors, file);
 }
 
 std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed) {

@@ -64,6 +64,15 @@ class Help(CommandTest):
             result = self.run_command("train", environment={name: "1"})
             self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", ""))
             self.refused(["train"], "config", environment={name: "0"})
+            # What is no work for several ranks is done, printed and written once.
+            self.write("layers.yaml", "layers: [{F: 1, count: 4}]")
+            for command in (["schedule", "list"], ["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2],
+                            ["search", "--workers", 2, "--microbatches", 2, "--budget", 0.1],
+                            ["partition", "layers.yaml", "--workers", 2, "-o", "out.json"], ["partition", "missing", "--workers", 2],
+                            ["--version"], ["search", "--help"]):
+                self.assertEqual(self.ok(*command, environment={name: "1"}), "")
+            self.assertEqual(os.listdir(self.folder), ["layers.yaml"])
+            self.assertTrue(self.ok("schedule", "list", environment={name: "0"}))
         # With mpiexec in a Slurm allocation, the variables of the launcher that started the process count.
         self.refused(["train"], environment={"PMI_RANK": "0", "SLURM_PROCID": "1"})
 
@@ -349,6 +358,14 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("data.path=/dev/null", "/dev/null", config="gpt.yaml")
         refused_set("model.context=1000", "context", config="gpt.yaml")
         refused_set("data.kind=synthetic", "data.path", config="gpt.yaml")
+        refused_set("model.init=missing", "missing: cannot be read")
+        refused_set("model.init=mlp.yaml", "mlp.yaml", "safetensors")
+        self.assertEqual(self.run_command("train", "mlp.yaml", "--save-weights", "weights").returncode, 0)
+        self.ok("simulate", "mlp.yaml", "--set", "model.init=weights")
+        refused_set("model={init: weights, hidden: 9}", "weights: was saved with hidden 8")
+        with open(self.path("odd.yaml"), "wb") as file:
+            file.write(b'model: {kind: "a\\\xff\x07"}')
+        refused(["odd.yaml"], "odd.yaml:1", "not YAML", "\\xff")
         for option in ("-o", "--timeline", "--trace"):
             refused(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")
         refused(["mlp.yaml", "--durations", "F=x"], "--durations")

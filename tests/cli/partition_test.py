@@ -10,7 +10,7 @@ from support import CommandTest, gpt_config, mlp_config
 
 launcher = []
 
-EXERCISE = "layers: [{F: 10, count: 4}, {F: 20, count: 4}]\n"  # of source 001
+EXERCISE = "layers: [{F: 10, count: 4}, {F: 20, count: 4}]\n"  # "Pipeline Parallelism from Separability"
 
 
 class PartitionTest(CommandTest):
@@ -82,7 +82,7 @@ class PartitionTest(CommandTest):
     def test_bad_files(self):
         for text, *culprits in [
                 ("", "layers.yaml", "map with layers"), ("[1]", "layers.yaml", "map with layers"),
-                ("layers: 3", "layers.yaml: layers", "'3'"), ("layers: []", "layers"),
+                ("layers: 3", "layers.yaml: layers", "'3'"), ("layers: []", "layers.yaml: layers: the list is empty"),
                 ("layer: []", "layers.yaml:1", "'layer'"), ("layers: [1]", "layers[0]", "'1'"),
                 ("layers:\n- {F: 1}\n- {F: -1}", "layers.yaml:3: layers[1].F", "-1"),
                 ("layers: [{F: .nan}]", "layers[0].F"), ("layers: [{F: x}]", "layers[0].F", "'x'"),
@@ -108,6 +108,9 @@ class PartitionTest(CommandTest):
                 (["--workers", 2, "--schedule", "ddp"], "--schedule", "ddp"),
                 (["--workers", 2, "--schedule", "nothing"], "nothing"), (["--workers", 2, "--comm", -1], "--comm"),
                 (["--workers", 2, "--memory-limit", "much"], "--memory-limit", "much"),
+                (["--workers", 2, "--memory-limit", 0], "--memory-limit: must be at least 1, got 0 (see"),
+                (["--workers", 2, "--schedule", "lpp"], "--schedule: lpp needs"),
+                (["--workers", 2, "--schedule", "v-half", "--chunks", 4], "--chunks: v-half"),
                 (["--workers", 2, "-o", "no/where.json"], "-o", "no/where.json"),
                 (["--workers", 8, "--microbatches", 1000000], "--microbatches")]:
             self.refused(["partition", "layers.yaml", *arguments], *culprits)
@@ -162,6 +165,21 @@ class PartitionTest(CommandTest):
         self.assertEqual(rows[1]["weights"], 4 * (12 * 16 * 16 + 13 * 16))  # of a GPT-2 block with hidden 16
         self.assertEqual(rows[1]["activation"], 4 * 16 * 16)
         self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
+
+    def test_profile_checks_what_it_does_not_need(self):
+        self.write("c.yaml", mlp_config())
+        self.write("no weights", "x")
+        for setting, *culprits in [
+                ("schedule.name=nonsense", "'nonsense'"), ("schedule.placement=[0, 9]", "worker 9"),
+                ("schedule.groups=2", "schedule.groups: gpipe"), ("schedule.plugin=none.so", "none.so"),
+                ("schedule={name: nonsense, workers: 2, partition: auto}", "'nonsense'"), ("schedule.file=none.csv", "none.csv"),
+                ("training.optimizer.schedule={kind: linear, floor: 1}", "training.optimizer.schedule.floor"),
+                ("training.optimizer.schedule={kind: linear, warmup: 9, steps: 3}", "training.optimizer.schedule.steps"),
+                ("model.init=none", "none: cannot be read"), ("model.init=no weights", "no weights", "safetensors")]:
+            self.refused(["profile", "c.yaml", "--repetitions", 1, "--set", setting], *culprits)
+        # What does not fit one worker may be measured: the profile tells how to cut it.
+        self.ok("profile", "c.yaml", "--repetitions", 1, "--set", "runtime.memory_limit=1KiB")
+        self.ok("profile", "c.yaml", "--repetitions", 1, "--set", "schedule.partition=auto")
 
     def test_profile_overwrites_nothing_unasked(self):
         self.write("c.yaml", mlp_config())

@@ -91,12 +91,13 @@ class ScheduleShow(CommandTest):
         self.assertEqual(data["peak_activations"], [1, 1, 1, 1])
         self.assertEqual(data["durations"], {"F": 2, "B": 5, "W": 1})
         self.write("r.json", json.dumps(data))
+        self.refused(["schedule", "check", "r.json", "--recompute"], "--recompute", "r.json")
         again = json.loads(self.ok("schedule", "check", "r.json", "--json"))
         self.assertEqual(again["peak_activations"], [1, 1, 1, 1])
         self.assertEqual(again["makespan"], data["makespan"])
 
     def test_other_options_against_the_checker(self):
-        self.write("stages.yaml", "- {F: 1, B: 2, W: 1}\n- {F: 2.5, W: 0.5}\n- {F: 1, B: 1, W: 1}\n")
+        self.write("stages.yaml", "- {F: 1, B: 2, W: 1}\n- {F: 2.5, B: 1, W: 0.5}\n- {F: 1, B: 1, W: 1}\n")
         for more in (["--durations", "stages.yaml"],
                      ["--discipline", "greedy"],
                      ["--discipline", "greedy", "--comm", 3, "--durations", "stages.yaml"],
@@ -346,9 +347,13 @@ class ScheduleShow(CommandTest):
         refused("F=1,G=2", "--durations", "unknown key 'G' (known: F, B, W)")
         refused("F=1,F=2", "--durations", "F is given twice")
         refused("F=1,2", "--durations", "'2'")
+        refused("F=2,B=2", "--durations F=2,B=2: W is missing", "W=0")
+        refused("B=1,W=1", "--durations B=1,W=1: F is missing")
+        refused(self.write("two.yaml", "- {F: 1, B: 1, W: 1}\n- {F: 1, W: 1}\n"), "two.yaml:2: B is missing")
+        refused(self.write("one.yaml", "{F: 1, B: 2}\n"), "one.yaml: W is missing")
         refused("missing.yaml", "missing.yaml", "No such file")
         refused(self.write("list.yaml", "- {F: 1}\n- {F: 1}\n- {F: 1}\n"), "list.yaml", "3 stages", "2")
-        refused(self.write("word.yaml", "- {F: 1}\n- {F: fast}\n"), "word.yaml:2", "F", "'fast'")
+        refused(self.write("word.yaml", "- {F: 1, B: 1, W: 1}\n- {F: fast}\n"), "word.yaml:2", "F", "'fast'")
         refused(self.write("pass.yaml", "{F: 1, FB: 2}\n"), "pass.yaml", "'FB'")
         refused(self.write("scalar.yaml", "3\n"), "scalar.yaml", "'3'")
         refused(self.write("broken.yaml", "a: [\n"), "broken.yaml:2", "not YAML")
@@ -481,6 +486,8 @@ class ScheduleCheck(CommandTest):
         refused("a.json", edited(lambda d: d["ops"][1][2].pop("end"), lambda d: d["ops"][1].insert(0, d["ops"][1].pop(2))),
                 "is before")
         refused("a.json", edited(lambda d: d.update(comm=1e300)), "comm", "at most 1e+99")
+        refused("a.json", edited(lambda d: d.update(comm_per_byte=1)), "comm_per_byte", "no sizes")
+        refused("a.json", edited(lambda d: d.update(comm_per_byte=1, sizes={"stash": 9})), "comm_per_byte", "no sizes")
         refused("a.json", edited(lambda d: d.update(discipline="bounded")), "bounded", "limit")
         refused("a.json", edited(lambda d: d.update(disciplin="greedy")), "disciplin: unknown key", "discipline")
         refused("a.json", edited(lambda d: d["ops"][0][1].update(weight_from=0)), "ops[0][1].weight_from: unknown key")

@@ -169,6 +169,7 @@ class Plugins(CommandTest):
         for name, words in self.FAULTS.items():
             self.refused(["simulate", "mlp.yaml", "--plugin", PLUGIN, "--set", f"schedule.name={name}"], words)
             self.refused(self.show(name), words)
+        self.refused(self.show("refuses-all"), f"plug-in {PLUGIN}: schedule 'refuses-all': not today")
         self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: cycle, workers: 2"))
         result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 2)

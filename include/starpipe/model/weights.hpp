@@ -25,6 +25,9 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 /// contradicts the network's configuration.
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network);
 
+/// Throws InputError as load_weights does, but reads only the header of the file and no parameters.
+void check_weights(const std::filesystem::path& file, const Network& network);
+
 /// The parameters that training starts from, [stage]: those of the file `model.init` when it is set,
 /// otherwise initial_parameters().
 std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed);

@@ -103,7 +103,8 @@ void add_compare(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return compare(*options); }; });
 }
 
-const bool compare_registered = register_subcommand({.position = 20, .add = add_compare});
+const bool compare_registered =
+    register_subcommand({.position = 20, .add = add_compare, .ranks = Ranks::all});
 
 }  // namespace
 }  // namespace starpipe::cli

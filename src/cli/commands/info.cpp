@@ -121,8 +121,8 @@ int info(bool json) {
 void add_info(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("info",
                                                "Show versions and hardware; with a configuration, the device "
-                                               "of each worker and the cores of each rank, "
-                                               "under mpiexec or srun those of its ranks");
+                                               "of each worker and the cores of each rank, under mpiexec or "
+                                               "srun those of its ranks");
   const auto options = std::make_shared<InfoOptions>();
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
   options->config.add_plugin_to(*command);
@@ -151,7 +151,7 @@ void add_info(CLI::App& app, Action& action) {
   });
 }
 
-const bool info_registered = register_subcommand({.position = 100, .add = add_info});
+const bool info_registered = register_subcommand({.position = 100, .add = add_info, .ranks = Ranks::all});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -52,12 +52,25 @@ struct PartitionOptions {
   const CLI::Option* optimizer_states = nullptr;
 };
 
+/// The message of a schedule that refuses its request, `PART: WHY`. The option that asked for the part takes
+/// the place of the part, which has no option of its own here.
+std::string refusal(const PartitionOptions& options, std::string_view message) {
+  const bool chunks = message.starts_with("stages: ") && options.chunks;
+  const bool groups = message.starts_with("groups: ");
+  return fmt::format("{}: {}{}", chunks ? "--chunks" : "--schedule", message.substr(message.find(": ") + 2),
+                     groups ? ", which `partition` cannot give" : "");
+}
+
 /// The named schedule for `stages` stages.
 plan::Schedule make(const PartitionOptions& options, int stages, const std::vector<int>& stage_workers) {
-  return plan::make_schedule(options.schedule, {.workers = options.request.workers,
-                                                .microbatches = *options.microbatches,
-                                                .graph = plan::StageGraph::chain(stages),
-                                                .stage_workers = stage_workers});
+  try {
+    return plan::make_schedule(options.schedule, {.workers = options.request.workers,
+                                                  .microbatches = *options.microbatches,
+                                                  .graph = plan::StageGraph::chain(stages),
+                                                  .stage_workers = stage_workers});
+  } catch (const plan::RequestError& error) {
+    throw InputError(refusal(options, error.what()));
+  }
 }
 
 bool takes_placement(const PartitionOptions& options) {
@@ -237,8 +250,7 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
           "--memory-limit", options.memory_limit,
           "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and stashes")
       ->type_name("BYTES")
-      ->transform(byte_count())
-      ->check(CLI::PositiveNumber);
+      ->transform(byte_count(1));
   options.optimizer_states = command
                                  .add_option("--optimizer-states", options.request.optimizer_states,
                                              "Optimizer state as a multiple of the weights: 2 for AdamW "

@@ -21,6 +21,7 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -68,6 +69,7 @@ int profile(const ProfileOptions& options) {
   const runtime::Config config = options.config.load();
   const std::array outputs = {OutputFile{"-o", options.file}};
   check_outputs(outputs, inputs_of(config));
+  runtime::check_for_profile(config);
   const runtime::MeasuredUnits measured = runtime::measure_units(config, options.repetitions);
   const bool json = options.json || (options.file && suffix_of(*options.file) == ".json");
   const std::string text = json ? plan::json_text(profile_json(measured)) : profile_yaml(measured);

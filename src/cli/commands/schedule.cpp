@@ -198,6 +198,9 @@ int check(const CheckOptions& options) {
   const std::array inputs = {std::filesystem::path(options.file), options.costs.file()};
   check_outputs(outputs, inputs);
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
+  if (options.recompute && schedule.recompute()) {
+    throw InputError(fmt::format("--recompute: {} says already that it recomputes", options.file));
+  }
   // Times in a file with recomputation have F's time in B. Times of the command line never have.
   const bool has_repeated_forward = schedule.recompute() && !options.costs.gives_durations();
   options.costs.apply(costs, unit, schedule.stages());

@@ -22,6 +22,7 @@
 #include "cli/options/size_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/number_input.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
@@ -112,6 +113,11 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   if (options.stash.empty()) return request;
   if (std::ranges::count(options.stash, 0) == std::ssize(options.stash)) {
     throw InputError("--stash: some stage must have a size greater than 0");
+  }
+  if (options.stash.size() != 1 && options.stash.size() != index(stages)) {
+    throw InputError(fmt::format("--stash: {} sizes for {} {}; give one for all, or one for each",
+                                 options.stash.size(), stages,
+                                 request.chunks ? "stages" : "shares of the model, one a worker"));
   }
   request.stash.assign(options.stash.begin(), options.stash.end());
   request.costs.sizes.clear();

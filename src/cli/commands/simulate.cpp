@@ -158,6 +158,7 @@ int simulate(const SimulateOptions& options) {
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   if (partition) config = runtime::with_partition(std::move(config), *partition);
   const runtime::Experiment experiment = runtime::make_experiment(config);
+  runtime::check_start(config, experiment.network);
   plan::Costs costs = default_costs(config, partition, experiment);
   std::string unit = default_unit(config, partition, experiment);
   options.costs.apply(costs, unit, experiment.schedule.stages());

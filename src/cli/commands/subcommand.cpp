@@ -2,9 +2,12 @@
 #include "cli/commands/subcommand.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "cli/options/value_checks.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -22,10 +25,18 @@ bool register_subcommand(Subcommand subcommand) {
   return true;
 }
 
-void add_subcommands(CLI::App& app, Action& action) {
+Action add_subcommands(CLI::App& app) {
   std::ranges::sort(registry(), {}, &Subcommand::position);
-  for (const Subcommand& subcommand : registry()) subcommand.add(app, action);
+  // One for each subcommand. `add` keeps a reference to it.
+  const auto actions = std::make_shared<std::vector<Action>>(registry().size());
+  for (std::size_t i = 0; i < registry().size(); ++i) registry()[i].add(app, (*actions)[i]);
   refuse_empty_values(app);
+  return [actions] {
+    const auto chosen = std::ranges::find_if(*actions, [](const Action& action) { return bool(action); });
+    const Subcommand& subcommand = registry()[static_cast<std::size_t>(chosen - actions->begin())];
+    const bool works = subcommand.ranks == Ranks::all || runtime::launcher_rank().value_or(0) == 0;
+    return works ? (*chosen)() : 0;
+  };
 }
 
 }  // namespace starpipe::cli

@@ -100,7 +100,7 @@ void add_train(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return train(*options); }; });
 }
 
-const bool train_registered = register_subcommand({.position = 10, .add = add_train});
+const bool train_registered = register_subcommand({.position = 10, .add = add_train, .ranks = Ranks::all});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -106,7 +106,9 @@ plan::Profile read_profile(const std::filesystem::path& file) {
   const YamlValue top = YamlValue::in_file(root, name);
   if (!root.IsMap()) top.expected("a map with layers");
   read_map(top, top_keys, [&list](std::size_t, const YamlValue& value) { list.reset(value.node()); });
-  if (!list.IsSequence() || list.size() == 0) YamlValue(list, name + ": layers").expected("a list of layers");
+  const YamlValue layers(list, name + ": layers");
+  if (!list.IsSequence()) layers.expected("a list of layers");
+  if (list.size() == 0) layers.fail("the list is empty");
   plan::Profile profile;
   std::vector<plan::UnitCosts>& units = profile.units;
   for (std::size_t i = 0; i < list.size(); ++i) {

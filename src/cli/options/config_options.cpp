@@ -34,7 +34,8 @@ CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
       command.add_option("config", file_, "Configuration file")->required(required)->type_name("CONFIG.yaml");
   command
       .add_option("--set", overrides_,
-                  "Override a key of the configuration, such as training.steps=10; may be repeated")
+                  "Override a key of the configuration, such as training.steps=10; may be repeated, and the "
+                  "last value of a key counts")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->allow_extra_args(false)

@@ -33,12 +33,17 @@ constexpr MapKey<Reading> time_key_of = {plan::pass_times[pass].name,
                                          }};
 constexpr std::array keys = {time_key_of<0>, time_key_of<1>, time_key_of<2>};
 
-/// Reads a map of F, B and W. A pass that the map leaves out keeps the duration 1, in a unit without a name.
+/// Reads a map of F, B and W. All three must be there: a default for one of them would be a time that nobody
+/// chose, as of W where the user takes B for the whole backward pass.
 Reading read_durations(const YAML::Node& map, const std::string& position) {
   const YamlValue value(map, position);
   Reading reading;
   const auto seen = read_map<Reading>(value, keys, reading);
-  if (reading.units && seen.size() < keys.size()) value.fail("give F, B and W when one of them has a unit");
+  for (const auto& key : keys) {
+    if (seen.contains(std::string(key.name))) continue;
+    value.fail(fmt::format(
+        "{} is missing; give F, B and W, and W=0 where B is the time of the whole backward pass", key.name));
+  }
   if (reading.units && reading.numbers) value.fail("give all times with units (s, ms, us), or none");
   return reading;
 }
@@ -90,8 +95,9 @@ void CostOptions::add_to(CLI::App& command, const std::string& default_durations
   command
       .add_option(
           "--durations", durations_,
-          "Time of each pass: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, or a "
-          "YAML file with a map of F, B and W, or with a list of such maps, one for each stage. Default: " +
+          "Time of each pass, all three: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, "
+          "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
+          "backward pass takes B + W. Default: " +
               default_durations)
       ->type_name("F=T,B=T,W=T|FILE.yaml");
   command

@@ -46,10 +46,11 @@ CLI::Validator decimal_number(const Interval& interval) {
           ""};
 }
 
-CLI::Validator byte_count() {
-  return {[](std::string& text) -> std::string {
+CLI::Validator byte_count(std::uint64_t least) {
+  return {[least](std::string& text) -> std::string {
             const auto bytes = bytes_in(text);
             if (!bytes) return fmt::format("expected {}, got '{}'", bytes_words, text);
+            if (*bytes < least) return fmt::format("must be at least {}, got {}", least, text);
             text = std::to_string(*bytes);
             return "";
           },

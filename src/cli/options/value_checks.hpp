@@ -16,8 +16,8 @@ namespace starpipe::cli {
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 /// A finite number in the interval.
 CLI::Validator decimal_number(const Interval& interval);
-/// A number of bytes, with a unit (16MiB) or without.
-CLI::Validator byte_count();
+/// A number of bytes of at least `least`, with a unit (16MiB) or without.
+CLI::Validator byte_count(std::uint64_t least = 0);
 
 /// Makes every option and argument of `app` and of its subcommands refuse an empty value.
 void refuse_empty_values(CLI::App& app);

@@ -63,6 +63,13 @@ bool has_sizes(const Costs& costs) {
   });
 }
 
+/// Whether some transfer has bytes.
+bool has_transferred_bytes(const Costs& costs) {
+  return std::ranges::any_of(costs.sizes, [](const StageSizes& sizes) {
+    return sizes.activation > 0 || sizes.gradient > 0 || sizes.updated() > 0;
+  });
+}
+
 ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
   ordered_json all = ordered_json::array();
   for (const auto& order : timeline.order) {
@@ -241,7 +248,13 @@ Costs read_costs(const JsonValue& file, int stages) {
     });
   }
   if (const auto value = file.find("comm")) costs.alpha = value->time();
-  if (const auto value = file.find("comm_per_byte")) costs.beta = value->time();
+  if (const auto value = file.find("comm_per_byte")) {
+    costs.beta = value->time();
+    if (costs.beta > 0 && !has_transferred_bytes(costs)) {
+      value->fail(
+          "needs the bytes of transfers, but the file has no sizes (activation, gradient or weights)");
+    }
+  }
   if (const auto value = file.find("prefetch")) costs.prefetch = value->truth();
   return costs;
 }

@@ -116,9 +116,16 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
   }
   for (ScheduleEntry& entry : schedules) {
     if (!entry.build) continue;  // `require_usable` refuses it
-    entry.build = [name, build = std::move(entry.build)](const ScheduleRequest& request) {
+    entry.build = [name, schedule = entry.name,
+                   build = std::move(entry.build)](const ScheduleRequest& request) {
       const PluginCall call(name);
-      return build(request);
+      try {
+        return build(request);
+      } catch (const RequestError&) {
+        throw;  // names the option or the key
+      } catch (const InputError& error) {
+        throw InputError(fmt::format("plug-in {}: schedule '{}': {}", name, schedule, error.what()));
+      }
     };
   }
   return schedules;

@@ -2,6 +2,7 @@
 #include "runtime/commands/run_on_ranks.hpp"
 
 #include <cstdint>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 #include "runtime/setup/starpu_variables.hpp"
 #include "starpipe/base/hash.hpp"
 #include "starpipe/base/messages.hpp"
+#include "starpipe/base/numbers.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
@@ -125,6 +127,17 @@ std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs) {
   return plans;
 }
 
+// Throws InputError when the parameters, in fp32, do not fit this host's memory.
+std::vector<std::vector<float>> parameters_in_memory(const model::Network& network, std::uint64_t seed) {
+  try {
+    return model::start_parameters(network, seed);
+  } catch (const std::bad_alloc&) {
+    throw InputError(fmt::format("model: this host has no memory for its {} parameters, {}",
+                                 network.parameter_count(),
+                                 bytes_text(network.parameter_count() * sizeof(float))));
+  }
+}
+
 std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
   plan::Costs costs;
   costs.sizes = experiment.network.sizes();
@@ -188,7 +201,7 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
                                    step_rules(planned.config)),
                          made.schedule, made.network, map);
         auto parameters =
-            agree(mpi, [&] { return model::start_parameters(made.network, planned.config.training.seed); });
+            agree(mpi, [&] { return parameters_in_memory(made.network, planned.config.training.seed); });
         auto locations = gather_locations(mpi, map, share, devices);
         runs.push_back({mpi, std::move(planned.config), std::move(planned.partition),
                         std::move(planned.experiment), std::move(parameters), std::move(map), share, gpus,
@@ -196,10 +209,10 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
       }
       work(runs);
     } catch (const InputError& error) {
-      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", error.what()));
+      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", one_line(error.what())));
       status = 2;
     } catch (const RunFailure& failure) {
-      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", failure.what()));
+      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", one_line(failure.what())));
       status = failure.status();
     }
   });

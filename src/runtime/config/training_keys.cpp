@@ -30,8 +30,7 @@ void add_optimizer_keys(Keys& keys) {
           "The optimizer, with PyTorch's formulas and defaults.", at_optimizer(&OptimizerConfig::kind)));
   add(not_emulated(
       key("training.optimizer.learning_rate", fp32_number(not_negative),
-          "The learning rate; the highest one where `schedule` changes it. With 0 the weights do "
-          "not change.",
+          "The learning rate; the highest one where `schedule` changes it. With 0 the weights do not change.",
           at_optimizer(&OptimizerConfig::learning_rate))));
   add(by_default(not_emulated(key("training.optimizer.weight_decay", fp32_number(not_negative),
                                   "The weight decay: decoupled under adamw, added to the gradient under sgd.",
@@ -101,12 +100,10 @@ void add_training_keys(Keys& keys) {
   add(not_emulated(key(
       "training.nonfinite", one_of(nonfinite_words),
       "After a step in which a pass or a sum of gradients has infinity or NaN: stop ends the run with status "
-      "1 "
-      "and names the first such pass; skip leaves weights and optimizer as they were before the step, and "
-      "the "
-      "report counts it; continue makes no check. With stop and skip, weights that are not finite after the "
-      "last step end the run with status 1. skip undoes no update: once an update has left infinity or NaN "
-      "in the weights, every later step is skipped.",
+      "1 and names the first such pass; skip leaves weights and optimizer as they were before the step, and "
+      "the report counts it; continue makes no check. With stop and skip, weights that are not finite after "
+      "the last step end the run with status 1. skip undoes no update: once an update has left infinity or "
+      "NaN in the weights, every later step is skipped.",
       at(&Config::training, &TrainingConfig::nonfinite))));
   add(not_emulated(
       key("training.clip", fp32_number(positive),

@@ -2,6 +2,7 @@
 #include "runtime/ranks/agreement.hpp"
 
 #include <exception>
+#include <new>
 
 namespace starpipe::runtime {
 
@@ -10,6 +11,8 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function) {
     function();
   } catch (const RunFailure&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    mpi.abort("out of memory");
   } catch (const std::exception& error) {
     mpi.abort(error.what());
   }

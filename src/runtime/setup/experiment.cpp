@@ -9,6 +9,7 @@
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/data/make_dataset.hpp"
+#include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
@@ -33,6 +34,21 @@ void check_learning_rates(const model::OptimizerConfig& optimizer) {
 
 StepRules step_rules(const Config& config) {
   return {.has_norm = true, .can_skip = config.training.nonfinite == NonFinitePolicy::skip};
+}
+
+void check_start(const Config& config, const model::Network& network) {
+  if (config.model.init) model::check_weights(*config.model.init, network);
+}
+
+void check_for_profile(const Config& config) {
+  check_values(config);
+  check_learning_rates(config.training.optimizer);
+  check_start(config, model::build_units(config.model, config.training.microbatch_size));
+  if (config.schedule.partition) {
+    stage_count(config);
+  } else {
+    plan_run(config);
+  }
 }
 
 Experiment make_experiment(const Config& config) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -29,7 +30,11 @@ int stage_count(const Config& config) {
 namespace {
 
 model::Network network_of(const Config& config, int stages) {
-  return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+  try {
+    return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+  } catch (const std::bad_alloc&) {
+    throw InputError("model: this host has no memory for the description of so large a network");
+  }
 }
 
 // Reads `schedule.file`. Workers, stages and micro-batches that the configuration also gives must be those of

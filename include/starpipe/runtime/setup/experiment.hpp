@@ -35,4 +35,13 @@ StepRules step_rules(const Config& config);
 /// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.
 Experiment make_experiment(const Config& config);
 
+/// Throws InputError when the file `model.init` does not fit the network. Reads only the file's header: for
+/// commands that build the experiment and do not train it.
+void check_start(const Config& config, const model::Network& network);
+
+/// Checks what `profile` does not need for its measurements: the schedule (of `schedule.partition` only its
+/// name), the optimizer and `model.init`. Throws InputError as make_experiment does, but not for
+/// `runtime.memory_limit`: a model that does not fit yet may be measured.
+void check_for_profile(const Config& config);
+
 }  // namespace starpipe::runtime
