@@ -10,11 +10,14 @@ Difference difference(const RecordedStep& step, const Costs& costs) {
   // The step's transfer times were taken with or without prefetch, whatever was predicted.
   Costs own = costs;
   own.prefetch = step.prefetch;
-  return {.predicted = simulate(step.planned, costs).makespan,
-          .own_durations = simulate(step.planned, costs, step.times(false)).makespan,
-          .own_transfers = simulate(step.planned, own, times).makespan,
-          .own_order = simulate(step.as_run, own, times).makespan,
-          .measured = step.timeline.makespan};
+  // One statement for each: a timeline of many jobs is large, and goes before the next one comes.
+  Difference result;
+  result.predicted = simulate(step.planned, costs).makespan;
+  result.own_durations = simulate(step.planned, costs, step.times(false)).makespan;
+  result.own_transfers = simulate(step.planned, own, times).makespan;
+  result.own_order = simulate(step.as_run, own, times).makespan;
+  result.measured = step.timeline.makespan;
+  return result;
 }
 
 }  // namespace starpipe::plan

@@ -97,7 +97,7 @@ class Simulation {
 
   std::vector<Span> spans() && { return std::move(spans_); }
   /// By JobId: see Timeline.
-  [[nodiscard]] const std::vector<double>& ready() const { return ready_at_; }
+  std::vector<double> ready() && { return std::move(ready_at_); }
   /// By worker: its jobs in the order in which they started.
   [[nodiscard]] std::vector<std::vector<JobId>> order() const {
     std::vector<std::vector<JobId>> rows(running_.size());
@@ -278,10 +278,16 @@ Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTime
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
-  Simulation run = simulated(schedule, costs, times);
-  std::vector<std::vector<JobId>> order = run.order();
-  std::vector<double> ready = run.ready();
-  Timeline timeline = evaluate(schedule, costs, std::move(run).spans(), std::move(order));
+  std::vector<std::vector<JobId>> order;
+  std::vector<double> ready;
+  std::vector<Span> spans;
+  {
+    Simulation run = simulated(schedule, costs, times);
+    order = run.order();
+    ready = std::move(run).ready();
+    spans = std::move(run).spans();
+  }  // the simulation's tables are not needed below
+  Timeline timeline = evaluate(schedule, costs, std::move(spans), std::move(order));
   timeline.ready = std::move(ready);
   return timeline;
 }

@@ -21,31 +21,33 @@ namespace starpipe::runtime {
 namespace {
 
 void repeat(const AgreedRun& run, ComparedPolicy& policy) {
-  const Session session(run.mpi, run.map, run.share, policy.choice, run.gpus);
-  policy.ran = session.policy();
-  or_abort(run.mpi, [&] {
-    Engine engine = make_engine(session, run);
+  const Experiment& experiment = run.experiment;
+  Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
+  std::vector<double> submissions;
+  int skipped = 0;
+  {
+    const Session session(run.mpi, run.map, run.share, policy.choice, run.gpus);
+    policy.ran = session.policy();
     or_abort(run.mpi, [&] {
-      const Experiment& experiment = run.experiment;
-      Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
-      std::vector<double> submissions;
-      int skipped = 0;
-      for (int step = 0; step < run.config.training.steps; ++step) {
-        const StepResult result = engine.run_step(step, *experiment.data);
-        if (step == 1) submissions.clear();  // step 0 warmed up
-        submissions.push_back(result.submission);
-        if (result.skipped_for) ++skipped;
-        if (run.mpi.rank() == 0) measurement.add(result);
-      }
-      require_finite_weights(run, engine);
-      std::ranges::sort(submissions);
-      if (run.mpi.rank() != 0) return;
-      plan::ComparedRun compared = measurement.compared();
-      const double makespan = compared.measured.timeline.makespan;
-      policy.repetitions.push_back({makespan, std::move(compared.measured), std::move(compared.costs),
-                                    submissions[submissions.size() / 2], skipped});
+      Engine engine = make_engine(session, run);
+      or_abort(run.mpi, [&] {
+        for (int step = 0; step < run.config.training.steps; ++step) {
+          const StepResult result = engine.run_step(step, *experiment.data);
+          if (step == 1) submissions.clear();  // step 0 warmed up
+          submissions.push_back(result.submission);
+          if (result.skipped_for) ++skipped;
+          if (run.mpi.rank() == 0) measurement.add(result);
+        }
+        require_finite_weights(run, engine);
+      });
     });
-  });
+  }  // the engine's tables and those of the simulations below are as large as the step: not both at once
+  if (run.mpi.rank() != 0) return;
+  std::ranges::sort(submissions);
+  plan::ComparedRun compared = measurement.compared();
+  const double makespan = compared.measured.timeline.makespan;
+  policy.repetitions.push_back({makespan, std::move(compared.measured), std::move(compared.costs),
+                                submissions[submissions.size() / 2], skipped});
 }
 
 std::vector<ComparedPolicy> find_policies(const AgreedRun& run, const Comparison& comparison) {

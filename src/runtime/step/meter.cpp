@@ -50,8 +50,10 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
     if (local[w]) workers_[w] = std::make_unique<Worker>();
   }
   const std::vector<bool> is_kept = kept(graph);
+  std::vector<std::size_t> jobs(workers_.size(), 0);
   for (const Task& task : graph.tasks()) {
     if (!local[index(task.worker)]) continue;
+    if (task.job) ++jobs[index(task.worker)];
     for (const DataAccess& access : task.data) {
       if (!is_kept[access.datum] || !keeps(access)) continue;
       auto& copies = copies_[access.datum];
@@ -59,6 +61,9 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
       if (copy == copies.end()) copy = copies.insert(copy, Copy{task.worker, 0, 0});
       if (access.access == Access::read) ++copy->readers;
     }
+  }
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (workers_[w]) workers_[w]->jobs.reserve(jobs[w]);
   }
   reset();
 }
