@@ -276,7 +276,7 @@ constexpr std::array<std::string_view, 5> ignored_objects = {"received", "receiv
 /// Refuses unknown keys, and values of the wrong type among those that reading ignores.
 void require_known_keys(const JsonValue& file) {
   std::vector<std::string_view> known(schedule_keys.begin(), schedule_keys.end());
-  known.push_back("ops");
+  known.emplace_back("ops");
   const auto add = [&](const auto& keys, auto require_kind) {
     for (const std::string_view key : keys) {
       known.push_back(key);
