@@ -6,7 +6,11 @@ A key of `starpipe info --json` without an entry in KEYS is a failure, and so is
 
 import json
 import os
+import shutil
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 from support import CommandTest
@@ -33,6 +37,7 @@ schedule: {name: 1f1b, workers: 2}
 SGD = "training.optimizer.kind=sgd"
 LINEAR = "training.optimizer.schedule.kind=linear"
 EMULATED = "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, comm: 1ms}"
+CHECKPOINTS = "checkpoint={folder: ck}"
 DYNAMIC = ("schedule.discipline=greedy", "schedule.dynamic=true")
 
 # What `train` reports and what does not depend on the machine's speed.
@@ -85,6 +90,10 @@ KEYS = {
     "training.optimizer.beta1": Key("train", MLP, 0.5, "training.steps=3"),
     "training.optimizer.beta2": Key("train", MLP, 0.5, "training.steps=3"),
     "training.optimizer.epsilon": Key("train", MLP, 0.5),
+    "checkpoint.folder": Key("train", MLP, "ck"),
+    "checkpoint.every": Key("train", MLP, 1, CHECKPOINTS),
+    "checkpoint.keep": Key("train", MLP, 1, CHECKPOINTS, "checkpoint.every=1"),
+    "checkpoint.on_signal": Key("signal", MLP, "USR2", CHECKPOINTS),
     "schedule.plugin": Key("simulate", MLP, "absent.so"),
     "schedule.name": Key("simulate", MLP, "naive"),
     "schedule.file": Key("simulate", MLP, "order.json"),
@@ -123,6 +132,7 @@ RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "c
 NOT_PREDICTED = {
     "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.order", "training.steps", "training.seed",
     "training.nonfinite", "training.clip",
+    *(f"checkpoint.{name}" for name in ("folder", "every", "keep", "on_signal")),
     *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "decay", "beta1", "beta2", "epsilon")),
     *(f"training.optimizer.schedule.{name}" for name in ("kind", "warmup", "floor", "steps")),
     "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
@@ -143,8 +153,11 @@ class ConfigKeys(CommandTest):
     def seen(self, how, text, settings):
         """What a run shows: its exit status, and what it prints or reports. None when it is refused."""
         self.write("c.yaml", text)
+        shutil.rmtree(self.path("ck"), ignore_errors=True)
         arguments = [word for setting in settings for word in ("--set", setting)]
         # One core: so runtime.workers_per_core can be too small. Windows fill on any.
+        if how == "signal":
+            return self.goes_on_after_usr2(arguments)
         launcher = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if how == "train" else []
         command = {"simulate": ["simulate", "c.yaml", "--json"], "info": ["info", "c.yaml"],
                    "train": ["train", "c.yaml", "--report", "r.json"],
@@ -165,9 +178,29 @@ class ConfigKeys(CommandTest):
         report = json.loads(self.read("r.json"))
         facts = {key: report.get(key) for key in FACTS + EMULATED_FACTS * report["emulated"]}
         facts["steps"] = len(report["step_seconds"])
+        facts["checkpoints"] = [one["step"] for one in report.get("checkpoints", {}).get("steps", [])]
+        facts["kept"] = sorted(os.listdir(self.path("ck"))) if os.path.exists(self.path("ck")) else []
         if report["emulated"]:
             facts["makespan"] = report["makespan"]["predicted"]
         return facts
+
+    def goes_on_after_usr2(self, arguments):
+        """Whether a run without end writes a checkpoint after the signal, and does not end."""
+        job = subprocess.Popen([self.binary, "train", "c.yaml", *arguments, "--set", "training.steps=1000000", "--set",
+                                "checkpoint.every=1000000", "--metrics", "m.jsonl"], cwd=self.folder, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        try:
+            while not os.path.exists(self.path("m.jsonl")) or os.path.getsize(self.path("m.jsonl")) == 0:
+                self.assertIsNone(job.poll())
+                time.sleep(0.02)
+            job.send_signal(signal.SIGUSR2)
+            while job.poll() is None and not any(name.startswith("step-") for name in os.listdir(self.path("ck"))):
+                time.sleep(0.02)
+            return job.poll() is None
+        finally:
+            job.kill()
+            job.wait()
+            os.remove(self.path("m.jsonl"))
 
     def changes(self, name, key, extra=(), how=None):
         """Whether the key changes something or is refused. None when the run is refused without it."""

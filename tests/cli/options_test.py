@@ -100,6 +100,7 @@ EFFECTS = {
         "--metrics": Effect(f"train mlp.yaml {RUN}", "--metrics m.jsonl", written),
         "--curves": Effect(f"train mlp.yaml {RUN}", "--curves c.svg", written),
         "--save-weights": Effect(f"train mlp.yaml {RUN}", "--save-weights w.safetensors", written),
+        "--resume": Effect(f"train mlp.yaml {RUN} --set checkpoint.folder=done", "--resume", status),
     },
     "compare": {
         **config(COMPARE),
@@ -274,6 +275,7 @@ REFUSED = [
     ("info --plugin x.so", "--plugin", "config"),
     ("info --ranks 2", "--ranks", "config"),
     ("train emulated.yaml --save-weights w", "--save-weights", "emulate"),
+    ("train mlp.yaml --resume", "--resume", "checkpoint.folder"),
     (f"{PERIODIC} --period 9 --repeat 2", "--period", "--repeat"),
     ("periodic placed.yaml --period 9", "--period"),
     ("periodic placed.yaml --repeat 2", "--repeat"),
@@ -353,6 +355,8 @@ class Options(CommandTest):
         self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
         shutil.copy(os.path.join(EXPERIMENTS, "periodic/uneven.yaml"), self.path("uneven.yaml"))
         shutil.copy(os.path.join(EXPERIMENTS, "topologies/cube_mesh.xml"), self.path("cube.xml"))
+        done = self.run_command("train", "mlp.yaml", *RUN.split(), "--set", "checkpoint.folder=done")
+        self.assertEqual(done.returncode, 0, done.stderr)
         self.inputs = set(os.listdir(self.folder))
 
     def subcommands(self, path=()):

@@ -38,7 +38,7 @@ ClusterName=virtual
 SlurmctldHost=localhost
 SlurmctldPort={port}
 AuthType=auth/munge
-AuthInfo=socket={home}/munge.socket
+AuthInfo=socket={home}/munge.socket,cred_expire=20
 CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root

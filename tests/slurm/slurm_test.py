@@ -101,7 +101,7 @@ class Slurm(unittest.TestCase):
         steps = re.findall(r"^step +(\d+)/", output, re.M)
         self.assertEqual(len(steps), len(set(steps)))
         self.assertGreater(len(steps), 1)
-        without_steps = [re.sub(r"(?m)^(results: .*|step .*)\n", "", text) for text in (output, table)]
+        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: --resume: .* has no checkpoint.*)\n", "", text) for text in (output, table)]
         self.assertEqual(*without_steps, "that is all")
 
     def check_comparison(self, job):
@@ -144,9 +144,9 @@ class Slurm(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(len(re.findall(r"^starpipe: .*nosuch", result.stderr, re.M)), 1, result.stderr)
 
-    def start_training(self):
+    def start_training(self, **variables):
         """A job without end, in its first steps."""
-        job = self.submit("sbatch", TRAIN, "--set", "training.steps=1000000", CONFIG="experiments/mlp.yaml")
+        job = self.submit("sbatch", TRAIN, "--set", "training.steps=1000000", CONFIG="experiments/mlp.yaml", **variables)
         give_up = time.monotonic() + 120
         while not re.search(r"^step .*1/", self.output(job), re.M) and time.monotonic() < give_up:
             time.sleep(0.1)
@@ -156,13 +156,43 @@ class Slurm(unittest.TestCase):
         for number, command in ((signal.SIGUSR1, ["scancel", "--signal=USR1"]), (signal.SIGINT, ["scancel", "--signal=INT"]),
                                 (signal.SIGTERM, ["scancel"])):
             with self.subTest(command=command):
-                job = self.start_training()
+                job = self.start_training(CHECKPOINTS="")
                 self.assertEqual(self.run_command(*command, str(job)).returncode, 0)
                 self.wait(job, 20)
                 lines = re.findall(r"(?m)^starpipe: .*$", self.output(job))
                 self.assertEqual(len(lines), 1, self.output(job))
                 self.assertRegex(lines[0], rf"^starpipe: rank 0 was ended by signal {number.value} ")
                 self.assertEqual([processes_of(job, rank) for rank in range(2)], [{}, {}], "left running")
+
+    def test_a_chain_of_jobs(self):
+        """A job whose time is too short for its steps puts itself in the queue again, and goes on until they are done."""
+        text = (SOURCE / "experiments/mlp.yaml").read_text()
+        config = self.folder / "chain.yaml"
+        config.write_text(re.sub(r"steps: \d+", "steps: 100000000", text))
+        job = self.submit("sbatch", "--time=1", "--signal=B:USR1@15", TRAIN, CONFIG="chain.yaml")
+        give_up = time.monotonic() + 150
+        ended = None
+        while not ended and time.monotonic() < give_up:
+            ended = re.search(r"(?m)^starpipe: ended by SIGTERM after step (\d+) of [\s\S]*^not all steps are done", self.output(job))
+            time.sleep(0.2)
+        self.assertTrue(ended, self.output(job))
+        steps = int(ended[1]) + 50
+        config.write_text(re.sub(r"steps: \d+", f"steps: {steps}", text))  # before Slurm starts the job again
+        self.assertEqual(self.wait(job), 0, self.output(job))
+        parts = [self.folder / name for name in re.findall(r"(?m)^results: (.+)$", self.output(job))]
+        reports = [json.loads((part / "report.json").read_text()) for part in parts]
+        self.assertEqual([(report["first_step"], len(report["losses"]), report["complete"]) for report in reports],
+                         [(1, steps - 50, False), (steps - 49, 50, True)])
+        self.assertEqual([(part / "weights.safetensors").exists() for part in parts], [False, True])
+
+    def test_scancel_leaves_a_checkpoint_and_ends_the_chain(self):
+        job = self.start_training()
+        self.assertEqual(self.run_command("scancel", str(job)).returncode, 0)
+        self.wait(job, 60)
+        self.assertRegex(self.output(job), r"(?m)^starpipe: ended by SIGTERM after step \d+ of 1000000")
+        state = self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
+        self.assertRegex(state, r" JobState=CANCELLED .* Restarts=0 ")
+        self.assertTrue(list((self.folder / f"results/train-{job}-checkpoints").glob("step-*/manifest.json")))
 
     def test_a_lost_rank_ends_the_job(self):
         job = self.start_training()

@@ -20,6 +20,7 @@ namespace {
 struct TrainOptions {
   ConfigOptions config;
   runtime::TrainOutputs outputs;
+  bool resume = false;
 };
 
 struct Output {
@@ -73,9 +74,11 @@ int train(const TrainOptions& options) {
         runtime::Config config = options.config.load();
         check_names(config, options.outputs);
         check_policy(options.config, config);
+        if (options.resume && !config.checkpoint.enabled())
+          throw InputError("--resume: needs checkpoint.folder, where the checkpoints are");
         return config;
       },
-      options.outputs);
+      options.outputs, options.resume);
 }
 
 void add_train(CLI::App& app, Action& action) {
@@ -92,6 +95,8 @@ void add_train(CLI::App& app, Action& action) {
             output.help)
         ->type_name(output.type);
   }
+  command->add_flag("--resume", options->resume,
+                    "Go on from the newest checkpoint in checkpoint.folder, if there is one");
   command->footer(
       "Examples:\n"
       "  starpipe train experiments/quickstart.yaml --set training.steps=10 --report report.json\n"

@@ -21,6 +21,7 @@
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/model/weights.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
 // The choice of a partition, which rank 0 sends to the others.
@@ -214,6 +215,10 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
     } catch (const RunFailure& failure) {
       if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", one_line(failure.what())));
       status = failure.status();
+      if (status == status_of_stopped_run) {
+        mpi.barrier();
+        end_stopped_run();
+      }
     }
   });
   return status;

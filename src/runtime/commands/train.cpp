@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/commands/checkpointing.hpp"
+#include "runtime/commands/resume.hpp"
 #include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/report/measurement.hpp"
@@ -41,7 +43,8 @@ namespace {
 // Shows each step on a terminal, and about twenty steps of a run in a log.
 class StepProgress {
  public:
-  StepProgress(int steps, std::string sample_word) : steps_(steps), sample_word_(std::move(sample_word)) {}
+  StepProgress(int first, int steps, std::string sample_word)
+      : first_(first), steps_(steps), sample_word_(std::move(sample_word)) {}
 
   /// A log shows only some steps, and every step whose update was skipped.
   void show(int step, std::optional<double> loss, const StepResult& result, double samples_per_second) {
@@ -71,44 +74,79 @@ class StepProgress {
   // whose end one sees.
   [[nodiscard]] std::string time_left(int step) {
     const auto now = std::chrono::steady_clock::now();
-    if (step == 0) {
+    if (step == first_) {
       after_first_ = now;
       return "";
     }
     const double seconds =
-        std::chrono::duration<double>(now - after_first_).count() / step * (steps_ - step - 1);
+        std::chrono::duration<double>(now - after_first_).count() / (step - first_) * (steps_ - step - 1);
     if (seconds < 1) return "";
     const auto whole = static_cast<std::int64_t>(seconds);
     return whole < 3600 ? fmt::format("  {}:{:02} left", whole / 60, whole % 60)
                         : fmt::format("  {}:{:02}:{:02} left", whole / 3600, whole / 60 % 60, whole % 60);
   }
 
+  int first_;
   int steps_;
   std::string sample_word_;
   ProgressLine line_;
   std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
 };
 
-void check_outputs(const TrainOutputs& outputs) {
+// Where the file of metrics goes on; nothing in a run that does not resume. `folder`: null without
+// checkpoints.
+std::optional<MetricsPosition> metrics_position(const CheckpointFolder* folder, bool resume) {
+  if (!resume || folder == nullptr) return std::nullopt;
+  MetricsPosition position{.step = folder->first_step()};
+  if (folder->resumed()) position.bytes = folder->resumed()->metrics_bytes;
+  return position;
+}
+
+void check_outputs(const TrainOutputs& outputs, const std::optional<MetricsPosition>& position) {
   if (outputs.report) require_writable("--report", *outputs.report);
   if (outputs.trace) require_writable("--trace", *outputs.trace);
   if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
   if (outputs.curves) require_writable("--curves", *outputs.curves);
-  if (outputs.metrics) MetricsFile::require_new(*outputs.metrics);
+  if (outputs.metrics) MetricsFile::check(*outputs.metrics, position);
   if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
 }
 
-// Runs all steps. The record is complete on rank 0.
-TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine& engine,
-                      const Session& session, Measurement& measurement, MetricsFile* metrics) {
-  TrainRecord record;
-  const bool root = session.mpi().rank() == 0;
-  const std::size_t samples_of_step =
+// A run from its first step on, and where its parts are.
+struct Training {
+  const AgreedRun& run;
+  const Session& session;
+  Engine& engine;
+  Measurement& measurement;
+  MetricsFile* metrics = nullptr;        // on rank 0, if there is one
+  Checkpointing* checkpoints = nullptr;  // null without checkpoints
+  int first_step = 0;                    // from 0
+};
+
+// What rank 0 keeps of a step, and shows of it.
+void record_step(const Training& training, const StepResult& result, int step, std::optional<double> loss,
+                 std::optional<double> pause, StepProgress& progress) {
+  const Experiment& experiment = training.run.experiment;
+  const std::size_t samples =
       experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
-  const auto samples = static_cast<double>(samples_of_step);
-  StepProgress progress(config.training.steps, experiment.data->sample_word());
-  for (int step = 0; step < config.training.steps; ++step) {
-    const StepResult result = engine.run_step(step, *experiment.data);
+  training.measurement.add(result);
+  if (training.metrics != nullptr) {
+    StepMetrics metrics = metrics_of(experiment.schedule, result, step, loss, samples);
+    metrics.checkpoint_seconds = pause;
+    training.metrics->add(metrics, experiment.data->sample_word());
+  }
+  progress.show(step, loss, result, static_cast<double>(samples) / result.seconds);
+}
+
+// Runs the steps. The record is complete on rank 0.
+TrainRecord run_steps(const Training& training) {
+  TrainRecord record;
+  record.first_step = training.first_step;
+  const Experiment& experiment = training.run.experiment;
+  const int steps = training.run.config.training.steps;
+  if (training.checkpoints != nullptr) record.checkpoints.emplace();
+  StepProgress progress(training.first_step, steps, experiment.data->sample_word());
+  for (int step = training.first_step; step < steps; ++step) {
+    const StepResult result = training.engine.run_step(step, *experiment.data);
     std::optional<double> loss;
     if (!result.losses.empty()) {
       const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
@@ -119,27 +157,32 @@ TrainRecord run_steps(const Config& config, const Experiment& experiment, Engine
     if (result.clipped) record.clipped.push_back(step);
     record.step_seconds.push_back(result.seconds);
     if (result.skipped_for) record.skipped.push_back({step, *result.skipped_for});
-    if (!root) continue;
-    measurement.add(result);
-    if (metrics != nullptr) {
-      metrics->add(metrics_of(experiment.schedule, result, step, loss, samples_of_step),
-                   experiment.data->sample_word());
+    // The checkpoint comes last: all that the step has left must be in it, or before it in the metrics.
+    const bool due = training.checkpoints != nullptr && training.checkpoints->is_due(step + 1);
+    std::optional<double> pause;
+    if (due) pause = training.checkpoints->copy(step + 1);
+    if (pause) record.checkpoints->pauses.push_back({step + 1, *pause});
+    if (training.session.mpi().rank() == 0) record_step(training, result, step, loss, pause, progress);
+    if (due) {
+      training.checkpoints->begin_writing(
+          training.metrics != nullptr ? std::optional(training.metrics->bytes()) : std::nullopt);
     }
-    progress.show(step, loss, result, samples / result.seconds);
+    if (due && training.checkpoints->is_stopping()) break;
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
   std::ranges::nth_element(after_first,
                            after_first.begin() + static_cast<std::ptrdiff_t>(after_first.size() / 2));
-  record.samples_per_second = samples / after_first[after_first.size() / 2];
+  record.samples_per_second = static_cast<double>(experiment.data->samples_per_microbatch() *
+                                                  index(experiment.schedule.microbatches())) /
+                              after_first[after_first.size() / 2];
   return record;
 }
 
-void count_rank_bytes(const Config& config, const Engine& engine, const Session& session,
-                      const TaskGraph& graph, TrainRecord& record) {
+void count_rank_bytes(const Engine& engine, const Session& session, const TaskGraph& graph,
+                      TrainRecord& record) {
   record.rank_bytes_measured = session.mpi().sum_on_root(engine.bytes_sent_by_starpu());
-  record.rank_bytes_predicted =
-      bytes_between_ranks(graph, session.map()) * static_cast<std::uint64_t>(config.training.steps);
+  record.rank_bytes_predicted = bytes_between_ranks(graph, session.map()) * record.step_seconds.size();
   record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
 }
 
@@ -193,47 +236,92 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
   }
 }
 
-void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Session& session,
-                    Engine& engine) {
+void save_weights(const AgreedRun& run, const TrainOutputs& outputs, const Engine& engine) {
+  if (!outputs.save_weights) return;
+  const std::vector<std::vector<float>> trained = engine.parameters();
+  if (run.mpi.rank() == 0) model::save_weights(*outputs.save_weights, run.experiment.network, trained);
+}
+
+// A run that has been resumed after its last step: only the weights may still be missing.
+void finish_complete_run(const AgreedRun& run, const TrainOutputs& outputs, const Engine& engine) {
+  require_finite_weights(run, engine);
+  save_weights(run, outputs, engine);
+  if (run.mpi.rank() != 0) return;
+  const bool measures = outputs.report || outputs.trace || outputs.timeline || outputs.curves;
+  print(fmt::format("All {} steps are done; nothing is left to train{}.\n", run.config.training.steps,
+                    measures ? ", and there is no step to report" : ""));
+}
+
+// The end of a run that a signal has asked to stop.
+RunFailure stopped(const AgreedRun& run, int steps_done) {
+  return RunFailure(fmt::format("ended by SIGTERM after step {} of {}; --resume goes on from its checkpoint",
+                                steps_done, run.config.training.steps),
+                    status_of_stopped_run);
+}
+
+// All steps and what follows them.
+void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Session& session, Engine& engine,
+                    CheckpointFolder* folder, const std::optional<MetricsPosition>& position) {
   const Experiment& experiment = run.experiment;
-  Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
   const bool root = session.mpi().rank() == 0;
+  const int first_step = folder != nullptr ? folder->first_step() : 0;
+  if (folder != nullptr) folder->restore(engine);
   std::optional<MetricsFile> metrics;
-  if (root && outputs.metrics) metrics.emplace(*outputs.metrics);
-  TrainRecord record =
-      run_steps(run.config, experiment, engine, session, measurement, metrics ? &*metrics : nullptr);
+  if (root && outputs.metrics) metrics.emplace(*outputs.metrics, position);
+  if (first_step == run.config.training.steps) return finish_complete_run(run, outputs, engine);
+  Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
+  std::optional<Checkpointing> checkpoints;
+  if (folder != nullptr) checkpoints.emplace(run, *folder, engine);
+  TrainRecord record = run_steps({.run = run,
+                                  .session = session,
+                                  .engine = engine,
+                                  .measurement = measurement,
+                                  .metrics = metrics ? &*metrics : nullptr,
+                                  .checkpoints = checkpoints ? &*checkpoints : nullptr,
+                                  .first_step = first_step});
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
-  count_rank_bytes(run.config, engine, session, engine.graph(), record);
+  count_rank_bytes(engine, session, engine.graph(), record);
   std::optional<plan::ComparedRun> compared;
   if (root) {
     compared = measurement.compared();
     compared->groups = run.config.schedule.groups;
+    compared->first_step += first_step;
+    compared->median_step += first_step;
   }
   record.gpus = report_gpus(run, engine, compared);
+  if (checkpoints) checkpoints->finish(*record.checkpoints);
   require_finite_weights(run, engine);
-  const auto trained = outputs.save_weights ? engine.parameters() : std::vector<std::vector<float>>{};
-  if (!root) return;
-  if (outputs.save_weights) model::save_weights(*outputs.save_weights, experiment.network, trained);
-  write_outputs(run, outputs, record, measurement, *compared);
+  const int steps_done = first_step + static_cast<int>(record.step_seconds.size());
+  record.is_complete = steps_done == run.config.training.steps;
+  if (record.is_complete) save_weights(run, outputs, engine);
+  if (root) write_outputs(run, outputs, record, measurement, *compared);
+  if (record.checkpoints && !record.checkpoints->last_problem.empty())
+    throw RunFailure(fmt::format("the last checkpoint, of step {}, could not be written", steps_done));
+  if (!record.is_complete) throw stopped(run, steps_done);
 }
 
 }  // namespace
 
-int train(const std::function<Config()>& configure, const TrainOutputs& outputs) {
-  return run_on_ranks([&] { return std::vector{configure()}; },
-                      [&](const std::vector<AgreedRun>& runs) {
-                        const AgreedRun& run = runs.front();
-                        const auto policy = agree(run.mpi, [&] {
-                          if (run.mpi.rank() == 0) check_outputs(outputs);
-                          return configured_policy(run.config.runtime);
-                        });
-                        const Session session(run.mpi, run.map, run.share, policy, run.gpus);
-                        or_abort(run.mpi, [&] {
-                          Engine engine = make_engine(session, run);
-                          or_abort(run.mpi, [&] { run_and_report(run, outputs, session, engine); });
-                        });
-                      });
+int train(const std::function<Config()>& configure, const TrainOutputs& outputs, bool resume) {
+  return run_on_ranks(
+      [&] { return std::vector{configure()}; },
+      [&](const std::vector<AgreedRun>& runs) {
+        const AgreedRun& run = runs.front();
+        std::optional<CheckpointFolder> folder;
+        if (run.config.checkpoint.enabled()) folder.emplace(run, resume);
+        CheckpointFolder* const checkpoints = folder ? &*folder : nullptr;
+        const auto position = metrics_position(checkpoints, resume);
+        const auto policy = agree(run.mpi, [&] {
+          if (run.mpi.rank() == 0) check_outputs(outputs, position);
+          return configured_policy(run.config.runtime);
+        });
+        const Session session(run.mpi, run.map, run.share, policy, run.gpus);
+        or_abort(run.mpi, [&] {
+          Engine engine = make_engine(session, run);
+          or_abort(run.mpi, [&] { run_and_report(run, outputs, session, engine, checkpoints, position); });
+        });
+      });
 }
 
 }  // namespace starpipe::runtime

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/config/checkpoint_keys.hpp"
 #include "runtime/config/model_keys.hpp"
 #include "runtime/config/runtime_keys.hpp"
 #include "runtime/config/schedule_keys.hpp"
@@ -33,6 +34,7 @@ std::vector<ConfigKey> config_keys() {
   Keys all;
   keys::add_model_keys(all);
   keys::add_training_keys(all);
+  keys::add_checkpoint_keys(all);
   keys::add_schedule_keys(all);
   keys::add_runtime_keys(all);
   return all;

@@ -57,6 +57,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       slots_(graph_, reuse_distance(window_)),
       data_(session, schedule, network, graph_, tasks_, slots_, parameters, window_),
       gathering_(session, schedule, network, graph_, data_),
+      state_(schedule, network, graph_, data_),
       expected_(schedule),
       emulation_(emulated == nullptr
                      ? nullptr

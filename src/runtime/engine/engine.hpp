@@ -13,6 +13,7 @@
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/submitter.hpp"
 #include "runtime/engine/task_runner.hpp"
+#include "runtime/engine/trained_state.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/data_slots.hpp"
@@ -76,6 +77,17 @@ class Engine {
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 
+  /// The optimizer's updates so far: AdamW's t.
+  [[nodiscard]] int updates() const { return updates_; }
+  /// Not collective. The trained numbers that this rank hands out: see TrainedState::read.
+  void read_state(const StateReader& read) const { state_.read(read); }
+  /// Not collective. Before the first step: lets training go on from other numbers than the start values,
+  /// after `updates` updates. See TrainedState::write.
+  void restore(int updates, const StateWriter& write) {
+    updates_ = updates;
+    state_.write(write);
+  }
+
   /// Collective. The first stage with infinity or NaN in its weights after the last step, the same on every
   /// rank. No pass has read these weights, so no step has found the value. Nothing when there is none, when
   /// jobs are emulated, and with `training.nonfinite: continue`.
@@ -109,6 +121,7 @@ class Engine {
   DataSlots slots_;
   StepData data_;
   Gathering gathering_;
+  TrainedState state_;
   ExpectedTimes expected_;
   std::unique_ptr<Emulation> emulation_;  // none when kernels run
   FiniteCheck finite_;

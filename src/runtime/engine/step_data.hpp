@@ -72,6 +72,14 @@ class StepData {
     starpu_data_release(handle(datum));
   }
 
+  /// Like `read`; `use` may change the values. Call it before the first step or between steps.
+  template <class Use>
+  void write(std::size_t datum, std::string_view name, Use use) {
+    require(starpu_data_acquire(handle(datum), STARPU_RW), "StarPU", "writing", name);
+    use(std::span<float>(memory_of(datum)));
+    starpu_data_release(handle(datum));
+  }
+
   /// The losses that workers of this rank computed in the step, [micro-batch]; 0 for all others. Waits for
   /// the tasks that write them. Call it when all tasks of the step are inserted.
   [[nodiscard]] std::vector<float> losses();

@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -17,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/ranks/signal_requests.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/signals.hpp"
@@ -32,6 +35,7 @@ constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
+bool hydra = false;   // whether hydra has started the parent
 pid_t launched = 0;   // the parent, which the launcher started
 int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
 
@@ -70,6 +74,13 @@ std::optional<int> launcher_number(const char* name) {
   return number;
 }
 
+std::string name_of_process(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/comm", process));
+  std::string name;
+  std::getline(file, name);
+  return name;  // the first 15 characters of it
+}
+
 std::string who() {
   const std::optional<int> rank = launcher_rank();
   return rank ? fmt::format("rank {}", *rank) : "the run";
@@ -97,13 +108,13 @@ int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* most) {
   siginfo_t info{};
   const int signal = sigtimedwait(&awaited, &info, most);
   if (signal <= 0 || signal == SIGCHLD) return signal;
-  end.asked = signal;
+  if (!is_request(signal)) end.asked = signal;
   end.asked_by_launcher = end.asked_by_launcher || info.si_pid == getppid();
   return signal;
 }
 
 // Needs `awaited`, the ending signals and SIGCHLD, blocked. A signal to the parent goes on to the child,
-// which removes its temporary files and ends.
+// which removes its temporary files and ends, or does what the signal asks for.
 ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
   ChildEnd end;
   for (;;) {
@@ -162,13 +173,24 @@ void end_watched_job(int status) noexcept {
   _exit(status);
 }
 
+void end_stopped_run() {
+  if (!hydra) return;
+  std::fflush(nullptr);
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
+  if (launcher_rank() == 0) abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_stopped_run).c_str());
+  poll(nullptr, 0, 10 * abort_pause_ms);  // hydra ends the ranks within this time
+  _exit(status_of_stopped_run);
+}
+
 std::optional<int> watch_over_rank() {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
   launched = getpid();
+  hydra = name_of_process(getppid()) == std::string_view("hydra_pmi_proxy").substr(0, 15);
   sigset_t awaited = ending_signal_set();
   sigaddset(&awaited, SIGCHLD);
   sigset_t before;
   sigprocmask(SIG_BLOCK, &awaited, &before);
+  share_signal_requests();
   std::fflush(nullptr);  // else parent and child would both print the buffered output
   const pid_t child = fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");

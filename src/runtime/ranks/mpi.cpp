@@ -92,6 +92,18 @@ std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
   return sum;
 }
 
+unsigned Mpi::bits_of_any(unsigned mine) const {
+  unsigned any = 0;
+  MPI_Allreduce(&mine, &any, 1, MPI_UNSIGNED, MPI_BOR, comm_);
+  return any;
+}
+
+double Mpi::largest(double mine) const {
+  double most = 0;
+  MPI_Allreduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, comm_);
+  return most;
+}
+
 void Mpi::abort(const std::string& message) const {
   // Several threads may find the run lost: the first one prints its message and ends the job.
   static std::atomic_flag ends;

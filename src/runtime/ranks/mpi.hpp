@@ -44,6 +44,12 @@ class Mpi {
   /// Collective. The sum of the numbers of all ranks on rank 0; 0 on the others.
   [[nodiscard]] std::uint64_t sum_on_root(std::uint64_t mine) const;
 
+  /// Collective. The bits that are set in the number of any rank, on every rank.
+  [[nodiscard]] unsigned bits_of_any(unsigned mine) const;
+
+  /// Collective. The largest of the numbers of all ranks, on every rank.
+  [[nodiscard]] double largest(double mine) const;
+
   /// Ends the job on all ranks, after one line on standard error.
   [[noreturn]] void abort(const std::string& message) const;
 

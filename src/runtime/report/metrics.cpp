@@ -22,6 +22,35 @@ std::runtime_error cannot_write_metrics(const std::filesystem::path& file, int e
                                         std::generic_category().message(error != 0 ? error : EIO)));
 }
 
+// The step in a line of a file of metrics; nothing for any other text.
+std::optional<int> step_of(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
+  return json["step"].get<int>();
+}
+
+// Whether the file is the record of a run up to the position. Before the first step any record of a run will
+// do: its steps are done again.
+bool is_record_to(const std::filesystem::path& file, const MetricsPosition& position) {
+  std::ifstream stream(file, std::ios::binary);
+  std::string line;
+  if (position.step == 0) return std::getline(stream, line) && step_of(line).value_or(2) <= 1;
+  const std::uint64_t end = position.bytes.value_or(0);
+  if (end == 0 || std::filesystem::file_size(file) < end) return false;
+  std::string last;
+  std::uint64_t read = 0;
+  while (read < end && std::getline(stream, line)) {
+    read += line.size() + 1;
+    std::swap(line, last);
+  }
+  return read == end && step_of(last) == position.step;
+}
+
+bool has_content(const std::filesystem::path& file) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(file, error) && std::filesystem::file_size(file, error) > 0;
+}
+
 }  // namespace
 
 StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, int number,
@@ -45,21 +74,33 @@ StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, i
   return metrics;
 }
 
-void MetricsFile::require_new(const std::filesystem::path& file) {
+void MetricsFile::check(const std::filesystem::path& file, const std::optional<MetricsPosition>& position) {
   if (is_standard_output(file)) {
     throw InputError("--metrics: standard output has the tables of the run; name a file");
   }
   require_writable("--metrics", file);
-  std::error_code error;
-  if (std::filesystem::is_regular_file(file, error) && std::filesystem::file_size(file, error) > 0) {
+  if (!has_content(file)) return;
+  if (!position) {
     throw InputError(fmt::format(
         "--metrics: {} has content already, perhaps of another run; remove it or name another file",
         file.string()));
   }
+  if (is_record_to(file, *position)) return;
+  throw InputError(
+      fmt::format("--metrics: {} is not the record of this training up to step {}; name another "
+                  "file",
+                  file.string(), position->step));
 }
 
-MetricsFile::MetricsFile(std::filesystem::path file) : file_(std::move(file)) {
-  require_new(file_);
+MetricsFile::MetricsFile(std::filesystem::path file, const std::optional<MetricsPosition>& position)
+    : file_(std::move(file)) {
+  check(file_, position);
+  if (has_content(file_)) {
+    bytes_ = position->bytes.value_or(0);
+    std::error_code error;
+    std::filesystem::resize_file(file_, bytes_, error);
+    if (error) throw cannot_write_metrics(file_, error.value());
+  }
   errno = 0;
   stream_.open(file_, std::ios::binary | std::ios::app);
   if (!stream_) throw cannot_write_metrics(file_, errno);
@@ -76,11 +117,14 @@ void MetricsFile::add(const StepMetrics& metrics, const std::string& sample_word
   if (metrics.skipped) line["skipped"] = true;
   line[sample_word] = metrics.samples;
   line["seconds"] = metrics.seconds;
+  if (metrics.checkpoint_seconds) line["checkpoint_seconds"] = *metrics.checkpoint_seconds;
   line["bubble_fraction"] = metrics.bubble_fraction;
   line["peak_stash_bytes"] = metrics.peak_stash_bytes;
   errno = 0;
-  stream_ << line.dump() << '\n' << std::flush;
+  const std::string text = line.dump() + '\n';
+  stream_ << text << std::flush;
   if (!stream_) throw cannot_write_metrics(file_, errno);
+  bytes_ += text.size();
 }
 
 }  // namespace starpipe::runtime

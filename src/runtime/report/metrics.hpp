@@ -22,29 +22,42 @@ struct StepMetrics {
   bool skipped = false;       ///< the update was skipped for infinity or NaN
   std::uint64_t samples = 0;  ///< or tokens: of all steps so far, this one included
   double seconds = 0;
-  double bubble_fraction = 0;          ///< measured
-  std::uint64_t peak_stash_bytes = 0;  ///< of the worker that held most
+  std::optional<double> checkpoint_seconds = std::nullopt;  ///< pause for a checkpoint after the step
+  double bubble_fraction = 0;                               ///< measured
+  std::uint64_t peak_stash_bytes = 0;                       ///< of the worker that held most
 };
 
 /// On rank 0, from a step and the samples of one step.
 StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, int number,
                        std::optional<double> loss, std::uint64_t samples_of_step);
 
+/// Where the file of metrics of a run that resumes goes on.
+struct MetricsPosition {
+  int step = 0;  ///< steps done
+  /// Bytes of the file after these steps; nothing when the run has written no file, or done no step.
+  std::optional<std::uint64_t> bytes = std::nullopt;
+};
+
 /// Writes a line of JSON for each step as soon as it has ended: another program may read the file while the
 /// training goes on.
 class MetricsFile {
  public:
-  /// Throws InputError when `file` cannot be created, and when it has content already: it may be the record
-  /// of another run.
-  explicit MetricsFile(std::filesystem::path file);
-  /// The check that the constructor makes; leaves no trace.
-  static void require_new(const std::filesystem::path& file);
+  /// Throws InputError as `check` does. Cuts off the lines after `position`: of steps that the resumed run
+  /// does again.
+  explicit MetricsFile(std::filesystem::path file, const std::optional<MetricsPosition>& position = {});
+  /// Throws InputError when `file` cannot be created, and when it has content of another run: any content
+  /// without `position`, else content that is not the record up to `position`. Leaves no trace.
+  static void check(const std::filesystem::path& file, const std::optional<MetricsPosition>& position);
 
   /// Throws std::runtime_error when the line cannot be written, as with a full disk.
   void add(const StepMetrics& metrics, const std::string& sample_word);
 
+  /// Bytes written so far, those before a resumed run's first step included.
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
  private:
   std::filesystem::path file_;
+  std::uint64_t bytes_ = 0;
   std::ofstream stream_;
 };
 

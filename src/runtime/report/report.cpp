@@ -64,6 +64,15 @@ ordered_json clipped_steps(const TrainRecord& record) {
   return {{"count", record.clipped.size()}, {"steps", std::move(steps)}};
 }
 
+// Steps count from 1, so a checkpoint's step is the last one done.
+ordered_json to_json(const CheckpointSummary& checkpoints) {
+  ordered_json pauses = ordered_json::array();
+  for (const auto& [step, seconds] : checkpoints.pauses)
+    pauses.push_back(ordered_json{{"step", step}, {"pause_seconds", seconds}});
+  return {
+      {"count", checkpoints.pauses.size()}, {"failed", checkpoints.failures}, {"steps", std::move(pauses)}};
+}
+
 ordered_json both(ordered_json predicted, ordered_json measured) {
   return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
 }
@@ -123,6 +132,8 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["microbatches"] = experiment.schedule.microbatches();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated.has_value();
+  report["first_step"] = record.first_step + 1;
+  report["complete"] = record.is_complete;
   if (!experiment.emulated) {
     report["losses"] = record.losses;
     report["gradient_norms"] = record.gradient_norms;
@@ -131,11 +142,12 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (config.training.optimizer.clip) report["clipped_steps"] = clipped_steps(record);
   if (config.training.nonfinite == NonFinitePolicy::skip)
     report["skipped_steps"] = skipped_steps(record, experiment.schedule);
+  if (record.checkpoints) report["checkpoints"] = to_json(*record.checkpoints);
   report["step_seconds"] = record.step_seconds;
   report[experiment.data->sample_word() + "_per_second"] = record.samples_per_second;
 
   ordered_json offsets = ordered_json::array();
-  for (int step = 0; step < std::min(3, config.training.steps); ++step) {
+  for (int step = record.first_step; step < std::min(record.first_step + 3, config.training.steps); ++step) {
     ordered_json of_step = ordered_json::array();
     for (int b = 0; b < experiment.schedule.microbatches(); ++b)
       of_step.push_back(experiment.data->offsets(step, b));

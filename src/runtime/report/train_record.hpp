@@ -24,8 +24,22 @@ struct SkippedStep {
   NonFiniteOrigin first;
 };
 
+/// A checkpoint that a run has begun to write.
+struct CheckpointPause {
+  int step;        ///< steps done
+  double seconds;  ///< in which the run did not train; of the slowest rank
+};
+
+/// The checkpoints of a run.
+struct CheckpointSummary {
+  std::vector<CheckpointPause> pauses;
+  int failures = 0;          ///< those that could not be written
+  std::string last_problem;  ///< why the last one could not be; empty when it was
+};
+
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {
+  int first_step = 0;  ///< from 0; not 0 in a run that resumes. The lists below begin with it
   /// Of each step: mean loss over micro-batches, before the step's update. Empty with emulated jobs.
   std::vector<double> losses;
   std::vector<double> gradient_norms;  ///< of each step, before clipping; empty with emulated jobs
@@ -39,7 +53,9 @@ struct TrainRecord {
   std::uint64_t rank_bytes_predicted = 0;  ///< sent between ranks in the whole run
   std::uint64_t rank_bytes_measured = 0;   ///< the same, counted by StarPU-MPI
   bool rank_bytes_known = false;           ///< whether StarPU-MPI's counting was on
-  std::optional<GpuReport> gpus;           ///< nothing if all workers are on cores
+  bool is_complete = true;                 ///< false when a signal has ended the run before its last step
+  std::optional<CheckpointSummary> checkpoints;  ///< with `checkpoint.folder`
+  std::optional<GpuReport> gpus;                 ///< nothing if all workers are on cores
 };
 
 }  // namespace starpipe::runtime

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/training_table.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -36,6 +37,12 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   if (!record.skipped.empty())
     rows.push_back(
         {"updates skipped", "", fmt::format("{} of {}", record.skipped.size(), record.step_seconds.size())});
+  if (record.checkpoints && !record.checkpoints->pauses.empty()) {
+    double longest = 0;
+    for (const CheckpointPause& pause : record.checkpoints->pauses)
+      longest = std::max(longest, pause.seconds);
+    rows.push_back({"longest pause of a checkpoint", "", milliseconds(longest)});
+  }
   if (record.rank_bytes_known) {
     const bool equal = record.rank_bytes_predicted == record.rank_bytes_measured;
     rows.push_back({"bytes between ranks", bytes_text(record.rank_bytes_predicted),

@@ -16,7 +16,8 @@ struct TrainOutputs {
   std::optional<std::filesystem::path> trace;     ///< Chrome/Perfetto trace, predicted and measured
   std::optional<std::filesystem::path> timeline;  ///< SVG, predicted above measured
   std::optional<std::filesystem::path> curves;    ///< SVG, the loss by step
-  /// A line of JSON for each step, written when the step has ended. It must not have content before the run.
+  /// A line of JSON for each step, written when the step has ended. It must not have content before the run,
+  /// but for the record of a run that is resumed.
   std::optional<std::filesystem::path> metrics;
   std::optional<std::filesystem::path> save_weights;  ///< safetensors
 };
@@ -28,11 +29,13 @@ struct TrainOutputs {
 /// standard output, before the table.
 ///
 /// Initialises and finalises MPI and StarPU, so a process may call it once. Returns the exit code: 0 for
-/// success; 1 if the run failed; 2 after bad input on any rank, for which one line is printed. A lost rank
-/// ends the job by MPI_Abort.
+/// success; 1 if the run failed; 2 after bad input on any rank, for which one line is printed;
+/// `status_of_stopped_run`. A lost rank ends the job by MPI_Abort.
 ///
 /// For StarPU's sake some environment variables STARPU_*, and OpenBLAS's number of threads, have other values
 /// during the call (docs/extending.md lists them). Call it while no other thread uses the environment.
-int train(const std::function<Config()>& configure, const TrainOutputs& outputs);
+/// `resume`: goes on from the newest checkpoint in `checkpoint.folder` that is whole, and begins with the
+/// first step when there is none.
+int train(const std::function<Config()>& configure, const TrainOutputs& outputs, bool resume = false);
 
 }  // namespace starpipe::runtime

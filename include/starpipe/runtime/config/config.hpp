@@ -39,6 +39,19 @@ struct TrainingConfig {
   NonFinitePolicy nonfinite = NonFinitePolicy::stop;
 };
 
+/// The words of `CheckpointConfig::on_signal`.
+inline constexpr std::array<std::string_view, 5> checkpoint_signals = {"USR1", "USR2", "HUP", "XCPU", "none"};
+
+/// `checkpoint:` of the configuration.
+struct CheckpointConfig {
+  std::filesystem::path folder = {};  ///< empty: no checkpoints
+  int every = 100;                    ///< steps
+  int keep = 3;                       ///< checkpoints
+  std::string on_signal = "USR1";     ///< one of checkpoint_signals
+
+  [[nodiscard]] bool enabled() const { return !folder.empty(); }
+};
+
 /// `schedule:` of the configuration. Required keys have initial values here too.
 struct ScheduleConfig {
   std::vector<std::string> plugins;  ///< `plugin`
@@ -111,6 +124,7 @@ struct Config {
   model::ModelConfig model;
   model::DataConfig data;
   TrainingConfig training;
+  CheckpointConfig checkpoint;
   ScheduleConfig schedule;
   RuntimeConfig runtime;
   std::string source;  ///< the file that the configuration was read from, for messages

@@ -14,6 +14,10 @@ std::optional<int> launcher_rank();
 /// ends the others within the pause.
 int signal_line_pause_ms();
 
+/// The exit code of a run that SIGTERM has ended after it wrote a checkpoint: EX_TEMPFAIL of <sysexits.h>,
+/// "try again".
+inline constexpr int status_of_stopped_run = 75;
+
 /// Splits the process in two: a child that works, and a parent that only waits for it. When a rank dies, MPI
 /// launchers kill the other ranks at once, and none of them can say what happened. The parent of the lost
 /// rank can: it prints one line on standard error, and asks a launcher that would wait for the others (srun)
@@ -44,5 +48,10 @@ bool can_end_job();
 /// Like `end_job`, with any exit status, for signal handlers. Ends the other ranks only in the child of
 /// `watch_over_rank`; in other processes the launcher decides what becomes of them.
 [[noreturn]] void end_watched_job(int status) noexcept;
+
+/// Ends a run with `status_of_stopped_run` under hydra, which else gives status 0 when it has received a
+/// signal itself, whatever its ranks give. Under other launchers, and without one, does nothing. Every rank
+/// calls it before MPI ends, when all ranks have done their work.
+void end_stopped_run();
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/commands/checkpoint_state.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/model/stage.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
+#include "starpipe/runtime/config/config_rules.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* rate_steps = "training.optimizer.schedule.steps";
+
+// Keys outside the section `model` that must not change: the data of a step, or the meaning of the
+// optimizer's state, depends on them.
+constexpr std::array fixed_keys = {"data.kind", "data.order", "training.seed", "training.microbatch_size",
+                                   "training.optimizer.kind"};
+
+// The pieces of optimizer state that each number of a parameter has, in the order of optimizer_step().
+std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
+  if (optimizer.kind == "adamw") return {"first_moment", "second_moment"};
+  if (optimizer.momentum != 0) return {"velocity"};
+  return {};
+}
+
+void require_same_parameters(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
+  std::set<std::string> known;
+  for (const model::Stage& stage : run.experiment.network.stages) {
+    for (const model::Parameter& parameter : stage.parameters()) {
+      const std::vector<std::size_t>* const saved = reader.shape(parameter.name);
+      if (saved == nullptr)
+        throw InputError(
+            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.name));
+      if (*saved != parameter.shape)
+        throw InputError(fmt::format("--resume: {} is {} in {}, and {} in the model", parameter.name, *saved,
+                                     name, parameter.shape));
+      known.insert(parameter.name);
+    }
+  }
+  const auto is_state = [](const std::string& saved) { return saved.starts_with("optimizer:"); };
+  for (const std::string& saved : reader.names()) {
+    if (!known.contains(saved) && !is_state(saved))
+      throw InputError(fmt::format("--resume: {} has {}, which is no parameter of the model", name, saved));
+  }
+}
+
+// The optimizer's kind is the same by now; sgd has a state with momentum only.
+void require_same_state(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
+  const auto needed = state_kinds(run.config.training.optimizer);
+  for (const model::Stage& stage : run.experiment.network.stages) {
+    for (const model::Parameter& parameter : stage.parameters()) {
+      for (const char* kind : {"first_moment", "second_moment", "velocity"}) {
+        const bool saved = reader.shape(state_name(kind, parameter.name)) != nullptr;
+        if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
+        throw InputError(fmt::format("--resume: training.optimizer.momentum: {} was written {} momentum",
+                                     name, saved ? "with" : "without"));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<TensorView> tensors_of(const AgreedRun& run, const StageCopy& copy) {
+  std::vector<TensorView> tensors;
+  const auto kinds = state_kinds(run.config.training.optimizer);
+  const std::span<const float> parameters = copy.parameters;
+  const std::span<const float> optimizer = copy.optimizer;
+  std::size_t first = 0;
+  for (const model::Parameter& parameter : run.experiment.network.stages[index(copy.stage)].parameters()) {
+    const std::size_t size = parameter.size();
+    tensors.push_back({parameter.name, parameter.shape, parameters.subspan(first, size)});
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      tensors.push_back({state_name(kinds[k], parameter.name), parameter.shape,
+                         optimizer.subspan(k * parameters.size() + first, size)});
+    }
+    first += size;
+  }
+  return tensors;
+}
+
+void read_stage(const AgreedRun& run, CheckpointReader& reader, int stage, std::span<float> parameters,
+                std::span<float> optimizer) {
+  const auto kinds = state_kinds(run.config.training.optimizer);
+  std::size_t first = 0;
+  for (const model::Parameter& parameter : run.experiment.network.stages[index(stage)].parameters()) {
+    const std::size_t size = parameter.size();
+    reader.read(parameter.name, parameters.subspan(first, size));
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      reader.read(state_name(kinds[k], parameter.name),
+                  optimizer.subspan(k * parameters.size() + first, size));
+    }
+    first += size;
+  }
+}
+
+ordered_json training_facts(const AgreedRun& run) {
+  const std::vector<ConfigKey> keys = config_keys();
+  ordered_json facts;
+  const auto add = [&](const ConfigKey& key) {
+    if (applies(key, run.config, keys)) facts[key.name] = key.get(run.config);
+  };
+  for (const ConfigKey& key : keys) {
+    if (key.name.starts_with("model.")) add(key);
+  }
+  for (const char* name : fixed_keys) add(*find_key(keys, name));
+  facts["training.microbatches"] = run.experiment.schedule.microbatches();
+  facts["data.path"] = fmt::format("content {:016x}", run.experiment.data->digest());
+  const model::LearningRateSchedule& rates = run.config.training.optimizer.schedule;
+  if (rates.kind == "linear" || rates.kind == "cosine")
+    facts[rate_steps] = rates.steps.value_or(run.config.training.steps);
+  return facts;
+}
+
+void require_same_training(const AgreedRun& run, const CheckpointReader& reader, const ordered_json& facts,
+                           const std::string& name) {
+  require_same_parameters(run, reader, name);
+  const ordered_json mine = training_facts(run);
+  for (const auto& [key, value] : mine.items()) {
+    const ordered_json saved = facts.value(key, ordered_json());
+    // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
+    if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) continue;
+    if (saved == value) continue;
+    throw InputError(fmt::format("--resume: {}: {} was written with {}, this run has {}{}", key, name,
+                                 saved.dump(), value.dump(),
+                                 key == rate_steps ? " from training.steps; give the key" : ""));
+  }
+  require_same_state(run, reader, name);
+}
+
+}  // namespace starpipe::runtime

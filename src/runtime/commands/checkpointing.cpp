@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/commands/checkpointing.hpp"
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/checkpoint_writer.hpp"
+#include "starpipe/base/messages.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// The number of a word of checkpoint_signals; nothing for "none".
+std::optional<int> number_of(std::string_view signal) {
+  constexpr std::array numbers = {std::pair{"USR1", SIGUSR1}, std::pair{"USR2", SIGUSR2},
+                                  std::pair{"HUP", SIGHUP}, std::pair{"XCPU", SIGXCPU}};
+  static_assert(numbers.size() + 1 == checkpoint_signals.size());
+  for (const auto& [word, number] : numbers) {
+    if (word == signal) return number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const AgreedRun& run, CheckpointFolder& folder, const Engine& engine)
+    : run_(run), folder_(folder), engine_(engine) {
+  if (const auto signal = number_of(run.config.checkpoint.on_signal)) signals_.emplace(*signal);
+}
+
+bool Checkpointing::is_running() const {
+  return thread_.valid() && thread_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+bool Checkpointing::is_due(int steps) {
+  constexpr unsigned running = 4;
+  const unsigned mine = static_cast<unsigned>(signals_ ? SignalRequests::take() : SignalRequest::none);
+  const unsigned any = run_.mpi.bits_of_any(mine | (is_running() ? running : 0));
+  if (phase_ != Phase::idle && (any & running) == 0) end_phase();
+  is_stopping_ = (any & static_cast<unsigned>(SignalRequest::stop)) != 0;
+  const bool is_asked = (any & static_cast<unsigned>(SignalRequest::both)) != 0;
+  return is_asked || steps % run_.config.checkpoint.every == 0 || steps == run_.config.training.steps;
+}
+
+double Checkpointing::copy(int steps) {
+  const auto start = std::chrono::steady_clock::now();
+  while (phase_ != Phase::idle) end_phase();
+  steps_ = steps;
+  std::size_t count = 0;
+  engine_.read_state([&](int stage, std::span<const float> parameters, std::span<const float> optimizer) {
+    if (count == copies_.size()) copies_.emplace_back();
+    StageCopy& copy = copies_[count++];  // of the same stage as last time, whose memory is there
+    copy.stage = stage;
+    copy.parameters.assign(parameters.begin(), parameters.end());
+    copy.optimizer.assign(optimizer.begin(), optimizer.end());
+  });
+  return run_.mpi.largest(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+void Checkpointing::begin_writing(std::optional<std::uint64_t> metrics_bytes) {
+  record_ = {engine_.updates(), metrics_bytes, training_facts(run_)};
+  phase_ = Phase::parts;
+  thread_ = std::async(std::launch::async, [this] { return write_own_part(); });
+}
+
+void Checkpointing::finish(CheckpointSummary& summary) {
+  while (phase_ != Phase::idle) end_phase();
+  summary.failures = failures_;
+  summary.last_problem = last_problem_;
+}
+
+Checkpointing::Outcome Checkpointing::write_own_part() const {
+  Outcome outcome;
+  try {
+    if (run_.mpi.rank() == 0) folder_.renew_lock();
+    std::vector<TensorView> tensors;
+    for (const StageCopy& copy : copies_) {
+      for (TensorView& tensor : tensors_of(run_, copy)) tensors.push_back(std::move(tensor));
+    }
+    outcome.part = write_part(folder_.path(), steps_, run_.mpi.rank(), tensors);
+  } catch (const std::exception& error) {
+    outcome.problem = error.what();
+  }
+  return outcome;
+}
+
+Checkpointing::Outcome Checkpointing::commit(const std::vector<std::string>& parts) const {
+  Outcome outcome;
+  try {
+    Manifest manifest{.step = steps_, .run = to_json(record_), .parts = {}};
+    for (const std::string& part : parts)
+      manifest.parts.push_back(part_from_json(nlohmann::json::parse(part)));
+    outcome.warnings = runtime::commit(folder_.path(), manifest, run_.config.checkpoint.keep).warnings;
+  } catch (const std::exception& error) {
+    outcome.problem = error.what();
+  }
+  return outcome;
+}
+
+void Checkpointing::end_phase() {
+  const Outcome mine = thread_.valid() ? thread_.get() : Outcome{};
+  run_.mpi.barrier();  // the collective calls that follow then wait for nobody
+  if (phase_ == Phase::parts) {
+    const std::string problem = run_.mpi.first_problem(mine.problem);
+    if (problem.empty()) {
+      begin_commit(mine.part);
+    } else {
+      if (run_.mpi.rank() == 0) abandon(folder_.path(), steps_);
+      end_checkpoint({.problem = problem, .part = {}, .warnings = {}});
+    }
+  } else {
+    end_checkpoint(mine);
+  }
+}
+
+void Checkpointing::begin_commit(const PartRecord& mine) {
+  phase_ = Phase::commit;
+  std::vector<std::string> parts = run_.mpi.gather(part_to_json(mine).dump());
+  if (run_.mpi.rank() != 0) return;
+  thread_ = std::async(std::launch::async, [this, parts = std::move(parts)] { return commit(parts); });
+}
+
+void Checkpointing::end_checkpoint(const Outcome& mine) {
+  phase_ = Phase::idle;
+  last_problem_ = run_.mpi.first_problem(mine.problem);
+  if (!last_problem_.empty()) ++failures_;
+  if (run_.mpi.rank() != 0) return;
+  if (!last_problem_.empty()) {
+    print_message(
+        fmt::format("starpipe: the checkpoint of step {} could not be written: {}\n", steps_, last_problem_));
+  }
+  for (const std::string& warning : mine.warnings) print_message(fmt::format("starpipe: {}\n", warning));
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the checkpoints of a training run, while it goes on.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/manifest.hpp"
+#include "runtime/commands/checkpoint_state.hpp"
+#include "runtime/commands/resume.hpp"
+#include "runtime/commands/run_on_ranks.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/ranks/signal_requests.hpp"
+#include "runtime/report/train_record.hpp"
+
+namespace starpipe::runtime {
+
+/// A checkpoint is a copy of the trained numbers, made between two steps. A thread of each rank writes the
+/// rank's part of it. When all parts are written, rank 0 makes them a checkpoint. Each of these goes on while
+/// the run trains; the ranks look at the end of each step how far they are.
+///
+/// All public functions but the destructor are collective, and the thread that runs the steps calls them. A
+/// checkpoint that cannot be written does not end the run: rank 0 says so, and it counts as a failure.
+class Checkpointing {
+ public:
+  /// The references must outlive this.
+  Checkpointing(const AgreedRun& run, CheckpointFolder& folder, const Engine& engine);
+  /// Waits for this rank's thread.
+  ~Checkpointing() = default;
+  Checkpointing(const Checkpointing&) = delete;
+  Checkpointing& operator=(const Checkpointing&) = delete;
+
+  /// Call it after each step, `steps` having been done. Goes on with a checkpoint that is being written.
+  /// Returns whether a checkpoint is due: by the number of steps, or because a signal to some rank asks for
+  /// it. All ranks get the same answer.
+  bool is_due(int steps);
+  /// Whether a signal to some rank has asked for the end of the run; the same on every rank.
+  [[nodiscard]] bool is_stopping() const { return is_stopping_; }
+
+  /// Copies the trained numbers. Waits first when the last checkpoint is not yet written. Returns the
+  /// seconds of the slowest rank: the time in which the run does not train.
+  double copy(int steps);
+  /// After `copy`: begins to write. `metrics_bytes`: what the file of metrics has now; counts on rank 0.
+  void begin_writing(std::optional<std::uint64_t> metrics_bytes);
+
+  /// Waits until all is written. Adds to `summary`, on every rank, how many checkpoints could not be written
+  /// and why the last one could not.
+  void finish(CheckpointSummary& summary);
+
+ private:
+  // What the ranks do. `parts`: each writes its own. `commit`: rank 0 makes them a checkpoint.
+  enum class Phase : std::uint8_t { idle, parts, commit };
+  // What came of a phase on this rank.
+  struct Outcome {
+    std::string problem;
+    PartRecord part;
+    std::vector<std::string> warnings;
+  };
+
+  [[nodiscard]] bool is_running() const;
+  // Collective: waits for all ranks, and begins the next phase.
+  void end_phase();
+  void begin_commit(const PartRecord& mine);
+  void end_checkpoint(const Outcome& mine);
+  [[nodiscard]] Outcome write_own_part() const;
+  [[nodiscard]] Outcome commit(const std::vector<std::string>& parts) const;
+
+  const AgreedRun& run_;
+  CheckpointFolder& folder_;
+  const Engine& engine_;
+  std::optional<SignalRequests> signals_;  // none with `on_signal: none`
+  bool is_stopping_ = false;
+  Phase phase_ = Phase::idle;
+  int steps_ = 0;  // of the checkpoint
+  std::vector<StageCopy> copies_;
+  RunRecord record_;
+  int failures_ = 0;
+  std::string last_problem_;
+  std::future<Outcome> thread_;  // of this rank, while the phase has work for it; the last member
+};
+
+}  // namespace starpipe::runtime

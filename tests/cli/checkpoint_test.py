@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`checkpoint:` and `train --resume`: a run that stops and goes on is the run that never stopped.
+
+Usage: checkpoint_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from support import LAUNCHER_RANKS, CommandTest
+
+LAUNCHER = []
+# What differs from run to run in the lines of --metrics.
+TIMES = ("seconds", "checkpoint_seconds", "bubble_fraction")
+GPT = """model: {kind: gpt, layers: 2, hidden: 16, heads: 2, context: 16}
+data: {kind: text, path: text, order: shuffled}
+training: {microbatches: 4, microbatch_size: 2, steps: 4, seed: 3, clip: 1.0,
+           optimizer: {schedule: {kind: cosine, warmup: 1, steps: 4}}}
+schedule: {name: 1f1b, workers: 2}
+checkpoint: {folder: ck, every: 2}
+"""
+MLP = """model: {kind: mlp, layers: 2, hidden: 16, inputs: 4, outputs: 2}
+training: {microbatches: 4, microbatch_size: 2, steps: 4}
+schedule: {name: 1f1b, workers: 2}
+checkpoint: {folder: ck, every: 2}
+"""
+ENDLESS = ("--set", "training.steps=1000000", "--set", "checkpoint.every=1000000")
+
+
+def settings(*pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+class CheckpointTest(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 20)
+        self.write("gpt.yaml", GPT)
+        self.write("mlp.yaml", MLP)
+
+    def train(self, *arguments, launcher=(), status=0, **options):
+        result = self.run_command("train", *arguments, launcher=launcher, **options)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result
+
+    def messages(self, result):
+        return [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+
+    def report(self, name):
+        return json.loads(self.read(name))
+
+    def metrics(self, name):
+        lines = [json.loads(line) for line in self.read(name).splitlines()]
+        return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+    def bytes(self, name):
+        return pathlib.Path(self.path(name)).read_bytes()
+
+    def checkpoints(self):
+        return sorted(name for name in os.listdir(self.path("ck")) if name.startswith("step-"))
+
+    def run_once(self, config, *changes):
+        """The run that never stops: its losses, and its files once.jsonl, once.safetensors."""
+        self.train(config, *settings("checkpoint.folder=once", *changes), "--report", "once.json", "--metrics", "once.jsonl",
+                   "--save-weights", "once.safetensors")
+        return self.report("once.json")["losses"]
+
+    def stop_and_go_on(self, config, before=(), after=(), launchers=((), ())):
+        """Stops after two steps; returns the report of the part that goes on."""
+        shutil.rmtree(self.path("ck"), ignore_errors=True)
+        pathlib.Path(self.path("m.jsonl")).unlink(missing_ok=True)
+        self.train(config, *settings("training.steps=2", *before), "--metrics", "m.jsonl", launcher=launchers[0])
+        result = self.train(config, *settings(*after), "--resume", "--report", "r.json", "--metrics", "m.jsonl",
+                            "--save-weights", "w.safetensors", launcher=launchers[1])
+        self.assertRegex("\n".join(self.messages(result)), r"goes on after step 2 of 4, from ck/step-00000002$")
+        return self.report("r.json")
+
+
+class Resume(CheckpointTest):
+    def expect_same_bits(self, losses, part):
+        self.assertEqual(part["first_step"], 3)
+        self.assertEqual(part["losses"], losses[2:])
+        self.assertEqual(self.metrics("m.jsonl"), self.metrics("once.jsonl"))
+        self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
+
+    def test_the_same_schedule(self):
+        """Losses, norms, rates, metrics and weights bit by bit: AdamW and clipping on one rank, from one rank to two and
+        back, momentum, bf16."""
+        losses = self.run_once("gpt.yaml")
+        for launchers in ((), ()), ((), LAUNCHER), (LAUNCHER, ()):
+            with self.subTest(launchers=launchers):
+                self.expect_same_bits(losses, self.stop_and_go_on("gpt.yaml", launchers=launchers))
+        for changes in (("training.optimizer={kind: sgd, learning_rate: 0.05, momentum: 0.9}",),
+                        ("runtime.precision=bf16", "training.optimizer={kind: adamw}")):
+            with self.subTest(changes=changes):
+                os.remove(self.path("once.jsonl"))
+                shutil.rmtree(self.path("once"))
+                self.expect_same_bits(self.run_once("mlp.yaml", *changes), self.stop_and_go_on("mlp.yaml", changes, changes))
+
+    def test_another_schedule_or_placement(self):
+        """Losses within fp32 rounding, and the same data."""
+        losses = self.run_once("gpt.yaml")
+        offsets = None
+        for before, after, launchers in (
+                ("schedule={name: zb-h1, workers: 2}", "schedule={name: gpipe, workers: 2}", ((), ())),
+                ("schedule={name: gpipe, workers: 3, cuts: [1, 3]}", "schedule={name: naive, workers: 1}", ((), ())),
+                ("schedule={name: 1f1b, workers: 2}", "schedule={name: v-half, workers: 2}", ((), LAUNCHER)),
+                ("schedule={name: ddp, workers: 2}", "schedule={name: fsdp, workers: 2}", (LAUNCHER, ()))):
+            with self.subTest(before=before, after=after):
+                part = self.stop_and_go_on("gpt.yaml", (before,), (after,), launchers)
+                for one, other in zip(part["losses"], losses[2:], strict=True):
+                    self.assertAlmostEqual(one, other, delta=2e-6 * abs(other))
+                offsets = offsets or part["offsets"]
+                self.assertEqual(part["offsets"], offsets)
+                self.assertEqual(len(part["offsets"]), 2)  # steps 3 and 4
+
+    def test_another_precision(self):
+        """The parameters in fp32 and the optimizer's state go from bf16 to fp32 and back as they are."""
+        bf16 = ("runtime.precision=bf16",)
+        for before, after in ((bf16, ()), ((), bf16)):
+            losses = self.run_once("mlp.yaml", *before)
+            part = self.stop_and_go_on("mlp.yaml", before, after)
+            for one, other in zip(part["losses"], losses[2:], strict=True):
+                self.assertAlmostEqual(one, other, delta=0.02 * abs(other))
+            # All steps are done: nothing happens to the values but that they are read and saved.
+            shutil.rmtree(self.path("ck"))
+            self.train("mlp.yaml", *settings(*before), "--save-weights", "w1.safetensors")
+            result = self.train("mlp.yaml", *settings(*after), "--resume", "--save-weights", "w2.safetensors")
+            self.assertIn("nothing is left to train", result.stdout)
+            self.assertEqual(self.bytes("w2.safetensors"), self.bytes("w1.safetensors"))
+            os.remove(self.path("once.jsonl"))
+            shutil.rmtree(self.path("once"))
+
+    def test_more_steps(self):
+        """A constant learning rate does not depend on training.steps; a cosine without its own steps does."""
+        self.train("mlp.yaml")
+        self.train("mlp.yaml", "--resume", *settings("training.steps=6"), "--report", "r.json")
+        self.assertEqual(len(self.report("r.json")["losses"]), 2)
+        self.assertEqual(self.checkpoints()[-1], "step-00000006")
+        self.refused(["train", "mlp.yaml", "--resume"], "step-00000006 is after step 6, and training.steps is 4")
+        shutil.rmtree(self.path("ck"))
+        cosine = settings("training.optimizer.schedule.kind=cosine")
+        self.train("mlp.yaml", *cosine)
+        self.refused(["train", "mlp.yaml", "--resume", *cosine, *settings("training.steps=6")],
+                     "training.optimizer.schedule.steps", "with 4, this run has 6")
+        self.train("mlp.yaml", "--resume", *cosine, *settings("training.steps=6", "training.optimizer.schedule.steps=6"))
+
+    def test_the_report(self):
+        self.train("mlp.yaml", *settings("checkpoint.every=1", "checkpoint.keep=2"), "--report", "r.json")
+        report = self.report("r.json")
+        self.assertEqual((report["first_step"], report["complete"]), (1, True))
+        checkpoints = report["checkpoints"]
+        self.assertEqual((checkpoints["count"], checkpoints["failed"]), (4, 0))
+        self.assertEqual([one["step"] for one in checkpoints["steps"]], [1, 2, 3, 4])
+        self.assertTrue(all(one["pause_seconds"] > 0 for one in checkpoints["steps"]))
+        self.assertEqual(self.checkpoints(), ["step-00000003", "step-00000004"])
+        self.train("mlp.yaml", "--resume", *settings("training.steps=7"), "--report", "r.json")
+        report = self.report("r.json")
+        self.assertEqual((report["first_step"], report["explain"]["steps"]["first"]), (5, 6))
+
+
+class Refused(CheckpointTest):
+    def refused_resume(self, config, changes, *culprits):
+        self.refused(["train", config, "--resume", *settings(*changes)], "--resume: ", *culprits)
+
+    def test_another_training(self):
+        """The first parameter that differs is named, else the key."""
+        self.train("gpt.yaml")
+        before = self.checkpoints()
+        self.write("other", "Another text of the same length or not. " * 30)
+        for change, culprits in (
+                ("model.hidden=32", ("transformer.wte.weight is [256, 16]", "[256, 32] in the model")),
+                ("model.layers=3", ("has no transformer.h.2.ln_1.weight",)),
+                ("model.layers=1", ("has transformer.h.1.", "no parameter of the model")),
+                ("model.heads=4", ("model.heads: ", "with 2, this run has 4")),
+                ("training.seed=4", ("training.seed: ", "with 3, this run has 4")),
+                ("training.microbatches=8", ("training.microbatches: ", "with 4, this run has 8")),
+                ("training.microbatch_size=1", ("training.microbatch_size: ",)),
+                ("data.order=random", ("data.order: ", '"shuffled"', '"random"')),
+                ("data.path=other", ("data.path: ", "content ")),
+                ("training.optimizer.kind=sgd", ("training.optimizer.kind: ", '"adamw"', '"sgd"'))):
+            self.refused_resume("gpt.yaml", (change,), "ck/step-00000004", *culprits)
+        self.assertEqual(self.checkpoints(), before)
+        shutil.rmtree(self.path("ck"))
+        self.train("mlp.yaml", *settings("training.optimizer.kind=sgd"))
+        self.refused_resume("mlp.yaml", ("training.optimizer.kind=sgd", "training.optimizer.momentum=0.5"),
+                            "training.optimizer.momentum", "without momentum")
+
+    def test_a_folder_with_checkpoints(self):
+        """Nothing of an earlier run is touched without --resume."""
+        self.train("mlp.yaml")
+        before = {name: self.bytes(f"ck/{name}/manifest.json") for name in self.checkpoints()}
+        for launcher in ([], LAUNCHER):
+            result = self.train("mlp.yaml", launcher=launcher, status=2)
+            self.assertEqual(len(self.messages(result)), 1, result.stderr)
+            self.assertIn("checkpoint.folder: ck has checkpoints; give --resume", result.stderr)
+        self.assertEqual({name: self.bytes(f"ck/{name}/manifest.json") for name in self.checkpoints()}, before)
+
+    def test_options(self):
+        self.refused(["train", "mlp.yaml", "--resume", *settings("checkpoint=")], "--set checkpoint")
+        self.write("none.yaml", MLP.replace("checkpoint:", "#"))
+        self.refused(["train", "none.yaml", "--resume"], "--resume", "checkpoint.folder")
+        self.refused(["train", "none.yaml", *settings("checkpoint.every=2")], "checkpoint.every", "checkpoint.folder")
+        self.refused(["train", "mlp.yaml", *settings("runtime.emulate={F: 1ms, B: 1ms, W: 1ms}", "checkpoint={folder: ck}")],
+                     "checkpoint.folder", "runtime.emulate")
+
+    def test_files_of_metrics(self):
+        """--resume cuts the file at the checkpoint, and touches no file that is another run's."""
+        self.train("mlp.yaml", "--metrics", "m.jsonl")
+        whole = self.read("m.jsonl")
+        self.write("m.jsonl", whole + '{"step":5,"loss":')  # a line that a crash has cut short
+        self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl", *settings("training.steps=5"))
+        self.assertEqual([line["step"] for line in self.metrics("m.jsonl")], [1, 2, 3, 4, 5])
+        self.assertTrue(self.read("m.jsonl").startswith(whole))
+        self.train("mlp.yaml", "--resume", "--metrics", "new.jsonl", *settings("training.steps=6"))
+        self.assertEqual([line["step"] for line in self.metrics("new.jsonl")], [6])
+        for content in ("my notes\n", whole[:-20], whole, whole.replace('"step":4', '"step":9') * 2):
+            self.write("other", content)
+            self.refused(["train", "mlp.yaml", "--resume", "--metrics", "new.jsonl", *settings("training.steps=2")],
+                         "step-00000006")
+            result = self.train("mlp.yaml", "--resume", "--metrics", "other", *settings("training.steps=7"), status=2)
+            self.assertIn("--metrics: other is not the record of this training up to step 6", result.stderr)
+            self.assertEqual(self.read("other"), content)
+
+    def test_no_checkpoint_yet(self):
+        """One command line for a job that may be started again: it begins with step 1, and so does its file of metrics."""
+        self.write("m.jsonl", '{"step":1,"loss":1.5}\n{"step":2')
+        result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl")
+        self.assertEqual(self.messages(result), ["starpipe: --resume: ck has no checkpoint; training begins with step 1"])
+        self.assertEqual([line["step"] for line in self.metrics("m.jsonl")], [1, 2, 3, 4])
+        shutil.rmtree(self.path("ck"))
+        self.write("m.jsonl", "my notes\n")
+        result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl", status=2)
+        self.assertIn("--metrics: m.jsonl is not the record", result.stderr)
+        self.assertEqual(self.read("m.jsonl"), "my notes\n")
+
+
+class Faults(CheckpointTest):
+    def damage(self, name):
+        file = pathlib.Path(self.path(f"ck/{name}/rank-0000.safetensors"))
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+
+    def test_damage(self):
+        """The newest whole checkpoint counts, and the run says which it skips. It never begins anew in silence."""
+        self.run_once("mlp.yaml")
+        self.train("mlp.yaml")
+        self.damage("step-00000004")
+        result = self.train("mlp.yaml", "--resume", "--save-weights", "w.safetensors")
+        first, second = self.messages(result)[:2]
+        self.assertRegex(first, r"skipped the checkpoint of step 4: .*rank-0000\.safetensors")
+        self.assertRegex(second, r"goes on after step 2 of 4, from ck/step-00000002$")
+        self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
+        for name in self.checkpoints():
+            if not name.endswith(".damaged"):
+                self.damage(name)
+        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+
+    def start(self, *arguments, launcher=()):
+        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_RANKS}
+        with open(self.path("log"), "wb") as log:
+            job = subprocess.Popen([*launcher, self.binary, "train", *arguments], cwd=self.folder, env=environment,
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self.addCleanup(job.wait)
+        self.addCleanup(job.kill)
+        return job
+
+    def wait_for(self, job, holds):
+        give_up = time.monotonic() + 60
+        while not holds():
+            self.assertIsNone(job.poll(), self.read("log"))
+            self.assertLess(time.monotonic(), give_up, self.read("log"))
+            time.sleep(0.02)
+
+    def steps(self):
+        """Of the lines that --metrics has written."""
+        try:
+            return self.read("m.jsonl").count("\n")
+        except OSError:
+            return 0
+
+    def test_two_runs_in_one_folder(self):
+        job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl")
+        self.wait_for(job, self.steps)
+        self.refused(["train", "mlp.yaml", "--resume"], "ck is in use by process ")
+        job.kill()
+        job.wait()
+
+    def test_a_checkpoint_that_cannot_be_written(self):
+        """Training goes on; the status says so when the last one is missing. `ulimit -f` stands for a full disk."""
+        self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 1024"))
+        limit = 9 << 20  # less than a checkpoint of 12 MiB, enough for MPI
+        result = subprocess.run([self.binary, "train", "large.yaml", "--report", "r.json"], cwd=self.folder, timeout=100,
+                                capture_output=True, text=True, check=False,
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        lines = self.messages(result)
+        self.assertEqual(len(lines), 3, result.stderr)
+        for line, step in zip(lines, (2, 4)):
+            self.assertRegex(line, rf"the checkpoint of step {step} could not be written: .*rank-0000\.safetensors.*: File too large")
+        self.assertIn("the last checkpoint, of step 4, could not be written", lines[2])
+        self.assertEqual(self.checkpoints(), [])
+        report = self.report("r.json")
+        self.assertEqual((len(report["losses"]), report["checkpoints"]["failed"]), (4, 2))
+
+    def test_a_signal_asks_for_a_checkpoint(self):
+        """SIGUSR1, or the configured one, to any process of any rank or to the launcher; training goes on."""
+        for launcher, word, of_rank in (((), "USR1", False), (LAUNCHER, "USR1", False), (LAUNCHER, "USR2", True)):
+            with self.subTest(ranks=2 if launcher else 1, signal=word):
+                shutil.rmtree(self.path("ck"), ignore_errors=True)
+                pathlib.Path(self.path("m.jsonl")).unlink(missing_ok=True)
+                job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl", *settings(f"checkpoint.on_signal={word}"),
+                                 launcher=launcher)
+                self.wait_for(job, self.steps)
+                os.kill(self.last_process(job) if of_rank else job.pid, getattr(signal, f"SIG{word}"))
+                self.wait_for(job, lambda: [name for name in self.checkpoints() if "writing" not in name])
+                steps = self.steps()
+                self.wait_for(job, lambda steps=steps: self.steps() > steps)
+                self.end_by_sigterm(job)
+                self.assertLessEqual(len(self.checkpoints()), 3)
+
+    def last_process(self, job):
+        """Of the processes of all ranks."""
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if os.path.samefile(entry / "cwd", self.folder) and os.path.samefile(entry / "exe", self.binary):
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+        self.assertEqual(len(found), 4, f"two a rank, beside process {job.pid}")
+        return max(found)
+
+    def end_by_sigterm(self, job):
+        os.kill(job.pid, signal.SIGTERM)
+        self.assertEqual(job.wait(60), 75, self.read("log"))
+        lines = [line for line in self.read("log").splitlines() if line.startswith("starpipe: ")]
+        self.assertRegex(lines[-1], r"ended by SIGTERM after step (\d+) of 1000000; --resume goes on from its checkpoint")
+        step = int(re.search(r"after step (\d+)", lines[-1])[1])
+        self.assertEqual(self.checkpoints()[-1], f"step-{step:08}")
+        self.assertEqual(self.steps(), step)
+        return step
+
+    def test_sigterm_ends_the_run_with_a_checkpoint(self):
+        """And the run that goes on has the same bits; the report tells that the run is not complete."""
+        for launcher in ((), LAUNCHER):
+            with self.subTest(ranks=2 if launcher else 1):
+                for name in ("ck", "once"):
+                    shutil.rmtree(self.path(name), ignore_errors=True)
+                for name in ("m.jsonl", "once.jsonl"):
+                    pathlib.Path(self.path(name)).unlink(missing_ok=True)
+                job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl", "--report", "r.json", launcher=launcher)
+                self.wait_for(job, self.steps)
+                step = self.end_by_sigterm(job)
+                self.assertFalse(self.report("r.json")["complete"])
+                self.run_once("mlp.yaml", f"training.steps={step + 2}", "checkpoint.every=1000000")
+                self.train("mlp.yaml", "--resume", *settings(f"training.steps={step + 2}", "checkpoint.every=1000000"),
+                           "--metrics", "m.jsonl", "--save-weights", "w.safetensors")
+                self.assertEqual(self.metrics("m.jsonl"), self.metrics("once.jsonl"))
+                self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
+
+    def test_a_second_sigterm_ends_at_once(self):
+        self.write("slow.yaml", MLP.replace("hidden: 16", "hidden: 2048").replace("microbatch_size: 2", "microbatch_size: 8192"))
+        job = self.start("slow.yaml", *ENDLESS, "--metrics", "m.jsonl")
+        self.wait_for(job, lambda: "rank" in self.read("log") or pathlib.Path(self.path("m.jsonl")).exists())
+        time.sleep(0.5)
+        os.kill(job.pid, signal.SIGTERM)
+        time.sleep(2.5)
+        if job.poll() is None:
+            os.kill(job.pid, signal.SIGTERM)
+            self.assertEqual(job.wait(10), 128 + signal.SIGTERM, self.read("log"))
+        else:
+            self.fail("the step was too short for a second signal")
+
+    def test_without_on_signal(self):
+        job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl", *settings("checkpoint.on_signal=none"))
+        self.wait_for(job, self.steps)
+        os.kill(job.pid, signal.SIGTERM)
+        self.assertEqual(job.wait(20), 128 + signal.SIGTERM, self.read("log"))
+        self.assertEqual(self.checkpoints(), [])
+
+
+if __name__ == "__main__":
+    LAUNCHER = sys.argv[2:]
+    CommandTest.binary = os.path.abspath(sys.argv[1])
+    unittest.main(argv=sys.argv[:1], verbosity=2)
