@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of two ranks on a full disk and in a folder that goes away: the run goes on and says so in one line for each
+checkpoint that is lost, what was whole stays whole, and the run can be resumed.
+
+The full disk is a small file system of its own, which the system must allow to mount; without that this part is skipped.
+
+usage: full_disk_test.py STARPIPE LAUNCHER...   (the launcher starts 2 ranks)
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from kill_resume_test import STEPS, Run, whole_checkpoints
+
+STARPIPE, *LAUNCHER = sys.argv[1:]
+LOST = "starpipe: the checkpoint of step "
+# A mount that ends with the test: in a name space of mounts, as root or as root of a name space of users.
+NAMESPACES = ["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"]
+
+
+def namespace():
+    """The command that runs another where it may mount, or None."""
+    for command in NAMESPACES:
+        mount = [*command, "mount", "-t", "tmpfs", "none", "/mnt"]
+        if shutil.which("unshare") and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+            return command
+    return None
+
+
+class FullDisk(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.run_ = Run(pathlib.Path(folder.name) / "run", STARPIPE, LAUNCHER)
+        self.checkpoints = self.run_.path / "ckpt"
+
+    def lost(self, output):
+        return [line for line in output.splitlines() if line.startswith(LOST)]
+
+    def test_a_full_disk(self):
+        inside = namespace()
+        if inside is None:
+            self.skipTest("no file system can be mounted here")
+        self.checkpoints.mkdir()
+        # Room for three checkpoints of about 60 kB, and `keep` wants ten.
+        train = " ".join([*LAUNCHER, *self.run_.command, "--set", "checkpoint.keep=10"])
+        script = f"""
+            mount -t tmpfs -o size=220k none {self.checkpoints} || exit 99
+            {train}; echo "status $?"
+            ls {self.checkpoints}
+            cp -r {self.checkpoints} {self.run_.path}/kept
+            rm -r {self.checkpoints}/step-00000002
+            {train} --set checkpoint.keep=1 --set training.steps={STEPS + 2}; echo "status $?"
+            cp -r {self.checkpoints} {self.run_.path}/resumed
+        """
+        done = subprocess.run([*inside, "sh", "-c", script], capture_output=True, text=True, timeout=120, check=False,
+                              stdin=subprocess.DEVNULL)
+        output = done.stdout + done.stderr
+        statuses = [line for line in done.stdout.splitlines() if line.startswith("status")]
+        self.assertEqual(statuses, ["status 1", "status 0"], output)
+        kept = [step for step, _ in whole_checkpoints(self.run_.path / "kept", set())]
+        self.assertEqual(kept, list(range(2, 2 * len(kept) + 1, 2)), output)
+        self.assertTrue(kept, output)
+        lost = self.lost(output)
+        self.assertEqual(len(lost), STEPS // 2 - len(kept), output)
+        for line in lost:
+            self.assertRegex(line, r"could not be written: .*No space left on device$")
+        resumed = [step for step, _ in whole_checkpoints(self.run_.path / "resumed", set())]
+        self.assertEqual(resumed, [STEPS + 2], output)
+
+    def test_a_folder_that_goes_away(self):
+        self.run_.start(2)
+        self.run_.wait(60, lambda: list(self.checkpoints.glob("step-*[0-9]")))
+        self.checkpoints.rename(self.run_.path / "gone")
+        self.run_.expect_end()
+        output = self.run_.output()
+        self.assertEqual(self.run_.job.returncode, 0, output)
+        self.assertLessEqual(len(self.lost(output)), 1, output)
+        self.assertEqual([step for step, _ in whole_checkpoints(self.checkpoints, set())][-1], STEPS, output)
+
+    def test_a_file_in_the_place_of_the_folder(self):
+        self.run_.start(2)
+        self.run_.wait(60, lambda: list(self.checkpoints.glob("step-*[0-9]")))
+        aside = self.run_.path / "aside"
+        self.checkpoints.rename(aside)
+        self.checkpoints.write_text("a file")
+        self.run_.expect_end()
+        output = self.run_.output()
+        self.assertEqual(self.run_.job.returncode, 1, output)
+        self.assertGreater(len(self.lost(output)), 1, output)
+        self.assertEqual(self.checkpoints.read_text(), "a file")
+        # The folder is there again.
+        self.checkpoints.unlink()
+        aside.rename(self.checkpoints)
+        before = whole_checkpoints(self.checkpoints, set())[-1][0]
+        self.run_.start(2)
+        self.run_.expect_end()
+        self.assertEqual(self.run_.job.returncode, 0, self.run_.output())
+        self.assertIn(f"goes on after step {before} of {STEPS}", self.run_.output())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
