@@ -20,6 +20,20 @@ std::runtime_error write_error(const std::filesystem::path& file, int error) {
       fmt::format("cannot write {}: {}", file.string(), std::generic_category().message(error)));
 }
 
+// `flags`: of open, beside those for reading.
+void sync(const std::filesystem::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  if (descriptor < 0) throw write_error(path, errno);
+  int error = 0;
+  while (::fsync(descriptor) != 0) {
+    error = errno;
+    if (error != EINTR) break;
+    error = 0;
+  }
+  ::close(descriptor);
+  if (error != 0 && error != EINVAL && error != ENOTSUP) throw write_error(path, error);
+}
+
 }  // namespace
 
 DurableFile::DurableFile(std::filesystem::path file) : file_(std::move(file)) {
@@ -60,17 +74,8 @@ void DurableFile::finish() {
 
 void DurableFile::fail(int error) const { throw write_error(file_, error); }
 
-void sync_folder(const std::filesystem::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) throw write_error(folder, errno);
-  int error = 0;
-  while (::fsync(descriptor) != 0) {
-    error = errno;
-    if (error != EINTR) break;
-    error = 0;
-  }
-  ::close(descriptor);
-  if (error != 0 && error != EINVAL && error != ENOTSUP) throw write_error(folder, error);
-}
+void sync_folder(const std::filesystem::path& folder) { sync(folder, O_DIRECTORY); }
+
+void sync_file(const std::filesystem::path& file) { sync(file, O_NONBLOCK); }
 
 }  // namespace starpipe

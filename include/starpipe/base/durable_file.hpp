@@ -37,4 +37,7 @@ class DurableFile {
 /// std::runtime_error with the folder and the reason.
 void sync_folder(const std::filesystem::path& folder);
 
+/// Waits until what any process has written to an existing file is on the disk. Throws as `sync_folder` does.
+void sync_file(const std::filesystem::path& file);
+
 }  // namespace starpipe

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/checkpoint_writer.hpp"
+#include "starpipe/base/durable_file.hpp"
 #include "starpipe/base/messages.hpp"
 
 namespace starpipe::runtime {
@@ -64,8 +65,12 @@ double Checkpointing::copy(int steps) {
   return run_.mpi.largest(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
-void Checkpointing::begin_writing(std::optional<std::uint64_t> metrics_bytes) {
-  record_ = {engine_.updates(), metrics_bytes, training_facts(run_)};
+void Checkpointing::begin_writing(const MetricsFile* metrics) {
+  record_ = {engine_.updates(), std::nullopt, training_facts(run_)};
+  if (metrics != nullptr) {
+    record_.metrics_bytes = metrics->bytes();
+    metrics_file_ = metrics->path();
+  }
   phase_ = Phase::parts;
   thread_ = std::async(std::launch::async, [this] { return write_own_part(); });
 }
@@ -97,6 +102,8 @@ Checkpointing::Outcome Checkpointing::commit(const std::vector<std::string>& par
     Manifest manifest{.step = steps_, .run = to_json(record_), .parts = {}};
     for (const std::string& part : parts)
       manifest.parts.push_back(part_from_json(nlohmann::json::parse(part)));
+    // The checkpoint says how long the file is: a crash of the machine must not leave a shorter one.
+    if (!metrics_file_.empty()) sync_file(metrics_file_);
     outcome.warnings = runtime::commit(folder_.path(), manifest, run_.config.checkpoint.keep).warnings;
   } catch (const std::exception& error) {
     outcome.problem = error.what();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <future>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/ranks/signal_requests.hpp"
+#include "runtime/report/metrics.hpp"
 #include "runtime/report/train_record.hpp"
 
 namespace starpipe::runtime {
@@ -43,8 +45,9 @@ class Checkpointing {
   /// Copies the trained numbers. Waits first when the last checkpoint is not yet written. Returns the
   /// seconds of the slowest rank: the time in which the run does not train.
   double copy(int steps);
-  /// After `copy`: begins to write. `metrics_bytes`: what the file of metrics has now; counts on rank 0.
-  void begin_writing(std::optional<std::uint64_t> metrics_bytes);
+  /// After `copy`: begins to write. `metrics`: the file of metrics as it is now, which the checkpoint goes
+  /// with; null on other ranks than rank 0, and when there is none.
+  void begin_writing(const MetricsFile* metrics);
 
   /// Waits until all is written. Adds to `summary`, on every rank, how many checkpoints could not be written
   /// and why the last one could not.
@@ -77,6 +80,7 @@ class Checkpointing {
   int steps_ = 0;  // of the checkpoint
   std::vector<StageCopy> copies_;
   RunRecord record_;
+  std::filesystem::path metrics_file_;  // of `record_`; empty when there is none
   int failures_ = 0;
   std::string last_problem_;
   std::future<Outcome> thread_;  // of this rank, while the phase has work for it; the last member

@@ -163,10 +163,7 @@ TrainRecord run_steps(const Training& training) {
     if (due) pause = training.checkpoints->copy(step + 1);
     if (pause) record.checkpoints->pauses.push_back({step + 1, *pause});
     if (training.session.mpi().rank() == 0) record_step(training, result, step, loss, pause, progress);
-    if (due) {
-      training.checkpoints->begin_writing(
-          training.metrics != nullptr ? std::optional(training.metrics->bytes()) : std::nullopt);
-    }
+    if (due) training.checkpoints->begin_writing(training.metrics);
     if (due && training.checkpoints->is_stopping()) break;
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),

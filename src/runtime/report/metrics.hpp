@@ -52,6 +52,7 @@ class MetricsFile {
   /// Throws std::runtime_error when the line cannot be written, as with a full disk.
   void add(const StepMetrics& metrics, const std::string& sample_word);
 
+  [[nodiscard]] const std::filesystem::path& path() const { return file_; }
   /// Bytes written so far, those before a resumed run's first step included.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
