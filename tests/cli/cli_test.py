@@ -25,7 +25,7 @@ class Help(CommandTest):
 
     def test_the_help_has_every_key(self):
         keys = [key["name"] for key in json.loads(self.ok("info", "--json"))["configuration"]]
-        for command in ("train", "simulate", "compare", "profile", "info"):
+        for command in ("train", "evaluate", "simulate", "compare", "profile", "info"):
             self.assertIn("--help-keys", self.ok(command, "--help"))
             text = self.ok(command, "--help-keys")
             for key in ("model.branches", "runtime.window", *keys):

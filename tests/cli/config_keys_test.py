@@ -71,7 +71,10 @@ KEYS = {
     "model.init": Key("train", MLP, "weights"),
     "data.kind": Key("simulate", MLP, "text"),
     "data.path": Key("train", GPT, "other text"),
+    "data.validation": Key("train", GPT, "other text"),
     "data.order": Key("train", GPT, "shuffled"),
+    "evaluate.every": Key("train", MLP, 1, "evaluate.microbatches=3"),
+    "evaluate.microbatches": Key("train", MLP, 3, "evaluate.every=2"),
     "training.microbatches": Key("simulate", MLP, 6),
     "training.microbatch_size": Key("simulate", MLP, 4),
     "training.steps": Key("train", MLP, 3),
@@ -130,7 +133,7 @@ RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "c
 
 # Keys that `simulate` reads and does not need: what it predicts (times, memory, transfers) does not depend on them.
 NOT_PREDICTED = {
-    "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.order", "training.steps", "training.seed",
+    "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.order", "evaluate.every", "training.steps", "training.seed",
     "training.nonfinite", "training.clip",
     *(f"checkpoint.{name}" for name in ("folder", "every", "keep", "on_signal")),
     *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "decay", "beta1", "beta2", "epsilon")),
@@ -177,6 +180,7 @@ class ConfigKeys(CommandTest):
             return result.stderr, {key: value for key, value in json.loads(result.stdout).items() if key != "config"}
         report = json.loads(self.read("r.json"))
         facts = {key: report.get(key) for key in FACTS + EMULATED_FACTS * report["emulated"]}
+        facts["evaluations"] = [(one["step"], one["loss"]) for one in report.get("evaluations", [])]
         facts["steps"] = len(report["step_seconds"])
         facts["checkpoints"] = [one["step"] for one in report.get("checkpoints", {}).get("steps", [])]
         facts["kept"] = sorted(os.listdir(self.path("ck"))) if os.path.exists(self.path("ck")) else []

@@ -26,6 +26,7 @@ PARTITION = "partition units.yaml --workers 3"
 PERIODIC = "periodic uneven.yaml"
 RUN = "--set training.steps=1"
 COMPARE = f"compare mlp.yaml {RUN} --policies starpipe,lws --repetitions 1"
+EVALUATE = "evaluate mlp.yaml --weights trained.safetensors"
 PROFILE = "profile mlp.yaml --repetitions 3"
 
 
@@ -101,6 +102,15 @@ EFFECTS = {
         "--curves": Effect(f"train mlp.yaml {RUN}", "--curves c.svg", written),
         "--save-weights": Effect(f"train mlp.yaml {RUN}", "--save-weights w.safetensors", written),
         "--resume": Effect(f"train mlp.yaml {RUN} --set checkpoint.folder=done", "--resume", status),
+    },
+    "evaluate": {
+        **config(EVALUATE, status),
+        "--set": Effect(EVALUATE, "--set data.kind=text", status),
+        "--help-keys": Effect(EVALUATE, "--help-keys"),
+        "--weights": Effect(EVALUATE, "--weights missing.safetensors", status),
+        "--microbatches": Effect(EVALUATE, "--microbatches 3"),
+        "--json": Effect(EVALUATE, "--json"),
+        "--report": Effect(EVALUATE, "--report e.json", written),
     },
     "compare": {
         **config(COMPARE),
@@ -274,6 +284,12 @@ REFUSED = [
     ("compare mlp.yaml --policies starpipe,starpipe", "--policies", "twice"),
     ("info --plugin x.so", "--plugin", "config"),
     ("info --ranks 2", "--ranks", "config"),
+    (f"{EVALUATE} --plugin PLUGIN", "--plugin", "'1f1b'"),
+    (f"{EVALUATE} --set model.init=trained.safetensors", "model.init"),
+    (f"{EVALUATE} --set evaluate.every=2", "evaluate.every"),
+    (f"{EVALUATE} --microbatches 2 --set evaluate.microbatches=3", "--microbatches", "evaluate.microbatches"),
+    ("evaluate emulated.yaml --weights trained.safetensors", "runtime.emulate"),
+    (f"{EVALUATE} --report trained.safetensors.txt", "--report", ".json"),
     ("train emulated.yaml --save-weights w", "--save-weights", "emulate"),
     ("train mlp.yaml --resume", "--resume", "checkpoint.folder"),
     (f"{PERIODIC} --period 9 --repeat 2", "--period", "--repeat"),
@@ -331,6 +347,7 @@ SUFFIXES = {
     "explain run.json --timeline": (".svg",),
     "explain run.json --trace": (".json",),
     f"train mlp.yaml {RUN} --report": (".json",),
+    f"{EVALUATE} --report": (".json",),
     f"train mlp.yaml {RUN} --trace": (".json",),
     f"train mlp.yaml {RUN} --timeline": (".svg",),
     f"train mlp.yaml {RUN} --save-weights": (".safetensors",),
@@ -357,6 +374,7 @@ class Options(CommandTest):
         shutil.copy(os.path.join(EXPERIMENTS, "topologies/cube_mesh.xml"), self.path("cube.xml"))
         done = self.run_command("train", "mlp.yaml", *RUN.split(), "--set", "checkpoint.folder=done")
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.run_command("train", "mlp.yaml", *RUN.split(), "--save-weights", "trained.safetensors")
         self.inputs = set(os.listdir(self.folder))
 
     def subcommands(self, path=()):

@@ -24,7 +24,7 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr int most_stages = 1 << 12;
+constexpr int most_periodic_stages = 1 << 12;
 constexpr int most_repetitions = 16;
 constexpr std::int64_t most_periodic_cells = 2'000'000;
 
@@ -56,7 +56,7 @@ constexpr std::array stage_keys = {
     time_key<1, FileStage, times_of>,
     Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.number(amounts); }},
     Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.number(amounts); }},
-    Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_stages - 1); }},
+    Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_periodic_stages - 1); }},
 };
 
 void read_stage(const YamlValue& map, ChainFile& chain) {
@@ -74,8 +74,8 @@ void read_stage(const YamlValue& map, ChainFile& chain) {
 ChainFile read_chain(const std::string& file) {
   const YAML::Node root = load_yaml(file);
   if (!root.IsSequence()) YamlValue(root, file).expected("a list of one map a stage");
-  if (root.size() < 1 || root.size() > most_stages) {
-    throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_stages));
+  if (root.size() < 1 || root.size() > most_periodic_stages) {
+    throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_periodic_stages));
   }
   ChainFile chain;
   for (const YAML::Node& stage : root) read_stage(YamlValue(stage, position_of(file, stage)), chain);

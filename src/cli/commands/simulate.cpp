@@ -167,7 +167,7 @@ int simulate(const SimulateOptions& options) {
   const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
       experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
       {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())},
-      runtime::step_rules(config));
+      runtime::step_rules(config, experiment.schedule.microbatches()));
   const PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
                          experiment.discipline};
   if (options.timeline) {

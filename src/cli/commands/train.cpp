@@ -10,7 +10,6 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/output_files.hpp"
-#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
@@ -59,21 +58,13 @@ void check_names(const runtime::Config& config, const runtime::TrainOutputs& out
   check_outputs(files, inputs_of(config));
 }
 
-/// STARPU_SCHED chooses the policy, as StarPU's users expect: before the file, not against the command line.
-void check_policy(const ConfigOptions& options, const runtime::Config& config) {
-  const std::string policy = environment("STARPU_SCHED").value_or("");
-  if (policy.empty() || policy == config.runtime.policy || !options.overrides("runtime.policy")) return;
-  throw InputError(
-      fmt::format("STARPU_SCHED: {} contradicts --set runtime.policy={}", policy, config.runtime.policy));
-}
-
 int train(const TrainOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::train(
       [&] {
         runtime::Config config = options.config.load();
         check_names(config, options.outputs);
-        check_policy(options.config, config);
+        options.config.check_policy(config);
         if (options.resume && !config.checkpoint.enabled())
           throw InputError("--resume: needs checkpoint.folder, where the checkpoints are");
         return config;

@@ -9,6 +9,7 @@
 #include "cli/input/config.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/plugin_option.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
@@ -63,6 +64,13 @@ runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) c
   std::vector<std::string>& plugins = config.schedule.plugins;
   plugins.insert(plugins.end(), plugins_.begin(), plugins_.end());
   return config;
+}
+
+void ConfigOptions::check_policy(const runtime::Config& config) const {
+  const std::string policy = environment("STARPU_SCHED").value_or("");
+  if (policy.empty() || policy == config.runtime.policy || !overrides("runtime.policy")) return;
+  throw InputError(
+      fmt::format("STARPU_SCHED: {} contradicts --set runtime.policy={}", policy, config.runtime.policy));
 }
 
 bool ConfigOptions::overrides(const std::string& key) const { return overrides_key(overrides_, key); }

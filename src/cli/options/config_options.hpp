@@ -22,6 +22,9 @@ class ConfigOptions {
   /// --plugin that has none of the schedules that run. `schedules`: those that run instead of the configured
   /// one.
   [[nodiscard]] runtime::Config load(const std::vector<std::string>& schedules = {}) const;
+  /// Throws InputError when STARPU_SCHED contradicts --set. It chooses the policy, as StarPU's users expect:
+  /// before the file, not against the command line.
+  void check_policy(const runtime::Config& config) const;
   /// Whether --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
 

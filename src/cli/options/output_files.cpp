@@ -37,8 +37,12 @@ void check_outputs(std::span<const OutputFile> outputs, std::span<const fs::path
 }
 
 std::vector<fs::path> inputs_of(const runtime::Config& config) {
-  std::vector<fs::path> files = {config.source, config.data.path, config.model.init.value_or(""),
-                                 config.schedule.file.value_or(""), config.schedule.profile_file};
+  std::vector<fs::path> files = {config.source,
+                                 config.data.path,
+                                 config.data.validation,
+                                 config.model.init.value_or(""),
+                                 config.schedule.file.value_or(""),
+                                 config.schedule.profile_file};
   files.insert(files.end(), config.schedule.plugins.begin(), config.schedule.plugins.end());
   return files;
 }

@@ -14,22 +14,43 @@
 #include "starpipe/model/network_registry.hpp"
 
 namespace starpipe::model {
+namespace {
 
-std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
-                                      std::uint64_t seed) {
+std::unique_ptr<Dataset> open_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
+                                      std::uint64_t seed, bool is_validation) {
   const std::vector<std::string>& kinds = find_network(model.kind).data;
   if (std::ranges::find(kinds, data.kind) == kinds.end()) {
     throw InputError(fmt::format("data.kind: {} does not fit model.kind {}, which reads {}", data.kind,
                                  model.kind, fmt::join(kinds, " or ")));
   }
-  if (data.kind == synthetic_data) return make_synthetic_dataset(model, batch.microbatch_size, seed);
-  if (data.path.empty()) throw InputError(fmt::format("data.path: is needed for data.kind {}", data.kind));
+  if (data.kind == synthetic_data)
+    return make_synthetic_dataset(model, batch.microbatch_size, seed, is_validation);
+  if (data.path.empty()) {
+    throw InputError(fmt::format("data.{}: is needed for data.kind {}{}",
+                                 is_validation ? "validation" : "path", data.kind,
+                                 is_validation ? " to evaluate" : ""));
+  }
   const int vocabulary = option_or(model, "vocabulary", byte_values);
   if (data.kind == text_data && vocabulary < byte_values) {
     throw InputError(fmt::format("model.vocabulary: {} is less than {}, which data.kind text needs",
                                  vocabulary, byte_values));
   }
   return make_sequence_dataset(data, index(vocabulary), index(option(model, "context")), batch, seed);
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
+                                      std::uint64_t seed) {
+  return open_dataset(data, model, batch, seed, false);
+}
+
+std::unique_ptr<Dataset> make_validation(const DataConfig& data, const ModelConfig& model, BatchSize batch,
+                                         std::uint64_t seed) {
+  DataConfig validation = data;
+  validation.path = data.validation;
+  validation.order = SampleOrder::sequential;
+  return open_dataset(validation, model, batch, seed, true);
 }
 
 }  // namespace starpipe::model

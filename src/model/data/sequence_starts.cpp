@@ -15,7 +15,15 @@ SequenceStarts::SequenceStarts(SampleOrder order, std::uint64_t tokens, std::siz
     : order_(order), tokens_(tokens), context_(context), batch_(batch), seed_(seed) {}
 
 std::vector<std::uint64_t> SequenceStarts::of(int step, int microbatch) const {
-  return order_ == SampleOrder::random ? random(step, microbatch) : shuffled(step, microbatch);
+  switch (order_) {
+    case SampleOrder::random:
+      return random(step, microbatch);
+    case SampleOrder::shuffled:
+      return shuffled(step, microbatch);
+    case SampleOrder::sequential:
+      break;
+  }
+  return sequential(step, microbatch);
 }
 
 // Uniform in [0, tokens - context), up to a bias below tokens / 2^64.
@@ -28,14 +36,25 @@ std::vector<std::uint64_t> SequenceStarts::random(int step, int microbatch) cons
   return starts;
 }
 
+std::uint64_t SequenceStarts::first_sample(int step, int microbatch) const {
+  return (std::uint64_t{index(step)} * index(batch_.microbatches) + index(microbatch)) *
+         index(batch_.microbatch_size);
+}
+
+std::vector<std::uint64_t> SequenceStarts::sequential(int step, int microbatch) const {
+  std::vector<std::uint64_t> starts;
+  const std::uint64_t first = first_sample(step, microbatch);
+  for (std::uint64_t sample = first; sample < first + index(batch_.microbatch_size); ++sample)
+    starts.push_back(sample % sequences() * context_);
+  return starts;
+}
+
 std::vector<std::uint64_t> SequenceStarts::shuffled(int step, int microbatch) const {
-  const std::uint64_t sequences = (tokens_ - 1) / context_;  // of the file
-  const auto size = std::uint64_t{index(batch_.microbatch_size)};
-  const std::uint64_t first =
-      (std::uint64_t{index(step)} * index(batch_.microbatches) + index(microbatch)) * size;
+  const std::uint64_t sequences = this->sequences();
+  const std::uint64_t first = first_sample(step, microbatch);
   std::vector<std::uint64_t> starts;
   std::optional<Permutation> of_epoch;
-  for (std::uint64_t sample = first; sample < first + size; ++sample) {
+  for (std::uint64_t sample = first; sample < first + index(batch_.microbatch_size); ++sample) {
     const std::uint64_t place = sample % sequences;
     if (!of_epoch || place == 0) {
       const std::uint64_t epoch = sample / sequences;

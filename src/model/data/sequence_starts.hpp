@@ -23,6 +23,10 @@ class SequenceStarts {
  private:
   [[nodiscard]] std::vector<std::uint64_t> random(int step, int microbatch) const;
   [[nodiscard]] std::vector<std::uint64_t> shuffled(int step, int microbatch) const;
+  [[nodiscard]] std::vector<std::uint64_t> sequential(int step, int microbatch) const;
+  // Of a file in sequences one after the other: how many it has, and the first sample of a micro-batch.
+  [[nodiscard]] std::uint64_t sequences() const { return (tokens_ - 1) / context_; }
+  [[nodiscard]] std::uint64_t first_sample(int step, int microbatch) const;
 
   SampleOrder order_;
   std::uint64_t tokens_;

@@ -20,7 +20,8 @@ class SequenceDataset final : public Dataset {
         sequences_(index(batch.microbatch_size)),
         starts_(data.order, file_.size(), context, batch, seed) {
     if (file_.size() > context) return;
-    throw InputError(fmt::format("data.path: {} has {} tokens, fewer than model.context + 1 = {}",
+    throw InputError(fmt::format("data.{}: {} has {} tokens, fewer than model.context + 1 = {}",
+                                 data.order == SampleOrder::sequential ? "validation" : "path",
                                  data.path.string(), file_.size(), context + 1));
   }
 

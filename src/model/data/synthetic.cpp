@@ -14,12 +14,13 @@ namespace {
 
 class SyntheticDataset final : public Dataset {
  public:
-  SyntheticDataset(const ModelConfig& model, int samples, std::uint64_t seed)
+  SyntheticDataset(const ModelConfig& model, int samples, std::uint64_t seed, bool is_validation)
       : inputs_(index(option(model, "inputs"))),
         outputs_(index(option(model, "outputs"))),
         branches_(index(option_or(model, "branches", 1))),
         samples_(index(samples)),
-        seed_(seed) {
+        seed_(seed),
+        stream_(is_validation ? validation_stream : sample_stream) {
     Normal normal(generator(seed, std::array{teacher_stream}));
     first_ = weights(normal, inputs_, hidden_size);
     second_ = weights(normal, hidden_size, outputs_);
@@ -61,6 +62,7 @@ class SyntheticDataset final : public Dataset {
   // own.
   static constexpr std::uint32_t teacher_stream = 0;
   static constexpr std::uint32_t sample_stream = 1;
+  static constexpr std::uint32_t validation_stream = 2;
 
   /// Random weights [outputs, inputs], scaled so that outputs have the variance of the inputs.
   static std::vector<double> weights(Normal& normal, std::size_t inputs, std::size_t outputs) {
@@ -69,7 +71,7 @@ class SyntheticDataset final : public Dataset {
     return result;
   }
   std::vector<float> features(int step, int microbatch) const {
-    Normal normal(generator(seed_, std::array{sample_stream, seed_word(step), seed_word(microbatch)}));
+    Normal normal(generator(seed_, std::array{stream_, seed_word(step), seed_word(microbatch)}));
     std::vector<float> x(samples_ * inputs_);
     for (float& value : x) value = static_cast<float>(normal());
     return x;
@@ -80,14 +82,16 @@ class SyntheticDataset final : public Dataset {
   std::size_t branches_;
   std::size_t samples_;
   std::uint64_t seed_;
+  std::uint32_t stream_;  // of the samples
   std::vector<double> first_;
   std::vector<double> second_;
 };
 
 }  // namespace
 
-std::unique_ptr<Dataset> make_synthetic_dataset(const ModelConfig& model, int samples, std::uint64_t seed) {
-  return std::make_unique<SyntheticDataset>(model, samples, seed);
+std::unique_ptr<Dataset> make_synthetic_dataset(const ModelConfig& model, int samples, std::uint64_t seed,
+                                                bool is_validation) {
+  return std::make_unique<SyntheticDataset>(model, samples, seed, is_validation);
 }
 
 }  // namespace starpipe::model

@@ -26,14 +26,16 @@ constexpr double curve_gap = 44;  // room for the next curve's name
 
 /// The values' axis: from the first tick at or below the least value to the one at or above the largest.
 struct ValueAxis {
-  explicit ValueAxis(const std::vector<double>& values) {
+  explicit ValueAxis(const Curve& curve) {
     double least = std::numeric_limits<double>::infinity();
     double most = -least;
-    for (const double value : values) {
-      if (!std::isfinite(value)) continue;
+    const auto hold = [&](double value) {
+      if (!std::isfinite(value)) return;
       least = std::min(least, value);
       most = std::max(most, value);
-    }
+    };
+    for (const double value : curve.values) hold(value);
+    for (const CurvePoint& point : curve.points) hold(point.value);
     if (least > most) least = most = 0;  // no finite value
     const double range = most > least ? most - least : most != 0 ? std::abs(most) : 1;
     step = detail::tick_step(range / 4);
@@ -49,7 +51,8 @@ struct ValueAxis {
 };
 
 /// The path of a curve: a point a step, or of each pixel the least and the largest value.
-std::string curve_path(const std::vector<double>& values, const ValueAxis& axis, double top, double scale) {
+std::string curve_path(const std::vector<double>& values, const ValueAxis& axis, double top, double left,
+                       double scale) {
   std::string path;
   bool joined = false;  // to the point before
   const auto put = [&](double x, double value) {
@@ -70,7 +73,7 @@ std::string curve_path(const std::vector<double>& values, const ValueAxis& axis,
       joined = false;
       continue;
     }
-    const double x = curve_left + static_cast<double>(first) * scale;
+    const double x = left + static_cast<double>(first) * scale;
     put(x, least);
     if (most > least) put(x, most);
     // A lone step between gaps would not show.
@@ -79,21 +82,42 @@ std::string curve_path(const std::vector<double>& values, const ValueAxis& axis,
   return path;
 }
 
+/// The path of a curve's points: a line through all of them, with a small square at each.
+std::string points_path(const std::vector<CurvePoint>& points, const ValueAxis& axis, double top, double zero,
+                        double scale) {
+  std::string line;
+  std::string squares;
+  for (const CurvePoint& point : points) {
+    if (!std::isfinite(point.value)) continue;
+    const double x = zero + point.step * scale;
+    const double y = axis.y(point.value, top);
+    fmt::format_to(std::back_inserter(line), "{}{} {}", line.empty() ? "M" : "L", px(x), px(y));
+    fmt::format_to(std::back_inserter(squares), "M{} {}h4v4h-4z", px(x - 2), px(y - 2));
+  }
+  return line + squares;
+}
+
 }  // namespace
 
 std::string curves_svg(std::span<const Curve> curves, int width) {
   width = std::max(width, 400);
   std::size_t steps = 1;
-  for (const Curve& curve : curves) steps = std::max(steps, curve.values.size());
+  double first_step = 1;
+  for (const Curve& curve : curves) {
+    steps = std::max(steps, curve.values.size());
+    for (const CurvePoint& point : curve.points) first_step = std::min(first_step, point.step);
+  }
   const double right = width - curve_right;
-  const double scale = steps > 1 ? (right - curve_left) / static_cast<double>(steps - 1) : 0;
+  const double range = static_cast<double>(steps) - first_step;
+  const double scale = range > 0 ? (right - curve_left) / range : 0;
+  const double zero = curve_left - first_step * scale;  // where step 0 is
   std::string body;
   const auto put = [&body]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(body), format, std::forward<Args>(args)...);
   };
   double top = 32;
   for (std::size_t c = 0; c < curves.size(); ++c, top += curve_height + curve_gap) {
-    const ValueAxis axis(curves[c].values);
+    const ValueAxis axis(curves[c]);
     put_text(curve_left, top - 10, 14, detail::ink, curves[c].name, body, " font-weight=\"bold\"");
     const int ticks = static_cast<int>(std::lround((axis.end - axis.begin) / axis.step));
     for (int tick = 0; tick <= ticks; ++tick) {
@@ -106,13 +130,21 @@ std::string curves_svg(std::span<const Curve> curves, int width) {
     }
     put("<path class=\"curve\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.5\" stroke-linejoin=\"round\" "
         "fill=\"none\"/>\n",
-        curve_path(curves[c].values, axis, top, scale), detail::palette[c % detail::palette.size()].dark);
+        curve_path(curves[c].values, axis, top, zero + scale, scale),
+        detail::palette[c % detail::palette.size()].dark);
+    if (curves[c].points_name.empty()) continue;
+    // Beside the name of the curve, in a colour of its own.
+    const auto& colour = detail::palette[(c + curves.size()) % detail::palette.size()].dark;
+    put_text(right, top - 10, 12, colour, curves[c].points_name, body, " text-anchor=\"end\"");
+    put("<path class=\"points\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.5\" stroke-linejoin=\"round\" "
+        "fill=\"none\"/>\n",
+        points_path(curves[c].points, axis, top, zero, scale), colour);
   }
   const double bottom = top - curve_gap;
   const double tick = std::max(1.0, detail::tick_step(static_cast<double>(steps) / 8));
   for (double step = 1; step <= static_cast<double>(steps);
        step = step == 1 && tick > 1 ? tick : step + tick) {
-    const double x = curve_left + (step - 1) * scale;
+    const double x = zero + step * scale;
     put("<path d=\"M{} {}v5\" stroke=\"{}\"/>\n", px(x), px(bottom), detail::faint_ink);
     put_text(x, bottom + 18, 11, detail::faint_ink, number_text(step), body, " text-anchor=\"middle\"");
   }

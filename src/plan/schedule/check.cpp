@@ -85,6 +85,7 @@ std::vector<int> most_stages(const Schedule& schedule) {
 template <class Function>
 void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
   int held = 0;
+  if (schedule.forward_only()) return;
   for (const JobId id : schedule.order(worker)) {
     const auto [s, b, pass] = schedule.job(id);
     if (schedule.recompute() && pass == Pass::F) continue;

@@ -51,7 +51,7 @@ Discipline parse_discipline(std::string_view word) {
   throw InputError(fmt::format("unknown discipline '{}' (greedy, bounded or ordered)", word));
 }
 
-Schedule::Schedule(const ScheduleSpec& spec)
+Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     : name_(spec.name),
       graph_(spec.graph),
       microbatches_(spec.microbatches),
@@ -67,6 +67,7 @@ Schedule::Schedule(const ScheduleSpec& spec)
 
   const std::vector<bool> split = split_pairs(spec);
   stride_ = std::ranges::find(split, true) == split.end() ? 2 : 3;
+  if (forward_only) stride_ = 1;
   const auto ids = split.size() * static_cast<std::uint64_t>(stride_);
   if (ids >= no_turn) {
     throw InputError(
@@ -89,6 +90,7 @@ Schedule::Schedule(const ScheduleSpec& spec)
       const JobId first = forward(s, b);
       const bool is_split = split[first / static_cast<JobId>(stride_)];
       add(first, {s, b, Pass::F});
+      if (forward_only) continue;
       add(first + 1, {s, b, is_split ? Pass::B : Pass::BW});
       if (is_split) add(first + 2, {s, b, Pass::W});
     }
@@ -129,7 +131,7 @@ Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) c
 
 Schedule Schedule::with_recomputation() const {
   Schedule changed = *this;
-  changed.recompute_ = true;
+  changed.recompute_ = !forward_only();
   return changed;
 }
 
@@ -139,6 +141,7 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
     return std::nullopt;
   }
   JobId id = forward(wanted.stage, wanted.microbatch);
+  if (forward_only()) return wanted.pass == Pass::F ? std::optional(id) : std::nullopt;
   if (wanted.pass == Pass::W) id = weight_gradient(wanted.stage, wanted.microbatch);
   if (wanted.pass == Pass::B || wanted.pass == Pass::BW) id = backward(wanted.stage, wanted.microbatch);
   if (job(id) != wanted) return std::nullopt;

@@ -8,8 +8,9 @@ namespace starpipe::plan {
 std::vector<int> weight_holders(const Schedule& schedule, int stage) {
   std::set<int> holders;
   for (int b = 0; b < schedule.microbatches(); ++b) {
-    for (const JobId id :
-         {schedule.forward(stage, b), schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
+    holders.insert(schedule.placement(schedule.forward(stage, b)).weights);
+    if (schedule.forward_only()) continue;
+    for (const JobId id : {schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
       holders.insert(schedule.placement(id).weights);
     }
   }
@@ -18,13 +19,14 @@ std::vector<int> weight_holders(const Schedule& schedule, int stage) {
 
 std::vector<int> gradient_workers(const Schedule& schedule, int stage) {
   std::set<int> workers;
-  for (int b = 0; b < schedule.microbatches(); ++b) {
+  for (int b = 0; !schedule.forward_only() && b < schedule.microbatches(); ++b) {
     workers.insert(schedule.compute(schedule.weight_gradient(stage, b)));
   }
   return {workers.begin(), workers.end()};
 }
 
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage) {
+  if (schedule.forward_only()) return {};
   const auto holders = weight_holders(schedule, stage);
   std::vector<int> tree = {holders.front()};
   for (const int worker : gradient_workers(schedule, stage)) {

@@ -67,6 +67,7 @@ void for_each_gradient_stash(const Schedule& schedule, std::span<const std::uint
 template <class Function>
 void for_each_stash(const Schedule& schedule, std::span<const std::uint32_t> position, JobId forward,
                     Function&& f) {
+  if (schedule.forward_only()) return;
   const Job job = schedule.job(forward);
   for_each_keeper(schedule, position,
                   std::array{schedule.stash_maker(job.stage, job.microbatch),

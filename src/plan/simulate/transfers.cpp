@@ -54,6 +54,7 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
         const int reader = schedule.compute(reader_id);
         if (seen.insert(reader)) f(worker, reader, &Transfers::activations, costs.size(job.stage).activation);
       });
+      if (schedule.forward_only()) continue;
       const int maker = schedule.compute(schedule.stash_maker(job.stage, job.microbatch));
       seen.clear();
       seen.insert(maker);

@@ -42,6 +42,7 @@ void WorkerQueue::skip_finished() {
 }
 
 bool WorkerQueue::begins_stash(JobId id) const {
+  if (schedule_->forward_only()) return false;
   const Job job = schedule_->job(id);
   return id == schedule_->stash_maker(job.stage, job.microbatch);
 }

@@ -2,7 +2,9 @@
 #include "runtime/commands/run_on_ranks.hpp"
 
 #include <cstdint>
+#include <filesystem>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -61,9 +63,10 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
 
 // Collective. Throws InputError on every rank if they have opened different files under the same name: inputs
 // and targets of a sequence, which different ranks read, would not fit.
-void require_same(const Mpi& mpi, const model::DataConfig& config, const model::Dataset& data) {
-  if (mpi.all_equal(data.digest())) return;
-  throw InputError(fmt::format("data.path: {} is not the same file on all ranks", config.path.string()));
+void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::path& file,
+                  const model::Dataset* data) {
+  if (data == nullptr || mpi.all_equal(data->digest())) return;
+  throw InputError(fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
 }
 
 // Collective. Rank 0 measures, decides and sends its choice to the others. They sleep meanwhile: their times
@@ -107,7 +110,8 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
     return made;
   });
   require_same(mpi, experiment.schedule);
-  require_same(mpi, config.data, *experiment.data);
+  require_same(mpi, "data.path", config.data.path, experiment.data.get());
+  require_same(mpi, "data.validation", config.data.validation, experiment.validation.get());
   return {std::move(config), std::move(partition), std::move(experiment)};
 }
 
@@ -145,6 +149,16 @@ std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
   return plan::count_traffic(experiment.schedule, costs);
 }
 
+void check_sizes(const Config& config, const Experiment& made, const WorkerMap& map) {
+  if (config.evaluate.alone) {
+    check_evaluation_sizes(made.schedule, made.network, map);
+    return;
+  }
+  const TaskGraph graph(made.schedule, made.network, config.training.optimizer,
+                        step_rules(config, made.schedule.microbatches()));
+  check_data_sizes(graph, made.schedule, made.network, map);
+}
+
 }  // namespace
 
 Engine make_engine(const Session& session, const AgreedRun& run) {
@@ -158,7 +172,8 @@ Engine make_engine(const Session& session, const AgreedRun& run) {
           run.parameters,
           run.config.runtime,
           e.emulated ? &*e.emulated : nullptr,
-          run.config.training.nonfinite};
+          run.config.training.nonfinite,
+          step_rules(run.config, e.schedule.microbatches()).evaluated};
 }
 
 void require_finite_weights(const AgreedRun& run, const Engine& engine) {
@@ -198,9 +213,7 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
         const bool automatic = runtime.mapping == MappingKind::automatic;
         WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
         const Experiment& made = planned.experiment;
-        check_data_sizes(TaskGraph(made.schedule, made.network, planned.config.training.optimizer,
-                                   step_rules(planned.config)),
-                         made.schedule, made.network, map);
+        check_sizes(planned.config, made, map);
         auto parameters =
             agree(mpi, [&] { return parameters_in_memory(made.network, planned.config.training.seed); });
         auto locations = gather_locations(mpi, map, share, devices);

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "runtime/commands/checkpointing.hpp"
+#include "runtime/commands/evaluation_steps.hpp"
 #include "runtime/commands/resume.hpp"
 #include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/engine/engine.hpp"
@@ -66,6 +67,15 @@ class StepProgress {
       line_.keep(text);
     } else {
       line_.show(text);
+    }
+  }
+
+  /// A line between two steps, or after the last one.
+  void keep(const std::string& text, bool last) const {
+    if (last && !line_.on_terminal() && launcher_rank()) {
+      fmt::print("{}\n", text);  // after the last step's line
+    } else {
+      line_.keep(text);
     }
   }
 
@@ -137,6 +147,17 @@ void record_step(const Training& training, const StepResult& result, int step, s
   progress.show(step, loss, result, static_cast<double>(samples) / result.seconds);
 }
 
+// The evaluation after `steps` steps, if one is due.
+void evaluate_after(const Training& training, int steps, TrainRecord& record, const StepProgress& progress) {
+  const Experiment& experiment = training.run.experiment;
+  if (!evaluation_is_due(training.run.config, experiment, steps)) return;
+  const EvaluationRecord& done =
+      record.evaluations.emplace_back(evaluate_between_steps(training.engine, experiment, steps));
+  if (training.session.mpi().rank() != 0) return;
+  if (training.metrics != nullptr) training.metrics->add_evaluation(steps, done.loss);
+  progress.keep(evaluation_text(done.loss, done.microbatches), steps == training.run.config.training.steps);
+}
+
 // Runs the steps. The record is complete on rank 0.
 TrainRecord run_steps(const Training& training) {
   TrainRecord record;
@@ -145,6 +166,7 @@ TrainRecord run_steps(const Training& training) {
   const int steps = training.run.config.training.steps;
   if (training.checkpoints != nullptr) record.checkpoints.emplace();
   StepProgress progress(training.first_step, steps, experiment.data->sample_word());
+  evaluate_after(training, training.first_step, record, progress);
   for (int step = training.first_step; step < steps; ++step) {
     const StepResult result = training.engine.run_step(step, *experiment.data);
     std::optional<double> loss;
@@ -157,7 +179,8 @@ TrainRecord run_steps(const Training& training) {
     if (result.clipped) record.clipped.push_back(step);
     record.step_seconds.push_back(result.seconds);
     if (result.skipped_for) record.skipped.push_back({step, *result.skipped_for});
-    // The checkpoint comes last: all that the step has left must be in it, or before it in the metrics.
+    // The checkpoint comes last: all that the step has left must be in it, or before it in the metrics. The
+    // evaluation after the step comes later, and a run that goes on at the checkpoint does it first.
     const bool due = training.checkpoints != nullptr && training.checkpoints->is_due(step + 1);
     std::optional<double> pause;
     if (due) pause = training.checkpoints->copy(step + 1);
@@ -165,6 +188,7 @@ TrainRecord run_steps(const Training& training) {
     if (training.session.mpi().rank() == 0) record_step(training, result, step, loss, pause, progress);
     if (due) training.checkpoints->begin_writing(training.metrics);
     if (due && training.checkpoints->is_stopping()) break;
+    evaluate_after(training, step + 1, record, progress);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
                                   record.step_seconds.end());
@@ -180,6 +204,10 @@ void count_rank_bytes(const Engine& engine, const Session& session, const TaskGr
                       TrainRecord& record) {
   record.rank_bytes_measured = session.mpi().sum_on_root(engine.bytes_sent_by_starpu());
   record.rank_bytes_predicted = bytes_between_ranks(graph, session.map()) * record.step_seconds.size();
+  if (const TaskGraph* evaluation = engine.evaluation_graph()) {
+    record.rank_bytes_predicted +=
+        bytes_between_ranks(*evaluation, session.map()) * record.evaluations.size();
+  }
   record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
 }
 
@@ -192,9 +220,10 @@ std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
   if (run.mpi.rank() != 0) return report;
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
   const Experiment& e = run.experiment;
-  const auto needs = memory_need(
-      e.schedule, e.network, run.config.training.optimizer, compared->costs, compared->predicted.timeline,
-      {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())}, step_rules(run.config));
+  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, compared->costs,
+                                 compared->predicted.timeline,
+                                 {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())},
+                                 step_rules(run.config, e.schedule.microbatches()));
   report.memory = gpu_use(measured, gpu_of_worker, needs);
   return report;
 }
@@ -221,9 +250,12 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   }
   if (outputs.curves) {
-    const std::array curves = {plan::Curve{"loss", record.losses},
-                               plan::Curve{"gradient norm", record.gradient_norms},
-                               plan::Curve{"learning rate", record.learning_rates}};
+    std::array curves = {plan::Curve{"loss", record.losses},
+                         plan::Curve{"gradient norm", record.gradient_norms},
+                         plan::Curve{"learning rate", record.learning_rates}};
+    for (const EvaluationRecord& done : record.evaluations)
+      curves.front().points.push_back({static_cast<double>(done.step), done.loss});
+    if (!record.evaluations.empty()) curves.front().points_name = "validation";
     write_file("--curves", *outputs.curves, plan::curves_svg(curves));
   }
   if (outputs.report) {
@@ -265,17 +297,23 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
   if (folder != nullptr) folder->restore(engine);
   std::optional<MetricsFile> metrics;
   if (root && outputs.metrics) metrics.emplace(*outputs.metrics, position);
-  if (first_step == run.config.training.steps) return finish_complete_run(run, outputs, engine);
   Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
+  Training training = {.run = run,
+                       .session = session,
+                       .engine = engine,
+                       .measurement = measurement,
+                       .metrics = metrics ? &*metrics : nullptr,
+                       .first_step = first_step};
+  if (first_step == run.config.training.steps) {
+    TrainRecord evaluated;
+    evaluate_after(training, first_step, evaluated,
+                   StepProgress(first_step, first_step, experiment.data->sample_word()));
+    return finish_complete_run(run, outputs, engine);
+  }
   std::optional<Checkpointing> checkpoints;
   if (folder != nullptr) checkpoints.emplace(run, *folder, engine);
-  TrainRecord record = run_steps({.run = run,
-                                  .session = session,
-                                  .engine = engine,
-                                  .measurement = measurement,
-                                  .metrics = metrics ? &*metrics : nullptr,
-                                  .checkpoints = checkpoints ? &*checkpoints : nullptr,
-                                  .first_step = first_step});
+  training.checkpoints = checkpoints ? &*checkpoints : nullptr;
+  TrainRecord record = run_steps(training);
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(engine, session, engine.graph(), record);

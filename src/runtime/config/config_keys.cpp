@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/config/checkpoint_keys.hpp"
+#include "runtime/config/evaluate_keys.hpp"
 #include "runtime/config/model_keys.hpp"
 #include "runtime/config/runtime_keys.hpp"
 #include "runtime/config/schedule_keys.hpp"
@@ -35,6 +36,7 @@ std::vector<ConfigKey> config_keys() {
   keys::add_model_keys(all);
   keys::add_training_keys(all);
   keys::add_checkpoint_keys(all);
+  keys::add_evaluate_keys(all);
   keys::add_schedule_keys(all);
   keys::add_runtime_keys(all);
   return all;

@@ -155,6 +155,13 @@ void add_model_keys(Keys& keys) {
           "The file. tokens: flat uint16 numbers, or a file with the header of llm.c (docs/data.md).",
           at(&Config::data, &model::DataConfig::path)),
       "data.kind", of_files)));
+  ConfigKey validation =
+      key("data.validation", text(),
+          "A file of the same kind, whose loss `train` shows before, during and after the training, and "
+          "`evaluate` at any time (docs/training.md).",
+          at(&Config::data, &model::DataConfig::validation));
+  keys.push_back(
+      not_emulated(required(only_with(std::move(validation), "data.kind", of_files), {"evaluate", {}})));
   keys.push_back(not_emulated(
       only_with(key("data.order", one_of(model::sample_order_words),
                     "Which sequences a step reads: random ones, or each `context` tokens of the file once an "

@@ -10,6 +10,7 @@
 #include "runtime/step/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/forward_passes.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -36,7 +37,8 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
   for (const Datum& datum : graph.data()) check_words(datum.stage, to_string(datum.kind), datum.size);
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     for (const bool on_gpu : {false, true}) {
-      check_words(static_cast<int>(s), "scratch memory", scratch_size(schedule, network.stages[s], on_gpu));
+      check_words(static_cast<int>(s), "scratch memory",
+                  scratch_size(schedule, network.stages[s], on_gpu, graph.rules()));
     }
   }
   for (const Task& task : graph.tasks()) {
@@ -48,6 +50,12 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
              fmt::format("and ranks send each other at most {} bytes at once", most_message_bytes));
     }
   }
+}
+
+void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
+                            const WorkerMap& map) {
+  const plan::Schedule forward = plan::forward_passes(schedule, schedule.microbatches());
+  check_data_sizes(TaskGraph::evaluation(schedule, forward, network), forward, network, map);
 }
 
 }  // namespace starpipe::runtime

@@ -13,4 +13,8 @@ namespace starpipe::runtime {
 void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
                       const WorkerMap& map);
 
+/// The same for a run that evaluates with the schedule's forward passes and does not train.
+void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
+                            const WorkerMap& map);
+
 }  // namespace starpipe::runtime

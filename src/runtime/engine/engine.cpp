@@ -11,7 +11,6 @@
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
-#include "runtime/watchdog/wait_table.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/model/gradient_norm.hpp"
@@ -42,14 +41,17 @@ std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Sch
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
-               const RuntimeConfig& config, const plan::Costs* emulated, NonFinitePolicy nonfinite)
+               const RuntimeConfig& config, const plan::Costs* emulated, NonFinitePolicy nonfinite,
+               int evaluated)
     : session_(session),
       schedule_(schedule),
+      network_(network),
       optimizer_(optimizer),
       nonfinite_(nonfinite),
       graph_(schedule, network, optimizer,
              {.has_norm = emulated == nullptr,
-              .can_skip = emulated == nullptr && nonfinite == NonFinitePolicy::skip}),
+              .can_skip = emulated == nullptr && nonfinite == NonFinitePolicy::skip,
+              .evaluated = evaluated}),
       tasks_(tasks_of_rank(graph_, session.local_workers())),
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(session.memory_nodes()),
@@ -65,15 +67,17 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       finite_(graph_, schedule.workers(), session.on_gpus(),
               emulated == nullptr && nonfinite != NonFinitePolicy::proceed),
       progress_(graph_, session.local_workers()),
-      exchange_(session.mpi()),
-      watchdog_(config.timeout, session.mpi().rank(), session.mpi().ranks(), watchdog_calls()),
+      watched_{graph_, schedule, [this] { return status(); }},
+      watch_(session, config.timeout, watched_),
       runner_(session, graph_,
               {.graph = &graph_,
                .network = &network,
                .optimizer = &optimizer_,
                .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())},
               {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
-      submitter_(session, schedule, graph_, tasks_, data_, runner_, emulation_.get(), window_) {}
+      next_order_(first_orders()),
+      submitter_(session, schedule, graph_, tasks_, data_, runner_, next_order_, emulation_.get(), window_),
+      config_(config) {}
 
 // Waits for the other ranks, which may work for long, for instance write files. The watchdog is still on.
 Engine::~Engine() {
@@ -81,20 +85,10 @@ Engine::~Engine() {
   session_.mpi().barrier();
 }
 
-WatchdogCalls Engine::watchdog_calls() {
-  return {.status =
-              [this] {
-                RankStatus status = progress_.status();
-                if (emulation_) status.transfer_for = emulation_->oldest_transfer().value_or(-1);
-                return status;
-              },
-          .send = [this](const RankStatus& mine) { exchange_.send(mine); },
-          .receive = [this] { return exchange_.receive(); },
-          .explain =
-              [this](std::span<const RankNews> news, const NewsLimits& limits) {
-                return wait_table(graph_, schedule_, session_.map(), news, limits);
-              },
-          .end_run = [this](const std::string& message) { session_.mpi().abort(message); }};
+RankStatus Engine::status() const {
+  RankStatus status = progress_.status();
+  if (emulation_) status.transfer_for = emulation_->oldest_transfer().value_or(-1);
+  return status;
 }
 
 StepResult Engine::run_step(int step, const model::Dataset& data) {
@@ -135,6 +129,18 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (result.skipped_for) return result;
   ++updates_;
   result.clipped = gradient && model::clip_scale(optimizer_.clip, gradient->norm) < 1;
+  return result;
+}
+
+EvaluationResult Engine::evaluate(int steps, const model::Dataset& data) {
+  if (!evaluation_) {
+    evaluation_ =
+        std::make_unique<Evaluation>(session_, schedule_, network_, data_, config_, graph_.rules().evaluated,
+                                     Evaluation::Shared{gpu_memory_, next_order_});
+  }
+  const EvaluationResult result = evaluation_->run(steps, data, watch_);
+  watch_.look_at(watched_);
+  if (nonfinite_ == NonFinitePolicy::stop) require_finite_losses(result, steps);
   return result;
 }
 

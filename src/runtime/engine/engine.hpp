@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "runtime/engine/emulation.hpp"
+#include "runtime/engine/evaluation.hpp"
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
+#include "runtime/engine/run_watch.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/submitter.hpp"
 #include "runtime/engine/task_runner.hpp"
@@ -20,9 +22,7 @@
 #include "runtime/step/meter.hpp"
 #include "runtime/step/rank_tasks.hpp"
 #include "runtime/step/task_graph.hpp"
-#include "runtime/watchdog/status_exchange.hpp"
 #include "runtime/watchdog/task_progress.hpp"
-#include "runtime/watchdog/watchdog.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
@@ -55,11 +55,12 @@ class Engine {
  public:
   /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
   /// waits of these lengths instead of kernels and transfers; nothing is computed then. `nonfinite`: what
-  /// `run_step` does with infinity and NaN. References and `emulated` must outlive the engine.
+  /// `run_step` does with infinity and NaN. `evaluated`: micro-batches of each `evaluate`; 0: there is none.
+  /// References and `emulated` must outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
          const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
-         NonFinitePolicy nonfinite = NonFinitePolicy::stop);
+         NonFinitePolicy nonfinite = NonFinitePolicy::stop, int evaluated = 0);
   /// Collective. Waits for all tasks of this rank, then for the other ranks.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -71,6 +72,15 @@ class Engine {
   /// weights are of no use. A step that is skipped for such a value does not count as a step of the
   /// optimizer.
   StepResult run_step(int step, const model::Dataset& data);
+
+  /// Runs forward passes on `data` with the weights after `steps` steps, between two steps. It changes
+  /// nothing that the steps read. Not for emulated jobs. Throws RunFailure as Evaluation does, and with
+  /// `training.nonfinite: stop` when a loss is infinity or NaN.
+  EvaluationResult evaluate(int steps, const model::Dataset& data);
+  /// The tasks of an evaluation; nothing before the first one.
+  [[nodiscard]] const TaskGraph* evaluation_graph() const {
+    return evaluation_ ? &evaluation_->graph() : nullptr;
+  }
 
   /// The parameters after the last step, and that step's mean weight gradient before clipping, [stage], from
   /// each stage's first holder. On rank 0 only.
@@ -103,13 +113,15 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  [[nodiscard]] WatchdogCalls watchdog_calls();
+  // For the watchdog.
+  [[nodiscard]] RankStatus status() const;
   /// Collective. The first value of the step that is not finite, if the run looks for such values.
   [[nodiscard]] std::optional<NonFiniteOrigin> first_nonfinite(
       const std::optional<GradientNorm>& gradient) const;
 
   const Session& session_;
   const plan::Schedule& schedule_;
+  const model::Network& network_;
   model::OptimizerConfig optimizer_;
   NonFinitePolicy nonfinite_;
   int updates_ = 0;  // of the optimizer
@@ -126,10 +138,13 @@ class Engine {
   std::unique_ptr<Emulation> emulation_;  // none when kernels run
   FiniteCheck finite_;
   TaskProgress progress_;
-  StatusExchange exchange_;
-  Watchdog watchdog_;
+  Watched watched_;
+  std::unique_ptr<Evaluation> evaluation_;  // from the first one on
+  RunWatch watch_;                          // may look at the evaluation
   TaskRunner runner_;
+  WorkerOrders next_order_;
   Submitter submitter_;
+  RuntimeConfig config_;
 };
 
 }  // namespace starpipe::runtime

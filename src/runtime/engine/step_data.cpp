@@ -53,14 +53,53 @@ StepData::StepData(const Session& session, const plan::Schedule& schedule, const
       memory_(slots.count()),
       handles_(slots.count()),
       in_slot_(slots.count(), none) {
-  if (session.knows_workers() && session.on_gpus()) fetched_.emplace(graph, nodes_);
-  for (std::size_t d = 0; d < graph.data().size(); ++d) {
-    if (tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
-    register_datum(d, parameters);
-    if (is_for_host(graph.data()[d])) first_for_host_.push_back(d);
-  }
+  register_data(tasks, parameters);
   find_prepared(tasks, window);
   register_scratch();
+}
+
+StepData::StepData(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
+                   const RankTasks& tasks, const DataSlots& slots, const StepData& training,
+                   std::optional<int> window)
+    : session_(session),
+      schedule_(schedule),
+      network_(training.network_),
+      graph_(graph),
+      slots_(slots),
+      nodes_(session.memory_nodes()),
+      memory_(slots.count()),
+      training_(&training),
+      handles_(slots.count()),
+      in_slot_(slots.count(), none) {
+  for (std::size_t d = 0; d < graph.data().size(); ++d) {
+    const Datum& datum = graph.data()[d];
+    if (datum.kind != DataKind::weights || tasks.last_use[d] == RankTasks::unused) continue;
+    // Weights of other ranks that this rank's steps do not touch get a handle of their own: the rank inserts
+    // tasks that read them elsewhere, since it owns the loss that they read.
+    handles_[slots.of(d)] = training.handle_of_weights(datum.stage, datum.worker);
+    if (handles_[slots.of(d)] == nullptr && is_mine(datum))
+      throw std::logic_error("the training has no handle for weights of this rank");
+  }
+  register_data(tasks, {});
+  find_prepared(tasks, window);
+}
+
+void StepData::register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters) {
+  if (session_.knows_workers() && session_.on_gpus()) fetched_.emplace(graph_, nodes_);
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    if (tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
+    register_datum(d, parameters);
+    if (is_for_host(graph_.data()[d])) first_for_host_.push_back(d);
+  }
+}
+
+starpu_data_handle_t StepData::handle_of_weights(int stage, int holder) const {
+  const auto is_wanted = [&](const Datum& datum) {
+    return datum.kind == DataKind::weights && datum.stage == stage && datum.worker == holder;
+  };
+  const auto found = std::ranges::find_if(graph_.data(), is_wanted);
+  if (found == graph_.data().end()) return nullptr;
+  return handle(static_cast<std::size_t>(found - graph_.data().begin()));
 }
 
 // Those of the first window's tasks that do not come first in their slot.
@@ -100,23 +139,27 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
   } else {
     handle = register_words(datum.size);
   }
-  handles_[slot] = Handle(handle, from_host);
+  own_.emplace_back(handle, from_host);
+  handles_[slot] = handle;
   if (fetched_ && datum.kind == DataKind::weight_gradient && node(datum.worker) > FetchedCopies::main_memory)
     keep_on_node(handle, node(datum.worker));
-  starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(slot), owner(datum));
+  const std::size_t tag = slot + (training_ == nullptr ? 0 : training_->slots_.count());
+  starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(tag), owner(datum));
 }
 
 void StepData::register_scratch() {
   norm_scratch_ = Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))), false);
   for (const bool on_gpu : {false, true}) {
     for (const model::Stage& stage : network_.stages) {
-      const std::size_t size = std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu));
+      const std::size_t size =
+          std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu, graph_.rules()));
       scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size), false);
     }
   }
 }
 
 starpu_data_handle_t StepData::scratch(const Task& task) const {
+  if (training_ != nullptr) return training_->scratch(task);
   const std::size_t stage = index(task.stage);
   bool gpu = node(task.worker) > FetchedCopies::main_memory;
   if (task.kind == TaskKind::norm)
@@ -125,8 +168,8 @@ starpu_data_handle_t StepData::scratch(const Task& task) const {
   // The policy may choose a core or a GPU: take the larger of the two needs.
   if (!session_.knows_workers() && session_.on_gpus() &&
       std::ranges::count(nodes_, FetchedCopies::main_memory) > 0) {
-    gpu = scratch_size(schedule_, network_.stages[stage], true) >
-          scratch_size(schedule_, network_.stages[stage], false);
+    gpu = scratch_size(schedule_, network_.stages[stage], true, graph_.rules()) >
+          scratch_size(schedule_, network_.stages[stage], false, graph_.rules());
   }
   return scratch_[gpu ? 1 : 0][stage].get();
 }

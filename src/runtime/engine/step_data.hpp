@@ -41,9 +41,14 @@ class StepData {
            const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
            std::span<const std::vector<float>> parameters, std::optional<int> window);
 
-  [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const {
-    return handles_[slots_.of(datum)].get();
-  }
+  /// The data of an evaluation. It reads the weights of `training`, and uses its scratch memory; it registers
+  /// the rest itself. `graph`, `tasks`, `slots`: of the evaluation, which has the placement of the training's
+  /// F: so `training` has a handle for all weights that tasks on this rank read.
+  StepData(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
+           const RankTasks& tasks, const DataSlots& slots, const StepData& training,
+           std::optional<int> window);
+
+  [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[slots_.of(datum)]; }
   /// Scratch memory that is large enough for a pass, or a norm, on each worker that may run it; nullptr when
   /// the task needs none.
   [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
@@ -100,7 +105,11 @@ class StepData {
  private:
   [[nodiscard]] std::vector<float> start_value(const Datum& datum,
                                                std::span<const std::vector<float>> parameters) const;
+  // Registers the data that tasks of this rank touch, but for those that have a handle.
+  void register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters);
   void register_datum(std::size_t number, std::span<const std::vector<float>> parameters);
+  // nullptr when no task of this rank touches them.
+  [[nodiscard]] starpu_data_handle_t handle_of_weights(int stage, int holder) const;
   void register_scratch();
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
 
@@ -137,9 +146,11 @@ class StepData {
   std::optional<FetchedCopies> fetched_;    // when some workers are GPUs and the worker of each task is known
   std::vector<std::vector<float>> memory_;  // by slot; empty unless this rank's host provides it
   std::vector<PinnedMemory> pinned_;        // the part of `memory_` that GPUs copy from and to
-  std::vector<Handle> handles_;             // by slot; none where this rank's tasks touch no datum
-  std::vector<std::size_t> first_for_host_;  // the first datum of each slot that is for the host
-  std::vector<std::size_t> prepared_;        // inputs and targets whose values `begin_step` prepares
+  const StepData* training_ = nullptr;      // whose weights and scratch memory an evaluation uses
+  std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
+  std::vector<Handle> own_;                    // those among them that this has registered
+  std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host
+  std::vector<std::size_t> prepared_;          // inputs and targets whose values `begin_step` prepares
   std::unordered_map<std::size_t, std::vector<float>> values_;  // of them, until their tasks are inserted
   std::vector<std::size_t> in_slot_;                            // by slot: the datum that was inserted last
   std::vector<float> losses_;                                   // of this step, by micro-batch

@@ -64,9 +64,11 @@ std::optional<int> submission_window(const Session& session, const plan::Schedul
   return window;
 }
 
+WorkerOrders first_orders() { return WorkerOrders(starpu_worker_get_count(), 1); }
+
 Submitter::Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-                     const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
-                     std::optional<int> window)
+                     const RankTasks& tasks, StepData& data, TaskRunner& runner, WorkerOrders& next_order,
+                     Emulation* emulation, std::optional<int> window)
     : session_(session),
       schedule_(schedule),
       graph_(graph),
@@ -75,7 +77,7 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       runner_(runner),
       emulation_(emulation),
       window_(window),
-      next_order_(starpu_worker_get_count(), 1) {
+      next_order_(next_order) {
   names_.reserve(graph.tasks().size());
   for (const Task& task : graph.tasks()) names_.push_back(name_of(task, schedule));
 }

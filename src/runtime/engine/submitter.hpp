@@ -26,6 +26,12 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 /// would depend on the window, so the whole step is submitted: nothing.
 std::optional<int> submission_window(const Session& session, const plan::Schedule& schedule, int window);
 
+/// By StarPU worker, the next number for STARPU_WORKER_ORDER. StarPU counts the tasks of a worker from its
+/// start, so all that insert tasks into one StarPU share them.
+using WorkerOrders = std::vector<unsigned>;
+/// Those of a StarPU that has had no such task.
+WorkerOrders first_orders();
+
 /// Inserts the tasks of a step into StarPU in the graph's order, within the submission window. After the
 /// insertion of this rank's last task that touches a datum, asks StarPU to drop the datum once this task has
 /// ended. Only the thread that runs the steps calls it.
@@ -33,10 +39,10 @@ class Submitter {
  public:
   /// `window`: of `submission_window`. When it is full, submission waits until half of it is left. It changes
   /// no result and no order, but a small window leaves workers idle. `emulation`: nullptr when kernels run.
-  /// The references must outlive this.
+  /// `next_order`: see WorkerOrders. The references must outlive this.
   Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-            const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
-            std::optional<int> window);
+            const RankTasks& tasks, StepData& data, TaskRunner& runner, WorkerOrders& next_order,
+            Emulation* emulation, std::optional<int> window);
 
   /// Returns when all tasks of this rank are inserted; they may still run.
   void submit_step();
@@ -52,9 +58,9 @@ class Submitter {
   StepData& data_;
   TaskRunner& runner_;
   Emulation* emulation_;
-  std::optional<int> window_;         // nothing: no limit
-  std::vector<std::string> names_;    // by task; StarPU keeps their addresses
-  std::vector<unsigned> next_order_;  // for STARPU_WORKER_ORDER, by StarPU worker
+  std::optional<int> window_;       // nothing: no limit
+  std::vector<std::string> names_;  // by task; StarPU keeps their addresses
+  WorkerOrders& next_order_;
 };
 
 }  // namespace starpipe::runtime

@@ -120,8 +120,16 @@ void MetricsFile::add(const StepMetrics& metrics, const std::string& sample_word
   if (metrics.checkpoint_seconds) line["checkpoint_seconds"] = *metrics.checkpoint_seconds;
   line["bubble_fraction"] = metrics.bubble_fraction;
   line["peak_stash_bytes"] = metrics.peak_stash_bytes;
+  write(line.dump());
+}
+
+void MetricsFile::add_evaluation(int steps, double loss) {
+  write(nlohmann::ordered_json{{"step", steps}, {"validation_loss", loss}}.dump());
+}
+
+void MetricsFile::write(const std::string& line) {
   errno = 0;
-  const std::string text = line.dump() + '\n';
+  const std::string text = line + '\n';
   stream_ << text << std::flush;
   if (!stream_) throw cannot_write_metrics(file_, errno);
   bytes_ += text.size();

@@ -38,8 +38,8 @@ struct MetricsPosition {
   std::optional<std::uint64_t> bytes = std::nullopt;
 };
 
-/// Writes a line of JSON for each step as soon as it has ended: another program may read the file while the
-/// training goes on.
+/// Writes a line of JSON for each step, and for each evaluation, as soon as it has ended: another program may
+/// read the file while the training goes on.
 class MetricsFile {
  public:
   /// Throws InputError as `check` does. Cuts off the lines after `position`: of steps that the resumed run
@@ -51,12 +51,16 @@ class MetricsFile {
 
   /// Throws std::runtime_error when the line cannot be written, as with a full disk.
   void add(const StepMetrics& metrics, const std::string& sample_word);
+  /// A line of an evaluation after `steps` steps.
+  void add_evaluation(int steps, double loss);
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_; }
   /// Bytes written so far, those before a resumed run's first step included.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
+  void write(const std::string& line);
+
   std::filesystem::path file_;
   std::uint64_t bytes_ = 0;
   std::ofstream stream_;

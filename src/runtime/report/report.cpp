@@ -73,6 +73,13 @@ ordered_json to_json(const CheckpointSummary& checkpoints) {
       {"count", checkpoints.pauses.size()}, {"failed", checkpoints.failures}, {"steps", std::move(pauses)}};
 }
 
+ordered_json evaluations(const TrainRecord& record) {
+  ordered_json list = ordered_json::array();
+  for (const auto& [step, loss, microbatches, seconds] : record.evaluations)
+    list.push_back({{"step", step}, {"loss", loss}, {"microbatches", microbatches}, {"seconds", seconds}});
+  return list;
+}
+
 ordered_json both(ordered_json predicted, ordered_json measured) {
   return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
 }
@@ -143,6 +150,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (config.training.nonfinite == NonFinitePolicy::skip)
     report["skipped_steps"] = skipped_steps(record, experiment.schedule);
   if (record.checkpoints) report["checkpoints"] = to_json(*record.checkpoints);
+  if (experiment.validation) report["evaluations"] = evaluations(record);
   report["step_seconds"] = record.step_seconds;
   report[experiment.data->sample_word() + "_per_second"] = record.samples_per_second;
 

@@ -37,6 +37,14 @@ struct CheckpointSummary {
   std::string last_problem;  ///< why the last one could not be; empty when it was
 };
 
+/// An evaluation in a training run.
+struct EvaluationRecord {
+  int step;  ///< how many steps were trained before it
+  double loss;
+  int microbatches;
+  double seconds;
+};
+
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {
   int first_step = 0;  ///< from 0; not 0 in a run that resumes. The lists below begin with it
@@ -46,6 +54,7 @@ struct TrainRecord {
   std::vector<double> learning_rates;  ///< likewise
   std::vector<int> clipped;            ///< the steps, from 0, whose gradient was clipped
   std::vector<SkippedStep> skipped;
+  std::vector<EvaluationRecord> evaluations;
   std::vector<double> step_seconds;
   double samples_per_second = 0;  ///< or tokens: throughput of the median step after the first
   std::string requested_policy;

@@ -30,10 +30,22 @@ void check_learning_rates(const model::OptimizerConfig& optimizer) {
   }
 }
 
+std::unique_ptr<model::Dataset> open_validation(const Config& config, const PlannedRun& run, int size) {
+  const int microbatches = step_rules(config, run.schedule.microbatches()).evaluated;
+  if (microbatches == 0) return nullptr;
+  refuse_many_jobs("evaluate.microbatches", run.schedule.stages(), microbatches);
+  return model::make_validation(config.data, config.model,
+                                {.microbatches = microbatches, .microbatch_size = size},
+                                config.training.seed);
+}
+
 }  // namespace
 
-StepRules step_rules(const Config& config) {
-  return {.has_norm = true, .can_skip = config.training.nonfinite == NonFinitePolicy::skip};
+StepRules step_rules(const Config& config, int microbatches) {
+  const bool evaluates = config.evaluates() || config.evaluate.alone;
+  return {.has_norm = true,
+          .can_skip = config.training.nonfinite == NonFinitePolicy::skip,
+          .evaluated = evaluates ? config.evaluate.microbatches.value_or(microbatches) : 0};
 }
 
 void check_start(const Config& config, const model::Network& network) {
@@ -55,15 +67,17 @@ Experiment make_experiment(const Config& config) {
   check_values(config);
   check_learning_rates(config.training.optimizer);
   PlannedRun run = plan_run(config);
-  auto data = model::make_dataset(
-      config.data, config.model,
-      {.microbatches = run.schedule.microbatches(), .microbatch_size = config.training.microbatch_size},
-      config.training.seed);
+  const model::BatchSize batch = {.microbatches = run.schedule.microbatches(),
+                                  .microbatch_size = config.training.microbatch_size};
+  std::unique_ptr<model::Dataset> data;
+  if (!config.evaluate.alone)
+    data = model::make_dataset(config.data, config.model, batch, config.training.seed);
+  auto validation = open_validation(config, run, batch.microbatch_size);
   require_memory(config, run);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = std::move(run.costs);
-  return {std::move(run.network), std::move(run.schedule), run.discipline,
-          run.reordering,         std::move(data),         std::move(emulated)};
+  return {std::move(run.network), std::move(run.schedule), run.discipline,     run.reordering,
+          std::move(data),        std::move(validation),   std::move(emulated)};
 }
 
 }  // namespace starpipe::runtime

@@ -36,9 +36,13 @@ struct Outcome {
 };
 
 Need largest_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
-  const std::vector<WorkerMemory> needs = memory_need(
-      run.schedule, run.network, config.training.optimizer, run.costs, timeline,
-      {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())}, step_rules(config));
+  const StepRules rules = step_rules(config, run.schedule.microbatches());
+  const WorkerDevices workers = {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())};
+  const std::vector<WorkerMemory> needs =
+      config.evaluate.alone
+          ? evaluation_memory_need(run.schedule, run.network, run.costs, rules.evaluated, workers)
+          : memory_need(run.schedule, run.network, config.training.optimizer, run.costs, timeline, workers,
+                        rules);
   const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
   return {static_cast<int>(most - needs.begin()), *most};
 }

@@ -27,6 +27,13 @@ int stage_count(const Config& config) {
                                          config.schedule.workers.value());
 }
 
+void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
+  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * microbatches <= most) return;
+  throw InputError(
+      fmt::format("{}: {} micro-batches of {} stages are too many jobs to run", key, microbatches, stages));
+}
+
 namespace {
 
 model::Network network_of(const Config& config, int stages) {
@@ -65,13 +72,6 @@ plan::Schedule read_schedule(const Config& config) {
     throw InputError(fmt::format("schedule.recompute: false, but {} recomputes", file));
   }
   return wanted.recompute.value_or(false) ? schedule.with_recomputation() : schedule;
-}
-
-void refuse_many_jobs(int stages, int microbatches) {
-  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
-  if (std::int64_t{stages} * microbatches <= most) return;
-  throw InputError(fmt::format(
-      "training.microbatches: {} micro-batches of {} stages are too many jobs to run", microbatches, stages));
 }
 
 plan::OrderRequest order_request(const ScheduleConfig& wanted) {
@@ -137,7 +137,8 @@ PlannedRun plan_run(const Config& config) {
                                  listed->workers(), config.schedule.file->string()));
   }
   const int stages = listed ? listed->stages() : stage_count(config);
-  refuse_many_jobs(stages, listed ? listed->microbatches() : config.training.microbatches.value());
+  refuse_many_jobs("training.microbatches", stages,
+                   listed ? listed->microbatches() : config.training.microbatches.value());
   model::Network network = network_of(config, stages);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;

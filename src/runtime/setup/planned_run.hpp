@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -33,6 +34,9 @@ struct PlannedRun {
   std::optional<plan::Reordering> reordering;
   plan::Costs costs;  ///< emulated, or by FLOPs; with recomputation, B includes F
 };
+
+/// Throws InputError, beginning with the key, when a step or an evaluation would have too many jobs.
+void refuse_many_jobs(std::string_view key, int stages, int microbatches);
 
 /// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
 PlannedRun plan_run(const Config& config);

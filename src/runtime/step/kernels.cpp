@@ -164,8 +164,10 @@ void run_optimize(const KernelContext& context, const Task& task, std::span<cons
 
 }  // namespace
 
-std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu) {
-  return schedule.recompute() ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
+                         const StepRules& rules) {
+  const bool without_stash = schedule.recompute() || schedule.forward_only() || rules.evaluated > 0;
+  return without_stash ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
 }
 
 std::size_t norm_scratch_size(const TaskGraph& graph) {

@@ -27,8 +27,10 @@ struct NonFinite {
   float sum = 0;      ///< in the accumulator of weight gradients, to which it has added
 };
 
-/// Words of working memory that the passes of `stage` need on the device.
-std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu);
+/// Words of working memory that the passes of `stage` need on the device. `rules`: of the graph, which may
+/// have evaluations.
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
+                         const StepRules& rules = {});
 /// Words of working memory that a GPU needs for any `norm` of the graph.
 std::size_t norm_scratch_size(const TaskGraph& graph);
 

@@ -12,6 +12,7 @@
 #include "runtime/step/kernels.hpp"
 #include "runtime/step/task_graph.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/forward_passes.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -73,6 +74,19 @@ class Holdings {
     changes_.push_back({lifetime.to, part, -static_cast<std::int64_t>(bytes)});
   }
 
+  void add(const Holdings& other) {
+    changes_.insert(changes_.end(), other.changes_.begin(), other.changes_.end());
+  }
+
+  /// When a datum that does not last came or left last; 0 if there is none.
+  [[nodiscard]] double last_change() const {
+    double last = 0;
+    for (const Change& change : changes_) {
+      if (change.moment.time < lasting.to.time) last = std::max(last, change.moment.time);
+    }
+    return last;
+  }
+
   /// The memory at the moment with the largest total.
   WorkerMemory peak() {
     std::ranges::sort(changes_, [](const Change& a, const Change& b) { return a.moment < b.moment; });
@@ -113,7 +127,8 @@ class Accountant {
     }
   }
 
-  std::vector<Holdings> holdings() {
+  /// `with_weights`: the weights that last over the steps are counted, too.
+  std::vector<Holdings> holdings(bool with_weights = true) {
     for (const Task& task : graph_.tasks()) take(task);
     std::ranges::sort(touches_, {}, [](const Touch& t) { return std::pair(t.datum, t.device); });
     for (auto first = touches_.begin(); first != touches_.end();) {
@@ -128,6 +143,7 @@ class Accountant {
     }
     for (std::size_t d = 0; d < graph_.data().size(); ++d) {
       const Datum& datum = graph_.data()[d];
+      if (datum.kind == DataKind::weights && !with_weights) continue;
       if (!is_temporary(datum.kind) && !is_on_host(datum, datum.worker))
         hold(d, device(datum.worker), lasting);
     }
@@ -219,18 +235,85 @@ class Accountant {
   std::vector<Holdings> holdings_;
 };
 
+/// The times of an evaluation that begins at `start`: each worker runs its jobs in the graph's order, each as
+/// soon as its inputs are there.
+plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGraph& graph,
+                                   const plan::Costs& costs, double start) {
+  plan::Timeline timeline;
+  timeline.spans.resize(forward.id_count());
+  timeline.order.resize(index(forward.workers()));
+  std::vector<double> free(timeline.order.size(), start);
+  std::vector<double> written(graph.data().size(), start);
+  for (const Task& task : graph.tasks()) {
+    double begin = free[index(task.worker)];
+    for (const auto& [datum, access] : task.data) {
+      const bool here = graph.data()[datum].worker == task.worker;
+      const double sent = here ? 0 : costs.link().time(bytes_of(graph.data()[datum]));
+      begin = std::max(begin, written[datum] + sent);
+    }
+    const double end = begin + costs.duration(task.stage).F;
+    for (const auto& [datum, access] : task.data) {
+      if (access == Access::write) written[datum] = end;
+    }
+    free[index(task.worker)] = end;
+    timeline.spans[*task.job] = {begin, end};
+    timeline.order[index(task.worker)].push_back(*task.job);
+  }
+  return timeline;
+}
+
+/// What the evaluations of a run hold on each device, from `start` on.
+std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const model::Network& network,
+                                          const plan::Costs& costs, int microbatches,
+                                          const std::vector<int>& devices, const std::vector<bool>& on_gpu,
+                                          double start, bool with_weights) {
+  const plan::Schedule forward = plan::forward_passes(schedule, microbatches);
+  const TaskGraph graph = TaskGraph::evaluation(schedule, forward, network);
+  const plan::Timeline timeline = evaluation_timeline(forward, graph, costs, start);
+  return Accountant(forward, costs, timeline, graph, devices, on_gpu).holdings(with_weights);
+}
+
+std::vector<int> device_of_workers(const WorkerDevices& workers, int count) {
+  if (!workers.devices.empty()) return workers.devices;
+  std::vector<int> devices(index(count));
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
+std::vector<WorkerMemory> peaks(std::vector<Holdings>& holdings) {
+  std::vector<WorkerMemory> needs;
+  for (Holdings& device : holdings) needs.push_back(device.peak());
+  return needs;
+}
+
 }  // namespace
+
+std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
+                                                 const model::Network& network, const plan::Costs& costs,
+                                                 int microbatches, const WorkerDevices& workers) {
+  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
+  std::vector<Holdings> holdings =
+      evaluation_holdings(schedule, network, costs, microbatches, devices, workers.on_gpu, 0, true);
+  const plan::Schedule forward = plan::forward_passes(schedule, 1);
+  for (std::size_t w = 0; w < devices.size(); ++w) {
+    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
+    std::set<int> stages;
+    for (const plan::JobId id : schedule.order(static_cast<int>(w))) {
+      if (schedule.job(id).pass == plan::Pass::F) stages.insert(schedule.job(id).stage);
+    }
+    std::size_t words = 0;
+    for (const int s : stages) words += scratch_size(forward, network.stages[index(s)], on_gpu);
+    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
+  }
+  return peaks(holdings);
+}
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers,
                                       const StepRules& rules) {
   const TaskGraph graph(schedule, network, optimizer, rules);
-  std::vector<int> devices = workers.devices;
-  if (devices.empty()) {
-    devices.resize(index(schedule.workers()));
-    std::iota(devices.begin(), devices.end(), 0);
-  }
+  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
   std::vector<Holdings> holdings =
       Accountant(schedule, costs, timeline, graph, devices, workers.on_gpu).holdings();
   std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
@@ -239,16 +322,22 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
     if (task.job) stages[index(task.worker)].insert(task.stage);
     if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
   }
-  std::vector<WorkerMemory> needs;
+  if (rules.evaluated > 0) {
+    // An evaluation begins when all that belongs to the step alone has gone.
+    double start = 0;
+    for (const Holdings& device : holdings) start = std::max(start, device.last_change());
+    const std::vector<Holdings> more =
+        evaluation_holdings(schedule, network, costs, rules.evaluated, devices, workers.on_gpu, start, false);
+    for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);
+  }
   for (std::size_t w = 0; w < devices.size(); ++w) {
     const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
     // StarPU keeps the workspace of each stage that a worker has run, and that of a GPU's norms.
     std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
-    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu);
+    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu, rules);
     holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
   }
-  for (Holdings& device : holdings) needs.push_back(device.peak());
-  return needs;
+  return peaks(holdings);
 }
 
 }  // namespace starpipe::runtime

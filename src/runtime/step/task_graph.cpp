@@ -40,11 +40,12 @@ std::string name_of(const Task& task, const plan::Schedule& schedule) {
 class TaskGraph::Builder {
  public:
   Builder(const plan::Schedule& schedule, const model::Network& network,
-          const model::OptimizerConfig& optimizer, TaskGraph& graph)
+          const model::OptimizerConfig& optimizer, TaskGraph& graph, int in_flight = 0)
       : schedule_(schedule),
         network_(network),
         optimizer_(optimizer),
         can_skip_(graph.rules_.can_skip),
+        in_flight_(in_flight),
         updates_wait_(graph.rules_.has_norm && (optimizer.clip || can_skip_)),
         graph_(graph) {}
 
@@ -53,18 +54,23 @@ class TaskGraph::Builder {
     if (graph_.rules_.has_norm) add_verdicts();
     graph_.tasks_.reserve(schedule_.job_count());
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
-    for (const int worker : judges_)
-      graph_.tasks_.push_back({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
-    // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
-    for (int s = schedule_.stages(); s-- > 0;) reduce(s);
-    join_verdicts();
-    for (int s = 0; s < schedule_.stages(); ++s) update(s);
+    if (!schedule_.forward_only()) add_update();
     for (Task& task : graph_.tasks_) task.data.shrink_to_fit();
     graph_.tasks_.shrink_to_fit();
     graph_.data_.shrink_to_fit();
   }
 
  private:
+  // The tasks after the jobs.
+  void add_update() {
+    for (const int worker : judges_)
+      graph_.tasks_.push_back({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
+    // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
+    for (int s = schedule_.stages(); s-- > 0;) reduce(s);
+    join_verdicts();
+    for (int s = 0; s < schedule_.stages(); ++s) update(s);
+  }
+
   // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
   // weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
   // else 0.
@@ -97,6 +103,7 @@ class TaskGraph::Builder {
     std::vector<int> accumulators = plan::gradient_workers(schedule_, s);
     for (const int holder : plan::weight_holders(schedule_, s)) {
       add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, stage(s).weights_size()});
+      if (schedule_.forward_only()) continue;
       if (stage(s).has_master())
         add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
       const std::size_t state = model::optimizer_state_size(optimizer_, size);
@@ -216,6 +223,10 @@ class TaskGraph::Builder {
     const model::Stage& st = stage(s);
     const auto preds = schedule_.graph().pred(s);
     if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.input_size(0));
+    if (preds.empty() && in_flight_ > 0 && b >= in_flight_) {
+      const int sink = schedule_.graph().sink();
+      task.data.push_back({find({DataKind::loss, sink, b - in_flight_, 0}), Access::read});
+    }
     for (const int p : preds) task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
     if (st.is_sink()) read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
   }
@@ -235,7 +246,7 @@ class TaskGraph::Builder {
     } else {
       write(task, {DataKind::activation, s, b, 0}, {DataKind::activation, s, b, w, st.output_size()});
     }
-    if (!schedule_.recompute()) write_stash(j, task);
+    if (!schedule_.recompute() && !schedule_.forward_only()) write_stash(j, task);
   }
 
   void backward(const plan::Job& j, Task& task) {
@@ -319,6 +330,7 @@ class TaskGraph::Builder {
   const model::Network& network_;
   const model::OptimizerConfig& optimizer_;
   bool can_skip_;
+  int in_flight_;      // most micro-batches that an evaluation has begun and not ended; 0: no limit
   bool updates_wait_;  // for a verdict
   TaskGraph& graph_;
   std::vector<int> judges_;  // the workers with a verdict
@@ -331,6 +343,17 @@ TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& netwo
     : rules_(rules) {
   if (!(schedule.graph() == network.graph)) throw std::logic_error("the schedule is for another stage graph");
   Builder(schedule, network, optimizer, *this).build();
+}
+
+// At least a round of the schedule lies between a micro-batch and the one that it waits for. So the wait goes
+// forward in the graph's order of tasks.
+TaskGraph TaskGraph::evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
+                                const model::Network& network) {
+  TaskGraph graph;
+  graph.rules_ = {.has_norm = false};
+  const int in_flight = 2 * std::max(schedule.microbatches(), schedule.workers());
+  Builder(forward, network, {}, graph, in_flight).build();
+  return graph;
 }
 
 std::optional<std::size_t> TaskGraph::complete_verdict() const {

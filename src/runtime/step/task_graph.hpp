@@ -115,11 +115,19 @@ struct StageParameters {
 /// verdicts also know whether the values of all passes were finite.
 ///
 /// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
+///
+/// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
+/// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the
+/// micro-batch `in_flight` micro-batches before. It does nothing with it: so a worker that is faster than the
+/// others does not fill the memory with activations.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
   TaskGraph(const plan::Schedule& schedule, const model::Network& network,
             const model::OptimizerConfig& optimizer, const StepRules& rules = {});
+  /// The evaluation of `schedule` on `microbatches` micro-batches. `forward`: its forward passes.
+  static TaskGraph evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
+                              const model::Network& network);
 
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
@@ -136,6 +144,8 @@ class TaskGraph {
 
  private:
   class Builder;
+  TaskGraph() = default;
+
   StepRules rules_;
   std::vector<StageParameters> parameters_;
   std::vector<Datum> data_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace starpipe::runtime {
 
@@ -22,8 +23,17 @@ struct RankStatus {
   std::int32_t running = -1;  ///< the first of its tasks that runs
   double running_for = 0;     ///< seconds since that task started
   double transfer_for = -1;  ///< seconds since the oldest emulated transfer under way started; negative: none
-  std::uint64_t ended = 0;   ///< number of tasks that have ended since the start of the run
+  /// Whether this is about the evaluation after step `step`; -1 there: before the first step.
+  std::int32_t evaluates = 0;
+  std::uint64_t ended = 0;  ///< number of tasks that have ended since the start of the run
 };
+
+/// "step 3", "the evaluation after step 3" or "the evaluation before the first step".
+inline std::string part_of_run(const RankStatus& status) {
+  if (status.evaluates == 0) return "step " + std::to_string(status.step + 1);
+  return status.step < 0 ? "the evaluation before the first step"
+                         : "the evaluation after step " + std::to_string(status.step + 1);
+}
 
 /// The latest status that a rank has received from another rank, or its own.
 struct RankNews {

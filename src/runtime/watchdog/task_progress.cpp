@@ -6,8 +6,8 @@
 
 namespace starpipe::runtime {
 
-TaskProgress::TaskProgress(const TaskGraph& graph, const std::vector<bool>& local)
-    : graph_(graph), starts_(graph.tasks().size()) {
+TaskProgress::TaskProgress(const TaskGraph& graph, const std::vector<bool>& local, bool evaluates)
+    : graph_(graph), evaluates_(evaluates), starts_(graph.tasks().size()) {
   for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
     if (local[index(graph.tasks()[t].worker)]) mine_.push_back(t);
   }
@@ -34,7 +34,7 @@ void TaskProgress::end(const Task& task) {
 
 RankStatus TaskProgress::status() const {
   const std::scoped_lock lock(mutex_);
-  RankStatus status{.phase = phase_, .step = step_};
+  RankStatus status{.phase = phase_, .step = step_, .evaluates = evaluates_ ? 1 : 0};
   // Reads `ended_` first. If a task starts and ends between the two reads, `runs` is true by mistake; the
   // loop below then finds no running task.
   status.ended = ended_;

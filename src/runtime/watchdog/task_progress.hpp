@@ -16,8 +16,9 @@ namespace starpipe::runtime {
 /// `enter`, StarPU's workers call `start` and `end`, and any one other thread calls `status`.
 class TaskProgress {
  public:
-  /// `local`: whether a logical worker belongs to this rank. The graph must outlive this.
-  TaskProgress(const TaskGraph& graph, const std::vector<bool>& local);
+  /// `local`: whether a logical worker belongs to this rank. `evaluates`: the graph is an evaluation. The
+  /// graph must outlive this.
+  TaskProgress(const TaskGraph& graph, const std::vector<bool>& local, bool evaluates = false);
 
   /// The rank enters a part of step `step`. `beginning` forgets the tasks of the step before.
   void enter(StepPhase phase, int step);
@@ -33,6 +34,7 @@ class TaskProgress {
   static constexpr double has_ended = -1;
 
   const TaskGraph& graph_;
+  bool evaluates_;
   std::vector<std::size_t> mine_;            // the rank's tasks, ascending
   std::vector<std::atomic<double>> starts_;  // by task: clock_seconds() of its start, or a constant above
   std::atomic<std::uint64_t> started_ = 0;

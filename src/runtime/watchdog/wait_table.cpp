@@ -17,12 +17,17 @@ class Waits {
  public:
   Waits(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
         std::span<const RankNews> news, const NewsLimits& limits)
-      : graph_(graph), schedule_(schedule), map_(map), news_(news), limits_(limits) {}
+      : graph_(graph),
+        schedule_(schedule),
+        evaluates_(schedule.forward_only()),
+        map_(map),
+        news_(news),
+        limits_(limits) {}
 
   [[nodiscard]] TableRow row(int rank) const {
     const RankStatus& status = of(rank);
     TableRow row = {std::to_string(rank), doing(rank), "", "", ""};
-    if (status.phase != StepPhase::running || waits_for_end(status)) {
+    if (is_elsewhere(status) || status.phase != StepPhase::running || waits_for_end(status)) {
       if (const auto late = find_late(rank)) row[4] = fmt::format("rank {}: {}", *late, doing(*late));
       return row;
     }
@@ -33,15 +38,21 @@ class Waits {
     const auto [datum, writer] = *missing;
     const int sender = map_.rank_of(graph_.tasks()[writer].worker);
     row[3] = fmt::format("{}, from {}", describe(graph_.data()[datum]), name(static_cast<int>(writer)));
-    row[4] = fmt::format(
-        "rank {}: {}{}", sender, doing(sender),
-        has_ended(sender, writer, status.step) ? "; has computed it, but it has not arrived" : "");
+    row[4] =
+        fmt::format("rank {}: {}{}", sender, doing(sender),
+                    has_ended(sender, writer, status) ? "; has computed it, but it has not arrived" : "");
     return row;
   }
 
  private:
   [[nodiscard]] const RankStatus& of(int rank) const { return news_[index(rank)].status; }
   [[nodiscard]] std::string name(int task) const { return name_of(graph_.tasks()[index(task)], schedule_); }
+
+  // Whether the rank's tasks are not those of the graph: it is in a step and the others evaluate, or the
+  // other way round.
+  [[nodiscard]] bool is_elsewhere(const RankStatus& status) const {
+    return (status.evaluates != 0) != evaluates_;
+  }
 
   [[nodiscard]] std::string doing(int rank) const {
     const RankStatus& status = of(rank);
@@ -53,24 +64,27 @@ class Waits {
       return fmt::format("waits for an emulated transfer for {:.1f} s, longer than ten timeouts",
                          status.transfer_for + news_[index(rank)].age);
     }
-    std::string does;
+    std::string does = is_in(status);
+    if (is_silent(rank))
+      return fmt::format("silent for {:.1f} s (last known: {})", news_[index(rank)].age, does);
+    return does;
+  }
+
+  [[nodiscard]] std::string is_in(const RankStatus& status) const {
+    if (is_elsewhere(status) && status.phase != StepPhase::outside) return "is in " + part_of_run(status);
     switch (status.phase) {
       case StepPhase::outside:
-        does = "is in no step";
-        break;
+        return "is in no step";
       case StepPhase::beginning:
-        does = fmt::format("waits for all ranks to begin step {}", status.step + 1);
-        break;
+        return "waits for all ranks to begin " + part_of_run(status);
       case StepPhase::ending:
       case StepPhase::running:
-        does = status.running >= 0
-                   ? fmt::format("runs {} for {:.1f} s", name(status.running), status.running_for)
-               : status.next >= 0 ? "waits to run " + name(status.next)
-                                  : fmt::format("waits for all ranks to end step {}", status.step + 1);
         break;
     }
-    if (!is_silent(rank)) return does;
-    return fmt::format("silent for {:.1f} s (last known: {})", news_[index(rank)].age, does);
+    if (status.running >= 0)
+      return fmt::format("runs {} for {:.1f} s", name(status.running), status.running_for);
+    if (status.next >= 0) return "waits to run " + name(status.next);
+    return "waits for all ranks to end " + part_of_run(status);
   }
 
   [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= limits_.silent; }
@@ -79,15 +93,19 @@ class Waits {
   // silent rank too.
   [[nodiscard]] bool runs_too_long(int rank) const {
     const RankStatus& status = of(rank);
-    return status.phase != StepPhase::outside && status.running >= 0 &&
+    return !is_elsewhere(status) && status.phase != StepPhase::outside && status.running >= 0 &&
            status.running_for >= limits_.long_task;
   }
 
   // The same of an emulated transfer to the rank.
   [[nodiscard]] bool receives_too_long(int rank) const {
     const RankStatus& status = of(rank);
-    return status.phase != StepPhase::outside && status.transfer_for >= limits_.long_task;
+    return !is_elsewhere(status) && status.phase != StepPhase::outside &&
+           status.transfer_for >= limits_.long_task;
   }
+
+  // Where the rank is in the run: the evaluation after a step comes after the step.
+  static std::pair<int, int> place(const RankStatus& status) { return {status.step, status.evaluates}; }
 
   static bool waits_for_end(const RankStatus& status) {
     return status.phase == StepPhase::ending || (status.phase == StepPhase::running && status.next < 0);
@@ -104,18 +122,18 @@ class Waits {
       if (is_silent(rank)) return rank;
       if (mine.phase == StepPhase::outside) continue;
       const RankStatus& status = of(rank);
-      const bool behind = status.step < mine.step || status.phase == StepPhase::outside ||
+      const bool behind = place(status) < place(mine) || status.phase == StepPhase::outside ||
                           (waits_for_end(mine) && !waits_for_end(status));
       if (behind && !late) late = rank;
     }
     return late;
   }
 
-  // Whether the rank's status shows that `task` has ended in `step`. The rank's next task and all later ones
-  // count as not ended, although some of the later ones may have ended.
-  [[nodiscard]] bool has_ended(int rank, std::size_t task, int step) const {
+  // Whether the rank's status shows that `task` has ended in the step, or evaluation, of `at`. The rank's
+  // next task and all later ones count as not ended, although some of the later ones may have ended.
+  [[nodiscard]] bool has_ended(int rank, std::size_t task, const RankStatus& at) const {
     const RankStatus& status = of(rank);
-    if (status.step != step) return status.step > step;
+    if (place(status) != place(at)) return place(status) > place(at);
     return status.phase == StepPhase::outside || waits_for_end(status) ||
            (status.phase == StepPhase::running && task < index(status.next));
   }
@@ -130,7 +148,7 @@ class Waits {
       if (!writer) continue;
       const int sender = map_.rank_of(graph_.tasks()[*writer].worker);
       if (sender == rank) continue;
-      if (!has_ended(sender, *writer, of(rank).step)) return std::pair(access.datum, *writer);
+      if (!has_ended(sender, *writer, of(rank))) return std::pair(access.datum, *writer);
       if (!written) written.emplace(access.datum, *writer);
     }
     return written;
@@ -156,6 +174,7 @@ class Waits {
 
   const TaskGraph& graph_;
   const plan::Schedule& schedule_;
+  bool evaluates_;  // the graph is an evaluation
   const WorkerMap& map_;
   std::span<const RankNews> news_;
   NewsLimits limits_;

@@ -38,7 +38,7 @@ void Watchdog::note(int rank, const RankStatus& status, double now) {
   const bool runs = status.running >= 0 && status.running_for < most;
   const bool moves = status.transfer_for >= 0 && status.transfer_for < most;
   if (runs || moves || status.ended != before.ended || status.step != before.step ||
-      status.phase != before.phase)
+      status.evaluates != before.evaluates || status.phase != before.phase)
     last_progress_ = now;
   before = status;
   received_at_[index(rank)] = now;
@@ -88,9 +88,9 @@ void Watchdog::end_run(double now) {
     return;
   }
   calls_.end_run(fmt::format(
-      "no rank has made progress for {} s in step {} (runtime.timeout): a rank is lost or stuck, "
+      "no rank has made progress for {} s in {} (runtime.timeout): a rank is lost or stuck, "
       "or a task or an emulated transfer lasts for more than ten timeouts. Who waits for whom:\n{}",
-      timeout_, mine.step + 1, table));
+      timeout_, part_of_run(mine), table));
 }
 
 void Watchdog::watch(const std::stop_token& stop) {

@@ -37,6 +37,34 @@ std::string all_bytes() {
   return text;
 }
 
+TEST(Validation, IsTheBeginningOfTheFile) {
+  const Folder folder;
+  const DataConfig config = {.kind = "text", .path = "none", .validation = folder.write("v", "abcdefghijkl")};
+  const auto data = make_validation(config, gpt(5), {.microbatch_size = 1}, 1);
+  Guarded input(5);
+  for (const auto& [microbatch, first] : {std::pair{0, 'a'}, {1, 'f'}, {2, 'a'}}) {
+    data->input(0, microbatch, 0, input);
+    EXPECT_EQ(input.span()[0], static_cast<float>(first)) << microbatch;
+  }
+  const DataConfig small = {.kind = "text", .path = "none", .validation = folder.write("s", "abcde")};
+  expect_input_error([&] { make_validation(small, gpt(5), {}, 1); }, "data.validation");
+  expect_input_error([&] { make_validation({}, gpt(5), {}, 1); }, "data.validation");
+}
+
+// The same task as the training's, and other samples.
+TEST(Validation, OfMadeUpData) {
+  const auto sample = [](const Dataset& data) {
+    std::vector<float> input(6);
+    data.input(0, 0, 0, input);
+    return input;
+  };
+  const DataConfig config = {.kind = "synthetic"};
+  const auto training = make_dataset(config, mlp(), {}, 1);
+  const auto validation = make_validation(config, mlp(), {}, 1);
+  EXPECT_NE(sample(*validation), sample(*training));
+  EXPECT_EQ(sample(*validation), sample(*make_validation(config, mlp(), {}, 1)));
+}
+
 TEST(Text, TokensAreTheBytesAtTheOffsets) {
   const Folder folder;
   const std::string text = all_bytes();

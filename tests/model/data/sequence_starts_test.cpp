@@ -52,6 +52,17 @@ TEST(Shuffled, DependsOnTheSeedAndThePositionAlone) {
   EXPECT_EQ(std::set<std::uint64_t>(one.begin(), one.end()).size(), one.size());
 }
 
+TEST(Sequential, FollowsTheFileAndBeginsAgain) {
+  // 103 tokens: 10 sequences of 10 with the target of the last, and two tokens that are left out.
+  const BatchSize batch = {.microbatches = 2, .microbatch_size = 3};
+  for (const std::uint64_t seed : {1, 2}) {
+    const SequenceStarts order(SampleOrder::sequential, 103, 10, batch, seed);
+    EXPECT_EQ(order.of(0, 0), (Starts{0, 10, 20}));
+    EXPECT_EQ(order.of(0, 1), (Starts{30, 40, 50}));
+    EXPECT_EQ(order.of(0, 3), (Starts{90, 0, 10})) << "micro-batches beyond the last one of a step, too";
+  }
+}
+
 TEST(Shuffled, AFileOfOneSequence) {
   for (const std::uint64_t tokens : {11, 20}) {
     const SequenceStarts order(SampleOrder::shuffled, tokens, 10, {.microbatches = 2, .microbatch_size = 2},

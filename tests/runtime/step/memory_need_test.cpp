@@ -97,6 +97,40 @@ TEST(MemoryNeed, OfWorkersOnOneDevice) {
   }
 }
 
+/// An evaluation adds its inputs, targets and losses, which last, and working memory for a stash of one
+/// layer. It takes place between steps, so the activations of both do not add up.
+TEST(MemoryNeed, OfEvaluations) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  const plan::Costs costs = costs_of(network);
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  const auto steps = memory_need(schedule, network, adamw, costs, timeline);
+  const auto both = memory_need(schedule, network, adamw, costs, timeline, {}, {.evaluated = 5});
+  EXPECT_EQ(both[0].activations, steps[0].activations + 5 * 48);
+  EXPECT_EQ(both[1].activations, steps[1].activations + 5 * 48 + 5 * 4);
+  for (const int w : {0, 1}) {
+    EXPECT_EQ(both[index(w)].stashes, steps[index(w)].stashes);
+    EXPECT_EQ(both[index(w)].workspace,
+              network.stages[index(w)].scratch_size_without_stash() * sizeof(float));
+  }
+  // Alone it needs no more than weights and its data.
+  const auto alone = evaluation_memory_need(schedule, network, costs, 5);
+  EXPECT_EQ(alone[0].weights, 80U);
+  EXPECT_EQ(alone[0].optimizer + alone[0].gradients + alone[0].stashes, 0U);
+  EXPECT_EQ(alone[0].activations, 5U * 48 + 48);
+  EXPECT_EQ(alone[1].activations, 5U * 48 + 5 * 4 + 48);
+}
+
+/// A slow worker behind a fast one: no more than 2 x 3 micro-batches are on their way.
+TEST(MemoryNeed, OfActivationsThatWaitInAnEvaluation) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  plan::Costs costs = costs_of(network);
+  costs.durations = {{1, 1, 1}, {50, 1, 1}};
+  const std::uint64_t there = 100 * (48 + 4);
+  EXPECT_EQ(evaluation_memory_need(schedule, network, costs, 100)[1].activations, there + 6 * 48);
+}
+
 /// The same in bf16: 40 bytes of weights besides 80 for the optimizer, padded to 16, and 32 of an activation.
 TEST(MemoryNeed, OfTwoStagesInBf16) {
   const model::Network network = dag_network(plan::StageGraph::chain(2), false, model::Precision::bf16);

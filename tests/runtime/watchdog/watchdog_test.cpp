@@ -15,11 +15,13 @@
 #include "runtime/networks.hpp"
 #include "runtime/watchdog/task_progress.hpp"
 #include "runtime/watchdog/wait_table.hpp"
+#include "starpipe/plan/schedule/forward_passes.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -259,6 +261,24 @@ TEST_F(WhoWaits, ForTheEndOfTheStep) {
   run_until(1, "F(1,2)", true);
   EXPECT_THAT(table(), HasSubstr("0  waits for all ranks to end step 5"));
   EXPECT_THAT(table(), HasSubstr("rank 1: runs F(1,2) for"));
+}
+
+// One rank still ends a step, the other one waits for it to begin the evaluation after the step.
+TEST_F(WhoWaits, ForARankThatDoesNotEvaluateYet) {
+  const plan::Schedule forward = plan::forward_passes(schedule_, 5);
+  const TaskGraph graph = TaskGraph::evaluation(schedule_, forward, network_);
+  TaskProgress evaluation(graph, {true, false}, true);
+  evaluation.enter(StepPhase::beginning, 4);
+  run_until(1, "F(1,2)", true);
+  const std::array news = {RankNews{evaluation.status(), 0}, RankNews{progress_[1].status(), 0}};
+  EXPECT_THAT(wait_table(graph, forward, WorkerMap(2, 2), news, {.silent = 1, .long_task = 100}),
+              AllOf(HasSubstr("0  waits for all ranks to begin the evaluation after step 5"),
+                    HasSubstr("rank 1: is in step 5")));
+  evaluation.enter(StepPhase::running, -1);
+  EXPECT_EQ(part_of_run(evaluation.status()), "the evaluation before the first step");
+  const std::array both = {RankNews{evaluation.status(), 0}, RankNews{evaluation.status(), 0}};
+  EXPECT_THAT(wait_table(graph, forward, WorkerMap(2, 2), both, {.silent = 1, .long_task = 100}),
+              HasSubstr("waits to run F(0,0)"));
 }
 
 TEST_F(WhoWaits, ForARankThatIsInNoStep) {

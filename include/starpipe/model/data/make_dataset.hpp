@@ -16,8 +16,9 @@ namespace starpipe::model {
 /// The order in which the sequences of a file are read. `random`: each starts at a random token. `shuffled`:
 /// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
 /// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch
-/// may begin within a micro-batch.
-enum class SampleOrder : std::uint8_t { random, shuffled };
+/// may begin within a micro-batch. `sequential`: the same sequences, as they follow each other in the file;
+/// after the last one the first again. It is for validation, and no word of `DataConfig::order`.
+enum class SampleOrder : std::uint8_t { random, shuffled, sequential };
 
 /// The words of `DataConfig::order`, in the order of the enum.
 inline constexpr std::array<std::string_view, 2> sample_order_words = {"random", "shuffled"};
@@ -27,6 +28,7 @@ struct DataConfig {
   std::string kind = std::string(text_data);  ///< one of data_kinds that the network reads
   std::filesystem::path path = {};            ///< of text and tokens
   SampleOrder order = SampleOrder::random;    ///< of text and tokens
+  std::filesystem::path validation = {};      ///< of text and tokens: what evaluations read
 };
 
 /// What a step reads: `microbatches` times `microbatch_size` sequences or samples.
@@ -41,5 +43,11 @@ struct BatchSize {
 /// no known form, shorter than context + 1 tokens, or with a token outside the vocabulary.
 std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                       std::uint64_t seed);
+
+/// The data of evaluations: of text and tokens the sequences of `DataConfig::validation`, in the order in
+/// which they follow each other in the file; of synthetic data other samples than make_dataset() has, for the
+/// same task. An evaluation reads step 0. Throws InputError as make_dataset() does.
+std::unique_ptr<Dataset> make_validation(const DataConfig& data, const ModelConfig& model, BatchSize batch,
+                                         std::uint64_t seed);
 
 }  // namespace starpipe::model

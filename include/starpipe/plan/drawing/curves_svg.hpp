@@ -7,16 +7,25 @@
 
 namespace starpipe::plan {
 
-/// One value a step.
+/// A value between two steps.
+struct CurvePoint {
+  double step;  ///< how many steps came before it
+  double value;
+};
+
+/// One value a step, and values of some of the moments between steps.
 struct Curve {
-  std::string name;            ///< "loss"
-  std::vector<double> values;  ///< by step; infinity and NaN leave a gap
+  std::string name;                     ///< "loss"
+  std::vector<double> values;           ///< by step; infinity and NaN leave a gap
+  std::string points_name = {};         ///< "validation"; empty: there are none
+  std::vector<CurvePoint> points = {};  ///< ascending; those that are not finite are left out
 };
 
 /// Draws the curves below each other, on one axis of steps that count from 1, as one SVG image without
-/// scripts or outside resources. Each curve is one <path> of class "curve". Where more steps than pixels are
-/// to be drawn, each pixel shows the smallest and the largest of its steps' values. `width`: pixels, at least
-/// 400.
+/// scripts or outside resources. Each curve is one <path> of class "curve", its points one of class "points".
+/// The axis begins at step 0 where a curve has a point before the first step. Where more steps than pixels
+/// are to be drawn, each pixel shows the smallest and the largest of its steps' values. `width`: pixels, at
+/// least 400.
 std::string curves_svg(std::span<const Curve> curves, int width = 900);
 
 }  // namespace starpipe::plan

@@ -57,7 +57,7 @@ class Schedule {
  public:
   /// Evaluates w and n once for each job. Throws InputError for counts below 1, a missing w or n, or
   /// memory limits that are not one per worker.
-  explicit Schedule(const ScheduleSpec& spec);
+  explicit Schedule(const ScheduleSpec& spec) : Schedule(spec, false) {}
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const StageGraph& graph() const { return graph_; }
@@ -72,6 +72,9 @@ class Schedule {
 
   /// Whether B and BW compute F again from the stage's inputs. A stash is then live from B on.
   [[nodiscard]] bool recompute() const { return recompute_; }
+  /// Whether F is the only pass, as `forward_passes` makes schedules. Nothing is stashed then, and no
+  /// function may be asked for a backward pass.
+  [[nodiscard]] bool forward_only() const { return stride_ == 1; }
   /// The same jobs, w and n with recomputation.
   [[nodiscard]] Schedule with_recomputation() const;
 
@@ -126,6 +129,9 @@ class Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 
  private:
+  friend Schedule forward_passes(const Schedule& schedule, int microbatches);
+  Schedule(const ScheduleSpec& spec, bool forward_only);
+
   static constexpr std::uint32_t no_turn = 0xffffffffU;
 
   std::string name_;
@@ -170,7 +176,7 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
   switch (j.pass) {
     case Pass::F:
       for (const int s : graph_.succ(j.stage)) f(forward(s, j.microbatch));
-      f(backward(j.stage, j.microbatch));
+      if (!forward_only()) f(backward(j.stage, j.microbatch));
       break;
     case Pass::B:
       f(weight_gradient(j.stage, j.microbatch));

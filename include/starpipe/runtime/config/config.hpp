@@ -52,6 +52,13 @@ struct CheckpointConfig {
   [[nodiscard]] bool enabled() const { return !folder.empty(); }
 };
 
+/// `evaluate:` of the configuration.
+struct EvaluateConfig {
+  std::optional<int> every;         ///< steps; unset: only before the first step and after the last
+  std::optional<int> microbatches;  ///< unset: as many as a step has
+  bool alone = false;               ///< the run evaluates and does not train; no key, the command says so
+};
+
 /// `schedule:` of the configuration. Required keys have initial values here too.
 struct ScheduleConfig {
   std::vector<std::string> plugins;  ///< `plugin`
@@ -125,12 +132,18 @@ struct Config {
   model::DataConfig data;
   TrainingConfig training;
   CheckpointConfig checkpoint;
+  EvaluateConfig evaluate;
   ScheduleConfig schedule;
   RuntimeConfig runtime;
   std::string source;  ///< the file that the configuration was read from, for messages
   /// The content of the file that `schedule.profile` names. Without that key: units that were measured for
   /// another schedule of the same comparison, or empty.
   plan::Profile profile;
+
+  /// Whether a training run evaluates: some key asks for it.
+  [[nodiscard]] bool evaluates() const {
+    return evaluate.every || evaluate.microbatches || !data.validation.empty();
+  }
 };
 
 }  // namespace starpipe::runtime

@@ -23,13 +23,15 @@ struct Experiment {
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
   /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
   std::optional<plan::Reordering> reordering;
-  std::unique_ptr<model::Dataset> data;
+  std::unique_ptr<model::Dataset> data;        ///< none in a run that only evaluates
+  std::unique_ptr<model::Dataset> validation;  ///< none in a run that does not evaluate
   /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
   std::optional<plan::Costs> emulated;
 };
 
-/// The rules of the run's steps. With `runtime.emulate` those of the run that is emulated.
-StepRules step_rules(const Config& config);
+/// The rules of the run's steps. With `runtime.emulate` those of the run that is emulated. `microbatches`: of
+/// a step.
+StepRules step_rules(const Config& config, int microbatches);
 
 /// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
 /// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.

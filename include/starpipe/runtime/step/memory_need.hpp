@@ -59,11 +59,18 @@ struct WorkerDevices {
 /// last job there that touches it, or until it has been sent. On another device it takes memory from its
 /// arrival to the end of the last job that reads it there; without prefetch, a transfer takes place at the
 /// start of the job that reads it. Holders send weights at the start of the step. Tasks of reductions take no
-/// time and run when their inputs are there. O(jobs log jobs). Throws std::logic_error when schedule and
-/// network have different stage graphs.
+/// time and run when their inputs are there. With `rules.evaluated` evaluations are counted, too: what they
+/// hold after a step, beside the data that last over the steps. O(jobs log jobs). Throws std::logic_error
+/// when schedule and network have different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers = {},
                                       const StepRules& rules = {});
+
+/// The same for a run that evaluates and does not train: weights without optimizer state, gradients and
+/// stashes. `schedule`: that of the training, whose forward passes run on `microbatches` micro-batches.
+std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
+                                                 const model::Network& network, const plan::Costs& costs,
+                                                 int microbatches, const WorkerDevices& workers = {});
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "starpipe/runtime/config/config_key.hpp"
+
+namespace starpipe::runtime::keys {
+
+/// Adds the keys of the section `evaluate`.
+void add_evaluate_keys(std::vector<ConfigKey>& keys);
+
+}  // namespace starpipe::runtime::keys
