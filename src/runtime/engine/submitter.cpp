@@ -78,13 +78,18 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       emulation_(emulation),
       window_(window),
       next_order_(next_order) {
-  names_.reserve(graph.tasks().size());
-  for (const Task& task : graph.tasks()) names_.push_back(name_of(task, schedule));
+  name_starts_.reserve(graph.tasks().size());
+  for (const Task& task : graph.tasks()) {
+    name_starts_.push_back(names_.size());
+    names_ += name_of(task, schedule);
+    names_ += '\0';
+  }
+  names_.shrink_to_fit();
 }
 
 void Submitter::submit_step() {
   for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
-    const std::vector<DataAccess>& data = graph_.tasks()[tasks_.tasks[i]].data;
+    const std::span<const DataAccess> data = graph_.tasks()[tasks_.tasks[i]].data;
     wait_for_room();
     for (const DataAccess& access : data) data_.prepare(access.datum);
     insert(tasks_.tasks[i]);
@@ -141,10 +146,10 @@ void Submitter::insert(std::size_t task_number) {
       STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
       runner_.argument(task_number), TaskRunner::argument_size(), STARPU_PRIORITY, priority,
       STARPU_TASK_SCHED_DATA, sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order,
-      STARPU_NAME, names_[task_number].c_str(), STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
+      STARPU_NAME, name(task_number), STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
       STARPU_PROLOGUE_CALLBACK_ARG_NFREE, runner_.argument(task_number), STARPU_EPILOGUE_CALLBACK, epilogue,
       STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
-  require(status, "StarPU", "inserting", names_[task_number]);
+  require(status, "StarPU", "inserting", name(task_number));
 }
 
 }  // namespace starpipe::runtime

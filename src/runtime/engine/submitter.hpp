@@ -48,6 +48,7 @@ class Submitter {
   void submit_step();
 
  private:
+  [[nodiscard]] const char* name(std::size_t task) const { return &names_[name_starts_[task]]; }
   void insert(std::size_t task_number);
   void wait_for_room() const;
 
@@ -58,8 +59,9 @@ class Submitter {
   StepData& data_;
   TaskRunner& runner_;
   Emulation* emulation_;
-  std::optional<int> window_;       // nothing: no limit
-  std::vector<std::string> names_;  // by task; StarPU keeps their addresses
+  std::optional<int> window_;  // nothing: no limit
+  std::string names_;          // of all tasks, each with a 0 behind it; StarPU keeps their addresses
+  std::vector<std::size_t> name_starts_;  // by task, in names_
   WorkerOrders& next_order_;
 };
 

@@ -2,6 +2,8 @@
 #include "runtime/step/meter.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "starpipe/base/index.hpp"
 
@@ -45,7 +47,7 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
 }  // namespace
 
 Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local)
-    : graph_(graph), workers_(index(workers)), copies_(graph.data().size()) {
+    : graph_(graph), workers_(index(workers)) {
   for (std::size_t w = 0; w < workers_.size(); ++w) {
     if (local[w]) workers_[w] = std::make_unique<Worker>();
   }
@@ -56,16 +58,34 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
     if (task.job) ++jobs[index(task.worker)];
     for (const DataAccess& access : task.data) {
       if (!is_kept[access.datum] || !keeps(access)) continue;
-      auto& copies = copies_[access.datum];
-      auto copy = std::ranges::find(copies, task.worker, &Copy::worker);
-      if (copy == copies.end()) copy = copies.insert(copy, Copy{task.worker, 0, 0});
-      if (access.access == Access::read) ++copy->readers;
+      copies_.push_back({access.datum, task.worker, access.access == Access::read ? 1 : 0, 0});
     }
   }
+  join_copies();
   for (std::size_t w = 0; w < workers_.size(); ++w) {
     if (workers_[w]) workers_[w]->jobs.reserve(jobs[w]);
   }
   reset();
+}
+
+// There is a copy for each access now. Those of one datum on one worker become one.
+void Meter::join_copies() {
+  std::ranges::sort(copies_, {}, [](const Copy& copy) { return std::pair(copy.datum, copy.worker); });
+  std::vector<Copy> joined;
+  for (const Copy& copy : copies_) {
+    const bool again =
+        !joined.empty() && joined.back().datum == copy.datum && joined.back().worker == copy.worker;
+    if (again) {
+      joined.back().readers += copy.readers;
+    } else {
+      joined.push_back(copy);
+    }
+  }
+  joined.shrink_to_fit();
+  copies_ = std::move(joined);
+  first_copy_.assign(graph_.data().size() + 1, 0);
+  for (const Copy& copy : copies_) ++first_copy_[copy.datum + 1];
+  std::partial_sum(first_copy_.begin(), first_copy_.end(), first_copy_.begin());
 }
 
 void Meter::reset() {
@@ -83,12 +103,10 @@ void Meter::reset() {
       if (!is_temporary(datum.kind) && index(datum.worker) == w) worker.has[d] = true;
     }
   }
-  for (std::vector<Copy>& copies : copies_) {
-    for (Copy& copy : copies) {
-      const std::scoped_lock lock(workers_[index(copy.worker)]->mutex);
-      copy.readers_left = copy.readers;
-      copy.held = false;
-    }
+  for (Copy& copy : copies_) {
+    const std::scoped_lock lock(workers_[index(copy.worker)]->mutex);
+    copy.readers_left = copy.readers;
+    copy.held = false;
   }
 }
 
@@ -137,7 +155,7 @@ int Meter::start(const Task& task, int worker) {
   const std::scoped_lock lock(named.mutex);
   for (const DataAccess& access : task.data) {
     if (!keeps(access)) continue;
-    for (Copy& copy : copies_[access.datum]) {
+    for (Copy& copy : copies(access.datum)) {
       if (copy.worker == task.worker && !copy.held) hold(access.datum, copy, named);
     }
   }
@@ -153,7 +171,7 @@ void Meter::end(const Task& task, int worker, const TaskTimes& times) {
   Worker& named = *workers_[index(task.worker)];
   const std::scoped_lock lock(named.mutex);
   for (const DataAccess& access : task.data) {
-    for (Copy& copy : copies_[access.datum]) {
+    for (Copy& copy : copies(access.datum)) {
       if (copy.worker != task.worker) continue;
       if (access.access == Access::read) --copy.readers_left;
       if (copy.held && copy.readers_left == 0) release(access.datum, copy, named);

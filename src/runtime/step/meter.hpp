@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "runtime/step/task_graph.hpp"
@@ -64,6 +65,7 @@ class Meter {
   // One worker's copy of a datum that is kept for backward passes. The worker's mutex guards the members that
   // change.
   struct Copy {
+    std::uint32_t datum;
     int worker;
     int readers;       // number of tasks on the worker that read it
     int readers_left;  // number of these tasks that have not ended in this step
@@ -82,18 +84,24 @@ class Meter {
   // Whether a task with this access holds the worker's copy: all that access a stash, but only those that
   // read an activation.
   [[nodiscard]] bool keeps(const DataAccess& access) const;
+  void join_copies();
   // Call these under the worker's mutex.
   // Notes that the worker has the datum. Returns whether it had to receive it.
   bool receive(const DataAccess& access, Worker& worker) const;
   void hold(std::size_t datum, Copy& copy, Worker& worker) const;
   void release(std::size_t datum, Copy& copy, Worker& worker) const;
+  // The copies of a datum on workers of this rank; none unless it is kept for backward passes.
+  [[nodiscard]] std::span<Copy> copies(std::uint32_t datum) {
+    return std::span(copies_).subspan(first_copy_[datum], first_copy_[datum + 1] - first_copy_[datum]);
+  }
   [[nodiscard]] std::uint64_t bytes(std::size_t datum) const {
     return graph_.data()[datum].size * sizeof(float);
   }
 
   const TaskGraph& graph_;
   std::vector<std::unique_ptr<Worker>> workers_;  // by logical worker; null for those of other ranks
-  std::vector<std::vector<Copy>> copies_;  // by datum, if kept for backward passes: copies on local workers
+  std::vector<Copy> copies_;                      // of one datum after the other
+  std::vector<std::uint32_t> first_copy_;         // by datum, and one more: index of its first copy
 };
 
 }  // namespace starpipe::runtime

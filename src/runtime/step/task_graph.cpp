@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <tuple>
 
 #include "runtime/step/verdict.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -26,6 +29,58 @@ static_assert(data_names.size() == index(DataKind::gradient_stash) + 1);
 constexpr std::array<std::string_view, 12> task_names = {
     "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
+
+constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+
+// The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
+// weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
+// else 0.
+using Key = std::tuple<DataKind, int, int, int>;
+
+// The numbers of data by their keys. Most data of a micro-batch are the only ones of their kind and stage: a
+// table has these, as a tree of all of them would be larger than the graph.
+class DatumNumbers {
+ public:
+  DatumNumbers(int stages, int microbatches)
+      : stages_(index(stages)),
+        microbatches_(index(microbatches)),
+        table_((index(DataKind::gradient_stash) + 1) * stages_ * microbatches_) {}
+
+  // Returns whether the key is new.
+  bool add(const Key& key, std::uint32_t number) {
+    if (const auto place = place_of(key); place && table_[*place].number == none) {
+      table_[*place] = {number, std::get<3>(key)};
+      return true;
+    }
+    return find(key) == none && others_.emplace(key, number).second;
+  }
+
+  // `none` when there is no such datum.
+  [[nodiscard]] std::uint32_t find(const Key& key) const {
+    const auto place = place_of(key);
+    if (place && table_[*place].fourth == std::get<3>(key)) return table_[*place].number;
+    const auto found = others_.find(key);
+    return found == others_.end() ? none : found->second;
+  }
+
+ private:
+  struct Entry {
+    std::uint32_t number = none;
+    int fourth = 0;  // of the key
+  };
+
+  // In the table; nothing for data that have no place there.
+  [[nodiscard]] std::optional<std::size_t> place_of(const Key& key) const {
+    const auto& [kind, stage, microbatch, fourth] = key;
+    if (stage < 0 || microbatch < 0) return std::nullopt;
+    return (index(kind) * stages_ + index(stage)) * microbatches_ + index(microbatch);
+  }
+
+  std::size_t stages_;
+  std::size_t microbatches_;
+  std::vector<Entry> table_;
+  std::map<Key, std::uint32_t> others_;
+};
 
 }  // namespace
 
@@ -47,7 +102,8 @@ class TaskGraph::Builder {
         can_skip_(graph.rules_.can_skip),
         in_flight_(in_flight),
         updates_wait_(graph.rules_.has_norm && (optimizer.clip || can_skip_)),
-        graph_(graph) {}
+        graph_(graph),
+        numbers_(schedule.stages(), schedule.microbatches()) {}
 
   void build() {
     for (int s = 0; s < schedule_.stages(); ++s) persistent(s);
@@ -55,35 +111,55 @@ class TaskGraph::Builder {
     graph_.tasks_.reserve(schedule_.job_count());
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
     if (!schedule_.forward_only()) add_update();
-    for (Task& task : graph_.tasks_) task.data.shrink_to_fit();
     graph_.tasks_.shrink_to_fit();
     graph_.data_.shrink_to_fit();
+    graph_.accesses_.shrink_to_fit();
+    const DataAccess* first = graph_.accesses_.data();  // from now on the accesses stay where they are
+    for (std::size_t t = 0; t < graph_.tasks_.size(); ++t) {
+      graph_.tasks_[t].data = {first, access_counts_[t]};
+      first += access_counts_[t];
+    }
   }
 
  private:
   // The tasks after the jobs.
   void add_update() {
     for (const int worker : judges_)
-      graph_.tasks_.push_back({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
+      add_task({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
     // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
     for (int s = schedule_.stages(); s-- > 0;) reduce(s);
     join_verdicts();
     for (int s = 0; s < schedule_.stages(); ++s) update(s);
   }
 
-  // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
-  // weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
-  // else 0.
-  using Key = std::tuple<DataKind, int, int, int>;
+  // A task before its accesses are in the graph.
+  struct Draft {
+    TaskKind kind;
+    int stage;
+    int worker;
+    std::optional<plan::JobId> job;
+    std::vector<DataAccess> data;
+  };
 
-  std::size_t add(Key key, Datum datum) {
-    graph_.data_.push_back(datum);
-    const auto [at, is_new] = numbers_.emplace(key, graph_.data_.size() - 1);
-    if (!is_new) throw std::logic_error("a datum has two writers");
-    return at->second;
+  void add_task(const Draft& task) {
+    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, {}});
+    graph_.accesses_.insert(graph_.accesses_.end(), task.data.begin(), task.data.end());
+    access_counts_.push_back(static_cast<std::uint32_t>(task.data.size()));
   }
 
-  [[nodiscard]] std::size_t find(const Key& key) const { return numbers_.at(key); }
+  std::uint32_t add(const Key& key, const Datum& datum) {
+    if (graph_.data_.size() >= none) throw InputError("schedule: a step has more than 2^32 data");
+    const auto number = static_cast<std::uint32_t>(graph_.data_.size());
+    graph_.data_.push_back(datum);
+    if (!numbers_.add(key, number)) throw std::logic_error("a datum has two writers");
+    return number;
+  }
+
+  [[nodiscard]] std::uint32_t find(const Key& key) const {
+    const std::uint32_t number = numbers_.find(key);
+    if (number == none) throw std::out_of_range("a task reads a datum that no task has written");
+    return number;
+  }
 
   [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
 
@@ -114,14 +190,14 @@ class TaskGraph::Builder {
     for (const int worker : accumulators) {
       const auto datum =
           add({DataKind::weight_gradient, s, -1, worker}, {DataKind::weight_gradient, s, -1, worker, size});
-      graph_.tasks_.push_back({TaskKind::zero, s, worker, std::nullopt, {{datum, Access::write}}});
+      add_task({TaskKind::zero, s, worker, std::nullopt, {{datum, Access::write}}});
     }
   }
 
   void job(plan::JobId id) {
     const plan::Job j = schedule_.job(id);
     const auto [holder, worker] = schedule_.placement(id);
-    Task task{TaskKind::F, j.stage, worker, id, {}};
+    Draft task{TaskKind::F, j.stage, worker, id, {}};
     const bool has_weights = has_parameters(j.stage);
     if (has_weights && j.pass != plan::Pass::W) {
       task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
@@ -147,10 +223,10 @@ class TaskGraph::Builder {
       task.data.push_back({find({DataKind::weight_gradient, j.stage, -1, worker}), Access::accumulate});
     }
     if (can_skip_) task.data.push_back({verdict(worker), Access::precede});
-    graph_.tasks_.push_back(std::move(task));
+    add_task(task);
   }
 
-  [[nodiscard]] std::size_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
+  [[nodiscard]] std::uint32_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
 
   // The holder that computes the norm of a stage.
   [[nodiscard]] int norm_worker(int s) const {
@@ -181,11 +257,11 @@ class TaskGraph::Builder {
   // Up a binary tree to the first worker, and down again when updates wait for the complete verdict.
   void join_verdicts() {
     const auto merge = [&](int from, int into) {
-      graph_.tasks_.push_back({TaskKind::merge,
-                               0,
-                               into,
-                               std::nullopt,
-                               {{verdict(from), Access::read}, {verdict(into), Access::update}}});
+      add_task({TaskKind::merge,
+                0,
+                into,
+                std::nullopt,
+                {{verdict(from), Access::read}, {verdict(into), Access::update}}});
     };
     const std::size_t count = judges_.size();
     std::size_t distance = 1;
@@ -201,24 +277,23 @@ class TaskGraph::Builder {
   }
 
   // Data of size 0 are left out: write() does not add them, and read() does not find them.
-  void write(Task& task, Key key, Datum datum) {
+  void write(Draft& task, Key key, Datum datum) {
     if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
   }
-  void read(Task& task, const Key& key) {
-    if (const auto at = numbers_.find(key); at != numbers_.end())
-      task.data.push_back({at->second, Access::read});
+  void read(Draft& task, const Key& key) {
+    if (const std::uint32_t number = numbers_.find(key); number != none)
+      task.data.push_back({number, Access::read});
   }
 
   // Reads a datum that the host fills before the step. Each worker that reads it has its own.
-  void read_from_host(Task& task, DataKind kind, int s, int b, std::size_t size) {
+  void read_from_host(Draft& task, DataKind kind, int s, int b, std::size_t size) {
     const Key key = {kind, s, b, task.worker};
-    const auto at = numbers_.find(key);
-    task.data.push_back(
-        {at != numbers_.end() ? at->second : add(key, {kind, s, b, task.worker, size}), Access::read});
+    const std::uint32_t number = numbers_.find(key);
+    task.data.push_back({number != none ? number : add(key, {kind, s, b, task.worker, size}), Access::read});
   }
 
   // The inputs of F, except the weights.
-  void read_inputs(const plan::Job& j, Task& task) {
+  void read_inputs(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
     const auto preds = schedule_.graph().pred(s);
@@ -231,12 +306,12 @@ class TaskGraph::Builder {
     if (st.is_sink()) read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
   }
 
-  void write_stash(const plan::Job& j, Task& task) {
+  void write_stash(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
   }
 
-  void forward(const plan::Job& j, Task& task) {
+  void forward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
     const int w = task.worker;
@@ -249,7 +324,7 @@ class TaskGraph::Builder {
     if (!schedule_.recompute() && !schedule_.forward_only()) write_stash(j, task);
   }
 
-  void backward(const plan::Job& j, Task& task) {
+  void backward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
     if (schedule_.recompute()) {
@@ -271,12 +346,12 @@ class TaskGraph::Builder {
     }
   }
 
-  void weights(const plan::Job& j, Task& task) {
+  void weights(const plan::Job& j, Draft& task) {
     read(task, {DataKind::stash, j.stage, j.microbatch, 0});
     read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
   }
 
-  [[nodiscard]] std::size_t gradient(int s, int worker) const {
+  [[nodiscard]] std::uint32_t gradient(int s, int worker) const {
     return find({DataKind::weight_gradient, s, -1, worker});
   }
 
@@ -286,43 +361,40 @@ class TaskGraph::Builder {
     // Accumulating tasks share the accumulator. `close` takes it for itself, so that tasks that read the sum
     // wait for all of them.
     for (const int worker : plan::gradient_workers(schedule_, s)) {
-      graph_.tasks_.push_back(
-          {TaskKind::close, s, worker, std::nullopt, {{gradient(s, worker), Access::update}}});
+      add_task({TaskKind::close, s, worker, std::nullopt, {{gradient(s, worker), Access::update}}});
     }
     for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, s)) {
       const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
       const auto access = step.broadcast ? Access::write : Access::update;
-      graph_.tasks_.push_back({kind,
-                               s,
-                               step.into,
-                               std::nullopt,
-                               {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
+      add_task({kind,
+                s,
+                step.into,
+                std::nullopt,
+                {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
     }
     if (!graph_.rules_.has_norm) return;
     const int worker = norm_worker(s);
-    graph_.tasks_.push_back({TaskKind::norm,
-                             s,
-                             worker,
-                             std::nullopt,
-                             {{gradient(s, worker), Access::read}, {verdict(worker), Access::update}}});
+    add_task({TaskKind::norm,
+              s,
+              worker,
+              std::nullopt,
+              {{gradient(s, worker), Access::read}, {verdict(worker), Access::update}}});
   }
 
   // Updates the weights of a stage on each holder.
   void update(int s) {
     if (!has_parameters(s)) return;
     for (const int holder : plan::weight_holders(schedule_, s)) {
-      Task task{TaskKind::optimize, s, holder, std::nullopt, {}};
+      Draft task{TaskKind::optimize, s, holder, std::nullopt, {}};
       if (updates_wait_) task.data.push_back({verdict(holder), Access::read});
       task.data.push_back({gradient(s, holder), Access::read});
       const bool has_master = stage(s).has_master();
       if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
       task.data.push_back(
           {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
-      if (const auto state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
-          state != numbers_.end()) {
-        task.data.push_back({state->second, Access::update});
-      }
-      graph_.tasks_.push_back(std::move(task));
+      const std::uint32_t state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
+      if (state != none) task.data.push_back({state, Access::update});
+      add_task(task);
     }
   }
 
@@ -335,7 +407,8 @@ class TaskGraph::Builder {
   TaskGraph& graph_;
   std::vector<int> judges_;  // the workers with a verdict
   std::size_t parameter_count_ = 0;
-  std::map<Key, std::size_t> numbers_;
+  DatumNumbers numbers_;
+  std::vector<std::uint32_t> access_counts_;  // by task
 };
 
 TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,

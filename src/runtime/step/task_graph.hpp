@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,7 +78,7 @@ std::string_view to_string(TaskKind kind);
 constexpr bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::BW; }
 
 struct DataAccess {
-  std::size_t datum;
+  std::uint32_t datum;  // its number in TaskGraph::data()
   Access access;
 };
 
@@ -89,7 +90,7 @@ struct Task {
   int stage;
   int worker;  // the logical worker that runs it
   std::optional<plan::JobId> job;
-  std::vector<DataAccess> data;
+  std::span<const DataAccess> data;  // the graph owns them
 };
 
 /// The task for people: F(2,0) for a job, else its kind and its stage.
@@ -125,6 +126,12 @@ class TaskGraph {
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
   TaskGraph(const plan::Schedule& schedule, const model::Network& network,
             const model::OptimizerConfig& optimizer, const StepRules& rules = {});
+  // Tasks point to their accesses, which a move leaves where they are.
+  TaskGraph(TaskGraph&&) = default;
+  TaskGraph& operator=(TaskGraph&&) = default;
+  TaskGraph(const TaskGraph&) = delete;
+  TaskGraph& operator=(const TaskGraph&) = delete;
+  ~TaskGraph() = default;
   /// The evaluation of `schedule` on `microbatches` micro-batches. `forward`: its forward passes.
   static TaskGraph evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
                               const model::Network& network);
@@ -149,6 +156,7 @@ class TaskGraph {
   StepRules rules_;
   std::vector<StageParameters> parameters_;
   std::vector<Datum> data_;
+  std::vector<DataAccess> accesses_;  // of all tasks, one task after the other
   std::vector<Task> tasks_;
 };
 
