@@ -27,6 +27,7 @@ PERIODIC = "periodic uneven.yaml"
 RUN = "--set training.steps=1"
 COMPARE = f"compare mlp.yaml {RUN} --policies starpipe,lws --repetitions 1"
 EVALUATE = "evaluate mlp.yaml --weights trained.safetensors"
+VERIFY = "verify mlp.yaml --set training.steps=2"
 PROFILE = "profile mlp.yaml --repetitions 3"
 
 
@@ -111,6 +112,14 @@ EFFECTS = {
         "--microbatches": Effect(EVALUATE, "--microbatches 3"),
         "--json": Effect(EVALUATE, "--json"),
         "--report": Effect(EVALUATE, "--report e.json", written),
+    },
+    "verify": {
+        **config(VERIFY),
+        "--steps": Effect(f"{VERIFY} --json", "--steps 1", fact("steps")),
+        "--tolerance": Effect(f"{VERIFY} --json", "--tolerance 0.5", fact("tolerance")),
+        "--no-derivatives": Effect(VERIFY, "--no-derivatives", words),
+        "--json": Effect(VERIFY, "--json", words),
+        "--report": Effect(VERIFY, "--report r.json", written),
     },
     "compare": {
         **config(COMPARE),
@@ -290,6 +299,9 @@ REFUSED = [
     (f"{EVALUATE} --microbatches 2 --set evaluate.microbatches=3", "--microbatches", "evaluate.microbatches"),
     ("evaluate emulated.yaml --weights trained.safetensors", "runtime.emulate"),
     (f"{EVALUATE} --report trained.safetensors.txt", "--report", ".json"),
+    ("verify emulated.yaml", "runtime.emulate", "verify"),
+    ("verify mlp.yaml --set training.steps=1 --steps 2", "--steps", "training.steps"),
+    ("verify mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
     ("train emulated.yaml --save-weights w", "--save-weights", "emulate"),
     ("train mlp.yaml --resume", "--resume", "checkpoint.folder"),
     (f"{PERIODIC} --period 9 --repeat 2", "--period", "--repeat"),

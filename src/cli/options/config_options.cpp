@@ -54,6 +54,7 @@ void ConfigOptions::add_plugin_to(CLI::App& command) {
 
 runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) const {
   require_shared(file_);
+  load_plugins(plugins_);  // first: the configuration may name a network of theirs
   runtime::Config config = load_config(file_, overrides_);
   for (const std::filesystem::path& file : inputs_of(config)) require_shared(file);
   if (!plugins_.empty() && config.schedule.file) {

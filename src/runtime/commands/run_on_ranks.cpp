@@ -161,14 +161,18 @@ void check_sizes(const Config& config, const Experiment& made, const WorkerMap& 
 
 }  // namespace
 
+model::OptimizerConfig optimizer_of(const Config& config) {
+  model::OptimizerConfig optimizer = config.training.optimizer;
+  if (!optimizer.schedule.steps) optimizer.schedule.steps = config.training.steps;
+  return optimizer;
+}
+
 Engine make_engine(const Session& session, const AgreedRun& run) {
   const Experiment& e = run.experiment;
-  model::OptimizerConfig optimizer = run.config.training.optimizer;
-  if (!optimizer.schedule.steps) optimizer.schedule.steps = run.config.training.steps;
   return {session,
           e.schedule,
           e.network,
-          optimizer,
+          optimizer_of(run.config),
           run.parameters,
           run.config.runtime,
           e.emulated ? &*e.emulated : nullptr,

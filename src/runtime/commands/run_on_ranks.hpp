@@ -31,6 +31,9 @@ struct AgreedRun {
   std::vector<RankLocation> locations;  ///< [rank]
 };
 
+/// The optimizer of a run, with the steps of its learning-rate schedule.
+model::OptimizerConfig optimizer_of(const Config& config);
+
 /// The engine of `run`. `run` and `session` must outlive the engine.
 Engine make_engine(const Session& session, const AgreedRun& run);
 

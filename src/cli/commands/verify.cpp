@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/commands/verify.hpp"
+
+#include <array>
+#include <memory>
+
+#include "cli/commands/subcommand.hpp"
+#include "cli/options/config_options.hpp"
+#include "cli/options/output_files.hpp"
+#include "cli/options/value_checks.hpp"
+#include "starpipe/runtime/ranks/lost_rank.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+struct VerifyOptions {
+  ConfigOptions config;
+  runtime::VerifyRequest request;
+};
+
+int verify(const VerifyOptions& options) {
+  if (const auto status = runtime::watch_over_rank()) return *status;
+  return runtime::verify(
+      [&] {
+        runtime::Config config = options.config.load();
+        const std::array outputs = {OutputFile{"--report", options.request.report, ".json"}};
+        check_outputs(outputs, inputs_of(config));
+        return config;
+      },
+      options.request);
+}
+
+void add_verify(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand(
+      "verify", "Train a few steps and compare each with the same step computed by one job after the other");
+  const auto options = std::make_shared<VerifyOptions>();
+  runtime::VerifyRequest& request = options->request;
+  options->config.add_to(*command);
+  options->config.add_plugin_to(*command);
+  command
+      ->add_option("--steps", request.steps,
+                   "Steps to compare, the first ones of the run; 3, or fewer in a shorter run")
+      ->type_name("N")
+      ->transform(whole_number(1, 1'000'000));
+  command
+      ->add_option(
+          "--tolerance", request.tolerance,
+          "Largest relative difference of losses, gradients and norms, instead of what rounding explains")
+      ->type_name("X")
+      ->transform(decimal_number({.least = 0}));
+  command->add_flag("!--no-derivatives", request.derivatives,
+                    "Do not check the passes B and W by finite differences of the loss, which takes 20 runs "
+                    "of F for each parameter");
+  command->add_flag("--json", request.json, "Print JSON");
+  command->add_option("--report", request.report, "Also write JSON to a file")->type_name("FILE.json");
+  command->footer(
+      "Examples:\n"
+      "  starpipe verify experiments/quickstart.yaml --set schedule.name=zb-h1\n"
+      "  mpiexec -n 2 starpipe verify experiments/mlp.yaml\n"
+      "Exit status: 0 all agree, 1 something differs, 2 bad input.");
+  command->callback([options, &action] { action = [options] { return verify(*options); }; });
+}
+
+const bool verify_registered = register_subcommand({.position = 12, .add = add_verify, .ranks = Ranks::all});
+
+}  // namespace
+}  // namespace starpipe::cli

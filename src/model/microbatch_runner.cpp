@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/microbatch_runner.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace starpipe::model {
+
+namespace {
+using Floats = std::vector<float>;
+}  // namespace
+
+MicrobatchRunner::MicrobatchRunner(const Network& network)
+    : network_(network), order_(network.stages.size()) {
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](int a, int b) { return network.graph.depth(a) < network.graph.depth(b); });
+  std::size_t scratch = 0;
+  for (int s = 0; s < network.graph.size(); ++s) {
+    const Stage& stage = at(s);
+    outputs_.emplace_back(stage.is_sink() ? 1 : stage.output_size());
+    stashes_.emplace_back(stage.stash_size());
+    const bool source = network.graph.pred(s).empty();
+    inputs_.emplace_back(source ? stage.input_size(0) : 0);
+    std::size_t i = 0;
+    for (const int from : network.graph.pred(s)) {
+      gradients_[{from, s}].resize(stage.input_size(i++));
+    }
+    scratch = std::max(scratch, stage.scratch_size());
+  }
+  const Stage& sink = at(network.graph.sink());
+  target_.resize(sink.rows() * sink.target_columns());
+  scratch_.resize(scratch);
+}
+
+double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
+                                 const std::vector<Floats>& weights) {
+  data.target(step, microbatch, target_);
+  for (const int s : order_) {
+    std::vector<ConstMemory> inputs;
+    if (network_.graph.pred(s).empty()) {
+      load_input(data, at(s), step, microbatch, network_.source_index(s), inputs_[index(s)]);
+      inputs.emplace_back(inputs_[index(s)]);
+    }
+    for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
+    const Stage& stage = at(s);
+    stage.forward(weights[index(s)], inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
+                  stashes_[index(s)], scratch_);
+  }
+  return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
+}
+
+void MicrobatchRunner::backward(float loss_scale, const std::vector<Floats>& weights,
+                                std::vector<Floats>& sums) {
+  for (auto at_stage = order_.rbegin(); at_stage != order_.rend(); ++at_stage) {
+    const int s = *at_stage;
+    std::vector<ConstMemory> in;
+    for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
+    std::vector<Memory> out;
+    for (const int from : network_.graph.pred(s)) out.emplace_back(gradients_[{from, s}]);
+    at(s).backward(weights[index(s)], stashes_[index(s)], in, loss_scale, out, sums[index(s)], scratch_);
+  }
+}
+
+}  // namespace starpipe::model

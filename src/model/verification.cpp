@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/verification.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "model/microbatch_runner.hpp"
+#include "model/random.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using Parameters = std::vector<std::vector<float>>;
+
+Parameters weights_of(const Network& network, const Parameters& parameters) {
+  Parameters weights;
+  for (std::size_t s = 0; s < parameters.size(); ++s) {
+    weights.push_back(rounded_weights(network.stages[s], parameters[s]));
+  }
+  return weights;
+}
+
+double root_mean_square(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+double product(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return sum;
+}
+
+/// Derivatives of the loss of one micro-batch. The weights are those of fp32 passes: the parameters.
+class Derivatives {
+ public:
+  Derivatives(const Network& network, const Dataset& data, Parameters weights)
+      : data_(data), runner_(network), weights_(std::move(weights)) {
+    for (const auto& stage : weights_) gradients_.emplace_back(stage.size());
+    loss_ = runner_.forward(data_, 0, 0, weights_);
+    runner_.backward(1.0F, weights_, gradients_);
+  }
+
+  /// Checks the numbers [first, first + size) of a stage, along its gradient and along a random direction.
+  std::vector<DerivativeCheck> check(std::size_t stage, std::size_t first, std::size_t size) {
+    const std::span<const float> gradient = std::span(gradients_[stage]).subspan(first, size);
+    std::vector<DerivativeCheck> checks;
+    const double own = root_mean_square(gradient);
+    std::vector<float> direction(size);
+    if (own > 0 && std::isfinite(own)) {
+      std::ranges::transform(gradient, direction.begin(),
+                             [own](float g) { return static_cast<float>(static_cast<double>(g) / own); });
+      checks.push_back(check_along(stage, first, gradient, direction));
+    }
+    const std::array words = {static_cast<std::uint32_t>(stage), static_cast<std::uint32_t>(first)};
+    std::mt19937_64 bits = generator(1, words);
+    std::ranges::generate(direction, [&bits] { return (bits() >> 63) != 0 ? 1.0F : -1.0F; });
+    checks.push_back(check_along(stage, first, gradient, direction));
+    return checks;
+  }
+
+ private:
+  // The mean square of the direction is 1.
+  DerivativeCheck check_along(std::size_t stage, std::size_t first, std::span<const float> gradient,
+                              std::span<const float> direction) {
+    const std::size_t size = direction.size();
+    const std::vector<float> kept(weights_[stage].begin() + static_cast<std::ptrdiff_t>(first),
+                                  weights_[stage].begin() + static_cast<std::ptrdiff_t>(first + size));
+    const double usual = std::max(root_mean_square(kept), 1e-2);
+    DerivativeCheck check;
+    check.stage = static_cast<int>(stage);
+    check.passes = product(gradient, direction);
+    check.error = std::numeric_limits<double>::infinity();
+    std::optional<double> wider;
+    for (const double share : {0.3, 0.1, 0.03, 0.01, 0.003}) {
+      const double step = share * usual;
+      const double high = loss_at(stage, first, kept, direction, step);
+      const double low = loss_at(stage, first, kept, direction, -step);
+      const double derivative = (high - low) / (2 * step);
+      // Rounding of the losses, and what a step of about three times the length changes.
+      constexpr double rounding = 8 * 0x1p-24;
+      const double noise = rounding * std::max({std::abs(high), std::abs(low), std::abs(loss_)}) / step;
+      const double error = wider ? std::abs(*wider - derivative) + noise : check.error;
+      wider = derivative;
+      if (!(error < check.error)) continue;
+      check.error = error;
+      check.differences = derivative;
+    }
+    std::ranges::copy(kept, weights_[stage].begin() + static_cast<std::ptrdiff_t>(first));
+    // A gradient of zeros has the scale of what the differences find.
+    check.scale = std::max(root_mean_square(gradient) * std::sqrt(static_cast<double>(size)),
+                           std::abs(check.differences));
+    return check;
+  }
+
+  double loss_at(std::size_t stage, std::size_t first, std::span<const float> from,
+                 std::span<const float> direction, double step) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      weights_[stage][first + i] =
+          static_cast<float>(static_cast<double>(from[i]) + step * static_cast<double>(direction[i]));
+    }
+    return runner_.forward(data_, 0, 0, weights_);
+  }
+
+  const Dataset& data_;
+  MicrobatchRunner runner_;
+  Parameters weights_;
+  Parameters gradients_;
+  double loss_ = 0;
+};
+
+/// How much a check says against the gradient: above 1 it is wrong. Undecided checks say less than others.
+double weight_of(const DerivativeCheck& check) {
+  if (!check.is_decided()) return -1;
+  return std::abs(check.passes - check.differences) / check.allowed();
+}
+
+}  // namespace
+
+bool DerivativeCheck::agrees() const { return !is_decided() || std::abs(passes - differences) <= allowed(); }
+
+ExpectedGradient expected_gradient(const Network& network, const Dataset& data, const Parameters& parameters,
+                                   int microbatches, int step) {
+  MicrobatchRunner runner(network);
+  ExpectedGradient expected;
+  Parameters one;
+  for (const auto& stage : parameters) {
+    one.emplace_back(stage.size());
+    expected.gradients.emplace_back(stage.size());
+    expected.magnitudes.emplace_back(stage.size());
+  }
+  const Parameters weights = weights_of(network, parameters);
+  for (int b = 0; b < microbatches; ++b) {
+    expected.losses.push_back(runner.forward(data, step, b, weights));
+    for (auto& gradient : one) std::ranges::fill(gradient, 0.0F);
+    runner.backward(1.0F / static_cast<float>(microbatches), weights, one);
+    for (std::size_t s = 0; s < one.size(); ++s) {
+      for (std::size_t i = 0; i < one[s].size(); ++i) {
+        const auto value = static_cast<double>(one[s][i]);
+        expected.gradients[s][i] += value;
+        expected.magnitudes[s][i] += std::abs(value);
+      }
+    }
+  }
+  return expected;
+}
+
+std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
+                                               const Parameters& parameters) {
+  Derivatives derivatives(network, data, parameters);
+  std::vector<DerivativeCheck> checks;
+  for (std::size_t s = 0; s < parameters.size(); ++s) {
+    std::size_t first = 0;
+    for (const Parameter& parameter : network.stages[s].parameters()) {
+      auto found = derivatives.check(s, first, parameter.size());
+      checks.push_back(*std::ranges::max_element(found, {}, weight_of));
+      checks.back().parameter = parameter.name;
+      first += parameter.size();
+    }
+  }
+  return checks;
+}
+
+}  // namespace starpipe::model

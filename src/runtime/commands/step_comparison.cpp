@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/commands/step_comparison.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/table.hpp"
+#include "starpipe/model/gradient_norm.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::array<std::string_view, 5> compared_words = {"loss", "gradient", "norm", "update",
+                                                            "derivative"};
+std::string_view word_of(Compared what) { return compared_words[static_cast<std::size_t>(what)]; }
+
+constexpr double fp32_unit = 0x1p-24;  // relative error of one rounding
+
+// Infinity and NaN agree with each other: which of them a sum gives depends on its order.
+double difference(double found, double expected) {
+  if (!std::isfinite(found) && !std::isfinite(expected)) return 0;
+  const double absolute = std::abs(found - expected);
+  return std::isfinite(absolute) ? absolute : std::numeric_limits<double>::infinity();
+}
+
+// The largest finite size of some values.
+template <class Value>
+double largest(std::span<const Value> values) {
+  double most = 0;
+  for (const Value value : values) {
+    const double size = std::abs(static_cast<double>(value));
+    if (std::isfinite(size)) most = std::max(most, size);
+  }
+  return most;
+}
+
+template <class Expected>
+double largest_difference(std::span<const float> found, std::span<const Expected> expected) {
+  double most = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    most = std::max(most, difference(static_cast<double>(found[i]), static_cast<double>(expected[i])));
+  }
+  return most;
+}
+
+// Calls `f` with each parameter of a stage and the place of its first number.
+template <class Function>
+void for_each_parameter(const model::Stage& stage, Function&& f) {
+  std::size_t first = 0;
+  for (const model::Parameter& parameter : stage.parameters()) {
+    f(parameter, first);
+    first += parameter.size();
+  }
+}
+
+double norm_of(const std::vector<std::vector<double>>& stages) {
+  double sum = 0;
+  for (const auto& stage : stages) {
+    for (const double value : stage) sum += value * value;
+  }
+  return std::sqrt(sum);
+}
+
+// The norm of the engine's own gradient, as its tasks compute it.
+double norm_of(const model::Network& network, const std::vector<std::vector<float>>& gradients) {
+  std::vector<double> sums;
+  for (std::size_t s = 0; s < gradients.size(); ++s) {
+    for_each_parameter(network.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+      sums.push_back(model::sum_of_squares(std::span(gradients[s]).subspan(first, parameter.size())));
+    });
+  }
+  return model::gradient_norm(sums);
+}
+
+std::string describe(const Difference& d) {
+  const std::string what =
+      d.stage < 0 ? fmt::format("the {}", d.name) : fmt::format("the {} of {}", word_of(d.what), d.name);
+  const std::string where = d.stage < 0 ? "" : fmt::format(", stage {}", d.stage);
+  return fmt::format("step {}{}: {} differs by {:.3g} (relative {:.3g}, allowed {:.3g})", d.step + 1, where,
+                     what, d.absolute, d.relative(), d.scale > 0 ? d.allowed / d.scale : d.allowed);
+}
+
+nlohmann::ordered_json json_of(const Difference& d) {
+  nlohmann::ordered_json entry{{"what", word_of(d.what)}, {"step", d.step + 1}};
+  if (d.stage >= 0) entry["stage"] = d.stage;
+  entry["name"] = d.name;
+  entry["absolute"] = d.absolute;  // null for infinity
+  entry["relative"] = d.relative();
+  entry["allowed"] = d.allowed;
+  entry["agrees"] = d.agrees();
+  return entry;
+}
+
+}  // namespace
+
+double Difference::relative() const {
+  if (absolute == 0) return 0;
+  return scale > 0 ? absolute / scale : std::numeric_limits<double>::infinity();
+}
+
+double rounding_tolerance(model::Precision precision, bool on_gpu, double additions) {
+  const double sums = 8 * std::sqrt(std::max(additions, 1.0)) * fp32_unit;
+  if (!on_gpu) return sums;  // a core runs the same passes, so only the order of the additions differs
+  switch (precision) {
+    case model::Precision::fp32:
+      break;
+    case model::Precision::tf32:
+      return 4 * sums + 16 * 0x1p-11;
+    case model::Precision::bf16:
+      return 4 * sums + 16 * 0x1p-9;
+  }
+  return 4 * sums;
+}
+
+StepComparison::StepComparison(const model::Network& network, const model::Dataset& data, int microbatches,
+                               const model::OptimizerConfig& optimizer,
+                               std::vector<std::vector<float>> parameters, double tolerance)
+    : network_(network),
+      data_(data),
+      microbatches_(microbatches),
+      optimizer_(optimizer),
+      parameters_(std::move(parameters)),
+      tolerance_(tolerance) {
+  for (const auto& stage : parameters_)
+    states_.emplace_back(model::optimizer_state_size(optimizer_, stage.size()));
+}
+
+void StepComparison::add(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
+                         std::vector<std::vector<float>> parameters) {
+  const model::ExpectedGradient expected =
+      model::expected_gradient(network_, data_, parameters_, microbatches_, step);
+  add_losses(step, expected.losses, result.losses);
+  add_gradients(step, expected, gradients);
+  add_norm(step, expected, result.gradient_norm);
+  add_updates(step, result, gradients, parameters);
+  const bool finite = std::isfinite(norm_of(expected.gradients)) &&
+                      std::ranges::all_of(expected.losses, [](double loss) { return std::isfinite(loss); });
+  if (result.skipped_for && finite) {
+    constexpr double infinite = std::numeric_limits<double>::infinity();
+    all_.push_back(
+        {.what = Compared::update, .step = step, .name = "update, which was skipped,", .absolute = infinite});
+  }
+  parameters_ = std::move(parameters);
+}
+
+void StepComparison::add_losses(int step, const std::vector<double>& expected,
+                                const std::vector<float>& found) {
+  for (std::size_t b = 0; b < expected.size(); ++b) {
+    Difference d{.what = Compared::loss, .step = step, .name = fmt::format("loss of micro-batch {}", b)};
+    d.absolute = difference(static_cast<double>(found.at(b)), expected[b]);
+    d.scale = std::abs(expected[b]);
+    d.allowed = std::isfinite(d.scale) ? tolerance_ * d.scale : 0;
+    all_.push_back(std::move(d));
+  }
+}
+
+void StepComparison::add_gradients(int step, const model::ExpectedGradient& expected,
+                                   const std::vector<std::vector<float>>& found) {
+  for (std::size_t s = 0; s < found.size(); ++s) {
+    const double of_stage = largest(std::span<const double>(expected.magnitudes[s]));
+    for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+      const auto part = [&](const std::vector<double>& values) {
+        return std::span(values).subspan(first, parameter.size());
+      };
+      Difference d{
+          .what = Compared::gradient, .step = step, .stage = static_cast<int>(s), .name = parameter.name};
+      d.absolute = largest_difference(std::span(found[s]).subspan(first, parameter.size()),
+                                      part(expected.gradients[s]));
+      d.scale = largest(part(expected.magnitudes[s]));
+      d.allowed = tolerance_ * (d.scale + of_stage / 64);
+      all_.push_back(std::move(d));
+    });
+  }
+}
+
+void StepComparison::add_norm(int step, const model::ExpectedGradient& expected,
+                              std::optional<double> found) {
+  Difference d{.what = Compared::norm, .step = step, .name = "gradient norm"};
+  d.absolute =
+      difference(found.value_or(std::numeric_limits<double>::infinity()), norm_of(expected.gradients));
+  d.scale = norm_of(expected.magnitudes);
+  d.allowed = std::isfinite(d.scale) ? tolerance_ * d.scale : 0;
+  all_.push_back(std::move(d));
+}
+
+void StepComparison::add_updates(int step, const StepResult& result,
+                                 const std::vector<std::vector<float>>& gradients,
+                                 const std::vector<std::vector<float>>& found) {
+  std::vector<std::vector<float>> expected = parameters_;
+  if (!result.skipped_for) {
+    model::Update update{
+        .number = ++updates_,
+        .learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, step),
+        .scale = model::clip_scale(optimizer_.clip, norm_of(network_, gradients)),
+        .ranges = {}};
+    for (std::size_t s = 0; s < expected.size(); ++s) {
+      const auto ranges = model::decay_ranges(optimizer_, network_.stages[s].parameters());
+      update.ranges = ranges;
+      model::optimizer_step(optimizer_, update, gradients[s], expected[s], states_[s]);
+    }
+  }
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+      const auto part = [&](const std::vector<float>& values) {
+        return std::span(values).subspan(first, parameter.size());
+      };
+      Difference d{
+          .what = Compared::update, .step = step, .stage = static_cast<int>(s), .name = parameter.name};
+      d.absolute = largest_difference(part(found[s]), part(expected[s]));
+      d.scale = largest_difference(part(expected[s]), part(parameters_[s]));
+      if (!std::isfinite(d.scale)) d.scale = 0;
+      d.allowed = 8 * fp32_unit * largest(part(expected[s])) + 1e-5 * d.scale;
+      all_.push_back(std::move(d));
+    });
+  }
+}
+
+void StepComparison::add(const std::vector<model::DerivativeCheck>& checks) {
+  for (const model::DerivativeCheck& check : checks) {
+    if (!check.is_decided()) {
+      ++undecided_;
+      continue;
+    }
+    all_.push_back({.what = Compared::derivative,
+                    .step = 0,
+                    .stage = check.stage,
+                    .name = check.parameter,
+                    .absolute = difference(check.passes, check.differences),
+                    .scale = check.scale,
+                    .allowed = check.allowed()});
+  }
+}
+
+// Of the first step that differs, the first gradient or update: it has a stage and a parameter. Where only
+// the passes are wrong, every parameter before the wrong layer differs: the last one is nearest to it.
+const Difference* StepComparison::first_wrong() const {
+  const Difference* first = nullptr;
+  const Difference* derivative = nullptr;
+  for (const Difference& d : all_) {
+    if (d.agrees()) continue;
+    if (d.what == Compared::derivative) {
+      derivative = &d;
+    } else if (first == nullptr || (d.step == first->step && first->stage < 0 && d.stage >= 0)) {
+      first = &d;
+    }
+  }
+  return first != nullptr ? first : derivative;
+}
+
+std::string StepComparison::problem() const {
+  const Difference* const first = first_wrong();
+  if (first == nullptr) return "";
+  const auto wrong = std::ranges::count_if(all_, [](const Difference& d) { return !d.agrees(); });
+  const std::string_view passes =
+      first->what == Compared::derivative
+          ? "; passes B and W of this layer, or B of the next, are not the derivative of F"
+          : "";
+  return fmt::format("verify: {}{}; {} of {} comparisons differ", describe(*first), passes, wrong,
+                     all_.size());
+}
+
+std::string StepComparison::table() const {
+  constexpr std::array columns = {
+      TableColumn{Align::left, 10}, TableColumn{}, TableColumn{}, TableColumn{}, TableColumn{}, TableColumn{},
+      TableColumn{Align::left}};
+  std::vector<TableRow> rows = {
+      {"", "compared", "differ", "largest difference", "relative", "allowed", "where it is largest"}};
+  for (std::size_t k = 0; k < compared_words.size(); ++k) {
+    const auto what = static_cast<Compared>(k);
+    const Difference* worst = nullptr;
+    int count = 0;
+    int wrong = 0;
+    const auto share = [](const Difference& d) {
+      return d.allowed > 0 ? d.absolute / d.allowed : d.absolute;
+    };
+    for (const Difference& d : all_) {
+      if (d.what != what) continue;
+      ++count;
+      if (!d.agrees()) ++wrong;
+      if (worst == nullptr || share(d) > share(*worst)) worst = &d;
+    }
+    if (worst == nullptr) continue;
+    std::string where = fmt::format("step {}", worst->step + 1);
+    if (worst->stage >= 0) where += fmt::format(", stage {}", worst->stage);
+    if (what != Compared::norm) where += fmt::format(", {}", worst->name);
+    rows.push_back({std::string(word_of(what)), std::to_string(count), std::to_string(wrong),
+                    fmt::format("{:.2e}", worst->absolute), fmt::format("{:.2e}", worst->relative()),
+                    fmt::format("{:.2e}", worst->allowed), where});
+  }
+  std::string text = table_text(rows, columns);
+  if (undecided_ > 0) {
+    text += fmt::format("derivatives by {} parameters are too small for differences of the loss to say\n",
+                        undecided_);
+  }
+  return text;
+}
+
+nlohmann::ordered_json StepComparison::json() const {
+  nlohmann::ordered_json result{{"agrees", first_wrong() == nullptr},
+                                {"tolerance", tolerance_},
+                                {"undecided_derivatives", undecided_},
+                                {"first_difference", nullptr},
+                                {"compared", nlohmann::ordered_json::array()}};
+  if (const Difference* first = first_wrong()) result["first_difference"] = json_of(*first);
+  for (const Difference& d : all_) result["compared"].push_back(json_of(d));
+  return result;
+}
+
+}  // namespace starpipe::runtime

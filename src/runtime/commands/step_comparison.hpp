@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/engine/engine.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/model/verification.hpp"
+
+namespace starpipe::runtime {
+
+/// What `verify` compares, in the order of a step.
+enum class Compared : std::uint8_t { loss, gradient, norm, update, derivative };
+
+/// The largest difference of one loss, norm or parameter.
+struct Difference {
+  Compared what = Compared::loss;
+  int step = 0;    ///< from 0
+  int stage = -1;  ///< -1 for losses and norms
+  std::string name = {};
+  double absolute = 0;
+  double scale = 0;  ///< what `absolute` is relative to
+  double allowed = 0;
+  [[nodiscard]] double relative() const;
+  [[nodiscard]] bool agrees() const { return absolute <= allowed; }
+};
+
+/// The relative difference that rounding explains (docs/verify.md states the rule). `additions`: those of a
+/// gradient.
+double rounding_tolerance(model::Precision precision, bool on_gpu, double additions);
+
+/// Compares the engine's steps with expected ones. Each step is expected from the parameters that the engine
+/// had before it, so that differences of one step do not grow in the next ones.
+class StepComparison {
+ public:
+  /// `parameters`: start values, [stage]. `optimizer`: with the steps of its schedule. References must
+  /// outlive this.
+  StepComparison(const model::Network& network, const model::Dataset& data, int microbatches,
+                 const model::OptimizerConfig& optimizer, std::vector<std::vector<float>> parameters,
+                 double tolerance);
+
+  /// Compares a step. `gradients` and `parameters`: the engine's after the step, [stage].
+  void add(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
+           std::vector<std::vector<float>> parameters);
+  /// Adds what finite differences say of the first step.
+  void add(const std::vector<model::DerivativeCheck>& checks);
+
+  [[nodiscard]] const std::vector<Difference>& all() const { return all_; }
+  /// One line about what differs first; empty when all agree.
+  [[nodiscard]] std::string problem() const;
+  [[nodiscard]] std::string table() const;
+  [[nodiscard]] nlohmann::ordered_json json() const;
+
+ private:
+  void add_losses(int step, const std::vector<double>& expected, const std::vector<float>& found);
+  void add_gradients(int step, const model::ExpectedGradient& expected,
+                     const std::vector<std::vector<float>>& found);
+  void add_norm(int step, const model::ExpectedGradient& expected, std::optional<double> found);
+  void add_updates(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
+                   const std::vector<std::vector<float>>& found);
+  [[nodiscard]] const Difference* first_wrong() const;
+
+  const model::Network& network_;
+  const model::Dataset& data_;
+  int microbatches_;
+  model::OptimizerConfig optimizer_;
+  std::vector<std::vector<float>> parameters_;  // of the engine before the step
+  std::vector<std::vector<float>> states_;      // of the optimizer
+  double tolerance_;
+  int updates_ = 0;
+  int undecided_ = 0;  // derivatives
+  std::vector<Difference> all_;
+};
+
+}  // namespace starpipe::runtime

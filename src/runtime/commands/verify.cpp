@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/commands/verify.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/commands/run_on_ranks.hpp"
+#include "runtime/commands/step_comparison.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/numbers.hpp"
+#include "starpipe/base/progress.hpp"
+#include "starpipe/model/verification.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr int usual_steps = 3;
+
+int steps_of(const Config& config, const VerifyRequest& request) {
+  return request.steps.value_or(std::min(usual_steps, config.training.steps));
+}
+
+void check(const Config& config, const VerifyRequest& request) {
+  if (config.runtime.emulate) {
+    throw InputError("runtime.emulate: verify compares values, and emulated runs compute none");
+  }
+  if (request.steps && *request.steps > config.training.steps) {
+    throw InputError(fmt::format("--steps: {}, but the run has {} (training.steps)", *request.steps,
+                                 counted_text(config.training.steps, "step")));
+  }
+}
+
+// A stage's gradient adds up the rows of all micro-batches.
+double additions_of(const Experiment& experiment) {
+  std::size_t rows = 0;
+  for (const model::Stage& stage : experiment.network.stages) rows = std::max(rows, stage.rows());
+  return static_cast<double>(rows) * experiment.schedule.microbatches();
+}
+
+// The network with fp32 passes: differences of a loss say nothing about coarser ones.
+model::Network fp32_network(const AgreedRun& run) {
+  const model::Network& network = run.experiment.network;
+  if (network.config.precision == model::Precision::fp32) return network;
+  model::ModelConfig config = network.config;
+  config.precision = model::Precision::fp32;
+  return model::build_network(config, network.microbatch_size, static_cast<int>(network.stages.size()),
+                              run.config.schedule.cuts);
+}
+
+void write_outputs(const AgreedRun& run, const VerifyRequest& request, int steps,
+                   const StepComparison& comparison) {
+  const plan::Schedule& schedule = run.experiment.schedule;
+  nlohmann::ordered_json json{{"schedule", schedule.name()},
+                              {"workers", schedule.workers()},
+                              {"ranks", run.mpi.ranks()},
+                              {"steps", steps}};
+  json.update(comparison.json());
+  if (request.json) {
+    print(plan::json_text(json));
+  } else {
+    print(fmt::format("{} on {}, {}, beside one job after the other: {}\n\n{}", schedule.name(),
+                      counted_text(schedule.workers(), "worker"), counted_text(run.mpi.ranks(), "rank"),
+                      counted_text(steps, "step"), comparison.table()));
+  }
+  if (request.report) write_file("--report", *request.report, plan::json_text(json));
+}
+
+// Collective. What differs first, on every rank; empty when all agree.
+std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, Engine& engine) {
+  const Experiment& experiment = run.experiment;
+  const int steps = steps_of(run.config, request);
+  std::optional<StepComparison> comparison;
+  if (run.mpi.rank() == 0) {
+    const double usual = rounding_tolerance(experiment.network.config.precision,
+                                            run.config.runtime.uses_gpus(), additions_of(experiment));
+    comparison.emplace(experiment.network, *experiment.data, experiment.schedule.microbatches(),
+                       optimizer_of(run.config), run.parameters, request.tolerance.value_or(usual));
+  }
+  const ProgressLine progress;
+  for (int step = 0; step < steps; ++step) {
+    const StepResult result = engine.run_step(step, *experiment.data);
+    const auto gradients = engine.gradients();
+    auto parameters = engine.parameters();
+    if (comparison) {
+      progress.show(fmt::format("step {}/{}", step + 1, steps));
+      comparison->add(step, result, gradients, std::move(parameters));
+    }
+    run.mpi.barrier();  // between steps no rank takes the others' waiting for a hang
+  }
+  std::string problem;
+  if (comparison) {
+    if (request.derivatives) {
+      progress.show("finite differences");
+      comparison->add(model::check_derivatives(fp32_network(run), *experiment.data, run.parameters));
+    }
+    progress.clear();
+    write_outputs(run, request, steps, *comparison);
+    problem = comparison->problem();
+  }
+  run.mpi.barrier();
+  return run.mpi.first_problem(problem);
+}
+
+}  // namespace
+
+int verify(const std::function<Config()>& configure, const VerifyRequest& request) {
+  const auto checked = [&] {
+    Config config = configure();
+    check(config, request);
+    return std::vector{std::move(config)};
+  };
+  return run_on_ranks(checked, [&](const std::vector<AgreedRun>& runs) {
+    const AgreedRun& run = runs.front();
+    const auto policy = agree(run.mpi, [&] {
+      if (run.mpi.rank() == 0 && request.report) require_writable("--report", *request.report);
+      return configured_policy(run.config.runtime);
+    });
+    const Session session(run.mpi, run.map, run.share, policy, run.gpus);
+    or_abort(run.mpi, [&] {
+      Engine engine = make_engine(session, run);
+      or_abort(run.mpi, [&] {
+        const std::string problem = compare_steps(run, request, engine);
+        if (!problem.empty()) throw RunFailure(problem);
+      });
+    });
+  });
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`starpipe verify`: right runs agree, and each wrong one is named.
+
+Usage: verify_test.py BINARY PLUGIN LAUNCHER..., where PLUGIN is tests/plugins/wrong_plugin and the launcher starts two
+ranks.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+from support import CommandTest, gpt_config, mlp_config
+
+PLUGIN = ""
+LAUNCHER = []
+
+
+class Verify(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
+        self.write("mlp.yaml", mlp_config())
+        self.write("gpt.yaml", gpt_config("text"))
+        self.write("wrong.yaml", "model: {kind: suspect}\n"
+                   "training: {steps: 3, microbatches: 4, microbatch_size: 2}\n"
+                   "schedule: {name: in-order, workers: 4}\n")
+
+    def verify(self, *arguments, launcher=(), status=0):
+        result = self.run_command("verify", *arguments, "--json", launcher=launcher)
+        self.assertEqual(result.returncode, status, (arguments, result.stderr))
+        verdict = json.loads(result.stdout)
+        self.assertEqual(verdict["agrees"], status == 0)
+        return verdict, result.stderr
+
+    def suspect(self, fault, *arguments, status=1):
+        return self.verify("wrong.yaml", "--plugin", PLUGIN, "--set", f"model.fault={fault}", *arguments, status=status)
+
+    def test_right_runs_agree(self):
+        recipe = ["training.clip=0.1", "training.optimizer.decay=matrices", "training.optimizer.schedule.kind=cosine",
+                  "training.optimizer.schedule.warmup=1"]
+        for file, *keys in (["mlp.yaml"], ["gpt.yaml", *recipe], ["gpt.yaml", "schedule.name=zb-h1"],
+                            ["gpt.yaml", "schedule.name=ddp", "model.layers=1"],
+                            ["gpt.yaml", "schedule.name=zb-h1", "runtime.precision=bf16", *recipe],
+                            ["mlp.yaml", "training.optimizer.kind=sgd", "training.optimizer.momentum=0.9", "schedule.recompute=true"]):
+            for launcher in ([], LAUNCHER):
+                with self.subTest(file=file, keys=keys, ranks=2 if launcher else 1):
+                    words = [word for key in keys for word in ("--set", key)]
+                    verdict, _ = self.verify(file, *words, launcher=launcher)
+                    self.assertEqual(verdict["ranks"], 2 if launcher else 1)
+                    self.assertEqual(verdict["steps"], 2)
+                    found = {(c["what"], c["step"]) for c in verdict["compared"]}
+                    self.assertEqual(found, {("derivative", 1)} |
+                                     {(what, step) for what in ("loss", "gradient", "norm", "update") for step in (1, 2)})
+                    # On cores a loss and an update have the bits of the other side: one order of additions.
+                    for compared in verdict["compared"]:
+                        if compared["what"] in ("loss", "update"):
+                            self.assertEqual(compared["absolute"], 0, compared)
+
+    def test_every_parameter_is_compared(self):
+        verdict, _ = self.verify("mlp.yaml", "--steps", 1)
+        names = [f"{layer}.{part}" for layer in ("layers.0", "layers.1", "head") for part in ("weight", "bias")]
+        for what in ("gradient", "update"):
+            self.assertEqual([c["name"] for c in verdict["compared"] if c["what"] == what], names)
+        self.assertEqual(sum(c["what"] == "derivative" for c in verdict["compared"]) + verdict["undecided_derivatives"], 6)
+
+    def test_a_right_plugin_agrees(self):
+        verdict, _ = self.suspect("none", status=0)
+        self.assertEqual(verdict["undecided_derivatives"], 0)
+
+    def test_wrong_derivatives_are_named(self):
+        for fault in ("factor", "half"):
+            with self.subTest(fault=fault):
+                verdict, line = self.suspect(fault)
+                wrong = [(c["what"], c["stage"], c["name"]) for c in verdict["compared"] if not c["agrees"]]
+                self.assertEqual(wrong, [("derivative", 1, "suspect.scale")])
+                self.assertIn("starpipe: verify: step 1, stage 1: the derivative of suspect.scale differs by ", line)
+                self.assertEqual(len(line.splitlines()), 1)
+
+    def test_a_wrong_input_gradient_is_seen_in_what_lies_before(self):
+        verdict, line = self.suspect("backward")
+        wrong = {c["name"] for c in verdict["compared"] if not c["agrees"]}
+        self.assertEqual(wrong, {"first.weight", "first.bias", "right.scale"})
+        self.assertIn("stage 0: the derivative of right.scale differs", line)  # the nearest
+
+    def test_a_layer_that_does_not_add_up_is_named(self):
+        verdict, line = self.suspect("overwrites")
+        first = verdict["first_difference"]
+        self.assertEqual((first["what"], first["step"], first["stage"], first["name"]), ("gradient", 1, 1, "suspect.scale"))
+        self.assertIn("step 1, stage 1: the gradient of suspect.scale differs by ", line)
+
+    def test_without_derivatives(self):
+        verdict, _ = self.suspect("factor", "--no-derivatives", status=0)
+        self.assertNotIn("derivative", {c["what"] for c in verdict["compared"]})
+
+    def test_wrong_gradients_on_two_ranks(self):
+        result = self.run_command("verify", "wrong.yaml", "--plugin", PLUGIN, "--set", "model.fault=overwrites",
+                                  "--report", "r.json", launcher=LAUNCHER)
+        lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertIn("suspect.scale", lines[0])
+        self.assertFalse(json.loads(self.read("r.json"))["agrees"])
+
+    def test_tolerance(self):
+        verdict, line = self.verify("gpt.yaml", "--tolerance", 0, "--no-derivatives", status=1)
+        self.assertEqual(verdict["tolerance"], 0)
+        self.assertIn(": the gradient of ", line)
+        verdict, _ = self.suspect("overwrites", "--tolerance", 10, "--no-derivatives", status=0)
+        self.assertEqual(verdict["tolerance"], 10)
+
+    def test_a_run_that_stops_for_infinity(self):
+        result = self.run_command("verify", "mlp.yaml", "--set", "training.optimizer.learning_rate=1e38", "--set",
+                                  "training.optimizer.kind=sgd")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("training.nonfinite: stop", result.stderr)
+
+    def test_steps_that_are_skipped(self):
+        for value in ("skip", "continue"):
+            with self.subTest(nonfinite=value):
+                self.verify("mlp.yaml", "--set", "training.optimizer.learning_rate=1e38", "--set", "training.optimizer.kind=sgd",
+                            "--set", f"training.nonfinite={value}")
+
+    def test_refusals(self):
+        self.refused(["verify", "mlp.yaml", "--steps", 3], "--steps: 3", "training.steps")
+        self.refused(["verify", "mlp.yaml", "--steps", 0], "--steps")
+        self.refused(["verify", "mlp.yaml", "--tolerance", -1], "--tolerance")
+        self.refused(["verify", "mlp.yaml", "--set", "runtime.emulate.F=1ms", "--set", "runtime.emulate.B=1ms", "--set",
+                      "runtime.emulate.W=1ms"], "runtime.emulate")
+        self.refused(["verify", "mlp.yaml", "--report", "r.txt"], "--report", ".json")
+        self.refused(["verify", "wrong.yaml"], "model.kind", "suspect")
+
+
+if __name__ == "__main__":
+    CommandTest.binary, PLUGIN, *LAUNCHER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), *sys.argv[3:]
+    unittest.main(argv=sys.argv[:1])
