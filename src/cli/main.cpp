@@ -33,14 +33,6 @@ int report(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-/// Whether this is rank 0, or no launcher started the program.
-bool is_first_rank() { return starpipe::runtime::launcher_rank().value_or(0) == 0; }
-
-/// Every rank finds the same mistake before MPI is started: only rank 0 prints it.
-int bad_input(const std::string& message) {
-  return is_first_rank() ? report(message, exit_bad_input) : exit_bad_input;
-}
-
 /// The message for wrong use. CLI11 complains of a missing subcommand even if a word was given in its place:
 /// that word is named instead.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
@@ -80,18 +72,26 @@ int run(int argc, char** argv) {
       "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input,\n"
       "75 ended by SIGTERM with a checkpoint to go on from, 128 + N ended by signal N.");
 
+  // Ranks that work together find the same mistake before MPI is started: one of them prints it.
+  const auto bad_input = [&app](const std::string& message) {
+    return starpipe::cli::prints_usage(app) ? report(message, exit_bad_input) : exit_bad_input;
+  };
   const starpipe::cli::Action action = starpipe::cli::add_subcommands(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
     std::ostringstream text;
     app.exit(help, text);
-    if (is_first_rank()) starpipe::print(text.view());
+    if (starpipe::cli::prints_usage(app)) starpipe::print(text.view());
     return 0;
   } catch (const CLI::ParseError& error) {
     return bad_input(usage_message(app, error));
   }
-  return action();
+  try {
+    return action();
+  } catch (const starpipe::InputError& error) {
+    return bad_input(error.what());
+  }
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
   } catch (const starpipe::EndedBySignal& error) {
     return report(error.what(), starpipe::status_of_signal(error.signal()));
   } catch (const starpipe::InputError& error) {
-    return bad_input(error.what());
+    return report(error.what(), exit_bad_input);
   } catch (const std::bad_alloc&) {
     return report("out of memory", exit_failure);
   } catch (const std::exception& error) {

@@ -59,20 +59,23 @@ class Help(CommandTest):
         self.refused(["schedule", "check"], "file")
         self.refused(["plugin", "check"], "file")
 
-    def test_only_the_first_rank_speaks(self):
+    def test_who_speaks_under_a_launcher(self):
         for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
             result = self.run_command("train", environment={name: "1"})
             self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", ""))
             self.refused(["train"], "config", environment={name: "0"})
-            # What is no work for several ranks is done, printed and written once.
+            self.assertEqual(self.ok("train", "--help", environment={name: "1"}), "")
+            # Ranks of other subcommands have nothing to do with each other: each does and says all.
             self.write("layers.yaml", "layers: [{F: 1, count: 4}]")
-            for command in (["schedule", "list"], ["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2],
-                            ["search", "--workers", 2, "--microbatches", 2, "--budget", 0.1],
-                            ["partition", "layers.yaml", "--workers", 2, "-o", "out.json"], ["partition", "missing", "--workers", 2],
-                            ["--version"], ["search", "--help"]):
-                self.assertEqual(self.ok(*command, environment={name: "1"}), "")
-            self.assertEqual(os.listdir(self.folder), ["layers.yaml"])
-            self.assertTrue(self.ok("schedule", "list", environment={name: "0"}))
+            show = ["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2]
+            for command in (["schedule", "list"], show, ["--version"], ["search", "--help"], ["--help"],
+                            ["search", "--workers", 2, "--microbatches", 2, "--budget", 0.1, "--quiet"]):
+                self.assertTrue(self.ok(*command, environment={name: "1"}), command)
+            self.ok("partition", "layers.yaml", "--workers", 2, "-o", name + ".json", environment={name: "1"})
+            self.assertTrue(os.path.exists(self.path(name + ".json")))
+            self.refused(["partition", "missing", "--workers", 2], "missing", environment={name: "1"})
+            self.refused(["schedule", "frobnicate"], "'frobnicate'", environment={name: "1"})
+            self.refused(["frobnicate"], "'frobnicate'", environment={name: "1"})
         # With mpiexec in a Slurm allocation, the variables of the launcher that started the process count.
         self.refused(["train"], environment={"PMI_RANK": "0", "SLURM_PROCID": "1"})
 

@@ -32,11 +32,17 @@ Action add_subcommands(CLI::App& app) {
   for (std::size_t i = 0; i < registry().size(); ++i) registry()[i].add(app, (*actions)[i]);
   refuse_empty_values(app);
   return [actions] {
-    const auto chosen = std::ranges::find_if(*actions, [](const Action& action) { return bool(action); });
-    const Subcommand& subcommand = registry()[static_cast<std::size_t>(chosen - actions->begin())];
-    const bool works = subcommand.ranks == Ranks::all || runtime::launcher_rank().value_or(0) == 0;
-    return works ? (*chosen)() : 0;
+    return (*std::ranges::find_if(*actions, [](const Action& action) { return bool(action); }))();
   };
+}
+
+bool prints_usage(const CLI::App& app) {
+  const auto added = app.get_subcommands([](const CLI::App*) { return true; });  // one for each entry
+  for (std::size_t i = 0; i < added.size() && i < registry().size(); ++i) {
+    if (registry()[i].ranks == Ranks::all && app.got_subcommand(added[i]->get_name()))
+      return runtime::launcher_rank().value_or(0) == 0;
+  }
+  return true;
 }
 
 }  // namespace starpipe::cli

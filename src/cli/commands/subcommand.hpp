@@ -12,10 +12,10 @@ namespace starpipe::cli {
 /// code. Throws InputError for bad input.
 using Action = std::function<int()>;
 
-/// The ranks of an MPI launcher (mpiexec, srun) on which a subcommand works.
+/// What a subcommand does when a launcher (mpiexec, srun) starts it several times.
 enum class Ranks : std::uint8_t {
-  first,  ///< rank 0; the others end at once with status 0, so that results are printed and written once
-  all
+  alone,  ///< each process does all of the work, with its own options and outputs, as any program does
+  all     ///< the processes work together, and rank 0 prints what all of them would
 };
 
 /// A subcommand of `starpipe`. Each source file in this folder defines one and registers it.
@@ -23,7 +23,7 @@ struct Subcommand {
   int position;  ///< in `starpipe --help`, smallest first
   /// Adds the subcommand to `app`. Parsing a command line that chooses it sets `action`.
   void (*add)(CLI::App& app, Action& action);
-  Ranks ranks = Ranks::first;
+  Ranks ranks = Ranks::alone;
 };
 
 /// Registers a subcommand before main() begins. Returns true, so that it can initialise a constant.
@@ -32,5 +32,9 @@ bool register_subcommand(Subcommand subcommand);
 /// Adds all registered subcommands to `app`, in the order of their positions. The result does the work of the
 /// one that the parsed command line chooses.
 Action add_subcommands(CLI::App& app);
+
+/// Whether this process prints help and bad input: not on ranks other than 0 of a subcommand that the parsed
+/// command line chooses and whose ranks work together, since rank 0 prints the same.
+bool prints_usage(const CLI::App& app);
 
 }  // namespace starpipe::cli
