@@ -396,6 +396,32 @@ class Train(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(json.loads(self.read("r.json"))["losses"]), 2)
 
+    def test_ranks_that_were_asked_for_different_things(self):
+        """Each rank may have a command line of its own. Weights that no configuration stands for were the result."""
+        same = ["train", "mlp.yaml"]
+        self.write("other.yaml", mlp_config().replace("steps: 2", "steps: 3"))
+        for first, second, message in (
+                (same, [*same, "--set", "training.optimizer.learning_rate=0.5"],
+                 "training.optimizer.learning_rate: rank 0 has 0.001, rank 1 has 0.5;"),
+                (same, ["train", "other.yaml"], "training.steps: rank 0 has 2, rank 1 has 3;"),
+                (same, [*same, "--set", "checkpoint.folder=c"], "checkpoint.folder: rank 0 has none, rank 1 has c;"),
+                ([*same, "--save-weights", "w.safetensors"], same,
+                 "--save-weights: rank 0 has w.safetensors, rank 1 has none;"),
+                (same, [*same, "--metrics", "m.jsonl"], "--metrics: rank 0 has none, rank 1 has m.jsonl;"),
+                (same, ["compare", "mlp.yaml"], "command: rank 0 has train, rank 1 has compare;"),
+                (["compare", "mlp.yaml", "--policies", "starpipe", "--repetitions", "1"],
+                 ["compare", "mlp.yaml", "--policies", "starpipe", "--repetitions", "2"],
+                 "--repetitions: rank 0 has 1, rank 1 has 2;")):
+            with self.subTest(first=first, second=second):
+                commands = [shlex.join([self.binary, *arguments]) for arguments in (first, second)]
+                script = f'if [ "$PMI_RANK" = 0 ]; then exec {commands[0]}; else exec {commands[1]}; fi'
+                result = subprocess.run([*LAUNCHER, "sh", "-c", script], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                        capture_output=True, text=True, timeout=60, check=False)
+                lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+                self.assertEqual((result.returncode, lines),
+                                 (2, [f"starpipe: {message} all ranks need the same configuration"]), result.stderr)
+                self.assertEqual(sorted(os.listdir(self.folder)), ["gpt.yaml", "mlp.yaml", "other.yaml", "text"])
+
     def report_of(self, *arguments, **options):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", *arguments, **options)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -96,6 +96,18 @@ void repeat_all(const Comparison& comparison, std::vector<ComparedSchedule>& sch
   if (root) progress.clear();
 }
 
+RankRequest comparison_request(const Comparison& comparison) {
+  RankRequest request("compare");
+  request.add("--policies", fmt::format("{}", fmt::join(comparison.policies, ",")));
+  request.add("--schedules", fmt::format("{}", fmt::join(comparison.schedules, ",")));
+  request.add("--repetitions", std::to_string(comparison.repetitions));
+  request.add("--seed", std::to_string(comparison.seed));
+  request.add_flag("--json", comparison.json);
+  request.add("--output", comparison.output);
+  request.add("--timeline", comparison.timeline);
+  return request;
+}
+
 }  // namespace
 
 int compare(const std::function<Config()>& configure, const Comparison& comparison) {
@@ -111,7 +123,7 @@ int compare(const std::function<Config()>& configure, const Comparison& comparis
     }
     return configs;
   };
-  return run_on_ranks(configure_all, [&](const std::vector<AgreedRun>& runs) {
+  return run_on_ranks(comparison_request(comparison), configure_all, [&](const std::vector<AgreedRun>& runs) {
     const std::vector<ComparedPolicy> policies = find_policies(runs.front(), comparison);
     std::vector<ComparedSchedule> schedules;
     for (std::size_t s = 0; s < runs.size(); ++s) schedules.push_back({&runs[s], stage_shares[s], policies});

@@ -46,29 +46,31 @@ void show(const AgreedRun& run, const EvaluateOutputs& outputs, const Session& s
 }  // namespace
 
 int evaluate(const std::function<Config()>& configure, const EvaluateOutputs& outputs) {
-  return run_on_ranks([&] { return std::vector{configure()}; },
-                      [&](const std::vector<AgreedRun>& runs) {
-                        const AgreedRun& run = runs.front();
-                        const auto policy = agree(run.mpi, [&] {
-                          if (run.mpi.rank() == 0 && outputs.report)
-                            require_writable("--report", *outputs.report);
-                          return configured_policy(run.config.runtime);
-                        });
-                        const Session session(run.mpi, run.map, run.share, policy, run.gpus);
-                        or_abort(run.mpi, [&] {
-                          const Experiment& e = run.experiment;
-                          const int microbatches =
-                              step_rules(run.config, e.schedule.microbatches()).evaluated;
-                          Evaluator evaluator(session, e.schedule, e.network, run.parameters,
-                                              run.config.runtime, microbatches);
-                          or_abort(run.mpi, [&] {
-                            const EvaluationResult result = evaluator.run(*e.validation);
-                            if (run.config.training.nonfinite == NonFinitePolicy::stop)
-                              require_finite_losses(result, std::nullopt);
-                            if (run.mpi.rank() == 0) show(run, outputs, session, result);
-                          });
-                        });
-                      });
+  RankRequest request("evaluate");
+  request.add_flag("--json", outputs.json);
+  request.add("--report", outputs.report);
+  return run_on_ranks(
+      request, [&] { return std::vector{configure()}; },
+      [&](const std::vector<AgreedRun>& runs) {
+        const AgreedRun& run = runs.front();
+        const auto policy = agree(run.mpi, [&] {
+          if (run.mpi.rank() == 0 && outputs.report) require_writable("--report", *outputs.report);
+          return configured_policy(run.config.runtime);
+        });
+        const Session session(run.mpi, run.map, run.share, policy, run.gpus);
+        or_abort(run.mpi, [&] {
+          const Experiment& e = run.experiment;
+          const int microbatches = step_rules(run.config, e.schedule.microbatches()).evaluated;
+          Evaluator evaluator(session, e.schedule, e.network, run.parameters, run.config.runtime,
+                              microbatches);
+          or_abort(run.mpi, [&] {
+            const EvaluationResult result = evaluator.run(*e.validation);
+            if (run.config.training.nonfinite == NonFinitePolicy::stop)
+              require_finite_losses(result, std::nullopt);
+            if (run.mpi.rank() == 0) show(run, outputs, session, result);
+          });
+        });
+      });
 }
 
 }  // namespace starpipe::runtime

@@ -190,7 +190,7 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine) {
                   skip ? "; training.nonfinite: skip cannot undo an update" : " (training.nonfinite: stop)"));
 }
 
-int run_on_ranks(const std::function<std::vector<Config>()>& configure,
+int run_on_ranks(const RankRequest& request, const std::function<std::vector<Config>()>& configure,
                  const std::function<void(const std::vector<AgreedRun>&)>& work) {
   const Mpi mpi;
   int status = 0;
@@ -202,6 +202,7 @@ int run_on_ranks(const std::function<std::vector<Config>()>& configure,
         for (const Config& config : wanted) check_rank_device(config);
         return wanted;
       });
+      request.require_same(mpi, configs);
       std::vector<Unplaced> plans = plan_all(mpi, std::move(configs));
       // The configurations differ in their schedule only, so all runs use the same devices.
       const RuntimeConfig runtime = plans.front().config.runtime;

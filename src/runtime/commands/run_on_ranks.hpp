@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/commands/rank_request.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/rank_location.hpp"
@@ -43,11 +44,12 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine);
 
 /// Collective. Starts MPI, agrees on a run for each configuration, calls `work`, ends MPI. `configure`
 /// returns at least one configuration; several differ in `schedule` and the emulated times only, and have as
-/// many workers. A configuration that cannot work is refused before `work` is called. Returns the exit code:
+/// many workers. A configuration that cannot work is refused before `work` is called, and so is one that
+/// differs between ranks, or a `request` that does. Returns the exit code:
 /// 0, or after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work`
 /// throws RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all
 /// ranks.
-int run_on_ranks(const std::function<std::vector<Config>()>& configure,
+int run_on_ranks(const RankRequest& request, const std::function<std::vector<Config>()>& configure,
                  const std::function<void(const std::vector<AgreedRun>&)>& work);
 
 }  // namespace starpipe::runtime

@@ -15,8 +15,10 @@
 namespace starpipe::runtime {
 
 int show_ranks(const std::function<Config()>& configure, bool json) {
+  RankRequest request("info");
+  request.add_flag("--json", json);
   return run_on_ranks(
-      [&] { return std::vector{configure()}; },
+      request, [&] { return std::vector{configure()}; },
       [&](const std::vector<AgreedRun>& runs) {
         const AgreedRun& run = runs.front();
         if (run.mpi.rank() != 0) return;

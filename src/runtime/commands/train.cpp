@@ -336,11 +336,23 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
   if (!record.is_complete) throw stopped(run, steps_done);
 }
 
+RankRequest training_request(const TrainOutputs& outputs, bool resume) {
+  RankRequest request("train");
+  request.add_flag("--resume", resume);
+  request.add("--report", outputs.report);
+  request.add("--trace", outputs.trace);
+  request.add("--timeline", outputs.timeline);
+  request.add("--curves", outputs.curves);
+  request.add("--metrics", outputs.metrics);
+  request.add("--save-weights", outputs.save_weights);
+  return request;
+}
+
 }  // namespace
 
 int train(const std::function<Config()>& configure, const TrainOutputs& outputs, bool resume) {
   return run_on_ranks(
-      [&] { return std::vector{configure()}; },
+      training_request(outputs, resume), [&] { return std::vector{configure()}; },
       [&](const std::vector<AgreedRun>& runs) {
         const AgreedRun& run = runs.front();
         std::optional<CheckpointFolder> folder;

@@ -13,6 +13,7 @@ namespace {
 TEST(RunOnRanks, EveryRankKnowsThePartition) {
   int calls = 0;
   const int status = run_on_ranks(
+      RankRequest("test"),
       [] {
         Config config;
         config.model.kind = "mlp";
