@@ -110,12 +110,18 @@ std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, En
 }  // namespace
 
 int verify(const std::function<Config()>& configure, const VerifyRequest& request) {
+  RankRequest asked("verify");
+  if (request.steps) asked.add("--steps", std::to_string(*request.steps));
+  if (request.tolerance) asked.add("--tolerance", fmt::format("{}", *request.tolerance));
+  asked.add_flag("--no-derivatives", !request.derivatives);
+  asked.add_flag("--json", request.json);
+  asked.add("--report", request.report);
   const auto checked = [&] {
     Config config = configure();
     check(config, request);
     return std::vector{std::move(config)};
   };
-  return run_on_ranks(checked, [&](const std::vector<AgreedRun>& runs) {
+  return run_on_ranks(asked, checked, [&](const std::vector<AgreedRun>& runs) {
     const AgreedRun& run = runs.front();
     const auto policy = agree(run.mpi, [&] {
       if (run.mpi.rank() == 0 && request.report) require_writable("--report", *request.report);
