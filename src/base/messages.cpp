@@ -53,8 +53,9 @@ void print_message(std::string_view text) noexcept {
 void open_closed_streams() noexcept {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) != -1) continue;
-    // `open` takes the lowest free number, which is this one: those below it are open.
-    if (::open("/dev/null", O_RDWR) == -1) return;
+    // `open` takes the lowest free number, which is this one: those below it are open. Writing a result to
+    // standard output must fail, as it would with the stream closed.
+    if (::open("/dev/null", descriptor == STDOUT_FILENO ? O_RDONLY : O_RDWR) == -1) return;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/base/signals.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/version.hpp"
 
@@ -107,6 +108,8 @@ int main(int argc, char** argv) {
     return report(error.what(), starpipe::status_of_signal(error.signal()));
   } catch (const starpipe::InputError& error) {
     return report(error.what(), exit_bad_input);
+  } catch (const starpipe::plan::PluginOutOfMemory& error) {
+    return report(error.what(), exit_failure);
   } catch (const std::bad_alloc&) {
     return report("out of memory", exit_failure);
   } catch (const std::exception& error) {

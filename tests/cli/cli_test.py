@@ -80,6 +80,17 @@ class Help(CommandTest):
         self.refused(["train"], environment={"PMI_RANK": "0", "SLURM_PROCID": "1"})
 
 
+    def test_closed_standard_output(self):
+        for words, status in (("schedule show 1f1b --workers 2 --microbatches 2", 1), ("--version", 1),
+                              ("schedule show 1f1b --workers 2 --microbatches 2 -o a.json", 0)):
+            for closed in (">&-", ">/dev/full"):
+                done = subprocess.run(["sh", "-c", f"exec {shlex.quote(self.binary)} {words} {closed}"], cwd=self.folder,
+                                      stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+                self.assertEqual(done.returncode, status, (words, closed))
+                if status:
+                    self.assertRegex(done.stderr, "^starpipe: cannot write to standard output: .*\n$")
+
+
 class Info(CommandTest):
     def test_info(self):
         text = self.ok("info")

@@ -490,6 +490,9 @@ class ScheduleCheck(CommandTest):
         refused("a.json", edited(lambda d: d.update(comm_per_byte=1, sizes={"stash": 9})), "comm_per_byte", "no sizes")
         refused("a.json", edited(lambda d: d.update(discipline="bounded")), "bounded", "limit")
         refused("a.json", edited(lambda d: d.update(disciplin="greedy")), "disciplin: unknown key", "discipline")
+        for name in ("search", "reordered", "pattern", "received", "received_bytes"):
+            refused("a.json", edited(lambda d: d.update({name: {"foo": 1}})), f"{name}.foo: unknown key")
+        refused("a.json", edited() + "\0", "a.json: byte ", "is zero")
         refused("a.json", edited(lambda d: d["ops"][0][1].update(weight_from=0)), "ops[0][1].weight_from: unknown key")
         refused("a.json", edited(lambda d: d.update(workers=3)), "workers: 3", "2 rows")
         refused("a.json", edited(lambda d: d.update(makespan="long")), "makespan", "long")

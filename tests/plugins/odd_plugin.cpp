@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -82,6 +83,13 @@ STARPIPE_PLUGIN(schedules) {
   if (odd == "nothing") return;
   schedules.push_back(entry("sound", [](ScheduleSpec&) {}));
   if (odd == "sound") return;
+  if (odd == "never a start") {
+    schedules.push_back(entry("throws-int", [](ScheduleSpec&) { throw 1; }));
+    schedules.push_back(entry("elsewhere", [](ScheduleSpec& s) {
+      s.placement = [](const Job&) { return Placement{0, 0}; };
+    }));
+    return;
+  }
   schedules.push_back(entry("wave", [](ScheduleSpec& s) {  // forward passes first, up to 8 of them
     s.priority = [](const Job& job) { return static_cast<int>(job.pass) * 1000 + job.microbatch; };
     s.discipline = starpipe::plan::Discipline::bounded;
@@ -96,6 +104,7 @@ STARPIPE_PLUGIN(schedules) {
   schedules.push_back(entry("throws-int", [](ScheduleSpec&) { throw 1; }));
   schedules.push_back(
       entry("throws-out-of-range", [](ScheduleSpec& s) { s.workers = std::vector<int>{}.at(3); }));
+  schedules.push_back(entry("no-memory", [](ScheduleSpec&) { throw std::bad_alloc(); }));
   schedules.push_back(
       entry("n-throws", [](ScheduleSpec& s) { s.priority = [](const Job&) -> int { throw 'n'; }; }));
   schedules.push_back(entry("no-n", [](ScheduleSpec& s) { s.priority = {}; }));

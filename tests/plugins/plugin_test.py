@@ -169,11 +169,26 @@ class Plugins(CommandTest):
         for name, words in self.FAULTS.items():
             self.refused(["simulate", "mlp.yaml", "--plugin", PLUGIN, "--set", f"schedule.name={name}"], words)
             self.refused(self.show(name), words)
+        for name in ("throws-int", "throws-out-of-range", "n-throws"):
+            self.refused(self.show(name), f"plug-in {PLUGIN}: schedule '{name}': building it threw")
+        result = self.run_command(*self.show("no-memory"))
+        self.assertEqual((result.returncode, result.stderr),
+                         (1, f"starpipe: plug-in {PLUGIN}: schedule 'no-memory': out of memory\n"))
         self.refused(self.show("refuses-all"), f"plug-in {PLUGIN}: schedule 'refuses-all': not today")
         self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: cycle, workers: 2"))
         result = self.run_command("train", "p.yaml", launcher=LAUNCHER)
         self.assertEqual(result.returncode, 2)
         self.assertEqual(len([l for l in result.stderr.splitlines() if l.startswith("starpipe: ")]), 1)
+
+    def test_search_names_what_it_does_not_start_from(self):
+        search = ["search", "--workers", 2, "--microbatches", 4, "--chunks", 1, "--budget", 1, "--quiet", "--plugin", PLUGIN]
+        self.assertIn("makespan", self.ok(*search, environment={"STARPIPE_ODD": "sound"}))
+        result = self.run_command(*search, environment={"STARPIPE_ODD": "never a start"})
+        lines = result.stderr.splitlines()
+        self.assertEqual((result.returncode, len(lines)), (0, 2), result.stderr)
+        start = f"starpipe: --plugin {PLUGIN}: the search did not start from schedule "
+        self.assertIn(start + "'elsewhere': it places jobs in another way", lines[0] + lines[1])
+        self.assertIn(start + f"'throws-int': plug-in {PLUGIN}: schedule 'throws-int': building it threw", lines[0] + lines[1])
 
     def test_ranks_that_differ(self):
         self.write("p.yaml", mlp_config(schedule=f"plugin: {PLUGIN}, name: by-rank, workers: 2"))

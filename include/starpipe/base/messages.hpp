@@ -15,7 +15,8 @@ void print_message(std::string_view text) noexcept;
 std::string one_line(std::string_view text);
 
 /// Opens /dev/null as standard input, output and error where they are closed. Otherwise the next file that
-/// is opened would take their place, and receive what is meant for them. A program calls it from
+/// is opened would take their place, and receive what is meant for them. Writing to a standard output
+/// that was closed still fails: a result that nobody gets is an error. A program calls this function from
 /// `.preinit_array`, before the constructors of shared libraries, since some of these open files.
 void open_closed_streams() noexcept;
 

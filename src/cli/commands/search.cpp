@@ -23,10 +23,12 @@
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
 #include "starpipe/base/number_input.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -147,6 +149,20 @@ std::string verdict(const plan::SearchResult& result, const std::string& unit) {
       result.lower_bound * shown.factor(), blank_and(shown.name()), above);
 }
 
+/// One line for each schedule of a plug-in that the search could not start from.
+void warn_of_unused(const std::vector<std::string>& plugins, const plan::SearchResult& result) {
+  for (const std::string& file : plugins) {
+    for (const std::string& name : plan::load_plugin(file)) {
+      const auto found = std::ranges::find(result.unused, name, &plan::UnusedStart::schedule);
+      if (found == result.unused.end()) continue;
+      print_message("starpipe: " +
+                    one_line(fmt::format("--plugin {}: the search did not start from schedule '{}': {}", file,
+                                         name, found->reason)) +
+                    "\n");
+    }
+  }
+}
+
 int search(const SearchCommand& options) {
   options.result.check();
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
@@ -158,6 +174,7 @@ int search(const SearchCommand& options) {
   const plan::SearchRequest request = read_request(options, unit);
   const plan::SearchResult result = options.quiet ? plan::search(request, options.search)
                                                   : search_with_progress(request, options.search, unit);
+  warn_of_unused(options.plugins, result);
   const PredictedRun run{result.schedule, result.costs, result.timeline, unit};
   options.result.show(
       run, [&] { return options.result.drawn(run) + verdict(result, unit); }, described(result, options));

@@ -11,6 +11,7 @@
 #include "cli/options/config_options.hpp"
 #include "cli/options/output_files.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
@@ -53,6 +54,10 @@ void check_names(const runtime::Config& config, const runtime::TrainOutputs& out
   }
   std::vector<OutputFile> files;
   for (const Output& output : output_options) {
+    if (const auto& file = outputs.*output.file; file && is_standard_output(*file)) {
+      throw InputError(
+          fmt::format("{}: standard output has the tables of the run; name a file", output.option));
+    }
     files.push_back({output.option, outputs.*output.file, std::string_view(output.type).substr(4)});
   }
   check_outputs(files, inputs_of(config));

@@ -37,6 +37,9 @@ json parse_json(std::string_view text, const std::string& source_name) {
     open.back().push_back(key);
     return true;
   };
+  // nlohmann's parser takes it for the end of the text.
+  if (const auto zero = text.find('\0'); zero != std::string_view::npos)
+    throw InputError(fmt::format("{}: byte {} is zero, which no JSON text has", source_name, zero + 1));
   try {
     return json::parse(text, refuse_twice);
   } catch (const json::exception& error) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <new>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -125,6 +126,15 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
         throw;  // names the option or the key
       } catch (const InputError& error) {
         throw InputError(fmt::format("plug-in {}: schedule '{}': {}", name, schedule, error.what()));
+      } catch (const std::bad_alloc&) {
+        throw PluginOutOfMemory(fmt::format("plug-in {}: schedule '{}': out of memory", name, schedule));
+      } catch (const std::exception& error) {
+        throw BrokenSchedule(
+            fmt::format("plug-in {}: schedule '{}': building it threw: {}", name, schedule, error.what()));
+      } catch (...) {
+        throw BrokenSchedule(
+            fmt::format("plug-in {}: schedule '{}': building it threw something that is no std::exception",
+                        name, schedule));
       }
     };
   }

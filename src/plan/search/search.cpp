@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <map>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -168,11 +169,19 @@ class Searcher {
   long left_ = 0;  // moves that the work still allows
 };
 
+/// The registered schedules by name, and for each why the search has not started from it yet; empty when it
+/// has.
+using Starts = std::map<std::string, std::string>;
+
 /// The orders of all registered schedules that fit, best first. Stops when the time is over.
-std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem, Clock& clock) {
+std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem, Clock& clock,
+                               Starts& starts) {
   std::vector<BestOrders> found;
   for (const ScheduleEntry& entry : schedule_entries()) {
-    if (clock.over()) break;
+    std::string& reason =
+        starts.try_emplace(entry.name, "the budget was over before it was tried").first->second;
+    if (clock.over()) continue;
+    std::string misfit;
     ScheduleRequest request{.workers = problem.workers,
                             .microbatches = problem.microbatches,
                             .graph = StageGraph::chain(instance.stages),
@@ -181,13 +190,19 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
       if (placed) request.stage_workers = problem.stage_workers;
       try {
         const auto orders = from_schedule(instance, make_schedule(entry.name, request), problem.costs);
-        if (!orders) continue;
+        if (!orders) {
+          misfit = "it places jobs in another way than the search, or exceeds the memory limit";
+          continue;
+        }
+        reason.clear();
+        misfit.clear();
         found.push_back({OrderSearch(instance, *orders).makespan(), *orders});
         break;
-      } catch (const InputError&) {
-        continue;  // the schedule does not support this request
+      } catch (const InputError& error) {
+        misfit = error.what();  // the schedule does not support this request
       }
     }
+    if (!reason.empty() && !misfit.empty()) reason = misfit;
   }
   std::ranges::stable_sort(found, {}, &BestOrders::makespan);
   std::vector<Orders> orders;
@@ -210,9 +225,9 @@ double bound_of_makespan(double bound, double makespan) {
 }
 
 BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
-                          const SearchOptions& options) {
+                          const SearchOptions& options, Starts& starts) {
   const Instance instance(variant.problem);
-  std::vector<Orders> seeds = registered(instance, variant.problem, clock);
+  std::vector<Orders> seeds = registered(instance, variant.problem, clock, starts);
   Board board;
   std::vector<std::future<BestOrders>> running;
   for (int searcher = 0; searcher < searchers; ++searcher) {
@@ -306,11 +321,12 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   Clock clock(options.budget);
   const Variant* chosen = nullptr;
   BestOrders best;
+  Starts starts;
   for (const Variant& variant : variants) {
     // The remaining problems have larger bounds, so they cannot be better either; or the time is over.
     if (chosen != nullptr && (variant.bound >= best.makespan * (1 - 1e-9) || clock.over())) break;
     const double share = options.work.value_or(options.budget) / static_cast<double>(variants.size());
-    BestOrders found = search_variant(variant, share, options.seed, clock, options);
+    BestOrders found = search_variant(variant, share, options.seed, clock, options, starts);
     if (chosen == nullptr || found.makespan < best.makespan * (1 - 1e-9)) {
       best = std::move(found);
       chosen = &variant;
@@ -319,6 +335,10 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   const Instance instance(chosen->problem);
   Schedule schedule = to_schedule(instance, best.orders);
   Timeline timeline = simulate(schedule, chosen->problem.costs);
+  std::vector<UnusedStart> unused;
+  for (const auto& [name, reason] : starts) {
+    if (!reason.empty()) unused.push_back({name, reason});
+  }
   const double bound = bound_of_makespan(variants.front().bound, timeline.makespan);
   return {.schedule = std::move(schedule),
           .costs = chosen->problem.costs,
@@ -328,7 +348,8 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
           .memory_limit = chosen->problem.memory_limit,
           .peak_memory = instance.peak_memory(best.orders),
           .lower_bound = bound,
-          .complete = !clock.was_over()};
+          .complete = !clock.was_over(),
+          .unused = std::move(unused)};
 }
 
 }  // namespace starpipe::plan

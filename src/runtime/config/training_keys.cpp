@@ -36,11 +36,13 @@ void add_optimizer_keys(Keys& keys) {
                                   "The weight decay: decoupled under adamw, added to the gradient under sgd.",
                                   at_optimizer(&OptimizerConfig::weight_decay))),
                  {optimizer_kind, {"sgd"}}, 0.0));
-  add(not_emulated(
-      key("training.optimizer.decay", one_of(model::decay_kinds),
+  add(not_with(
+      not_emulated(key(
+          "training.optimizer.decay", one_of(model::decay_kinds),
           "Which parameters the weight decay applies to: all, or matrices, those of two or more dimensions; "
           "then biases and the weights of LayerNorms do not decay.",
-          at_optimizer(&OptimizerConfig::decay))));
+          at_optimizer(&OptimizerConfig::decay))),
+      "training.optimizer.weight_decay", {"0"}));
   add(only_with(key("training.optimizer.momentum", fp32_number(not_negative), "The momentum.",
                     at_optimizer(&OptimizerConfig::momentum)),
                 optimizer_kind, {"sgd"}));

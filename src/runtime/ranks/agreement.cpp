@@ -4,6 +4,8 @@
 #include <exception>
 #include <new>
 
+#include "starpipe/plan/registry/plugin.hpp"
+
 namespace starpipe::runtime {
 
 void or_abort(const Mpi& mpi, const std::function<void()>& function) {
@@ -11,6 +13,8 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function) {
     function();
   } catch (const RunFailure&) {
     throw;
+  } catch (const plan::PluginOutOfMemory& error) {
+    mpi.abort(error.what());
   } catch (const std::bad_alloc&) {
     mpi.abort("out of memory");
   } catch (const std::exception& error) {

@@ -16,7 +16,8 @@ namespace starpipe::runtime {
 
 namespace {
 
-void check_learning_rates(const model::OptimizerConfig& optimizer) {
+void check_learning_rates(const TrainingConfig& training) {
+  const model::OptimizerConfig& optimizer = training.optimizer;
   const auto& [kind, warmup, floor, steps] = optimizer.schedule;
   if (floor > optimizer.learning_rate) {
     throw InputError(
@@ -27,6 +28,13 @@ void check_learning_rates(const model::OptimizerConfig& optimizer) {
     throw InputError(fmt::format(
         "training.optimizer.schedule.steps: {} is not more than training.optimizer.schedule.warmup, {}",
         *steps, warmup));
+  }
+  const bool has_end = kind == "linear" || kind == "cosine";
+  if (has_end && !steps && training.steps <= warmup) {
+    throw InputError(fmt::format(
+        "training.optimizer.schedule.warmup: {} is not less than training.steps, {}, where the learning rate "
+        "reaches the floor; give training.optimizer.schedule.steps to end elsewhere",
+        warmup, training.steps));
   }
 }
 
@@ -54,7 +62,7 @@ void check_start(const Config& config, const model::Network& network) {
 
 void check_for_profile(const Config& config) {
   check_values(config);
-  check_learning_rates(config.training.optimizer);
+  check_learning_rates(config.training);
   check_start(config, model::build_units(config.model, config.training.microbatch_size));
   if (config.schedule.partition) {
     stage_count(config);
@@ -65,7 +73,7 @@ void check_for_profile(const Config& config) {
 
 Experiment make_experiment(const Config& config) {
   check_values(config);
-  check_learning_rates(config.training.optimizer);
+  check_learning_rates(config.training);
   PlannedRun run = plan_run(config);
   const model::BatchSize batch = {.microbatches = run.schedule.microbatches(),
                                   .microbatch_size = config.training.microbatch_size};

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +58,17 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
 /// change nothing.
 void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
                       std::string_view asked_by);
+
+/// The code of a plug-in found no memory. `what()` is one line that names the plug-in and the schedule.
+class PluginOutOfMemory : public std::bad_alloc {
+ public:
+  explicit PluginOutOfMemory(const std::string& message)
+      : message_(std::make_shared<const std::string>(message)) {}
+  [[nodiscard]] const char* what() const noexcept override { return message_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> message_;  // copies of an exception must not throw
+};
 
 /// The name of the plug-in whose code runs now: its initialisers, its function, or the function of one of its
 /// schedules. Null when none runs. A signal handler may call it. With several threads in plug-ins it names

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -48,6 +49,12 @@ struct SearchOptions {
   std::function<void(const SearchProgress&)> progress = {};
 };
 
+/// A registered schedule that the search could not start from.
+struct UnusedStart {
+  std::string schedule;
+  std::string reason;
+};
+
 struct SearchResult {
   Schedule schedule;  ///< ordered, named "search"
   Costs costs;        ///< of its stages
@@ -59,6 +66,7 @@ struct SearchResult {
   /// No schedule of any problem that was considered has a smaller makespan.
   double lower_bound;
   bool complete;  ///< false if the budget ended the search: another run may then find another schedule
+  std::vector<UnusedStart> unused;  ///< schedules that were the start of no problem, by name
 };
 
 /// Searches for the schedule with the smallest makespan within the memory limit.
