@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -35,8 +36,9 @@ std::optional<int> environment_number(const char* name) {
   if (text.empty()) return std::nullopt;
   std::errc error{};
   const std::optional<int> number = parse_number<int>(text, error);
-  require_input(number && error == std::errc() && *number >= 0, name,
-                fmt::format("expected a whole number, at least 0, got '{}'", text));
+  require_input(
+      number && error == std::errc() && *number >= 0, name,
+      fmt::format("expected a whole number from 0 to {}, got '{}'", std::numeric_limits<int>::max(), text));
   return number;
 }
 

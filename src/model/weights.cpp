@@ -2,7 +2,9 @@
 #include "starpipe/model/weights.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -92,6 +94,15 @@ Tensor taken(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
   return std::move(found.mapped());
 }
 
+/// Throws InputError when a value is infinity or NaN: the first step would fail, or train nothing.
+void require_finite(const std::filesystem::path& file, const std::string& tensor,
+                    std::span<const float> values) {
+  const auto bad = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+  if (bad == values.end()) return;
+  throw InputError(fmt::format("{}: tensor {}: value {} is {}", file.string(), tensor, bad - values.begin(),
+                               std::isnan(*bad) ? "NaN" : "infinity"));
+}
+
 void require_none(const std::map<std::string, Tensor>& tensors, const std::filesystem::path& file) {
   if (tensors.empty()) return;
   throw InputError(file.string() + ": tensor " + tensors.begin()->first + ": is not one of the model's");
@@ -125,6 +136,7 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
     values.reserve(stage.parameter_size());
     for (const Parameter& parameter : stage.parameters()) {
       const Tensor tensor = taken(tensors, parameter, file);
+      require_finite(file, parameter.name, tensor.values);
       values.insert(values.end(), tensor.values.begin(), tensor.values.end());
     }
   }

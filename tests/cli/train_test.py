@@ -633,13 +633,32 @@ class Train(CommandTest):
     def test_variables_that_starpu_cannot_read(self):
         """StarPU would abort, or crash."""
         for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
-                            ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "yes"),
+                            ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "1"), ("STARPU_NCPU", "99999999999"),
                             ("STARPU_DISABLE_KERNELS", "1"), ("STARPU_MPI_FAKE_SIZE", "2"),
                             ("STARPU_RESERVE_NCPU", "1"), ("STARPU_MAIN_THREAD_CPUID", "9999"),
                             ("STARPU_MPI_THREAD_COREID", "9999"), ("STARPU_WORKERS_CPUID", "0 9999")):
             self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})
         result = self.run_command("train", "mlp.yaml", environment={"STARPU_NCPUS": "64"})
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_folders_that_starpu_cannot_make(self):
+        """StarPU would abort, with a list of addresses."""
+        self.write("file", "")
+        for name in ("STARPU_PERF_MODEL_DIR", "XDG_CACHE_HOME", "STARPU_HOME", "HOME"):
+            free = {key: value for key, value in os.environ.items()
+                    if key not in ("STARPU_PERF_MODEL_DIR", "XDG_CACHE_HOME", "STARPU_HOME")}
+            with unittest.mock.patch.dict(os.environ, free, clear=True):
+                self.refused_by_all(["mlp.yaml"], f"{name}: StarPU cannot write to its folder {self.path('file')}",
+                                    files=("file", "gpt.yaml", "mlp.yaml", "text"), environment={name: self.path("file")})
+
+    def test_weights_that_are_not_finite(self):
+        result = self.run_command("train", "mlp.yaml", "--save-weights", "w.safetensors")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("w.safetensors"), "r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(array.array("f", [math.nan]).tobytes())
+        self.refused_by_all(["mlp.yaml", "--set", "model.init=w.safetensors"], "w.safetensors: tensor ", "is NaN",
+                            files=("gpt.yaml", "mlp.yaml", "text", "w.safetensors"))
 
     def test_memory_limit(self):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "runtime.memory_limit=64KiB"],

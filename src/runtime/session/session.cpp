@@ -10,8 +10,10 @@
 #include <starpu_mpi.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/core_share.hpp"
 #include "runtime/session/mpi_polling.hpp"
+#include "runtime/session/starpu_folder.hpp"
 #include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
@@ -81,6 +83,10 @@ void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpu
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
+  agree(mpi, [] {
+    make_starpu_folder();
+    return true;
+  });
   choose_polling(mpi, share, map.count(mpi.rank()), choice_);
   write_values(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());

@@ -41,7 +41,7 @@ constexpr std::string_view whole_numbers =
     "HIP_PIPELINE HIP_THREAD_PER_DEV HIP_THREAD_PER_WORKER HISTORY_MAX_ERROR LIMIT_BANDWIDTH "
     "LIMIT_CPU_MEM LIMIT_CPU_NUMA_#_MEM LIMIT_CPU_NUMA_MEM LIMIT_CUDA_#_MEM LIMIT_CUDA_MEM "
     "LIMIT_HIP_#_MEM LIMIT_HIP_MEM LIMIT_MAX_FPGA_MEM LIMIT_MAX_SUBMITTED_TASKS "
-    "LIMIT_MIN_SUBMITTED_TASKS LIMIT_OPENCL_#_MEM LIMIT_OPENCL_MEM MAIN_THREAD_BIND MAIN_THREAD_COREID "
+    "LIMIT_MIN_SUBMITTED_TASKS LIMIT_OPENCL_#_MEM LIMIT_OPENCL_MEM MAIN_THREAD_COREID "
     "MAIN_THREAD_CPUID MAX_MEMORY_USE MAX_PRIO MAX_WORKERSIZE MEMORY_STATS MINIMUM_AVAILABLE_MEM "
     "MINIMUM_CLEAN_BUFFERS MIN_PRIO MIN_WORKERSIZE MPI_CACHE MPI_CACHE_STATS MPI_COOP_SENDS "
     "MPI_DEBUG_LEVEL_MAX MPI_DEBUG_LEVEL_MIN MPI_DRIVER_CALL_FREQUENCY MPI_DRIVER_TASK_FREQUENCY "
@@ -152,6 +152,8 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     if (!largest_of_list(value, false)) return "numbers of GPUs with blanks between them, such as '0 1'";
   } else if (name == "NTHREADS_PER_CORE") {  // the hardware has a limit, and StarPU aborts above it
     if (value != "1") return "1 (starpipe chooses the cores of its workers)";
+  } else if (name == "MAIN_THREAD_BIND") {  // StarPU would keep a core of a worker for its main thread
+    if (value != "0") return "0 (starpipe chooses the cores of its workers)";
   } else if (name == "RESERVE_NCPU") {
     if (value != "0") return "0 (starpipe chooses the cores of its workers)";
   } else if (name == "DISABLE_KERNELS") {
@@ -164,7 +166,7 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
   } else if (is_one_of(name, real_numbers)) {
     if (!is_real(value)) return "a number";
   } else if (is_one_of(name, whole_numbers) || is_one_of(with_placeholders(name), whole_numbers)) {
-    if (!is_whole(value)) return "a whole number, at least 0";
+    if (!is_whole(value)) return "a whole number from 0 to 2147483647";
   }
   return std::nullopt;
 }

@@ -24,14 +24,13 @@ std::string problem(const char* name, const char* value) {
 }
 
 TEST(StarpuVariables, WholeNumbers) {
-  for (const char* name :
-       {"STARPU_NCPUS", "STARPU_NCUDA", "STARPU_LIMIT_MAX_SUBMITTED_TASKS",
-        "STARPU_LIMIT_MIN_SUBMITTED_TASKS", "STARPU_MAIN_THREAD_BIND", "STARPU_MAIN_THREAD_CPUID",
-        "STARPU_WORKERS_NOBIND", "STARPU_SILENT", "STARPU_MPI_STATS", "STARPU_MPI_NDETACHED_SEND",
-        "STARPU_LIMIT_CUDA_12_MEM", "STARPU_BUS_STATS"}) {
+  for (const char* name : {"STARPU_NCPUS", "STARPU_NCUDA", "STARPU_LIMIT_MAX_SUBMITTED_TASKS",
+                           "STARPU_LIMIT_MIN_SUBMITTED_TASKS", "STARPU_MAIN_THREAD_CPUID",
+                           "STARPU_WORKERS_NOBIND", "STARPU_SILENT", "STARPU_MPI_STATS",
+                           "STARPU_MPI_NDETACHED_SEND", "STARPU_LIMIT_CUDA_12_MEM", "STARPU_BUS_STATS"}) {
     for (const char* value : {"abc", "-1", "1.5", "2x", "99999999999"}) {
       EXPECT_EQ(problem(name, value),
-                std::string(name) + ": expected a whole number, at least 0, got '" + value + "'");
+                std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + value + "'");
     }
     for (const char* value : {"0", "7", " 7", ""}) EXPECT_EQ(problem(name, value), "") << name;
   }
@@ -63,6 +62,13 @@ TEST(StarpuVariables, ThreadsOfACoreAreNotStarpusChoice) {
                   value + "'");
   }
   EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", "1"), "");
+}
+
+// StarPU would start one worker less than the rank has.
+TEST(StarpuVariables, TheMainThreadHasNoCore) {
+  EXPECT_EQ(problem("STARPU_MAIN_THREAD_BIND", "1"),
+            "STARPU_MAIN_THREAD_BIND: expected 0 (starpipe chooses the cores of its workers), got '1'");
+  EXPECT_EQ(problem("STARPU_MAIN_THREAD_BIND", "0"), "");
 }
 
 // StarPU would crash, or bind workers to other cores.
