@@ -37,7 +37,7 @@ TEST(Environment, NumbersAreWholeAndMalformedOnesAreNamed) {
       ADD_FAILURE() << text;
     } catch (const InputError& error) {
       EXPECT_EQ(error.what(),
-                std::string(name) + ": expected a whole number, at least 0, got '" + text + "'");
+                std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + text + "'");
     }
   }
 }

@@ -211,9 +211,8 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
     text_network |=
         condition.key == "model.kind" && model::find_network(condition.values.front()).data.front() == "text";
   }
-  if (text_network || key.name == "model.kind" || key.name == "data.kind" || key.name == "data.order") {
-    overrides.emplace_back("data.path=x");
-  }
+  const bool of_files = key.name == "data.kind" || key.name == "data.order" || key.name == "data.validation";
+  if (text_network || of_files || key.name == "model.kind") overrides.emplace_back("data.path=x");
   if (key.name.starts_with("runtime.emulate.")) {
     overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s, comm: 5us}");
   }
