@@ -138,8 +138,13 @@ class Evaluate(CommandTest):
         self.refused(["evaluate", "gpt.yaml", *weights, "--set", "runtime.memory_limit=1KiB"], "runtime.memory_limit")
 
     def test_weights_that_are_not_finite(self):
-        self.train("mlp.yaml", "--set", "training.optimizer={kind: sgd, learning_rate: 1.0e+30}", "--set", "training.steps=9",
-                   "--set", "training.nonfinite=continue", "--save-weights", "w.safetensors")
+        def train(steps):
+            self.train("mlp.yaml", "--set", "training.optimizer={kind: sgd, learning_rate: 1.0e+30}", "--set",
+                       f"training.steps={steps}", "--set", "training.nonfinite=continue", "--save-weights", "w.safetensors")
+
+        train(9)
+        self.refused(["evaluate", "mlp.yaml", "--weights", "w.safetensors"], "w.safetensors", "weight")
+        train(1)  # finite weights, whose losses are not
         result = self.run_command("evaluate", "mlp.yaml", "--weights", "w.safetensors")
         self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (1, "", 1))
         self.assertIn("infinity or NaN", result.stderr)
