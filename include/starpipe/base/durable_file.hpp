@@ -14,8 +14,8 @@ namespace starpipe {
 /// std::runtime_error with the file and the system's reason. Not thread-safe.
 class DurableFile {
  public:
-  /// Creates the file. An existing one of this name is removed first, so that a process which still writes
-  /// that one cannot change the new one.
+  /// Creates the file. Removes an existing file of this name first. Another process may still have that file
+  /// open: what it writes there does not reach the new one.
   explicit DurableFile(std::filesystem::path file);
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;

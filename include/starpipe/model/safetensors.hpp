@@ -25,8 +25,8 @@ struct TensorShape {
   std::vector<std::size_t> shape;
 };
 
-/// The bytes of a file in the safetensors format that come before the data, for fp32 tensors whose data
-/// follow one another in the given order.
+/// The start of a file in the safetensors format: the length of the header and the header. The tensors are
+/// fp32. Their data must follow it without gaps, in the order of `tensors`.
 std::string safetensors_start(std::span<const TensorShape> tensors,
                               const std::map<std::string, std::string>& metadata);
 

@@ -59,7 +59,8 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
 void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
                       std::string_view asked_by);
 
-/// The code of a plug-in found no memory. `what()` is one line that names the plug-in and the schedule.
+/// Thrown when a plug-in's function needs more memory than there is. `what()` is one line, which names the
+/// plug-in's file and the schedule.
 class PluginOutOfMemory : public std::bad_alloc {
  public:
   explicit PluginOutOfMemory(const std::string& message)

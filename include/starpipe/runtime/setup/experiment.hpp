@@ -29,8 +29,8 @@ struct Experiment {
   std::optional<plan::Costs> emulated;
 };
 
-/// The rules of the run's steps. With `runtime.emulate` those of the run that is emulated. `microbatches`: of
-/// a step.
+/// The rules of the run's steps, as its configuration asks for them. Emulated runs compute nothing, but have
+/// the rules of the run that they stand for. `microbatches`: how many a step has.
 StepRules step_rules(const Config& config, int microbatches);
 
 /// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
