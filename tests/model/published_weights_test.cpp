@@ -259,7 +259,7 @@ TEST(PublishedWeights, LossesMatchGpt2InNumpy) {
     job["batches"].push_back({{"input", std::vector<int>(input.begin(), input.end())},
                               {"target", std::vector<int>(target.begin(), target.end())}});
   }
-  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/gpt2_numpy.py " +
+  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
                               (folder / "w").string() + " " + folder.write("job.json", job.dump()).string());
   ASSERT_EQ(result.status, 0) << result.output;
   std::istringstream lines(result.output);

@@ -171,7 +171,7 @@ TEST(Reference, LossesMatchGpt2InNumpy) {
   }
   losses = train_reference(network, *data, still, parameters, 1, 4).losses;
   const auto batches = folder.write("batches.json", job.dump());
-  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/gpt2_numpy.py " +
+  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
                               (folder / "w.safetensors").string() + " " + batches.string());
   ASSERT_EQ(result.status, 0) << result.output;
   std::istringstream lines(result.output);

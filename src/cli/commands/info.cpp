@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/report/info.hpp"
+#include "starpipe/runtime/machine/info.hpp"
 
 #include <filesystem>
 #include <memory>
@@ -22,8 +22,8 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/runtime/commands/show_ranks.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
+#include "starpipe/runtime/machine/mapping_report.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
-#include "starpipe/runtime/report/mapping_report.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
 

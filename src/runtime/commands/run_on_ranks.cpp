@@ -10,13 +10,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/engine/data_sizes.hpp"
+#include "runtime/data/data_sizes.hpp"
 #include "runtime/hardware/locality.hpp"
-#include "runtime/ranks/core_claims.hpp"
-#include "runtime/ranks/core_share.hpp"
+#include "runtime/mapping/core_claims.hpp"
+#include "runtime/mapping/core_share.hpp"
+#include "runtime/mapping/gpu_share.hpp"
+#include "runtime/mapping/rank_mapping.hpp"
 #include "runtime/ranks/gather.hpp"
-#include "runtime/ranks/gpu_share.hpp"
-#include "runtime/ranks/rank_mapping.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "runtime/setup/starpu_variables.hpp"
 #include "starpipe/base/hash.hpp"

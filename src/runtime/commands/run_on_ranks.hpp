@@ -9,8 +9,8 @@
 
 #include "runtime/commands/rank_request.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/mapping/rank_location.hpp"
 #include "runtime/ranks/agreement.hpp"
-#include "runtime/ranks/rank_location.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/commands/run_on_ranks.hpp"
-#include "runtime/report/rank_table.hpp"
+#include "runtime/machine/rank_table.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/formats/json_text.hpp"

@@ -10,9 +10,9 @@
 
 #include <starpu.h>
 
+#include "runtime/data/step_data.hpp"
 #include "runtime/emulation/delay_line.hpp"
 #include "runtime/emulation/emulated_devices.hpp"
-#include "runtime/engine/step_data.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/meter.hpp"
 #include "runtime/step/task_graph.hpp"

@@ -6,16 +6,16 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/data/step_data.hpp"
+#include "runtime/data/trained_state.hpp"
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/evaluation.hpp"
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/run_watch.hpp"
-#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/submitter.hpp"
 #include "runtime/engine/task_runner.hpp"
-#include "runtime/engine/trained_state.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/data_slots.hpp"

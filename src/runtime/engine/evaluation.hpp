@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/step_data.hpp"
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/run_watch.hpp"
-#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/submitter.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/session/gpu_memory.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/step_data.hpp"
+#include "runtime/data/step_data.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/meter.hpp"
 #include "runtime/step/task_graph.hpp"

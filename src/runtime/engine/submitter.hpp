@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/step_data.hpp"
 #include "runtime/engine/emulation.hpp"
-#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/rank_tasks.hpp"

@@ -7,10 +7,10 @@
 
 #include <starpu.h>
 
+#include "runtime/data/step_data.hpp"
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
-#include "runtime/engine/step_data.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/step/kernels.hpp"

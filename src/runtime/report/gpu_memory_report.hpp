@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/ranks/rank_location.hpp"
+#include "runtime/mapping/rank_location.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/ranks/worker_map.hpp"
+#include "runtime/mapping/worker_map.hpp"
 #include "runtime/step/task_graph.hpp"
 
 namespace starpipe::runtime {

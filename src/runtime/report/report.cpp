@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "runtime/hardware/topology.hpp"
-#include "runtime/report/rank_table.hpp"
-#include "runtime/report/versions.hpp"
+#include "runtime/machine/rank_table.hpp"
+#include "runtime/machine/versions.hpp"
 #include "starpipe/plan/formats/compared_run_json.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"

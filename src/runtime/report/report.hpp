@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/ranks/rank_location.hpp"
+#include "runtime/mapping/rank_location.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/train_record.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"

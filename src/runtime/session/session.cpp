@@ -10,8 +10,8 @@
 #include <starpu_mpi.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/mapping/core_share.hpp"
 #include "runtime/ranks/agreement.hpp"
-#include "runtime/ranks/core_share.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/session/starpu_folder.hpp"
 #include "sched/starpu_policy.hpp"

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/ranks/worker_map.hpp"
+#include "runtime/mapping/worker_map.hpp"
 #include "runtime/step/task_graph.hpp"
 #include "runtime/watchdog/rank_status.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"

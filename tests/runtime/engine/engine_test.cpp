@@ -20,12 +20,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/mapping/core_share.hpp"
+#include "runtime/mapping/gpu_share.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/clock.hpp"
-#include "runtime/ranks/core_share.hpp"
-#include "runtime/ranks/gpu_share.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "starpipe/base/index.hpp"

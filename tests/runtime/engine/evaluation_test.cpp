@@ -12,9 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine.hpp"
+#include "runtime/mapping/core_share.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/ranks/agreement.hpp"
-#include "runtime/ranks/core_share.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/model/reference.hpp"

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine.hpp"
+#include "runtime/mapping/core_share.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/ranks/core_share.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/runtime/config/config.hpp"

@@ -16,8 +16,8 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/mapping/core_share.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/ranks/core_share.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

@@ -18,10 +18,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "runtime/mapping/core_share.hpp"
+#include "runtime/mapping/gpu_share.hpp"
 #include "runtime/ranks/clock.hpp"
-#include "runtime/ranks/core_share.hpp"
 #include "runtime/ranks/gather.hpp"
-#include "runtime/ranks/gpu_share.hpp"
 #include "runtime/report/gpu_copies.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/environment.hpp"

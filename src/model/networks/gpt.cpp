@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/networks/saved_names.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network_registry.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr double deviation = 0.02;  // of GPT-2's start values
+
+/// GPT-2 with an untied head; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
+UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
+  const int blocks = option(config, "layers");
+  const int width = option(config, "hidden");
+  const int heads = option(config, "heads");
+  const int context = option(config, "context");
+  const int vocabulary = option(config, "vocabulary");
+  if (width % heads != 0) {
+    throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
+  }
+  const std::size_t hidden = index(width);
+  const std::size_t rows = microbatch_size * index(context);
+  // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
+  const double projection = deviation / std::sqrt(2.0 * blocks);
+
+  const auto layer = [&](const LayerSpec& spec) { return layer_op(spec, config.precision); };
+  const auto norm = [&](const std::string& name) { return layer({"layernorm", name, rows, hidden, {}}); };
+  const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs, double spread) {
+    return layer({"linear",
+                  name,
+                  rows,
+                  inputs,
+                  {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", spread}}});
+  };
+
+  std::vector<Unit> units;
+  units.push_back({"embedding",
+                   {layer({"embedding",
+                           "transformer",
+                           rows,
+                           1,
+                           {{"vocabulary", vocabulary},
+                            {"context", context},
+                            {"outputs", width},
+                            {"deviation", deviation}}})}});
+  for (int n = 0; n < blocks; ++n) {
+    const std::string block = "transformer.h." + std::to_string(n);
+    units.push_back(
+        {"block " + std::to_string(n),
+         {residual_begin(), norm(block + ".ln_1"),
+          linear(block + ".attn.c_attn", hidden, 3 * hidden, deviation),
+          layer({"attention", block + ".attn", rows, 3 * hidden, {{"heads", heads}, {"context", context}}}),
+          linear(block + ".attn.c_proj", hidden, hidden, projection), residual_end(), residual_begin(),
+          norm(block + ".ln_2"), linear(block + ".mlp.c_fc", hidden, 4 * hidden, deviation),
+          layer({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
+          linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()}});
+  }
+  units.push_back({"head",
+                   {norm("transformer.ln_f"),
+                    layer({"linear",
+                           "lm_head",
+                           rows,
+                           hidden,
+                           {{"outputs", vocabulary}, {"bias", 0}, {"deviation", deviation}}})}});
+
+  UnitGraph graph;
+  graph.rows = rows;
+  graph.branches = {std::move(units)};
+  graph.branch_inputs = 1;
+  graph.loss = make_loss("cross_entropy", rows, index(vocabulary), config.precision);
+  return graph;
+}
+
+const bool registered = register_network(with_saved_names(
+    {.name = "gpt",
+     .meaning = "GPT-2, with an untied head.",
+     .data = {std::string(text_data), std::string(tokens_data)},
+     .keys = {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
+              {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
+              {"heads", 4, "Attention heads of a block; they divide `hidden`.", from_1_to(1 << 18)},
+              {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)},
+              {"vocabulary", byte_values,
+               "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
+               from_1_to(1 << 24)}},
+     .units = gpt_units},
+    // Old versions of transformers saved causal masks among the weights.
+    {.prefix = "transformer.",
+     .embedding = "transformer.wte.weight",
+     .not_weights = {".attn.bias", ".attn.masked_bias"}}));
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "model/networks/saved_names.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network_registry.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr double deviation = 0.02;  // of Llama's start values
+
+struct Heads {
+  std::size_t queries;
+  std::size_t keys;  ///< also of values
+  std::size_t size;  ///< columns of a head
+};
+
+Heads heads_of(const ModelConfig& config) {
+  const int width = option(config, "hidden");
+  const int heads = option(config, "heads");
+  const int given = option(config, "kv_heads");
+  const int kv_heads = given == 0 ? heads : given;
+  if (width % heads != 0) {
+    throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
+  }
+  if (width / heads % 2 != 0) {
+    throw InputError(
+        fmt::format("model.heads: {} heads of model.hidden, {}, have {} columns each; rotary positions need "
+                    "an even number",
+                    heads, width, width / heads));
+  }
+  if (heads % kv_heads != 0) {
+    throw InputError(fmt::format("model.kv_heads: {} does not divide model.heads, {}", kv_heads, heads));
+  }
+  return {index(heads), index(kv_heads), index(width / heads)};
+}
+
+/// Makes the layers of a Llama (Touvron et al., arXiv 2302.13971) for micro-batches of `rows` tokens.
+class Layers {
+ public:
+  Layers(const ModelConfig& config, std::size_t rows)
+      : config_(config),
+        rows_(rows),
+        vocabulary_(index(option(config, "vocabulary"))),
+        hidden_(index(option(config, "hidden"))),
+        heads_(heads_of(config)) {}
+
+  [[nodiscard]] StageOp embedding() const {
+    return layer({"embedding",
+                  "model.embed_tokens",
+                  rows_,
+                  1,
+                  {{"vocabulary", static_cast<double>(vocabulary_)},
+                   {"outputs", static_cast<double>(hidden_)},
+                   {"deviation", deviation}}});
+  }
+  [[nodiscard]] StageOp norm(const std::string& name) const {
+    return layer({"rmsnorm", name, rows_, hidden_, {{"epsilon", option<double>(config_, "epsilon")}}});
+  }
+  [[nodiscard]] StageOp linear(const std::string& name, std::size_t inputs, std::size_t outputs,
+                               std::vector<std::pair<std::string, std::size_t>> parts = {}) const {
+    return layer({"linear",
+                  name,
+                  rows_,
+                  inputs,
+                  {{"outputs", static_cast<double>(outputs)}, {"bias", 0}, {"deviation", deviation}},
+                  std::move(parts)});
+  }
+
+  /// The ops of a block, whose parameters' names begin with `name`.
+  [[nodiscard]] std::vector<StageOp> block(const std::string& name) const {
+    const auto [queries, keys, size] = heads_;
+    const std::size_t columns = (queries + 2 * keys) * size;  // of q, k and v
+    const std::size_t inner = index(option(config_, "intermediate"));
+    const auto context = static_cast<double>(option(config_, "context"));
+    const std::string attention = name + ".self_attn";
+    const std::string mlp = name + ".mlp";
+    return {residual_begin(),
+            norm(name + ".input_layernorm"),
+            linear(attention, hidden_, columns,
+                   {{"q_proj", hidden_}, {"k_proj", keys * size}, {"v_proj", keys * size}}),
+            layer({"rotary",
+                   attention,
+                   rows_,
+                   columns,
+                   {{"heads", static_cast<double>(queries + keys)},
+                    {"size", static_cast<double>(size)},
+                    {"context", context},
+                    {"theta", option<double>(config_, "rope_theta")}}}),
+            layer({"attention",
+                   attention,
+                   rows_,
+                   columns,
+                   {{"heads", static_cast<double>(queries)},
+                    {"kv_heads", static_cast<double>(keys)},
+                    {"context", context}}}),
+            linear(attention + ".o_proj", hidden_, hidden_),
+            residual_end(),
+            residual_begin(),
+            norm(name + ".post_attention_layernorm"),
+            linear(mlp, hidden_, 2 * inner, {{"gate_proj", inner}, {"up_proj", inner}}),
+            layer({"swiglu", mlp, rows_, 2 * inner, {}}),
+            linear(mlp + ".down_proj", inner, hidden_),
+            residual_end()};
+  }
+
+  [[nodiscard]] std::vector<StageOp> head() const {
+    return {norm("model.norm"), linear("lm_head", hidden_, vocabulary_)};
+  }
+
+ private:
+  [[nodiscard]] StageOp layer(const LayerSpec& spec) const { return layer_op(spec, config_.precision); }
+
+  const ModelConfig& config_;
+  std::size_t rows_;
+  std::size_t vocabulary_;
+  std::size_t hidden_;
+  Heads heads_;
+};
+
+/// Parameters have the names, shapes and start values of Hugging Face's LlamaForCausalLM.
+UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
+  const std::size_t rows = microbatch_size * index(option(config, "context"));
+  const Layers layers(config, rows);
+  std::vector<Unit> chain;
+  chain.push_back({"embedding", {layers.embedding()}});
+  for (int n = 0; n < option(config, "layers"); ++n) {
+    chain.push_back({fmt::format("block {}", n), layers.block(fmt::format("model.layers.{}", n))});
+  }
+  chain.push_back({"head", layers.head()});
+
+  UnitGraph graph;
+  graph.rows = rows;
+  graph.branches = {std::move(chain)};
+  graph.branch_inputs = 1;
+  graph.loss = make_loss("cross_entropy", rows, index(option(config, "vocabulary")), config.precision);
+  return graph;
+}
+
+const bool registered = register_network(with_saved_names(
+    {.name = "llama",
+     .meaning = "Llama, with an untied head.",
+     .data = {std::string(text_data), std::string(tokens_data)},
+     .keys =
+         {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
+          {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
+          {"heads", 4, "Attention heads of a block; they divide `hidden`.", from_1_to(1 << 18)},
+          {"kv_heads",
+           0,
+           "Heads of keys and values, each for `heads` / `kv_heads` attention heads. 0: as many as `heads`.",
+           {.least = 0, .most = 1 << 18}},
+          {"intermediate", 344, "Columns between the linear layers of a block's SwiGLU.", from_1_to(1 << 20)},
+          {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)},
+          {"vocabulary", byte_values,
+           "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
+           from_1_to(1 << 24)},
+          {.name = "rope_theta",
+           .default_value = 10000.0,
+           .meaning = "The base of the angles of rotary positions.",
+           .interval = positive,
+           .values_only = true},
+          {.name = "epsilon",
+           .default_value = 1e-6,
+           .meaning = "Added to the mean square in RMSNorm.",
+           .interval = positive,
+           .values_only = true}},
+     .units = units},
+    // Old versions of transformers saved the frequencies of rotary positions among the weights.
+    {.prefix = "model.", .embedding = "model.embed_tokens.weight", .not_weights = {".rotary_emb.inv_freq"}}));
+
+}  // namespace
+}  // namespace starpipe::model

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/networks/saved_names.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/padding.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr const char* head = "lm_head.weight";
+
+}  // namespace
+
+NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names) {
+  kind.weight_name = [names](const std::string& name) -> std::string {
+    const auto ends_name = [&](const std::string& end) { return name.ends_with(end); };
+    if (std::ranges::any_of(names.not_weights, ends_name)) return "";
+    return name.starts_with(names.prefix) || name == head ? name : names.prefix + name;
+  };
+  kind.complete_weights = [names](std::map<std::string, Tensor>& tensors, const ModelConfig& config) {
+    const auto embedding = tensors.find(names.embedding);
+    if (embedding == tensors.end()) return;
+    pad_rows(embedding->second, index(option(config, "vocabulary")));
+    const auto [output, is_tied] = tensors.try_emplace(head, embedding->second);
+    if (!is_tied) pad_rows(output->second, index(option(config, "vocabulary")));
+  };
+  return kind;
+}
+
+}  // namespace starpipe::model

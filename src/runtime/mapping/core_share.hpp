@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/hardware/topology.hpp"
+#include "runtime/mapping/worker_map.hpp"
+#include "runtime/ranks/mpi.hpp"
+#include "starpipe/runtime/config/config.hpp"
+
+namespace starpipe::runtime {
+
+/// Whether the user binds StarPU's workers, by STARPU_WORKERS_CPUID or a variable like it.
+bool user_binds_workers();
+
+/// Collective. This rank's share of the cores of its host (Topology::share), whether or not the cores can
+/// carry the workers. Workers have no cores of their own when the user binds them by StarPU's variables.
+CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
+
+/// Collective, before StarPU starts. The same. Throws InputError on every rank when the cores of some host
+/// cannot carry their logical workers.
+CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+
+}  // namespace starpipe::runtime

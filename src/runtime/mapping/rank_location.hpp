@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/hardware/device.hpp"
+#include "runtime/hardware/topology.hpp"
+#include "runtime/mapping/worker_map.hpp"
+#include "runtime/ranks/mpi.hpp"
+
+namespace starpipe::runtime {
+
+/// Where a rank runs, for the report.
+struct RankLocation {
+  std::string machine;
+  std::string binding;               ///< PUs
+  std::string bound_by;              ///< "launcher", "starpipe", or "" when the rank may use the whole host
+  int cores = 1;                     ///< within the binding
+  int workers = 1;                   ///< logical
+  bool bound = false;                ///< whether each worker has a core to itself
+  std::vector<int> logical_workers;  ///< by slot
+  std::vector<std::string> devices;  ///< by slot
+};
+
+/// RankLocation::bound_by of a rank that had `binding` on `host` before it took `share`.
+std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share);
+
+/// Collective. Where each rank runs, [rank]. `devices`: of this rank, [slot].
+std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                           std::span<const Device> devices);
+
+}  // namespace starpipe::runtime
