@@ -79,7 +79,7 @@ class PolicyCore {
   void begin(const plan::Schedule& schedule, std::span<const int> logical);
 
   // A worker with memory of its own (a GPU) fetches the inputs of tasks ahead, weights included (the second
-  // thread of source 000's appendix): those of pinned tasks, and of its next `fetched_ahead` jobs.
+  // thread of the appendix of Unifying Schemes): those of pinned tasks, and of its next `fetched_ahead` jobs.
   // `fetch_before_push` and `to_fetch` together name each job at most once.
   static constexpr std::size_t fetched_ahead = 2;
   /// Whether to fetch the inputs of a task that the caller is about to push. `job`: none for a pinned task.

@@ -45,8 +45,8 @@ class CellRow {
 
 }  // namespace detail
 
-/// Moves passes of the warm-up and the cool-down to earlier cells, in the order of the grid (source 004,
-/// appendix C).
+/// Moves passes of the warm-up and the cool-down to earlier cells, in the order of the grid (Controllable
+/// Memory, appendix C).
 class Grid::Sweep {
  public:
   /// With `w_waits`, the grid has no W: W passes take the empty cells, and only the cool-down moves.

@@ -14,8 +14,8 @@ class PatternBuilder {
 
   /// Adds an operation: `pass` of `microbatch` on `stage` starts at `time`, which may be in any period.
   void add(int stage, Pass pass, int worker, double time, int microbatch);
-  /// The pattern of all operations added. As in 002, the first BW of stage 0 in the period has shift 0. Stage
-  /// 0 must have a BW.
+  /// The pattern of all operations added. As in Pipelined Model Parallelism, the first BW of stage 0 in the
+  /// period has shift 0. Stage 0 must have a BW.
   [[nodiscard]] PeriodicPattern pattern() const;
 
  private:

@@ -4,8 +4,8 @@
 namespace starpipe::plan {
 namespace {
 
-// Worker b mod W runs all stages of micro-batch b, one micro-batch after the other. Source 000 has W = B; B >
-// W is gradient accumulation.
+// Worker b mod W runs all stages of micro-batch b, one micro-batch after the other. Unifying Schemes has W =
+// B; B > W is gradient accumulation.
 Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sharded) {
   refuse_groups(name, request);
   refuse_stage_workers(name, request);

@@ -47,7 +47,7 @@ const bool registered_lpp = register_schedule(
      "Unifying Parallelization Schemes, 2025, w_LPP",
      [](const ScheduleRequest& request) { return looped(request, "lpp", false); }});
 
-// 000 prints w_FSLPP as (h(s,b), h(s,s)); with w = (weights, compute) it means the reverse.
+// Unifying Schemes prints w_FSLPP as (h(s,b), h(s,s)); with w = (weights, compute) it means the reverse.
 const bool registered_fslpp =
     register_schedule({"fslpp", "looped pipelines, fully sharded: w = (h(s,s), h(s,b))",
                        "Unifying Parallelization Schemes, 2025, w_FSLPP",

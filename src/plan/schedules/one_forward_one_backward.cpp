@@ -7,7 +7,7 @@ namespace {
 // n is the job's time slot in a pipeline of S stages with passes of equal length. In both variants B(s,b) has
 // time slot 2S-1-s+2b. F(s,b) has the time slot right after the B that makes room for it, the B of
 // `warm_up(s)` micro-batches earlier.
-// - 1F1B: F(s,b) has time slot s+2b, and S-s forward passes are in flight on stage s. (Source 001 warms up
+// - 1F1B: F(s,b) has time slot s+2b, and S-s forward passes are in flight on stage s. (Separability warms up
 //   with s or s+1 forward passes; the last stage then starves.)
 // - eager 1F1B: F(s,b) has time slot 3s+2b-2S+2, and 2(S-s)-1 forward passes are in flight.
 Schedule one_forward_one_backward(const ScheduleRequest& request, const char* name,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules that repeat a pattern of source 002, made for given durations, transfers and a memory limit.
+// Schedules that repeat a pattern of Pipelined Model Parallelism, made for given durations, transfers and a
+// memory limit.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,8 +17,8 @@ constexpr int most_repetitions = 4;
 constexpr double most_parts = 16;  // number of stages that stand for one transfer
 
 /// The stages as a chain in which each transfer that overlaps compute is a stage on a worker of its own, a
-/// link (002, section 3.1). Real links carry several transfers at a time, so a long transfer is several such
-/// stages.
+/// link (Pipelined Model Parallelism, section 3.1). Real links carry several transfers at a time, so a long
+/// transfer is several such stages.
 struct LinkedChain {
   std::vector<ChainStage> chain;
   std::vector<int> stages;  ///< the schedule's stage for each stage of the chain; below 0 for a link

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source 004: two chunks a worker. The second half of the stages goes back along the workers, so that each
-// worker has a stage whose stashes live long and a stage whose stashes live shortly.
+// Controllable Memory: two chunks a worker. The second half of the stages goes back along the workers, so
+// that each worker has a stage whose stashes live long and a stage whose stashes live shortly.
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/orders/building_block.hpp"
@@ -16,9 +16,9 @@ constexpr int interval = 6;  // F, B and W of two stages
 
 int v_worker(int stage, int workers) { return stage < workers ? stage : 2 * workers - 1 - stage; }
 
-// Cells between consecutive passes of a micro-batch (004, section 3.1 and appendix F). On the way away from
-// worker 0, in the first half of F and the first half of B, it is delta 0; on the way back it is delta 1; the
-// three turns have their own distances.
+// Cells between consecutive passes of a micro-batch (Controllable Memory, section 3.1 and appendix F). On the
+// way away from worker 0, in the first half of F and the first half of B, it is delta 0; on the way back it
+// is delta 1; the three turns have their own distances.
 struct Offsets {
   int away;
   int back;

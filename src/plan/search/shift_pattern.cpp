@@ -73,8 +73,8 @@ ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale
   return pattern;
 }
 
-/// A pattern with passes of length one and whole distances, as in source 004, appendix A. Distances may
-/// differ between the first workers and the others. In most patterns B mirrors F.
+/// A pattern with passes of length one and whole distances, as in Controllable Memory, appendix A. Distances
+/// may differ between the first workers and the others. In most patterns B mirrors F.
 ShiftPattern grid_pattern(const Instance& instance, Random& random) {
   ShiftPattern pattern;
   const int chunks = ceil_div(instance.stages, instance.workers);

@@ -8,8 +8,8 @@
 
 namespace starpipe::plan::detail {
 
-/// A schedule given by a few numbers. Due times of F and B of each stage form a building block (source 004,
-/// section 2) that repeats with a period; only their order matters. With groups of micro-batches, the
+/// A schedule given by a few numbers. Due times of F and B of each stage form a building block (Controllable
+/// Memory, section 2) that repeats with a period; only their order matters. With groups of micro-batches, the
 /// distances within a group differ. The rest are rules for when a worker leaves the order of the due times.
 struct ShiftPattern {
   std::vector<double> forward;   ///< [stage], due time of F of micro-batch 0

@@ -23,7 +23,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// 1F1B of 004, fig. 1a: F one cell apart, BW two.
+// 1F1B of Controllable Memory, fig. 1a: F one cell apart, BW two.
 BuildingBlock one_forward_one_backward(int workers) {
   BuildingBlock block{.workers = workers, .stages = workers, .interval = 3, .passes = {}};
   for (int s = 0; s < workers; ++s) {

@@ -325,7 +325,7 @@ TEST(Partition, KindsNeedTimes) {
   EXPECT_THROW(partition(request), InputError);
 }
 
-// Source 001, exercise on load balancing.
+// Separability, exercise on load balancing.
 const std::vector<double> exercise = {10, 10, 10, 10, 20, 20, 20, 20};
 
 TEST(Partition, ExerciseOfSource001) {
@@ -352,7 +352,7 @@ TEST(Partition, EvenWhereTheBottleneckLeavesAChoice) {
   EXPECT_THAT(partition(chain({9, 1, 1, 1, 1, 1, 1}, 3)).cuts, ElementsAre(1, 4));
 }
 
-// Source 002, theorem 5: contiguous over general is 2 - 1/k.
+// Pipelined Model Parallelism, theorem 5: contiguous over general is 2 - 1/k.
 TEST(Partition, ContiguousMayTakeAlmostTwiceAsLong) {
   for (const int k : {2, 3}) {
     const double part = 1.0 / (2 * k + 1);
@@ -378,7 +378,7 @@ PartitionRequest weights(const std::vector<std::uint64_t>& bytes, int workers) {
   return request;
 }
 
-// Source 002, lemma 2.
+// Pipelined Model Parallelism, lemma 2.
 TEST(Partition, SomeFitOnlyWhenNotContiguous) {
   PartitionRequest request = weights({1, 2, 1}, 2);
   request.memory_limit = 4;  // weights and gradients

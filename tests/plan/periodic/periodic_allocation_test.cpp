@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source 002, section 6: contiguous and general allocations, against dynamic programming and enumeration.
+// Pipelined Model Parallelism, section 6: contiguous and general allocations, against dynamic programming and
+// enumeration.
 #include <algorithm>
 #include <functional>
 #include <limits>

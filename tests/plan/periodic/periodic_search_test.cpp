@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source 002, section 5.2: k-periodic patterns, against simulate over all orders.
+// Pipelined Model Parallelism, section 5.2: k-periodic patterns, against simulate over all orders.
 #include <algorithm>
 #include <limits>
 #include <map>

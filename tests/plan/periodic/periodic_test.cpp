@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source 002, sections 3 and 5.1: patterns, their memory, and 1F1B*, against enumeration of timetables.
+// Pipelined Model Parallelism, sections 3 and 5.1: patterns, their memory, and 1F1B*, against enumeration of
+// timetables.
 #include <algorithm>
 #include <cmath>
 #include <functional>

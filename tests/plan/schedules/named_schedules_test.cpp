@@ -118,7 +118,8 @@ TEST(NamedSchedules, HaveTheMakespansOfTheirFormulas) {
        [](double W, double) { return W + 2; }},
       {"interleaved-1f1b", [](double W, double B) { return 6 * B + 3 * (W - 1); },
        [](double W, double) { return 3 * W - 1; }},
-      // 004, appendices G and H: the same bubbles; with one interval, in the same memory or less.
+      // Controllable Memory, appendices G and H: the same bubbles; with one interval, in the same memory or
+      // less.
       {"interleaved-uniform", [](double W, double B) { return 6 * B + 3 * (W - 1); },
        [](double W, double) { return 3 * W - 1; }},
       {"interleaved-low-memory", [](double W, double B) { return 6 * B + 3 * (W - 1); },

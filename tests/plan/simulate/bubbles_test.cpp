@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bubble fractions and peaks of source 001, and relations that hold for every P and m.
+// The bubble fractions and peaks of Separability, and relations that hold for every P and m.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -23,7 +23,7 @@ Timeline run(const std::string& name, int P, int m, Durations durations) {
   return simulate(make_schedule(name, {.workers = P, .microbatches = m}), costs);
 }
 
-/// Forward and backward passes of equal length, as 001 has them.
+/// Forward and backward passes of equal length, as Separability has them.
 constexpr Durations equal = {1, 1, 0};
 const std::vector<Durations> several = {{1, 1, 0},      {1, 2, 0},     {1, 1, 1},
                                         {3, 0.5, 0.25}, {0.125, 2, 4}, {10, 20, 0}};
@@ -58,7 +58,7 @@ TEST(Bubbles, AreThoseThatSource001Prints) {
   }
 }
 
-/// Exercise 2 of 001: 4 stages, 16 micro-batches, 32 MB each.
+/// Exercise 2 of Separability: 4 stages, 16 micro-batches, 32 MB each.
 TEST(Bubbles, MemoryExerciseOfSource001) {
   constexpr std::uint64_t megabyte = 1'000'000;
   Costs costs;
@@ -68,7 +68,7 @@ TEST(Bubbles, MemoryExerciseOfSource001) {
   EXPECT_EQ(simulate(make_schedule("1f1b", request), costs).peak_stash_bytes[0], 128 * megabyte);
 }
 
-/// Exercise 6 of 001: 8 GPUs, forward 10 ms, backward 20 ms, 64 micro-batches.
+/// Exercise 6 of Separability: 8 GPUs, forward 10 ms, backward 20 ms, 64 micro-batches.
 TEST(Bubbles, ThroughputExerciseOfSource001) {
   for (const auto& name : pipelines) {
     const Timeline timeline = run(name, 8, 64, {0.010, 0.020, 0});
@@ -118,7 +118,7 @@ TEST(Bubbles, PeakStashesOfEachDevice) {
   }
 }
 
-/// 001: at least 4 P micro-batches for a bubble below 20 %.
+/// Separability: at least 4 P micro-batches for a bubble below 20 %.
 TEST(Bubbles, RuleOfThumb) {
   for (int P = 1; P <= 16; ++P) EXPECT_LT(run("1f1b", P, 4 * P, equal).bubble_fraction, 0.2);
 }
@@ -135,7 +135,7 @@ TEST(Bubbles, EagerHidesTransfersThat1F1BDoesNot) {
   EXPECT_GT(plain, 1.3 * eager);
 }
 
-/// A slow stage sets the pace: 001, load imbalance.
+/// A slow stage sets the pace: Separability, load imbalance.
 TEST(Bubbles, SlowestStageSetsThePace) {
   for (const auto& name : pipelines) {
     for (int slow = 0; slow < 4; ++slow) {
@@ -159,7 +159,7 @@ TEST(Bubbles, DeviceSpanOf1F1B) {
   EXPECT_NEAR(timeline.device_bubble_fraction, 6.0 / 22, tolerance);
 }
 
-/// Source 001: 4 workers, 8 micro-batches, F = B = W = 1.
+/// Separability: 4 workers, 8 micro-batches, F = B = W = 1.
 TEST(Bubbles, ExampleOfTheManual) {
   const Timeline timeline = run("1f1b", 4, 8, {1, 1, 1});
   EXPECT_NEAR(timeline.makespan, 33, tolerance);

@@ -489,7 +489,7 @@ TEST(SimulateByHand, TwoStagesWithTransfers) {
 }
 
 TEST(SimulateByHand, GreedyTakesTheSmallestNAmongReadyJobsOnly) {
-  // Source 000 with its comma: worker 1 takes the job that is ready first, although n prefers another.
+  // Unifying Schemes with its comma: worker 1 takes the job that is ready first, although n prefers another.
   ScheduleSpec spec;
   spec.graph = StageGraph(3, {{0, 2}, {1, 2}});
   spec.workers = 2;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Table 1 of source 000, entry by entry: the paper's formula, where it holds, and the value that is true
-// everywhere (docs/table1.md gives the reasons). F + B takes one unit, whatever the split; "per worker" in
-// the paper is the worst worker. n = ceil(B/G) micro-batches a group, C = ceil(S/R) loops, worker (g, r) is
-// worker r of group g, n_g its micro-batches, S_r = #{s < S : s = r mod R} its stages, and
-// K(g,r) = #{s < S : s = g mod G and s = r mod R}; it is 0 unless g = r mod gcd(G, R), and then
-// floor or ceil of S / lcm(G, R).
+// Table 1 of Unifying Schemes, entry by entry: the paper's formula, where it holds, and the value that is
+// true everywhere (docs/table1.md gives the reasons). F + B takes one unit, whatever the split; "per worker"
+// in the paper is the worst worker. n = ceil(B/G) micro-batches a group, C = ceil(S/R) loops, worker (g, r)
+// is worker r of group g, n_g its micro-batches, S_r = #{s < S : s = r mod R} its stages, and K(g,r) = #{s <
+// S : s = g mod G and s = r mod R}; it is 0 unless g = r mod gcd(G, R), and then floor or ceil of S / lcm(G,
+// R).
 //
 //  entry                  paper              holds (worst worker)         true value, each worker
 //  DDP, W = B
@@ -42,8 +42,8 @@
 //                                            (every worker: gcd = 1, S = W)
 //   all others            as LPP
 //
-// Throughput, appendix of 000. A stash is live from the start of F(s,b) to the end of B(s,b), and between
-// the two lie F and B of all stages from s on: at least (S - s)(F + B). A micro-batch so needs
+// Throughput, appendix of Unifying Schemes. A stash is live from the start of F(s,b) to the end of B(s,b),
+// and between the two lie F and B of all stages from s on: at least (S - s)(F + B). A micro-batch so needs
 // sum_s (S - s)(F + B) = S(S+1)/2 (F + B) of memory-time and L W M >= B S (S+1)/2 (F + B). Hence, with
 // rho = S B / (L W):
 //   L in steps of one pass each (F = B = 1):     rho <= M / (S + 1) < M / S   (the paper's proof, which
@@ -341,7 +341,8 @@ TEST(Table1, LoopedWithOneMicrobatchAGroupIsDataParallel) {
   }
 }
 
-/// 000: G = B/2 and R = S give latency S + 1, two activations and one set of weights; its W = S B / 2.
+/// Unifying Schemes: G = B/2 and R = S give latency S + 1, two activations and one set of weights; its W = S
+/// B / 2.
 TEST(Table1, AttractiveRegime) {
   for (int S = 2; S <= 8; ++S) {
     for (int B = 2; B <= 12; B += 2) {

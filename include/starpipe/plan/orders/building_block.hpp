@@ -14,9 +14,10 @@ struct BlockPass {
   int cell = 0;
 };
 
-/// The passes of one micro-batch, or of a few. A schedule repeats them every `interval` cells (source 004,
-/// section 2). F, B and W take one cell each; BW takes `fused_cells`. The worker and the cell of each pass
-/// express chunks per worker, loop and V layouts, replicas of a stage, and fused or split backward passes.
+/// The passes of one micro-batch, or of a few. A schedule repeats them every `interval` cells (Controllable
+/// Memory, section 2). F, B and W take one cell each; BW takes `fused_cells`. The worker and the cell of each
+/// pass express chunks per worker, loop and V layouts, replicas of a stage, and fused or split backward
+/// passes.
 ///
 /// A block of split passes may leave W out. Each W then takes the first cell after its B that the other
 /// passes leave empty (`Grid::place_weight_gradients`).
@@ -28,9 +29,9 @@ struct BuildingBlock {
   int fused_cells = 2;
   std::vector<BlockPass> passes;
 
-  /// Throws InputError when repetitions of the block would overlap on a worker (004, section 2.3), naming the
-  /// two passes; when a pass comes before a pass that it waits for, naming both; or when `workers * interval`
-  /// cells are too many to keep. The stages are a chain.
+  /// Throws InputError when repetitions of the block would overlap on a worker (Controllable Memory,
+  /// section 2.3), naming the two passes; when a pass comes before a pass that it waits for, naming both; or
+  /// when `workers * interval` cells are too many to keep. The stages are a chain.
   void validate() const;
 
   /// For each worker, 004's equation 1: the sum over its stages of ceil(lifespan / interval). This bounds the

@@ -21,13 +21,13 @@ class Grid {
   /// Whether `reorder` moves passes of the steady phase as well.
   enum class Steady : std::uint8_t { kept, moved };
 
-  /// Reorders (004, appendix C). Each pass of the warm-up and of the cool-down moves to the earliest empty
-  /// cells of its worker that are after the passes it waits for and in which at most `peak` stashes are live.
-  /// Without `peak`, the limit is the peak of the repeated block. The warm-up ends with the first backward
-  /// pass of stage 0; the cool-down begins with the first forward pass of the last micro-batch. Where the
-  /// steady phase is kept, the passes of the cool-down move once more without the W passes, which then take
-  /// the cells that are left. Ends squeezed. O(jobs + moves * cells of warm-up and cool-down). Throws
-  /// InputError when there are too many cells to keep.
+  /// Reorders (Controllable Memory, appendix C). Each pass of the warm-up and of the cool-down moves to the
+  /// earliest empty cells of its worker that are after the passes it waits for and in which at most `peak`
+  /// stashes are live. Without `peak`, the limit is the peak of the repeated block. The warm-up ends with the
+  /// first backward pass of stage 0; the cool-down begins with the first forward pass of the last
+  /// micro-batch. Where the steady phase is kept, the passes of the cool-down move once more without the W
+  /// passes, which then take the cells that are left. Ends squeezed. O(jobs + moves * cells of warm-up and
+  /// cool-down). Throws InputError when there are too many cells to keep.
   void reorder(Steady steady, std::optional<int> peak = {});
 
   /// Removes empty time: each pass starts as soon as it can, in the order of its worker.

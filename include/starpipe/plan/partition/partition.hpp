@@ -24,7 +24,7 @@ enum class Allocation : std::uint8_t {
 /// The load of a worker is its time for one micro-batch: F + B + W of its units, plus alpha + beta * bytes
 /// for each activation and gradient that it receives from another worker. `simulate` reports the same sum as
 /// busy time and transfer waits if transfers do not overlap compute. The bottleneck is the largest load; no
-/// schedule has a shorter period (source 002, section 4).
+/// schedule has a shorter period (Pipelined Model Parallelism, section 4).
 ///
 /// The memory of a worker is the sum over its stages: (2 + optimizer_states) * weights for the weights, their
 /// gradient and the optimizer's state, plus the stashes that the schedule holds there at once.
@@ -75,9 +75,9 @@ struct Partition {
 /// With one stage a worker, dynamic programming finds an optimum: the one with the smallest sum of squared
 /// loads. O(S n^2) for n units and S stages; O(S^2 n^2) if workers are of several kinds and memory is
 /// limited, because any worker may then be left out. With several stages a worker or a general allocation the
-/// problem is NP-complete (source 002, section 4). Local search improves the contiguous optimum and a greedy
-/// partition; branch and bound then proves the best partition optimal, unless it runs out of `steps`.
-/// docs/partition.md has the recurrences. Deterministic.
+/// problem is NP-complete (Pipelined Model Parallelism, section 4). Local search improves the contiguous
+/// optimum and a greedy partition; branch and bound then proves the best partition optimal, unless it runs
+/// out of `steps`. docs/partition.md has the recurrences. Deterministic.
 ///
 /// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, a
 /// worker that does not exist, and a memory limit that no found partition keeps; the message then has the

@@ -34,7 +34,7 @@ struct Profile {
   [[nodiscard]] std::vector<int> kinds_of(std::span<const std::string> wanted, int workers) const;
 };
 
-/// Cuts into `stages` stages with numbers of units as equal as possible: the naive partition of source 001.
+/// Cuts into `stages` stages with numbers of units as equal as possible: the naive partition of Separability.
 std::vector<int> equal_cuts(int units, int stages);
 
 /// Costs of the stages, for `simulate`: times and sizes are summed over a stage's units, activation and

@@ -4,12 +4,12 @@
 #include <span>
 #include <vector>
 
-// The periodic theory of source 002 asks how short a period a chain of stages can have within a memory limit.
-// docs/periodic.md is the tour. Passes are F and BW.
+// The periodic theory of Pipelined Model Parallelism asks how short a period a chain of stages can have
+// within a memory limit. docs/periodic.md is the tour. Passes are F and BW.
 
 namespace starpipe::plan {
 
-/// Costs of one stage of a chain: a layer of 002 (section 3.1), or the sum over layers that are placed
+/// Costs of one stage of a chain: a layer of the paper (section 3.1), or the sum over layers that are placed
 /// together. All times of a chain are in one unit, all memory in another.
 struct ChainStage {
   double forward = 1;     ///< u_F, time of F

@@ -6,18 +6,18 @@
 
 #include "starpipe/plan/periodic/pattern.hpp"
 
-// 1F1B* of source 002: stage s of a chain on worker s.
+// 1F1B* of Pipelined Model Parallelism: stage s of a chain on worker s.
 
 namespace starpipe::plan {
 
-/// The group number of each stage in 1F1B*(T) (002, algorithm 1, phase 1). Groups are consecutive stages that
-/// take at most T together. They are filled greedily from the last stage on, which is in group 1. Throws
-/// InputError for an invalid chain, or for a T that some stage alone exceeds. O(stages).
+/// The group number of each stage in 1F1B*(T) (Pipelined Model Parallelism, algorithm 1, phase 1). Groups are
+/// consecutive stages that take at most T together. They are filled greedily from the last stage on, which is
+/// in group 1. Throws InputError for an invalid chain, or for a T that some stage alone exceeds. O(stages).
 std::vector<int> stage_groups(std::span<const ChainStage> chain, double period);
 
-/// 1F1B*(T) (002, algorithm 1). The stages of a group run one after the other, and BW of group g starts g - 1
-/// periods after F. A stage of group g holds g stashes; no 1-periodic pattern of period T holds fewer on any
-/// stage (theorem 3). Throws as `stage_groups`.
+/// 1F1B*(T) (Pipelined Model Parallelism, algorithm 1). The stages of a group run one after the other, and BW
+/// of group g starts g - 1 periods after F. A stage of group g holds g stashes; no 1-periodic pattern of
+/// period T holds fewer on any stage (theorem 3). Throws as `stage_groups`.
 PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain, double period);
 
 /// The shortest period of any 1-periodic pattern that holds at most `limits[s]` stashes of stage s: the

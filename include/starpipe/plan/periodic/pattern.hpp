@@ -12,7 +12,7 @@
 namespace starpipe::plan {
 
 /// One pass of one stage on one worker, repeated every period. In period j it starts at j * T + start and
-/// runs micro-batch j * k + shift (002, section 3.1: t and h).
+/// runs micro-batch j * k + shift (Pipelined Model Parallelism, section 3.1: t and h).
 struct PeriodicOperation {
   int stage = 0;
   Pass pass = Pass::F;
@@ -33,18 +33,18 @@ struct PeriodicPattern {
 
 /// One line that says why the repeated pattern is not a valid schedule of the chain; empty for a valid
 /// pattern. In a valid pattern each stage is on one worker and runs F and BW once for each micro-batch, no
-/// two operations of a worker overlap, and no operation starts before its inputs are there (002,
-/// section 3.1). Times may be off by 1e-9 T. O(n log n) for n operations.
+/// two operations of a worker overlap, and no operation starts before its inputs are there (Pipelined Model
+/// Parallelism, section 3.1). Times may be off by 1e-9 T. O(n log n) for n operations.
 std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
 /// NCA, the number of concurrent activations: for each stage, the largest number of stashes that are live at
-/// once (002, section 3.2). It follows from the shifts: after an F, the live stashes are those of the
-/// micro-batches up to this one whose BW has not started. Throws InputError with `pattern_problem`'s message.
-/// O(n log n + n k).
+/// once (Pipelined Model Parallelism, section 3.2). It follows from the shifts: after an F, the live stashes
+/// are those of the micro-batches up to this one whose BW has not started. Throws InputError with
+/// `pattern_problem`'s message. O(n log n + n k).
 std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
-/// Peak memory of each worker: the sum of W_l + NCA_l a_l over its stages (002, section 3.2). Throws as
-/// `concurrent_activations`.
+/// Peak memory of each worker: the sum of W_l + NCA_l a_l over its stages (Pipelined Model Parallelism,
+/// section 3.2). Throws as `concurrent_activations`.
 std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
 /// The pattern repeated for micro-batches 0 to B - 1, as an ordered schedule with the pattern's order on each
@@ -54,9 +54,9 @@ std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<con
 Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
                   int microbatches);
 
-/// The 1-periodic `pattern` without each (k + 1)-th micro-batch (002, theorem 4): a k-periodic pattern of
-/// period (k + 1) T. NCA falls from g to g - floor(g / (k + 1)). Throws InputError for k < 1 or a pattern
-/// that is not 1-periodic.
+/// The 1-periodic `pattern` without each (k + 1)-th micro-batch (Pipelined Model Parallelism, theorem 4): a
+/// k-periodic pattern of period (k + 1) T. NCA falls from g to g - floor(g / (k + 1)). Throws InputError for
+/// k < 1 or a pattern that is not 1-periodic.
 PeriodicPattern thinned(const PeriodicPattern& pattern, int k);
 
 }  // namespace starpipe::plan

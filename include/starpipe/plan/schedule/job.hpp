@@ -25,7 +25,7 @@ std::string_view to_string(Pass pass);
 /// The inverse of `to_string`. Throws InputError for any other word.
 Pass parse_pass(std::string_view word);
 
-/// One job: (s, b, d) of source 000, "Formal definitions of distributed schedules".
+/// One job: (s, b, d) of Unifying Schemes, "Formal definitions of distributed schedules".
 struct Job {
   int stage = 0;
   int microbatch = 0;

@@ -46,8 +46,8 @@ struct ScheduleSpec {
   Discipline discipline = Discipline::ordered;
   /// Number of stashes that each worker may hold at once; empty for no limits.
   std::vector<int> memory_limits = {};
-  /// F keeps only the stage's input, and B or BW computes F again first (source 003, rematerialisation;
-  /// 1F1B-R of 001).
+  /// F keeps only the stage's input, and B or BW computes F again first (ML at Scale, rematerialisation;
+  /// 1F1B-R of Separability).
   bool recompute = false;
 };
 

@@ -9,9 +9,9 @@
 namespace starpipe::plan {
 
 /// Runs the schedule: each worker picks among its ready jobs by the schedule's discipline. The greedy rule is
-/// source 000's simulator; its update of t(j*) lacks a comma in print. Deterministic: everything that ends or
-/// arrives at one time is handled before any worker picks. A job of zero length ends at the time at which it
-/// was picked; its end is handled in a further round of that time. O(jobs log jobs).
+/// the simulator of Unifying Schemes; its update of t(j*) lacks a comma in print. Deterministic: everything
+/// that ends or arrives at one time is handled before any worker picks. A job of zero length ends at the time
+/// at which it was picked; its end is handled in a further round of that time. O(jobs log jobs).
 ///
 /// `times`: durations and transfer times of single jobs, where these are known.
 ///

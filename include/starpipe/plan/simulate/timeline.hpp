@@ -32,7 +32,7 @@ struct Timeline {
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
   double device_span = 0;      ///< the longest first start to last end of one worker
   /// 1 - work / device_span, work being the longest busy time of one worker: the zero-bubble papers'
-  /// bubble rate (source 004, Table 4).
+  /// bubble rate (Controllable Memory, Table 4).
   double device_bubble_fraction = 0;
 
   // Per worker:
