@@ -85,6 +85,9 @@ class Train(CommandTest):
                 picture = ElementTree.fromstring(self.read("c.svg"))
                 curves = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("class") == "curve"]
                 self.assertEqual([curve.get("d").count("L") for curve in curves], [2] * len(curves))
+                # The learning rate, a constant, is drawn beside 0.
+                labels = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+                self.assertIn("0", labels[labels.index("learning rate") + 1:])
             os.remove(self.path("m.jsonl"))
 
     def test_metrics_are_kept(self):

@@ -37,7 +37,8 @@ struct ValueAxis {
     for (const double value : curve.values) hold(value);
     for (const CurvePoint& point : curve.points) hold(point.value);
     if (least > most) least = most = 0;  // no finite value
-    const double range = most > least ? most - least : most != 0 ? std::abs(most) : 1;
+    if (least == most) hold(0);          // a constant is drawn beside 0, so that it can be read
+    const double range = most > least ? most - least : 1;
     step = detail::tick_step(range / 4);
     begin = std::floor(least / step) * step;
     end = std::max(std::ceil(most / step) * step, begin + step);
