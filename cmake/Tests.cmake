@@ -41,8 +41,8 @@ function(starpipe_mpi_command result ranks)
 endfunction()
 
 # starpipe_add_test(NAME COMMAND ARG... [RANKS n] [LABELS label...] [TIMEOUT seconds] [SERIAL]):
-# adds a command as a test. With RANKS it runs as n ranks, with no other test beside it, and has the labels mpi and rank_n.
-# With SERIAL it also runs with no other test beside it.
+# adds a command as a test. With RANKS it runs as n ranks, and has the labels mpi and rank_n. Several ranks, and SERIAL,
+# have no other test beside them: for tests that measure times.
 function(starpipe_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "RANKS;TIMEOUT" "COMMAND;LABELS")
   if(NOT arg_TIMEOUT)
@@ -55,7 +55,9 @@ function(starpipe_add_test name)
     starpipe_mpi_command(arg_COMMAND ${arg_RANKS} ${arg_COMMAND})
     list(APPEND arg_LABELS mpi rank_${arg_RANKS})
     set(processors ${arg_RANKS})
-    set(arg_SERIAL TRUE)
+    if(arg_RANKS GREATER 1)
+      set(arg_SERIAL TRUE)
+    endif()
   else()
     set(processors 1)
   endif()
