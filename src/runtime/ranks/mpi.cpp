@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include "runtime/ranks/start_watch.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -40,7 +41,10 @@ void require_large_files() {
 Mpi::Mpi() {
   require_large_files();
   int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  {
+    const StartWatch watch;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  }
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
     throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");

@@ -19,7 +19,7 @@ class Mpi {
  public:
   /// Throws InputError when the shell's limit on the size of files is too small for MPI's shared memory, and
   /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
-  /// both call MPI.
+  /// both call MPI. Ends the job with one line when other ranks do not start MPI (`StartWatch`).
   Mpi();
   ~Mpi();
   Mpi(const Mpi&) = delete;
