@@ -56,6 +56,9 @@ class Train(CommandTest):
                             "schedule.recompute: false", "rc.json", files=files)
         self.refused_by_all(["mlp.yaml", "--set", "runtime.policy=prio"], "STARPU_SCHED: lws", "runtime.policy=prio", files=files,
                             environment={"STARPU_SCHED": "lws"})
+        for command in ("simulate", "verify", "info", "profile"):
+            self.refused([command, "mlp.yaml", "--set", "runtime.policy=prio"],
+                         "STARPU_SCHED: lws contradicts --set runtime.policy=prio", environment={"STARPU_SCHED": "lws"})
         for value in ("", "{}"):
             self.refused_by_all(["mlp.yaml", "--set", f"runtime.emulate={value}"], "--set runtime.emulate", files=files)
         self.refused_by_all(["mlp.yaml"], "STARPU_MPI_DRIVER_CALL_FREQUENCY", files=files,

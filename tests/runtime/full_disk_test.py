@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of two ranks on a full disk and in a folder that goes away: the run goes on and says so in one line for each
-checkpoint that is lost, what was whole stays whole, and the run can be resumed.
+checkpoint that is lost, what was whole stays whole, and the run can be resumed. Metrics on a full disk keep whole lines.
 
 The full disk is a small file system of its own, which the system must allow to mount; without that this part is skipped.
 
 usage: full_disk_test.py STARPIPE LAUNCHER...   (the launcher starts 2 ranks)
 """
+import json
 import pathlib
 import shutil
 import subprocess
@@ -71,6 +72,22 @@ class FullDisk(unittest.TestCase):
             self.assertRegex(line, r"could not be written: .*No space left on device$")
         resumed = [step for step, _ in whole_checkpoints(self.run_.path / "resumed", set())]
         self.assertEqual(resumed, [STEPS + 2], output)
+
+    def test_metrics_on_a_full_disk(self):
+        inside = namespace()
+        if inside is None:
+            self.skipTest("no file system can be mounted here")
+        disk = self.run_.path / "disk"
+        disk.mkdir()
+        train = " ".join([STARPIPE, "train", str(self.run_.config), "--metrics", f"{disk}/m.jsonl"])
+        script = f"mount -t tmpfs -o size=4k none {disk} || exit 99; {train}; echo status $?; cp {disk}/m.jsonl {self.run_.path}"
+        done = subprocess.run([*inside, "sh", "-c", script], capture_output=True, text=True, timeout=120, check=False,
+                              stdin=subprocess.DEVNULL)
+        self.assertIn("status 1\n", done.stdout, done.stderr)
+        self.assertRegex(done.stderr, r"starpipe: (.*: )?--metrics: cannot write .*m\.jsonl: No space left on device\n")
+        text = (self.run_.path / "m.jsonl").read_text()
+        self.assertTrue(text.endswith("}\n"), text[-300:])
+        self.assertEqual([json.loads(line)["step"] for line in text.splitlines()], list(range(1, text.count("\n") + 1)))
 
     def test_a_folder_that_goes_away(self):
         self.run_.start(2)

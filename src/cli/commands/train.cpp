@@ -69,7 +69,6 @@ int train(const TrainOptions& options) {
       [&] {
         runtime::Config config = options.config.load();
         check_names(config, options.outputs);
-        options.config.check_policy(config);
         if (options.resume && !config.checkpoint.enabled())
           throw InputError("--resume: needs checkpoint.folder, where the checkpoints are");
         return config;

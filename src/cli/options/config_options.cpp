@@ -24,8 +24,9 @@ void require_shared(const std::filesystem::path& file) {
   const bool pipe = std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error) &&
                     !std::filesystem::is_directory(file, error);
   if (pipe && runtime::launcher_rank())
-    throw InputError(
-        fmt::format("{}: is not a file, and under a launcher each rank reads it", file.string()));
+    throw InputError(fmt::format(
+        "{}: is a pipe or a device; under a launcher each rank would read it, so it must be a file",
+        file.string()));
 }
 
 }  // namespace
@@ -56,6 +57,7 @@ runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) c
   require_shared(file_);
   load_plugins(plugins_);  // first: the configuration may name a network of theirs
   runtime::Config config = load_config(file_, overrides_);
+  check_policy(config);
   for (const std::filesystem::path& file : inputs_of(config)) require_shared(file);
   if (!plugins_.empty() && config.schedule.file) {
     throw InputError("--plugin: does not apply with schedule.file");

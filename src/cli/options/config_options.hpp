@@ -20,15 +20,15 @@ class ConfigOptions {
   void add_plugin_to(CLI::App& command);
   /// The configuration with its changes. Throws InputError as `load_config` does, and for a plug-in of
   /// --plugin that has none of the schedules that run. `schedules`: those that run instead of the configured
-  /// one.
+  /// one. STARPU_SCHED chooses the policy before the file does, as StarPU's users expect. Throws InputError
+  /// when it contradicts the command line (--set).
   [[nodiscard]] runtime::Config load(const std::vector<std::string>& schedules = {}) const;
-  /// Throws InputError when STARPU_SCHED contradicts --set. It chooses the policy, as StarPU's users expect:
-  /// before the file, not against the command line.
-  void check_policy(const runtime::Config& config) const;
   /// Whether --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
 
  private:
+  void check_policy(const runtime::Config& config) const;
+
   std::string file_;
   std::vector<std::string> overrides_;
   std::vector<std::string> plugins_;

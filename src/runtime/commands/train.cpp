@@ -50,9 +50,10 @@ class StepProgress {
   /// A log shows only some steps, and every step whose update was skipped.
   void show(int step, std::optional<double> loss, const StepResult& result, double samples_per_second) {
     const bool skipped = result.skipped_for.has_value();
-    const std::string norm = result.gradient_norm ? fmt::format("  norm {:#.4g}{}", *result.gradient_norm,
-                                                                result.clipped ? " clipped" : "")
-                                                  : "";
+    const std::string norm = result.gradient_norm
+                                 ? fmt::format("  norm {:#.4g}{}", std::abs(*result.gradient_norm),
+                                               result.clipped ? " clipped" : "")
+                                 : "";  // abs: a NaN may have a sign
     const std::string text =
         fmt::format("step {:>{}}/{}  {}{}  {:.0f} {}/s{}{}", step + 1, fmt::formatted_size("{}", steps_),
                     steps_, loss ? "loss " + loss_text(*loss) : "emulated", norm, samples_per_second,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -147,6 +148,10 @@ void add_model_keys(Keys& keys) {
   data.default_value = {};
   for (const model::NetworkKind& kind : model::registered_networks()) {
     add_default(data.defaults, kind.name, kind.data.front());
+    for (const std::string_view other : model::data_kinds) {
+      if (std::ranges::find(kind.data, other) != kind.data.end()) continue;
+      data.refused_values.push_back({std::string(other), {"model.kind", {kind.name}}});
+    }
   }
   keys.push_back(std::move(data));
   const std::vector<std::string> of_files = {std::string(model::text_data), std::string(model::tokens_data)};

@@ -131,7 +131,13 @@ void MetricsFile::write(const std::string& line) {
   errno = 0;
   const std::string text = line + '\n';
   stream_ << text << std::flush;
-  if (!stream_) throw cannot_write_metrics(file_, errno);
+  if (!stream_) {
+    const int error = errno;
+    stream_.close();          // which writes what is left in its buffer, if it can
+    std::error_code ignored;  // the first error counts
+    std::filesystem::resize_file(file_, bytes_, ignored);  // programs that read the file want whole lines
+    throw cannot_write_metrics(file_, error);
+  }
   bytes_ += text.size();
 }
 

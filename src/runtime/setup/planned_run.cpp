@@ -93,13 +93,13 @@ void refuse_large_stages(const model::Network& network) {
   for (std::size_t s = 0; s < sizes.size(); ++s) {
     const plan::StageSizes& size = sizes[s];
     for (const auto& [what, bytes] :
-         {std::pair{"parameters", size.updated()}, std::pair{"output", size.activation},
-          std::pair{"stash", size.stash}, std::pair{"gradient stash", size.gradient_stash}}) {
+         {std::pair{"parameters", size.updated()}, std::pair{"an output", size.activation},
+          std::pair{"a stash", size.stash}, std::pair{"a gradient stash", size.gradient_stash}}) {
       if (bytes <= most) continue;
       throw InputError(
-          fmt::format("schedule.stages: the {} of stage {} has {} bytes, at most {} fit one handle "
+          fmt::format("schedule.stages: stage {} has {} of {} bytes; one handle holds at most {} "
                       "(more stages, or a smaller training.microbatch_size)",
-                      what, s, bytes, most));
+                      s, what, bytes, most));
     }
   }
 }
