@@ -606,16 +606,17 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
 
-    def test_limit_on_the_size_of_files(self):
-        """MPI could not make its files in shared memory, and would print lines of its own."""
-        for launcher in [], LAUNCHER:
-            with self.subTest(ranks=2 if launcher else 1):
-                command = shlex.join([*launcher, self.binary, "train", "mlp.yaml"])
-                result = subprocess.run(["bash", "-c", f"ulimit -f 1; exec {command}"], cwd=self.folder, text=True,
-                                        stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False)
-                self.assertEqual(result.returncode, 2, result.stderr)
-                self.assertEqual(result.stderr, "starpipe: ulimit -f: a file may have at most 1024 B, but MPI needs files "
-                                 "of up to 8.0 MiB in shared memory\n")
+    def test_limits_on_files(self):
+        """MPI could not make its files, and would print lines of its own."""
+        for limit, message in (("-f 1", "-f: a file may have at most 1024 B, but MPI needs files of up to 8.0 MiB in shared memory"),
+                               ("-n 32", "-n: a process may open at most 32 files, but MPI needs 64")):
+            for launcher in [], LAUNCHER:
+                with self.subTest(limit=limit, ranks=2 if launcher else 1):
+                    command = shlex.join([self.binary, "train", "mlp.yaml"])
+                    result = subprocess.run([*launcher, "bash", "-c", f"ulimit {limit}; exec {command}"], cwd=self.folder,
+                                            text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False)
+                    self.assertEqual(result.returncode, 2, result.stderr)
+                    self.assertEqual(result.stderr, f"starpipe: ulimit {message}\n")
 
     def test_standard_error_that_cannot_be_written(self):
         """The run ends, and its result is printed: on a full disk, and where standard error is closed."""
@@ -634,7 +635,7 @@ class Train(CommandTest):
             result = subprocess.run([*launcher, *command], cwd=self.folder, input=mlp_config(), text=True, timeout=60,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
             self.assertEqual(result.returncode, status, result.stderr)
-        self.assertIn("/dev/stdin: is not a file", result.stderr)
+        self.assertIn("/dev/stdin: is a pipe or a device", result.stderr)
 
     def test_variables_that_starpu_cannot_read(self):
         """StarPU would abort, or crash."""

@@ -24,22 +24,28 @@
 namespace starpipe::runtime {
 namespace {
 
-// MPICH with UCX makes files of 4.1 MiB in shared memory, even for one rank; 8 MiB leaves room for other
-// versions. Under a smaller limit MPICH ends the process with messages of its own.
+// Under smaller limits MPICH ends the process with messages of its own. With UCX it makes files of 4.1 MiB in
+// shared memory, even for one rank, and opens about 40 files for four ranks of a host. Both limits leave room
+// for other versions.
 constexpr rlim_t largest_file = rlim_t{8} << 20U;
+constexpr rlim_t open_files = 64;
 
-void require_large_files() {
+void require_limits() {
   rlimit limit{};
   getrlimit(RLIMIT_FSIZE, &limit);
   require_input(limit.rlim_cur >= largest_file, "ulimit -f",
                 fmt::format("a file may have at most {}, but MPI needs files of up to {} in shared memory",
                             bytes_text(limit.rlim_cur), bytes_text(largest_file)));
+  getrlimit(RLIMIT_NOFILE, &limit);
+  require_input(
+      limit.rlim_cur >= open_files, "ulimit -n",
+      fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
 }
 
 }  // namespace
 
 Mpi::Mpi() {
-  require_large_files();
+  require_limits();
   int provided = 0;
   {
     const StartWatch watch;

@@ -17,7 +17,7 @@ namespace starpipe::runtime {
 /// no other thread of the program uses the environment.
 class Mpi {
  public:
-  /// Throws InputError when the shell's limit on the size of files is too small for MPI's shared memory, and
+  /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
   /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
   /// both call MPI. Ends the job with one line when other ranks do not start MPI (`StartWatch`).
   Mpi();
