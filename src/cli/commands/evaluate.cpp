@@ -83,7 +83,8 @@ void add_evaluate(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return evaluate(*options); }; });
 }
 
-const bool evaluate_registered = register_subcommand({.position = 14, .add = add_evaluate, .ranks = Ranks::all});
+const bool evaluate_registered =
+    register_subcommand({.position = 14, .add = add_evaluate, .ranks = Ranks::all});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -11,8 +11,8 @@
 namespace starpipe::runtime {
 
 /// Whether a training run evaluates after `steps` steps: before the first one, after the last one, and every
-/// `evaluate.every` steps. A checkpoint is written before the evaluation after its step, so a run that goes on
-/// there begins with that evaluation.
+/// `evaluate.every` steps. A checkpoint is written before the evaluation after its step, so a run that goes
+/// on there begins with that evaluation.
 bool evaluation_is_due(const Config& config, const Experiment& experiment, int steps);
 
 /// Collective. The record is the same on every rank, but for the seconds.

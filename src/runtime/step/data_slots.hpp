@@ -18,8 +18,8 @@ namespace starpipe::runtime {
 class DataSlots {
  public:
   /// Every worker must run its jobs in the graph's order. A datum may take the slot of an earlier one in two
-  /// cases. Either the jobs that touch the earlier datum have always ended some jobs before the first one that
-  /// touches the new datum: the order of each worker and the data that jobs read imply it. Or at least
+  /// cases. Either the jobs that touch the earlier datum have always ended some jobs before the first one
+  /// that touches the new datum: the order of each worker and the data that jobs read imply it. Or at least
   /// `distance` tasks of the graph lie between these jobs. Nothing: every datum has its own slot.
   ///
   /// StarPU lets the first task of a slot's new datum wait for all tasks of the old one. In the first case

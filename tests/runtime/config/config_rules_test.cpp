@@ -33,7 +33,8 @@ std::string problem_of_optimizer(Change change) {
 TEST(CheckValues, NamesTheKeyAndTheValue) {
   EXPECT_EQ(problem([](Config&) {}), "");
   EXPECT_EQ(problem([](Config& c) { c.training.steps = 0; }), "training.steps: must be at least 1, got 0");
-  EXPECT_EQ(problem([](Config& c) { c.model.kind = "rnn"; }), "model.kind: 'rnn' is not one of gpt, llama, mlp");
+  EXPECT_EQ(problem([](Config& c) { c.model.kind = "rnn"; }),
+            "model.kind: 'rnn' is not one of gpt, llama, mlp");
   EXPECT_EQ(problem([](Config& c) {
               c.schedule.cuts = {1, -2};
             }),
