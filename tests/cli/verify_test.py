@@ -7,6 +7,7 @@ ranks.
 
 import json
 import os
+import struct
 import sys
 import unittest
 
@@ -88,6 +89,72 @@ class Verify(CommandTest):
         first = verdict["first_difference"]
         self.assertEqual((first["what"], first["step"], first["stage"], first["name"]), ("gradient", 1, 1, "suspect.scale"))
         self.assertIn("step 1, stage 1: the gradient of suspect.scale differs by ", line)
+
+    def train(self, *arguments):
+        result = self.run_command("train", "mlp.yaml", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def tensors(self, file):
+        """A safetensors file of fp32 tensors: {name: (shape, values)}."""
+        with open(self.path(file), "rb") as stream:
+            data = stream.read()
+        size, = struct.unpack_from("<Q", data)
+        header = json.loads(data[8:8 + size])
+        header.pop("__metadata__", None)
+        return {name: (t["shape"], struct.unpack_from(f"<{(t['data_offsets'][1] - t['data_offsets'][0]) // 4}f", data,
+                                                      8 + size + t["data_offsets"][0])) for name, t in header.items()}
+
+    def save(self, file, tensors):
+        header, values = {}, b""
+        for name, (shape, numbers) in tensors.items():
+            part = struct.pack(f"<{len(numbers)}f", *numbers)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(values), len(values) + len(part)]}
+            values += part
+        text = json.dumps(header).encode()
+        with open(self.path(file), "wb") as stream:
+            stream.write(struct.pack("<Q", len(text)) + text + values)
+
+    def differing(self, verdict, what):
+        compared = [c for c in verdict["compared"] if c["what"] == what]
+        self.assertEqual(len(compared), 6)
+        return [c["name"] for c in compared if not c["agrees"]]
+
+    def test_weights_of_another_framework(self):
+        self.train("--set", "training.steps=2", "--save-weights", "w.safetensors")
+        weights = self.tensors("w.safetensors")
+        for launcher in ([], LAUNCHER):
+            verdict, _ = self.verify("mlp.yaml", "--steps", 2, "--against-weights", "w.safetensors", launcher=launcher)
+            self.assertEqual(self.differing(verdict, "file's weight"), [])
+        shape, values = weights["layers.1.bias"]
+        self.save("other.safetensors", {**weights, "layers.1.bias": (shape, [value + 1e-3 for value in values])})
+        verdict, line = self.verify("mlp.yaml", "--steps", 2, "--against-weights", "other.safetensors", status=1)
+        self.assertEqual(self.differing(verdict, "file's weight"), ["layers.1.bias"])
+        self.assertRegex(line, "^starpipe: verify: step 2, stage 1: the file's weight of layers.1.bias differs")
+        # The weights after another step are not those of this one.
+        verdict, _ = self.verify("mlp.yaml", "--steps", 1, "--against-weights", "w.safetensors", status=1)
+        self.assertEqual(len(self.differing(verdict, "file's weight")), 6)
+        del weights["layers.1.bias"]
+        self.save("fewer.safetensors", weights)
+        for option in "--against-weights", "--against-gradients":
+            self.refused(["verify", "mlp.yaml", option, "fewer.safetensors"], "fewer.safetensors", "layers.1.bias")
+
+    def test_gradients_of_another_framework(self):
+        """An update of SGD by a learning rate of 1 is the gradient."""
+        sgd = ["--set", "training.optimizer.kind=sgd", "--set", "training.steps=1"]
+        for rate in 0, 1:
+            self.train(*sgd, "--set", f"training.optimizer.learning_rate={rate}", "--save-weights", f"w{rate}.safetensors")
+        after = self.tensors("w1.safetensors")
+        gradients = {name: (shape, [a - b for a, b in zip(values, after[name][1])])
+                     for name, (shape, values) in self.tensors("w0.safetensors").items()}
+        self.save("g.safetensors", gradients)
+        # Rounding of the weights is in these gradients.
+        verdict, _ = self.verify("mlp.yaml", "--against-gradients", "g.safetensors", "--tolerance", 1e-3)
+        self.assertEqual(self.differing(verdict, "file's gradient"), [])
+        shape, values = gradients["head.weight"]
+        self.save("sum.safetensors", {**gradients, "head.weight": (shape, [4 * value for value in values])})
+        verdict, line = self.verify("mlp.yaml", "--against-gradients", "sum.safetensors", "--tolerance", 1e-3, status=1)
+        self.assertEqual(self.differing(verdict, "file's gradient"), ["head.weight"])
+        self.assertIn("step 1, stage 1: the file's gradient of head.weight differs by ", line)
 
     def test_without_derivatives(self):
         verdict, _ = self.suspect("factor", "--no-derivatives", status=0)

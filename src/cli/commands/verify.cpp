@@ -2,7 +2,9 @@
 #include "starpipe/runtime/commands/verify.hpp"
 
 #include <array>
+#include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
@@ -24,7 +26,11 @@ int verify(const VerifyOptions& options) {
       [&] {
         runtime::Config config = options.config.load();
         const std::array outputs = {OutputFile{"--report", options.request.report, ".json"}};
-        check_outputs(outputs, inputs_of(config));
+        std::vector<std::filesystem::path> inputs = inputs_of(config);
+        for (const auto& file : {options.request.against_gradients, options.request.against_weights}) {
+          if (file) inputs.push_back(*file);
+        }
+        check_outputs(outputs, inputs);
         return config;
       },
       options.request);
@@ -48,6 +54,15 @@ void add_verify(CLI::App& app, Action& action) {
           "Largest relative difference of losses, gradients and norms, instead of what rounding explains")
       ->type_name("X")
       ->transform(decimal_number({.least = 0}));
+  command
+      ->add_option("--against-gradients", request.against_gradients,
+                   "Compare the gradients of the first step, too, with another framework's: before clipping, "
+                   "averaged over the micro-batches, with the names and shapes of the weights")
+      ->type_name("FILE.safetensors");
+  command
+      ->add_option("--against-weights", request.against_weights,
+                   "Compare the weights after the last compared step, too, with another framework's")
+      ->type_name("FILE.safetensors");
   command->add_flag("!--no-derivatives", request.derivatives,
                     "Do not check the passes B and W by finite differences of the loss, which takes 20 runs "
                     "of F for each parameter");

@@ -103,7 +103,7 @@ std::string job_position(std::size_t /*row*/, std::size_t cell) {
 
 /// The array `key` of an object, which must have `size` entries.
 JsonValue array_with(const JsonValue& object, std::string_view key, std::size_t size) {
-  const JsonValue value = object.at(key).array();
+  JsonValue value = object.at(key).array();
   if (value.size() != size) value.fail(fmt::format("{} entries, expected {}", value.size(), size));
   return value;
 }
@@ -283,13 +283,14 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
     RecordedStep measured = read_step(record, source_name);
     if (work.size() != 1 && work.size() != index(measured.planned.stages()))
       record.at("work").fail(fmt::format("{} entries for {} stages", work.size(), measured.planned.stages()));
+    auto predicted = simulated_step(measured.planned, costs);
     ComparedRun run{.first_step = steps.at("first").whole(1),
                     .median_step = steps.at("median").whole(1),
                     .differences = read_parts(explain.at("per_step").object()),
                     .costs = costs,
                     .work = work,
                     .groups = groups.raw().is_null() ? std::nullopt : std::optional(groups.whole(1)),
-                    .predicted = simulated_step(measured.planned, costs),
+                    .predicted = std::move(predicted),
                     .measured = std::move(measured)};
     if (steps.at("last").whole(1) != run.last_step())
       steps.at("last").fail(fmt::format("is not the last of the {} compared steps", run.differences.size()));

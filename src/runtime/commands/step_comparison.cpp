@@ -19,8 +19,8 @@
 namespace starpipe::runtime {
 namespace {
 
-constexpr std::array<std::string_view, 5> compared_words = {"loss", "gradient", "norm", "update",
-                                                            "derivative"};
+constexpr std::array<std::string_view, 7> compared_words = {
+    "loss", "gradient", "norm", "update", "derivative", "file's gradient", "file's weight"};
 std::string_view word_of(Compared what) { return compared_words[static_cast<std::size_t>(what)]; }
 
 constexpr double fp32_unit = 0x1p-24;  // relative error of one rounding
@@ -50,6 +50,16 @@ double largest_difference(std::span<const float> found, std::span<const Expected
     most = std::max(most, difference(static_cast<double>(found[i]), static_cast<double>(expected[i])));
   }
   return most;
+}
+
+// The root of the mean square.
+double mean_difference(std::span<const float> found, std::span<const float> expected) {
+  double squares = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double one = difference(static_cast<double>(found[i]), static_cast<double>(expected[i]));
+    squares += one * one;
+  }
+  return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, found.size())));
 }
 
 // Calls `f` with each parameter of a stage and the place of its first number.
@@ -82,8 +92,9 @@ double norm_of(const model::Network& network, const std::vector<std::vector<floa
 }
 
 std::string describe(const Difference& d) {
+  const std::string_view word = word_of(d.what);
   const std::string what =
-      d.stage < 0 ? fmt::format("the {}", d.name) : fmt::format("the {} of {}", word_of(d.what), d.name);
+      d.stage < 0 ? fmt::format("the {}", d.name) : fmt::format("the {} of {}", word, d.name);
   const std::string where = d.stage < 0 ? "" : fmt::format(", stage {}", d.stage);
   return fmt::format("step {}{}: {} differs by {:.3g} (relative {:.3g}, allowed {:.3g})", d.step + 1, where,
                      what, d.absolute, d.relative(), d.scale > 0 ? d.allowed / d.scale : d.allowed);
@@ -139,7 +150,8 @@ void StepComparison::add(int step, const StepResult& result, const std::vector<s
   const model::ExpectedGradient expected =
       model::expected_gradient(network_, data_, parameters_, microbatches_, step);
   add_losses(step, expected.losses, result.losses);
-  add_gradients(step, expected, gradients);
+  add_gradients({.what = Compared::gradient, .step = step}, expected.magnitudes, expected.gradients,
+                gradients, tolerance_);
   add_norm(step, expected, result.gradient_norm);
   add_updates(step, result, gradients, parameters);
   const bool finite = std::isfinite(norm_of(expected.gradients)) &&
@@ -150,6 +162,8 @@ void StepComparison::add(int step, const StepResult& result, const std::vector<s
         {.what = Compared::update, .step = step, .name = "update, which was skipped,", .absolute = infinite});
   }
   parameters_ = std::move(parameters);
+  if (step == 0) first_magnitudes_ = expected.magnitudes;
+  last_step_ = step;
 }
 
 void StepComparison::add_losses(int step, const std::vector<double>& expected,
@@ -163,20 +177,47 @@ void StepComparison::add_losses(int step, const std::vector<double>& expected,
   }
 }
 
-void StepComparison::add_gradients(int step, const model::ExpectedGradient& expected,
-                                   const std::vector<std::vector<float>>& found) {
+template <class Value>
+void StepComparison::add_gradients(const Difference& kind, const std::vector<std::vector<double>>& magnitudes,
+                                   const std::vector<std::vector<Value>>& expected,
+                                   const std::vector<std::vector<float>>& found, double tolerance) {
   for (std::size_t s = 0; s < found.size(); ++s) {
-    const double of_stage = largest(std::span<const double>(expected.magnitudes[s]));
+    const double of_stage = largest(std::span<const double>(magnitudes[s]));
     for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
-      const auto part = [&](const std::vector<double>& values) {
+      const auto part = [&](const auto& values) {
         return std::span(values).subspan(first, parameter.size());
       };
-      Difference d{
-          .what = Compared::gradient, .step = step, .stage = static_cast<int>(s), .name = parameter.name};
-      d.absolute = largest_difference(std::span(found[s]).subspan(first, parameter.size()),
-                                      part(expected.gradients[s]));
-      d.scale = largest(part(expected.magnitudes[s]));
-      d.allowed = tolerance_ * (d.scale + of_stage / 64);
+      Difference d = kind;
+      d.stage = static_cast<int>(s);
+      d.name = parameter.name;
+      d.absolute = largest_difference(part(found[s]), part(expected[s]));
+      d.scale = largest(part(magnitudes[s]));
+      d.allowed = tolerance * (d.scale + of_stage / 64);
+      all_.push_back(std::move(d));
+    });
+  }
+}
+
+void StepComparison::add_file_gradients(const std::vector<std::vector<float>>& found,
+                                        const std::vector<std::vector<float>>& expected, double tolerance) {
+  add_gradients({.what = Compared::file_gradient, .step = 0}, first_magnitudes_, expected, found, tolerance);
+}
+
+void StepComparison::add_file_weights(const std::vector<std::vector<float>>& start,
+                                      const std::vector<std::vector<float>>& expected, double tolerance) {
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+      const auto part = [&](const std::vector<float>& values) {
+        return std::span(values).subspan(first, parameter.size());
+      };
+      Difference d{.what = Compared::file_weights,
+                   .step = last_step_,
+                   .stage = static_cast<int>(s),
+                   .name = parameter.name};
+      d.absolute = mean_difference(part(parameters_[s]), part(expected[s]));
+      d.scale = mean_difference(part(start[s]), part(expected[s]));
+      if (!std::isfinite(d.scale)) d.scale = 0;
+      d.allowed = tolerance * d.scale + 8 * fp32_unit * largest(part(expected[s]));
       all_.push_back(std::move(d));
     });
   }

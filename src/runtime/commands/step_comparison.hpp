@@ -17,7 +17,7 @@
 namespace starpipe::runtime {
 
 /// What `verify` compares, in the order of a step.
-enum class Compared : std::uint8_t { loss, gradient, norm, update, derivative };
+enum class Compared : std::uint8_t { loss, gradient, norm, update, derivative, file_gradient, file_weights };
 
 /// The largest difference of one loss, norm or parameter.
 struct Difference {
@@ -52,6 +52,16 @@ class StepComparison {
   /// Adds what finite differences say of the first step.
   void add(const std::vector<model::DerivativeCheck>& checks);
 
+  /// Compares the engine's gradients of the first step, `found`, with those of another framework, [stage].
+  /// Call it after `add` of that step. `tolerance` is relative to the same sizes as among our own gradients.
+  void add_file_gradients(const std::vector<std::vector<float>>& found,
+                          const std::vector<std::vector<float>>& expected, double tolerance);
+  /// Compares the weights after the last step added with those of another framework, [stage]. `start`: before
+  /// the first step. Differences and changes are root mean squares over a parameter, since AdamW makes a
+  /// whole update of a gradient that is a rounding error.
+  void add_file_weights(const std::vector<std::vector<float>>& start,
+                        const std::vector<std::vector<float>>& expected, double tolerance);
+
   [[nodiscard]] const std::vector<Difference>& all() const { return all_; }
   /// One line about what differs first; empty when all agree.
   [[nodiscard]] std::string problem() const;
@@ -60,8 +70,10 @@ class StepComparison {
 
  private:
   void add_losses(int step, const std::vector<double>& expected, const std::vector<float>& found);
-  void add_gradients(int step, const model::ExpectedGradient& expected,
-                     const std::vector<std::vector<float>>& found);
+  template <class Value>
+  void add_gradients(const Difference& kind, const std::vector<std::vector<double>>& magnitudes,
+                     const std::vector<std::vector<Value>>& expected,
+                     const std::vector<std::vector<float>>& found, double tolerance);
   void add_norm(int step, const model::ExpectedGradient& expected, std::optional<double> found);
   void add_updates(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
                    const std::vector<std::vector<float>>& found);
@@ -74,6 +86,8 @@ class StepComparison {
   std::vector<std::vector<float>> parameters_;  // of the engine before the step
   std::vector<std::vector<float>> states_;      // of the optimizer
   double tolerance_;
+  std::vector<std::vector<double>> first_magnitudes_;  // of the first step's gradients
+  int last_step_ = 0;
   int updates_ = 0;
   int undecided_ = 0;  // derivatives
   std::vector<Difference> all_;

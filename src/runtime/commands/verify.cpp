@@ -15,12 +15,15 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/progress.hpp"
 #include "starpipe/model/verification.hpp"
+#include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 constexpr int usual_steps = 3;
+// Of the change of the weights, in another framework's file: rounding grows from step to step there.
+constexpr double weights_tolerance = 0.01;
 
 int steps_of(const Config& config, const VerifyRequest& request) {
   return request.steps.value_or(std::min(usual_steps, config.training.steps));
@@ -71,8 +74,29 @@ void write_outputs(const AgreedRun& run, const VerifyRequest& request, int steps
   if (request.report) write_file("--report", *request.report, plan::json_text(json));
 }
 
+// What another framework has computed, on rank 0.
+struct FileValues {
+  std::optional<std::vector<std::vector<float>>> gradients = {};
+  std::optional<std::vector<std::vector<float>>> weights = {};
+};
+
+FileValues read_files(const VerifyRequest& request, const model::Network& network) {
+  FileValues values;
+  if (request.against_gradients) values.gradients = model::load_weights(*request.against_gradients, network);
+  if (request.against_weights) values.weights = model::load_weights(*request.against_weights, network);
+  return values;
+}
+
+// Another framework has kernels of its own, as a GPU has.
+double file_tolerance(const AgreedRun& run, const VerifyRequest& request) {
+  const Experiment& experiment = run.experiment;
+  return request.tolerance.value_or(
+      rounding_tolerance(experiment.network.config.precision, /*on_gpu=*/true, additions_of(experiment)));
+}
+
 // Collective. What differs first, on every rank; empty when all agree.
-std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, Engine& engine) {
+std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, const FileValues& files,
+                          Engine& engine) {
   const Experiment& experiment = run.experiment;
   const int steps = steps_of(run.config, request);
   std::optional<StepComparison> comparison;
@@ -90,11 +114,14 @@ std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, En
     if (comparison) {
       progress.show(fmt::format("step {}/{}", step + 1, steps));
       comparison->add(step, result, gradients, std::move(parameters));
+      if (step == 0 && files.gradients)
+        comparison->add_file_gradients(gradients, *files.gradients, file_tolerance(run, request));
     }
     run.mpi.barrier();  // between steps no rank takes the others' waiting for a hang
   }
   std::string problem;
   if (comparison) {
+    if (files.weights) comparison->add_file_weights(run.parameters, *files.weights, weights_tolerance);
     if (request.derivatives) {
       progress.show("finite differences");
       comparison->add(model::check_derivatives(fp32_network(run), *experiment.data, run.parameters));
@@ -113,6 +140,8 @@ int verify(const std::function<Config()>& configure, const VerifyRequest& reques
   RankRequest asked("verify");
   if (request.steps) asked.add("--steps", std::to_string(*request.steps));
   if (request.tolerance) asked.add("--tolerance", fmt::format("{}", *request.tolerance));
+  asked.add("--against-gradients", request.against_gradients);
+  asked.add("--against-weights", request.against_weights);
   asked.add_flag("--no-derivatives", !request.derivatives);
   asked.add_flag("--json", request.json);
   asked.add("--report", request.report);
@@ -123,15 +152,19 @@ int verify(const std::function<Config()>& configure, const VerifyRequest& reques
   };
   return run_on_ranks(asked, checked, [&](const std::vector<AgreedRun>& runs) {
     const AgreedRun& run = runs.front();
+    FileValues files;
     const auto policy = agree(run.mpi, [&] {
-      if (run.mpi.rank() == 0 && request.report) require_writable("--report", *request.report);
+      if (run.mpi.rank() == 0) {
+        if (request.report) require_writable("--report", *request.report);
+        files = read_files(request, run.experiment.network);
+      }
       return configured_policy(run.config.runtime);
     });
     const Session session(run.mpi, run.map, run.share, policy, run.gpus);
     or_abort(run.mpi, [&] {
       Engine engine = make_engine(session, run);
       or_abort(run.mpi, [&] {
-        const std::string problem = compare_steps(run, request, engine);
+        const std::string problem = compare_steps(run, request, files, engine);
         if (!problem.empty()) throw RunFailure(problem);
       });
     });
