@@ -371,7 +371,7 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("data.path=missing", "missing", config="gpt.yaml")
         refused_set("data.path=/dev/null", "/dev/null", config="gpt.yaml")
         refused_set("model.context=1000", "context", config="gpt.yaml")
-        refused_set("data.kind=synthetic", "data.path", config="gpt.yaml")
+        refused_set("data.kind=synthetic", "data.kind", "model.kind gpt", config="gpt.yaml")
         refused_set("model.init=missing", "missing: cannot be read")
         refused_set("model.init=mlp.yaml", "mlp.yaml", "safetensors")
         self.assertEqual(self.run_command("train", "mlp.yaml", "--save-weights", "weights").returncode, 0)

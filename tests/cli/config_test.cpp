@@ -211,6 +211,7 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
     text_network |=
         condition.key == "model.kind" && model::find_network(condition.values.front()).data.front() == "text";
   }
+  if (key.name.starts_with("data.")) overrides.emplace_back("model.kind=gpt");  // an mlp reads no files
   const bool of_files = key.name == "data.kind" || key.name == "data.order" || key.name == "data.validation";
   if (text_network || of_files || key.name == "model.kind") overrides.emplace_back("data.path=x");
   if (key.name.starts_with("runtime.emulate.")) {

@@ -24,9 +24,9 @@ void require_shared(const std::filesystem::path& file) {
   const bool pipe = std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error) &&
                     !std::filesystem::is_directory(file, error);
   if (pipe && runtime::launcher_rank())
-    throw InputError(fmt::format(
-        "{}: is a pipe or a device; under a launcher each rank would read it, so it must be a file",
-        file.string()));
+    throw InputError(
+        fmt::format("{}: is not a file; under a launcher each rank reads it, and a pipe can be read once",
+                    file.string()));
 }
 
 }  // namespace
