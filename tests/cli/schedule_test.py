@@ -488,6 +488,7 @@ class ScheduleCheck(CommandTest):
         refused("a.json", edited(lambda d: d.update(comm=1e300)), "comm", "at most 1e+99")
         refused("a.json", edited(lambda d: d.update(comm_per_byte=1)), "comm_per_byte", "no sizes")
         refused("a.json", edited(lambda d: d.update(comm_per_byte=1, sizes={"stash": 9})), "comm_per_byte", "no sizes")
+        refused("a.json", edited(lambda d: d.update(prefetch=False)), "prefetch", "transfers that take time")
         refused("a.json", edited(lambda d: d.update(discipline="bounded")), "bounded", "limit")
         refused("a.json", edited(lambda d: d.update(disciplin="greedy")), "disciplin: unknown key", "discipline")
         for name in ("search", "reordered", "pattern", "received", "received_bytes"):

@@ -255,7 +255,10 @@ Costs read_costs(const JsonValue& file, int stages) {
           "needs the bytes of transfers, but the file has no sizes (activation, gradient or weights)");
     }
   }
-  if (const auto value = file.find("prefetch")) costs.prefetch = value->truth();
+  if (const auto value = file.find("prefetch")) {
+    costs.prefetch = value->truth();
+    if (!costs.prefetch && !costs.link().takes_time()) value->fail("false needs transfers that take time");
+  }
   return costs;
 }
 
@@ -326,7 +329,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
       per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
   result["comm"] = number(costs.alpha);
   if (costs.beta != 0) result["comm_per_byte"] = costs.beta;
-  if (!costs.prefetch) result["prefetch"] = false;
+  if (!costs.prefetch && costs.link().takes_time()) result["prefetch"] = false;
   if (has_sizes(costs)) {
     result["sizes"] = per_stage(schedule.stages(), [&](int s) {
       ordered_json sizes;

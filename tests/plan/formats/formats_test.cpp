@@ -99,6 +99,17 @@ TEST(ScheduleJson, RoundTripsEveryCost) {
   EXPECT_EQ(json["received_bytes"]["activations"].dump(), "[0,30]");
 }
 
+TEST(ScheduleJson, LeavesOutAPrefetchWithoutEffect) {
+  const Schedule schedule = named("1f1b", 2, 3);
+  Costs costs;
+  costs.prefetch = false;
+
+  const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
+
+  EXPECT_FALSE(json.contains("prefetch"));
+  EXPECT_NO_THROW(schedule_from_json(json.dump(), "free.json"));
+}
+
 TEST(ScheduleJson, OnlyOpsIsRequired) {
   const auto read = schedule_from_json(R"({"ops": [
       [{"op": "F", "stage": 0, "microbatch": 0}, {"op": "BW", "stage": 0, "microbatch": 0}],
