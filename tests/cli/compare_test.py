@@ -226,7 +226,8 @@ class Compare(CommandTest):
     def test_bad_input(self):
         self.write("mlp.yaml", mlp_config())
         self.refused(["compare", "mlp.yaml", "--policies", "starpipe,lsw"], "--policies", "lsw", "lws")
-        self.refused(["compare", "mlp.yaml", "--policies", "lws,lws"], "--policies", "lws", "twice")
+        # Found before anything else, here before the weights, which are missing.
+        self.refused(["compare", "mlp.yaml", "--policies", "lws,lws", "--set", "model.init=missing"], "--policies", "lws", "twice")
         self.refused(["compare", "mlp.yaml", "--repetitions", 0], "--repetitions")
         self.refused(["compare", "mlp.yaml", "-o", "no/such/folder.json"], "--output", "no/such")
         self.refused(["compare", "mlp.yaml"], "STARPU_SCHED_LIB", "no.so", environment={"STARPU_SCHED_LIB": "./no.so"})

@@ -50,25 +50,30 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
                                 submissions[submissions.size() / 2], skipped});
 }
 
-std::vector<ComparedPolicy> find_policies(const AgreedRun& run, const Comparison& comparison) {
-  return agree(run.mpi, [&] {
-    if (run.mpi.rank() == 0) {
+// Needs no ranks, so that mistakes are found before data are read or cores are bound.
+std::vector<ComparedPolicy> find_policies(const RuntimeConfig& config, const Comparison& comparison) {
+  std::vector<ComparedPolicy> policies;
+  for (const std::string& name : comparison.policies) {
+    if (std::ranges::any_of(policies, [&](const ComparedPolicy& p) { return p.choice.name == name; })) {
+      throw InputError(fmt::format("--policies: '{}' is named twice", name));
+    }
+    policies.emplace_back().choice = find_policy(name, "--policies");
+  }
+  if (config.window != RuntimeConfig().window && std::ranges::none_of(comparison.policies, uses_window)) {
+    throw InputError(fmt::format("runtime.window: does not apply to any of --policies {}",
+                                 fmt::join(comparison.policies, ",")));
+  }
+  return policies;
+}
+
+// Collective. Throws InputError on every rank when rank 0 cannot write an output.
+void require_outputs(const Mpi& mpi, const Comparison& comparison) {
+  agree(mpi, [&] {
+    if (mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
       if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
     }
-    std::vector<ComparedPolicy> policies;
-    for (const std::string& name : comparison.policies) {
-      if (std::ranges::any_of(policies, [&](const ComparedPolicy& p) { return p.choice.name == name; })) {
-        throw InputError(fmt::format("--policies: '{}' is named twice", name));
-      }
-      policies.emplace_back().choice = find_policy(name, "--policies");
-    }
-    if (run.config.runtime.window != RuntimeConfig().window &&
-        std::ranges::none_of(comparison.policies, uses_window)) {
-      throw InputError(fmt::format("runtime.window: does not apply to any of --policies {}",
-                                   fmt::join(comparison.policies, ",")));
-    }
-    return policies;
+    return true;
   });
 }
 
@@ -112,8 +117,10 @@ RankRequest comparison_request(const Comparison& comparison) {
 
 int compare(const std::function<Config()>& configure, const Comparison& comparison) {
   std::vector<double> stage_shares(1, 1.0);
+  std::vector<ComparedPolicy> policies;
   const auto configure_all = [&] {
     Config config = configure();
+    policies = find_policies(config.runtime, comparison);
     if (comparison.schedules.empty()) return std::vector{std::move(config)};
     std::vector<Config> configs;
     stage_shares.clear();
@@ -124,7 +131,7 @@ int compare(const std::function<Config()>& configure, const Comparison& comparis
     return configs;
   };
   return run_on_ranks(comparison_request(comparison), configure_all, [&](const std::vector<AgreedRun>& runs) {
-    const std::vector<ComparedPolicy> policies = find_policies(runs.front(), comparison);
+    require_outputs(runs.front().mpi, comparison);
     std::vector<ComparedSchedule> schedules;
     for (std::size_t s = 0; s < runs.size(); ++s) schedules.push_back({&runs[s], stage_shares[s], policies});
     repeat_all(comparison, schedules);
