@@ -132,7 +132,7 @@ class TaskGraph {
   TaskGraph(const TaskGraph&) = delete;
   TaskGraph& operator=(const TaskGraph&) = delete;
   ~TaskGraph() = default;
-  /// The evaluation of `schedule` on `microbatches` micro-batches. `forward`: its forward passes.
+  /// The evaluation of `schedule`, on the micro-batches of `forward`, its forward passes.
   static TaskGraph evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
                               const model::Network& network);
 
