@@ -141,6 +141,17 @@ NOT_PREDICTED = {
     "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
 
 
+# Keys and sections that change nothing in a command, which refuses --set with them.
+TRAINED = ["training.steps", "training.clip", "training.optimizer", "checkpoint", "model.init"]
+UNUSED = {
+    "profile": [*TRAINED, "training.nonfinite", "data.validation", "evaluate", "schedule", "runtime.policy", "runtime.window", "runtime.workers_per_core",
+                "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate"],
+    "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.recompute", "runtime.emulate"],
+    "compare": ["data.validation", "evaluate", "checkpoint"],
+    "verify": ["data.validation", "evaluate", "checkpoint"],
+}  # fmt: skip
+
+
 class ConfigKeys(CommandTest):
     def setUp(self):
         super().setUp()
@@ -240,6 +251,17 @@ class ConfigKeys(CommandTest):
                 with self.subTest(run=run, key=name):
                     allowed = (True, False, None) if name in NOT_PREDICTED else (True, None)
                     self.assertIn(self.changes(name, key, settings, how="simulate"), allowed)
+
+    def test_other_commands_refuse_what_changes_nothing_in_them(self):
+        for command, unused in UNUSED.items():
+            for name, key in KEYS.items():
+                if not any(name == one or name.startswith(f"{one}.") for one in unused):
+                    continue
+                with self.subTest(command=command, key=name):
+                    self.write("c.yaml", key.text)
+                    words = [word for setting in [*key.base, f"{name}={key.value}"] for word in ("--set", setting)]
+                    weights = ["--weights", "weights"] if command == "evaluate" else []
+                    self.refused([command, "c.yaml", *weights, *words], f"does not apply to {command}")
 
     def test_the_environment_cannot_make_the_window_useless(self):
         self.refused(["train", "mlp.yaml", "--set", "runtime.window=5"], "STARPU_SCHED", "runtime.window", "lws",

@@ -80,8 +80,7 @@ class Evaluate(CommandTest):
         self.assertAlmostEqual(sum(many["losses"][:3]) / 3, last, places=6)
         self.assertEqual(self.evaluate(*of_weights, "--microbatches", 7, launcher=LAUNCHER)["losses"], many["losses"])
         self.assertEqual(self.evaluate(*of_weights, "--microbatches", 1)["losses"], many["losses"][:1])
-        for setting in ("schedule.name=zb-h1", "schedule.name=dualpipe", "schedule.workers=1", "runtime.policy=lws",
-                        "schedule.recompute=true"):
+        for setting in ("schedule.name=zb-h1", "schedule.name=dualpipe", "schedule.workers=1", "runtime.policy=lws"):
             other = self.evaluate(*of_weights, "--microbatches", 7, "--set", setting)
             self.assertAlmostEqual(other["loss"], many["loss"], places=5, msg=setting)
         text = self.ok("evaluate", *of_weights, "--microbatches", 7, "--report", "e.json")

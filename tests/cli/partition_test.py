@@ -167,19 +167,25 @@ class PartitionTest(CommandTest):
         self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
 
     def test_profile_checks_what_it_does_not_need(self):
-        self.write("c.yaml", mlp_config())
         self.write("no weights", "x")
-        for setting, *culprits in [
-                ("schedule.name=nonsense", "'nonsense'"), ("schedule.placement=[0, 9]", "worker 9"),
-                ("schedule.groups=2", "schedule.groups: gpipe"), ("schedule.plugin=none.so", "none.so"),
-                ("schedule={name: nonsense, workers: 2, partition: auto}", "'nonsense'"), ("schedule.file=none.csv", "none.csv"),
-                ("training.optimizer.schedule={kind: linear, floor: 1}", "training.optimizer.schedule.floor"),
-                ("training.optimizer.schedule={kind: linear, warmup: 9, steps: 3}", "training.optimizer.schedule.steps"),
-                ("model.init=none", "none: cannot be read"), ("model.init=no weights", "no weights", "safetensors")]:
-            self.refused(["profile", "c.yaml", "--repetitions", 1, "--set", setting], *culprits)
+        gpipe = "name: gpipe, workers: 2"
+        for schedule, culprit in [
+                ("name: nonsense, workers: 2", "'nonsense'"), (f"{gpipe}, placement: [0, 9]", "worker 9"),
+                (f"{gpipe}, groups: 2", "schedule.groups: gpipe"), (f"{gpipe}, plugin: none.so", "none.so"),
+                ("name: nonsense, workers: 2, partition: auto", "'nonsense'"), ("file: none.csv", "none.csv")]:
+            self.write("c.yaml", mlp_config(schedule=schedule))
+            self.refused(["profile", "c.yaml", "--repetitions", 1], culprit)
+        for key, value, *culprits in [
+                ("microbatch_size: 2", "optimizer: {schedule: {kind: linear, floor: 1}}", "training.optimizer.schedule.floor"),
+                ("microbatch_size: 2", "optimizer: {schedule: {kind: linear, warmup: 9, steps: 3}}", "training.optimizer.schedule.steps"),
+                ("outputs: 2", "init: none", "none: cannot be read"), ("outputs: 2", "init: no weights", "no weights", "safetensors")]:
+            self.write("c.yaml", mlp_config().replace(key, f"{key}, {value}"))
+            self.refused(["profile", "c.yaml", "--repetitions", 1], *culprits)
         # What does not fit one worker may be measured: the profile tells how to cut it.
-        self.ok("profile", "c.yaml", "--repetitions", 1, "--set", "runtime.memory_limit=1KiB")
-        self.ok("profile", "c.yaml", "--repetitions", 1, "--set", "schedule.partition=auto")
+        self.write("c.yaml", mlp_config("runtime: {memory_limit: 1KiB}"))
+        self.ok("profile", "c.yaml", "--repetitions", 1)
+        self.write("c.yaml", mlp_config(schedule=f"{gpipe}, partition: auto"))
+        self.ok("profile", "c.yaml", "--repetitions", 1)
 
     def test_profile_overwrites_nothing_unasked(self):
         self.write("c.yaml", mlp_config())

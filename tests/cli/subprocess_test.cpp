@@ -29,6 +29,7 @@ TEST(Subprocess, AProgramInheritsTheStandardStreamsOnly) {
 
 TEST(Subprocess, TellsHowItEnded) {
   EXPECT_EQ(run_in_subprocess([] { return std::string("said"); }, 20s).output, "said");
+  EXPECT_EQ(run_in_subprocess([]() -> std::string { _exit(0); }, 20s).failure, "it ended with exit status 0");
   EXPECT_EQ(run_program({"sh", "-c", "exit 3"}, 20s).failure, "it ended with exit status 3");
   EXPECT_EQ(run_program({"sh", "-c", "kill -TERM $$"}, 20s).failure.substr(0, 27),
             "it was ended by signal 15 (");

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "starpipe/plan/registry/plugin.hpp"
 
 using starpipe::plan::Job;
@@ -132,6 +134,7 @@ STARPIPE_PLUGIN(schedules) {
   schedules.push_back(entry("crash", [](ScheduleSpec&) { std::raise(SIGSEGV); }));
   schedules.push_back(entry("abort", [](ScheduleSpec&) { std::abort(); }));
   schedules.push_back(entry("exit", [](ScheduleSpec&) { std::exit(0); }));
+  schedules.push_back(entry("exit-at-once", [](ScheduleSpec&) { _exit(0); }));
   schedules.push_back(entry("fill-stack", [](ScheduleSpec&) {
     volatile int depth = 0;
     fill_stack(&depth);

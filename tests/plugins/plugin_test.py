@@ -210,6 +210,7 @@ class Plugins(CommandTest):
         self.assertTrue(stages["by-rank", "two ranks"]["failed"])
         self.assertIn("different schedules", stages["by-rank", "two ranks"]["words"])
         for name, words in {**self.FAULTS, "random": "two different schedules", "crash": "signal 11", "exit": "exit status 1",
+                            "exit-at-once": "exit status 0",
                             "endless": "did not end"}.items():
             with self.subTest(name=name):
                 self.assertTrue(stages[name, "chain"]["failed"])

@@ -26,6 +26,9 @@ struct CompareOptions {
   const CLI::Option* seed = nullptr;
 };
 
+/// Keys and sections that change nothing in the compared steps.
+constexpr std::array<std::string_view, 3> unused_by_compare = {"data.validation", "evaluate", "checkpoint"};
+
 int compare(const CompareOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
   runtime::Comparison comparison = options.comparison;
@@ -38,6 +41,7 @@ int compare(const CompareOptions& options) {
           throw InputError("--seed: with one schedule and one policy there is no order to shuffle");
         }
         runtime::Config config = options.config.load(comparison.schedules);
+        options.config.refuse_overrides("compare", unused_by_compare);
         if (!comparison.schedules.empty() && options.config.overrides("schedule.name")) {
           throw InputError("--set schedule.name: compare runs the schedules of --schedules instead");
         }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -27,17 +28,19 @@ struct EvaluateOptions {
   runtime::EvaluateOutputs outputs;
 };
 
+/// Keys and sections that change nothing in an evaluation: it updates no weights and stashes nothing.
+constexpr std::array<std::string_view, 9> unused_by_evaluate = {
+    "model.init",    "data.path",          "data.order", "evaluate.every",    "training.steps",
+    "training.clip", "training.optimizer", "checkpoint", "schedule.recompute"};
+
 runtime::Config evaluation_of(const EvaluateOptions& options) {
   runtime::Config config = options.config.load();
+  options.config.refuse_overrides("evaluate", unused_by_evaluate);
   if (config.runtime.emulate) {
     throw InputError("runtime.emulate: does not apply to evaluate: emulated jobs compute no loss");
   }
   if (config.data.kind != model::synthetic_data && config.data.validation.empty()) {
     throw InputError("data.validation: is missing in the configuration: evaluate reads this file");
-  }
-  for (const char* key : {"evaluate.every", "model.init"}) {
-    if (!options.config.overrides(key)) continue;
-    throw InputError(fmt::format("--set {}: does not apply to evaluate", key));
   }
   if (options.microbatches && options.config.overrides("evaluate.microbatches")) {
     throw InputError("--microbatches: is given, and so is --set evaluate.microbatches");

@@ -34,6 +34,15 @@ struct ProfileOptions {
   bool replace = false;
 };
 
+/// Keys and sections that change nothing in a profile: it runs no schedule, and updates no weights.
+constexpr std::array<std::string_view, 16> unused_by_profile = {
+    "model.init",         "data.validation",    "evaluate",
+    "training.steps",     "training.nonfinite", "training.clip",
+    "training.optimizer", "checkpoint",         "schedule",
+    "runtime.policy",     "runtime.window",     "runtime.workers_per_core",
+    "runtime.timeout",    "runtime.mapping",    "runtime.memory_limit",
+    "runtime.emulate"};
+
 /// Measuring takes time: an existing profile is not overwritten by accident.
 void check_output(const ProfileOptions& options) {
   if (!options.file) return;
@@ -67,6 +76,7 @@ std::string summary(const runtime::MeasuredUnits& measured) {
 int profile(const ProfileOptions& options) {
   check_output(options);
   const runtime::Config config = options.config.load();
+  options.config.refuse_overrides("profile", unused_by_profile);
   const std::array outputs = {OutputFile{"-o", options.file}};
   check_outputs(outputs, inputs_of(config));
   runtime::check_for_profile(config);

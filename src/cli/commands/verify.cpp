@@ -20,11 +20,15 @@ struct VerifyOptions {
   runtime::VerifyRequest request;
 };
 
+/// Keys and sections that change nothing in the compared steps.
+constexpr std::array<std::string_view, 3> unused_by_verify = {"data.validation", "evaluate", "checkpoint"};
+
 int verify(const VerifyOptions& options) {
   if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::verify(
       [&] {
         runtime::Config config = options.config.load();
+        options.config.refuse_overrides("verify", unused_by_verify);
         const std::array outputs = {OutputFile{"--report", options.request.report, ".json"}};
         std::vector<std::filesystem::path> inputs = inputs_of(config);
         for (const auto& file : {options.request.against_gradients, options.request.against_weights}) {

@@ -152,7 +152,7 @@ SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds
 }  // namespace
 
 SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds most) {
-  return run(
+  SubprocessResult result = run(
       [&work](int output) {
         dup2(STDERR_FILENO, STDOUT_FILENO);
         try {
@@ -164,6 +164,8 @@ SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std
         _exit(0);
       },
       most);
+  if (result.failure.empty() && result.output.empty()) result.failure = "it ended with exit status 0";
+  return result;
 }
 
 SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most) {

@@ -18,8 +18,9 @@ struct SubprocessResult {
 };
 
 /// Calls `work` in a copy of this process, where a crash or an endless loop does no harm. The output is the
-/// return value of `work`; the text that it prints goes to standard error. The process is killed after
-/// `most`. Throws std::system_error when no process can be started.
+/// return value of `work`, which must not be empty: a process without output ended before `work` returned,
+/// and has failed. The text that it prints goes to standard error. The process is killed after `most`. Throws
+/// std::system_error when no process can be started.
 SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds most);
 
 /// Runs a program from PATH with its arguments. The output is its standard output and standard error. It is

@@ -181,6 +181,7 @@ class Given {
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
   [[nodiscard]] bool is_overridden(const std::string& name) const { return overridden_.contains(name); }
+  [[nodiscard]] const std::set<std::string>& overridden() const { return overridden_; }
   [[noreturn]] void fail_missing(std::string_view name) const {
     throw InputError(fmt::format("{}: missing key '{}'", source_, name));
   }
@@ -311,11 +312,11 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   return config;
 }
 
-bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
+std::set<std::string> overridden_keys(const std::vector<std::string>& overrides) {
   const Schema schema;
   Given given(schema, "");
   for (const std::string& argument : overrides) given.add_override(argument);
-  return given.is_overridden(key);
+  return given.overridden();
 }
 
 }  // namespace starpipe::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace starpipe::cli {
 /// runtime::make_experiment refuses what only shows when model and schedule are built.
 runtime::Config load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 
-/// Whether one of these arguments of --set gives the key. Throws InputError as `load_config` does.
-bool overrides_key(const std::vector<std::string>& overrides, const std::string& key);
+/// The keys that these arguments of --set give. Throws InputError as `load_config` does.
+std::set<std::string> overridden_keys(const std::vector<std::string>& overrides);
 
 }  // namespace starpipe::cli

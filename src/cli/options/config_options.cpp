@@ -76,6 +76,18 @@ void ConfigOptions::check_policy(const runtime::Config& config) const {
       fmt::format("STARPU_SCHED: {} contradicts --set runtime.policy={}", policy, config.runtime.policy));
 }
 
-bool ConfigOptions::overrides(const std::string& key) const { return overrides_key(overrides_, key); }
+bool ConfigOptions::overrides(const std::string& key) const {
+  return overridden_keys(overrides_).contains(key);
+}
+
+void ConfigOptions::refuse_overrides(std::string_view command,
+                                     std::span<const std::string_view> unused) const {
+  for (const std::string& key : overridden_keys(overrides_)) {
+    for (const std::string_view name : unused) {
+      if (key == name || key.starts_with(fmt::format("{}.", name)))
+        throw InputError(fmt::format("--set {}: does not apply to {}", key, command));
+    }
+  }
+}
 
 }  // namespace starpipe::cli

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +27,9 @@ class ConfigOptions {
   [[nodiscard]] runtime::Config load(const std::vector<std::string>& schedules = {}) const;
   /// Whether --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
+  /// Throws InputError when --set gives one of these keys, or a key of one of these sections, which have no
+  /// effect in the command.
+  void refuse_overrides(std::string_view command, std::span<const std::string_view> unused) const;
 
  private:
   void check_policy(const runtime::Config& config) const;
