@@ -6,10 +6,11 @@ Usage: precision_test.py BINARY CONFIGURATION LAUNCHER..., the launcher being wh
 
 import json
 import os
+import struct
 import sys
 import unittest
 
-from support import CommandTest
+from support import CommandTest, mlp_config
 
 CONFIGURATION = ""
 LAUNCHER = []
@@ -70,6 +71,38 @@ class Precision(CommandTest):
             file.seek(start, os.SEEK_CUR)
             data = file.read(end - start)
         self.assertTrue(any(data[0::4]) or any(data[1::4]), "the lower halves")
+
+    def test_values_that_are_not_finite(self):
+        """As in fp32: the first step is good; its update makes the weights so large that the second step's passes overflow."""
+        self.write("mlp.yaml", mlp_config("runtime: {precision: bf16}"))
+        absurd = ["train", "mlp.yaml", "--set", "training.optimizer={kind: sgd, learning_rate: 1e30}", "--set",
+                  "training.steps=4", "--report", "r.json"]  # fmt: skip
+        for launcher in ([], LAUNCHER):
+            with self.subTest(ranks=2 if launcher else 1):
+                result = self.run_command(*absurd, launcher=launcher)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertRegex(result.stderr, r"(?m)^starpipe: step 2, micro-batch 0, stage [01], pass F: the first result "
+                                 r"with infinity or NaN \(training.nonfinite: stop\)$")
+                for policy in "skip", "continue":
+                    result = self.run_command(*absurd, "--set", f"training.nonfinite={policy}", launcher=launcher)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    report = json.loads(self.read("r.json"))
+                    self.assertEqual([loss is None for loss in report["losses"]], [False, True, True, True])
+                    self.assertEqual(report.get("skipped_steps", {}).get("count", 0), 3 if policy == "skip" else 0)
+
+    def test_a_weight_that_only_fp32_can_hold(self):
+        """The largest number of fp32 becomes infinity in bf16."""
+        self.write("mlp.yaml", mlp_config("runtime: {precision: bf16}"))
+        self.run_ok("train", "mlp.yaml", "--save-weights", "w.safetensors")
+        with open(self.path("w.safetensors"), "r+b") as file:
+            size = int.from_bytes(file.read(8), "little")
+            start, end = json.loads(file.read(size))["layers.0.weight"]["data_offsets"]
+            file.seek(8 + size + start)
+            file.write(struct.pack("<f", 3.4028234e38) * ((end - start) // 4))
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "mlp.yaml", "--set", "model.init=w.safetensors", launcher=launcher)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("step 1, micro-batch 0, stage 0, pass F: the first result with infinity or NaN", result.stderr)
 
 
 if __name__ == "__main__":

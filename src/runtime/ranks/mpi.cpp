@@ -8,13 +8,16 @@
 #include <cstdlib>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include "runtime/ranks/start_watch.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -42,10 +45,21 @@ void require_limits() {
       fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
 }
 
+// A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
+// subprocess closes it. MPICH would end the process with messages of its own.
+void require_launcher() {
+  const std::optional<int> socket = environment_number("PMI_FD");
+  require_input(!socket || fcntl(*socket, F_GETFD) != -1, "PMI_FD",
+                fmt::format("{} is no open file: starpipe was not started by the launcher that set it; unset "
+                            "PMI_FD, PMI_RANK and PMI_SIZE",
+                            socket.value_or(-1)));
+}
+
 }  // namespace
 
 Mpi::Mpi() {
   require_limits();
+  require_launcher();
   int provided = 0;
   {
     const StartWatch watch;
