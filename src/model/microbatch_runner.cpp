@@ -18,6 +18,7 @@ MicrobatchRunner::MicrobatchRunner(const Network& network)
   std::size_t scratch = 0;
   for (int s = 0; s < network.graph.size(); ++s) {
     const Stage& stage = at(s);
+    shared_sets_.push_back(network.shared_sets(s));
     outputs_.emplace_back(stage.is_sink() ? 1 : stage.output_size());
     stashes_.emplace_back(stage.stash_size());
     const bool source = network.graph.pred(s).empty();
@@ -44,7 +45,8 @@ double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
     }
     for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
     const Stage& stage = at(s);
-    stage.forward(weights[index(s)], inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
+    std::vector<ConstMemory> shared;
+    stage.forward(views(s, weights, shared), inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
                   stashes_[index(s)], scratch_);
   }
   return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
@@ -58,7 +60,10 @@ void MicrobatchRunner::backward(float loss_scale, const std::vector<Floats>& wei
     for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
     std::vector<Memory> out;
     for (const int from : network_.graph.pred(s)) out.emplace_back(gradients_[{from, s}]);
-    at(s).backward(weights[index(s)], stashes_[index(s)], in, loss_scale, out, sums[index(s)], scratch_);
+    std::vector<ConstMemory> shared;
+    std::vector<Memory> shared_sums;
+    at(s).backward(views(s, weights, shared), stashes_[index(s)], in, loss_scale, out,
+                   views(s, sums, shared_sums), scratch_);
   }
 }
 

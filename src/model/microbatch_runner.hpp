@@ -12,7 +12,7 @@
 namespace starpipe::model {
 
 /// Takes one micro-batch after the other through the network, on the calling thread; all of them use the same
-/// buffers. `weights`: [stage], as rounded_weights() makes them.
+/// buffers. `weights`: by set of the network, as rounded_weights() makes them.
 class MicrobatchRunner {
  public:
   /// The network must outlive this.
@@ -23,7 +23,7 @@ class MicrobatchRunner {
                  const std::vector<std::vector<float>>& weights);
 
   /// Runs BW of all stages, after forward(). Adds `loss_scale` times the gradient of the mean loss to `sums`,
-  /// [stage].
+  /// by set.
   void backward(float loss_scale, const std::vector<std::vector<float>>& weights,
                 std::vector<std::vector<float>>& sums);
 
@@ -31,6 +31,14 @@ class MicrobatchRunner {
   [[nodiscard]] const Stage& at(int stage) const { return network_.stages[index(stage)]; }
 
   const Network& network_;
+  template <class View, class Array>
+  [[nodiscard]] ParameterViews<View> views(int stage, Array& arrays, std::vector<View>& shared) const {
+    shared.clear();
+    for (const std::size_t set : shared_sets_[index(stage)]) shared.emplace_back(arrays[set]);
+    return {View(arrays[index(stage)]), shared};
+  }
+
+  std::vector<std::vector<std::size_t>> shared_sets_;  ///< by stage
   std::vector<int> order_;  ///< of stages: predecessors first
   std::vector<std::vector<float>> inputs_;
   std::vector<std::vector<float>> outputs_;

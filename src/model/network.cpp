@@ -128,6 +128,7 @@ std::vector<plan::StageSizes> Network::sizes() const {
     size.gradient_stash = bytes(stage.gradient_stash_size());
     size.weights = bytes(stage.weights_size());
     if (stage.has_master()) size.master = bytes(stage.parameter_size());
+    size.has_weights = stage.parameter_size() > 0;
     result.push_back(size);
   }
   return result;
@@ -135,8 +136,53 @@ std::vector<plan::StageSizes> Network::sizes() const {
 
 std::size_t Network::parameter_count() const {
   std::size_t count = 0;
-  for (const Stage& stage : stages) count += stage.parameter_size();
+  for (const ParameterSet& set : sets()) count += set.size;
   return count;
+}
+
+std::vector<ParameterSet> Network::sets() const {
+  std::vector<ParameterSet> all;
+  for (int s = 0; std::cmp_less(s, stages.size()); ++s) {
+    const Stage& stage = stages[index(s)];
+    all.push_back({{s}, stage.parameters(), stage.parameter_size(), stage.precision()});
+  }
+  for (int s = 0; std::cmp_less(s, stages.size()); ++s) {
+    const std::vector<std::size_t> numbers = shared_sets(s);
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+      const SharedParameters& shared = stages[index(s)].shared()[k];
+      if (numbers[k] == all.size())
+        all.push_back({{}, shared.parameters, shared.size, stages[index(s)].precision()});
+      ParameterSet& set = all[numbers[k]];
+      if (!std::ranges::equal(set.parameters, shared.parameters, {}, &Parameter::size, &Parameter::size))
+        throw std::logic_error("stages that share " + shared.name + " have parameters of different sizes");
+      set.stages.push_back(s);
+    }
+  }
+  return all;
+}
+
+std::vector<std::size_t> Network::shared_sets(int stage) const {
+  std::vector<std::string> names;
+  std::vector<std::size_t> found;
+  for (int s = 0; s <= stage; ++s) {
+    for (const SharedParameters& shared : stages[index(s)].shared()) {
+      auto at = std::ranges::find(names, shared.name);
+      if (at == names.end()) at = names.insert(at, shared.name);
+      if (s == stage) found.push_back(stages.size() + static_cast<std::size_t>(at - names.begin()));
+    }
+  }
+  return found;
+}
+
+std::vector<plan::SharedWeights> Network::shared_weights() const {
+  std::vector<plan::SharedWeights> shared;
+  const std::vector<ParameterSet> all = sets();
+  for (const ParameterSet& set : std::span(all).subspan(stages.size())) {
+    plan::SharedWeights weights{.stages = set.stages, .weights = set.weights_size() * sizeof(float), .master = 0};
+    if (set.has_master()) weights.master = set.size * sizeof(float);
+    shared.push_back(std::move(weights));
+  }
+  return shared;
 }
 
 int Network::source_index(int stage) const {
@@ -200,9 +246,12 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
 }
 
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed) {
+  return initial_parameters(stage.parameters(), seed);
+}
+
+std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed) {
   std::vector<float> values;
-  values.reserve(stage.parameter_size());
-  for (const Parameter& parameter : stage.parameters()) {
+  for (const Parameter& parameter : parameters) {
     const std::size_t size = parameter.size();
     if (parameter.deviation == 0) {
       values.insert(values.end(), size, static_cast<float>(parameter.mean));
@@ -219,8 +268,12 @@ std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed) {
 }
 
 std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters) {
-  std::vector<float> weights(stage.weights_size());
-  if (stage.precision() == Precision::bf16) {
+  return rounded_weights(stage.precision(), parameters);
+}
+
+std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters) {
+  std::vector<float> weights(words(precision, parameters.size()));
+  if (precision == Precision::bf16) {
     round_to_bf16(parameters, weights);
   } else {
     std::ranges::copy(parameters, weights.begin());

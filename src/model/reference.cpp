@@ -13,12 +13,13 @@ namespace {
 
 using Floats = std::vector<float>;
 
-/// The norm of the whole gradient, [stage].
+/// The norm of the whole gradient, [set].
 double norm_of(const Network& network, const std::vector<Floats>& gradients) {
   std::vector<double> sums;
+  const std::vector<ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < gradients.size(); ++s) {
     std::span<const float> left = gradients[s];
-    for (const Parameter& parameter : network.stages[s].parameters()) {
+    for (const Parameter& parameter : sets[s].parameters) {
       sums.push_back(sum_of_squares(left.first(parameter.size())));
       left = left.subspan(parameter.size());
     }
@@ -34,16 +35,17 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
   MicrobatchRunner runner(network);
   std::vector<Floats> states;
   std::vector<std::vector<DecayRange>> ranges;
+  const std::vector<ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < parameters.size(); ++s) {
     run.gradients.emplace_back(parameters[s].size());
     states.emplace_back(optimizer_state_size(optimizer, parameters[s].size()));
-    ranges.push_back(decay_ranges(optimizer, network.stages[s].parameters()));
+    ranges.push_back(decay_ranges(optimizer, sets[s].parameters));
   }
   for (int step = 0; step < steps; ++step) {
     for (Floats& sums : run.gradients) std::fill(sums.begin(), sums.end(), 0.0f);
     std::vector<Floats> weights;
     for (std::size_t s = 0; s < parameters.size(); ++s) {
-      weights.push_back(rounded_weights(network.stages[s], parameters[s]));
+      weights.push_back(rounded_weights(sets[s].precision, parameters[s]));
     }
     double loss = 0;
     for (int b = 0; b < microbatches; ++b) {

@@ -106,12 +106,10 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
     reads_ids_ = true;
   }
   columns = layer.output_columns();
-  layout.parameters = parameter_size_;
-  for (const Parameter& parameter : layer.parameters()) layout.parameter_size += parameter.size();
+  place_parameters(ops_[op], layout);
   layout.stash = stash_size_;
   layout.stash_size = layer.stash_words();
   layout.gradient = gradient_stash_size_;
-  parameter_size_ += layout.parameter_size;
   stash_size_ += padded(layout.stash_size);
   largest_stash_ = std::max(largest_stash_, padded(layout.stash_size));
   for (const bool gpu : {false, true}) {
@@ -120,6 +118,22 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
   if (layout.parameter_size == 0) return;
   gradient_stash_size_ += padded(matrix_size(precision_, columns));
   first_with_parameters_ = std::min(first_with_parameters_, op);
+}
+
+void Stage::place_parameters(const StageOp& op, OpLayout& layout) {
+  const std::vector<Parameter> parameters = op.layer->parameters();
+  for (const Parameter& parameter : parameters) layout.parameter_size += parameter.size();
+  if (op.shared.empty()) {
+    layout.parameters = parameter_size_;
+    parameter_size_ += layout.parameter_size;
+    return;
+  }
+  require_fit(!parameters.empty(), "a layer without parameters shares " + op.shared);
+  auto set = std::ranges::find(shared_, op.shared, &SharedParameters::name);
+  if (set == shared_.end()) set = shared_.insert(set, {op.shared, parameters, layout.parameter_size});
+  const auto sizes_fit = std::ranges::equal(set->parameters, parameters, {}, &Parameter::size, &Parameter::size);
+  require_fit(sizes_fit, "layers that share " + op.shared + " have parameters of different sizes");
+  layout.set = static_cast<std::size_t>(set - shared_.begin());
 }
 
 void Stage::add_loss(std::size_t columns) {
@@ -169,9 +183,15 @@ void Stage::place_activations() {
 }
 
 // The stage's parameters are aligned to 16 bytes, a single layer's within them only to an element.
-ConstMemory Stage::weights_of(const OpLayout& layout, ConstMemory parameters) const {
-  return {parameters.as<std::byte>() + layout.parameters * element_bytes(precision_),
+ConstMemory Stage::weights_of(const OpLayout& layout, ConstParameters parameters) const {
+  const ConstMemory all = layout.set == none ? parameters.own : parameters.shared[layout.set];
+  return {all.as<std::byte>() + layout.parameters * element_bytes(precision_),
           words(precision_, layout.parameter_size)};
+}
+
+Memory Stage::gradient_of(const OpLayout& layout, ParameterGradients gradients) {
+  const Memory all = layout.set == none ? gradients.own : gradients.shared[layout.set];
+  return all.subspan(layout.parameters, layout.parameter_size);
 }
 
 Stage::Scratch Stage::divide(Memory scratch, bool with_layer_stash) const {
@@ -193,7 +213,7 @@ std::size_t Stage::target_columns() const { return is_sink() ? loss_->target_col
 std::vector<Parameter> Stage::parameters() const {
   std::vector<Parameter> result;
   for (const StageOp& op : ops_) {
-    if (op.kind != StageOp::Kind::layer) continue;
+    if (op.kind != StageOp::Kind::layer || !op.shared.empty()) continue;
     for (Parameter& parameter : op.layer->parameters()) result.push_back(std::move(parameter));
   }
   return result;
@@ -207,7 +227,7 @@ double Stage::flops() const {
   return total;
 }
 
-void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs, ConstMemory target,
+void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target,
                     Memory output, Memory stash, Memory scratch, const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, stash.empty());
   // Where activation i is written. `current`: the activation that is still read, and must not be overwritten.
@@ -250,10 +270,10 @@ void Stage::forward(ConstMemory parameters, std::span<const ConstMemory> inputs,
   }
 }
 
-void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
+void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
                          std::span<const ConstMemory> output_gradients, float loss_scale,
                          std::span<const Memory> input_gradients, Memory gradient_stash,
-                         Memory parameter_gradient, Memory scratch, const Backend& backend) const noexcept {
+                         ParameterGradients parameter_gradient, Memory scratch, const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, false);
   const bool source = input_gradients.empty();
   const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradients before this op
@@ -300,7 +320,7 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
       if (!parameter_gradient.empty()) {
         backend.backward_weights(
             *ops_[i].layer, layer_stash, dy,
-            parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(), parts.layer);
+            gradient_of(layout, parameter_gradient).floats(), parts.layer);
       }
     }
     if (source && i == end) return;
@@ -316,7 +336,7 @@ void Stage::run_backward(ConstMemory parameters, ConstMemory stash,
   }
 }
 
-void Stage::backward_input(ConstMemory parameters, ConstMemory stash,
+void Stage::backward_input(ConstParameters parameters, ConstMemory stash,
                            std::span<const ConstMemory> output_gradients, float loss_scale,
                            std::span<const Memory> input_gradients, Memory gradient_stash, Memory scratch,
                            const Backend& backend) const noexcept {
@@ -324,7 +344,7 @@ void Stage::backward_input(ConstMemory parameters, ConstMemory stash,
                backend);
 }
 
-void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memory parameter_gradient,
+void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, ParameterGradients parameter_gradient,
                              Memory scratch, const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, false);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
@@ -332,8 +352,7 @@ void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memo
     if (layout.parameter_size == 0) continue;
     backend.backward_weights(*ops_[i].layer, stash.subspan(layout.stash, layout.stash_size),
                              gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns)),
-                             parameter_gradient.subspan(layout.parameters, layout.parameter_size).floats(),
-                             parts.layer);
+                             gradient_of(layout, parameter_gradient).floats(), parts.layer);
   }
 }
 
@@ -347,8 +366,8 @@ void Stage::find_nonfinite(ConstMemory gradient_stash, float& found, const Backe
   }
 }
 
-void Stage::backward(ConstMemory parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
-                     float loss_scale, std::span<const Memory> input_gradients, Memory parameter_gradient,
+void Stage::backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
+                     float loss_scale, std::span<const Memory> input_gradients, ParameterGradients parameter_gradient,
                      Memory scratch, const Backend& backend) const noexcept {
   run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, {}, parameter_gradient,
                scratch, backend);

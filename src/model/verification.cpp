@@ -19,9 +19,8 @@ using Parameters = std::vector<std::vector<float>>;
 
 Parameters weights_of(const Network& network, const Parameters& parameters) {
   Parameters weights;
-  for (std::size_t s = 0; s < parameters.size(); ++s) {
-    weights.push_back(rounded_weights(network.stages[s], parameters[s]));
-  }
+  for (const auto& of_set : parameters)
+    weights.push_back(rounded_weights(network.stages.front().precision(), of_set));
   return weights;
 }
 
@@ -155,12 +154,14 @@ std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dat
                                                const Parameters& parameters) {
   Derivatives derivatives(network, data, parameters);
   std::vector<DerivativeCheck> checks;
+  const std::vector<ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < parameters.size(); ++s) {
     std::size_t first = 0;
-    for (const Parameter& parameter : network.stages[s].parameters()) {
+    for (const Parameter& parameter : sets[s].parameters) {
       auto found = derivatives.check(s, first, parameter.size());
       checks.push_back(*std::ranges::max_element(found, {}, weight_of));
       checks.back().parameter = parameter.name;
+      checks.back().stage = sets[s].first_stage();
       first += parameter.size();
     }
   }

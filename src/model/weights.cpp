@@ -36,13 +36,13 @@ std::map<std::string, std::string> describe(const ModelConfig& config) {
 
 /// Throws InputError when the metadata of a file that starpipe has written contradict the configuration.
 /// Shapes alone do not show the number of heads. They do show the vocabulary, which may be smaller in the
-/// file.
+/// file. The tensors show whether the head is tied.
 void check_metadata(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
                     const ModelConfig& config) {
   if (!metadata.contains("model")) return;
   for (const auto& [key, value] : describe(config)) {
     const auto saved = metadata.find(key);
-    if (key == "vocabulary" || saved == metadata.end() || saved->second == value) continue;
+    if (key == "vocabulary" || key == "tied" || saved == metadata.end() || saved->second == value) continue;
     throw InputError(fmt::format("{}: was saved with {} {}, the configuration has {}", file.string(), key,
                                  saved->second, value));
   }
@@ -78,7 +78,11 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
                                    file.string(), added->first));
     }
   }
-  if (kind.complete_weights) kind.complete_weights(tensors, config);
+  try {
+    if (kind.complete_weights) kind.complete_weights(tensors, config);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", file.string(), error.what()));
+  }
   return tensors;
 }
 
@@ -114,9 +118,10 @@ void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::vector<std::vector<float>>& parameters,
                   const std::map<std::string, std::string>& metadata) {
   std::map<std::string, Tensor> tensors;
-  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+  const std::vector<ParameterSet> sets = network.sets();
+  for (std::size_t s = 0; s < sets.size(); ++s) {
     auto values = parameters[s].begin();
-    for (const Parameter& parameter : network.stages[s].parameters()) {
+    for (const Parameter& parameter : sets[s].parameters) {
       const auto end = values + static_cast<std::ptrdiff_t>(parameter.size());
       tensors[parameter.name] = {parameter.shape, std::vector<float>(values, end)};
       values = end;
@@ -131,10 +136,10 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
   std::map<std::string, Tensor> tensors = read_for(file, network.config, read_safetensors);
   std::vector<std::vector<float>> parameters;
-  for (const Stage& stage : network.stages) {
+  for (const ParameterSet& set : network.sets()) {
     std::vector<float>& values = parameters.emplace_back();
-    values.reserve(stage.parameter_size());
-    for (const Parameter& parameter : stage.parameters()) {
+    values.reserve(set.size);
+    for (const Parameter& parameter : set.parameters) {
       const Tensor tensor = taken(tensors, parameter, file);
       require_finite(file, parameter.name, tensor.values);
       values.insert(values.end(), tensor.values.begin(), tensor.values.end());
@@ -146,8 +151,8 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
 
 void check_weights(const std::filesystem::path& file, const Network& network) {
   std::map<std::string, Tensor> tensors = read_for(file, network.config, read_safetensors_shapes);
-  for (const Stage& stage : network.stages) {
-    for (const Parameter& parameter : stage.parameters()) taken(tensors, parameter, file);
+  for (const ParameterSet& set : network.sets()) {
+    for (const Parameter& parameter : set.parameters) taken(tensors, parameter, file);
   }
   require_none(tensors, file);
 }
@@ -155,7 +160,8 @@ void check_weights(const std::filesystem::path& file, const Network& network) {
 std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed) {
   if (network.config.init) return load_weights(*network.config.init, network);
   std::vector<std::vector<float>> parameters;
-  for (const Stage& stage : network.stages) parameters.push_back(initial_parameters(stage, seed));
+  for (const ParameterSet& set : network.sets())
+    parameters.push_back(initial_parameters(set.parameters, seed));
   return parameters;
 }
 

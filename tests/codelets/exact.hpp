@@ -114,6 +114,13 @@ inline Doubles exact_embedding(const LayerSpec& spec, const Doubles& parameters,
   return y;
 }
 
+inline Doubles exact_positions(const LayerSpec& spec, const Doubles& parameters, const Doubles& x) {
+  Doubles y = x;
+  const std::size_t count = size_option(spec, "context") * spec.columns;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += parameters[i % count];
+  return y;
+}
+
 inline Doubles exact_attention(const LayerSpec& spec, const Doubles& qkv) {
   const std::size_t heads = size_option(spec, "heads");
   const std::size_t kv_heads = size_option(spec, "kv_heads", heads);
@@ -154,6 +161,7 @@ inline Doubles exact(const LayerSpec& spec, const Doubles& parameters, const Dou
   if (spec.kind == "swiglu") return exact_swiglu(spec, input);
   if (spec.kind == "gelu") return exact_gelu(input);
   if (spec.kind == "embedding") return exact_embedding(spec, parameters, input);
+  if (spec.kind == "positions") return exact_positions(spec, parameters, input);
   if (spec.kind == "attention") return exact_attention(spec, input);
   throw std::logic_error("layer " + spec.kind +
                          ": add its exact result to exact() in tests/codelets/exact.hpp");

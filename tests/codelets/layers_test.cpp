@@ -33,6 +33,7 @@ std::vector<Case> cases() {
   return {
       {"embedding", {"embedding", "t", 12, 1, {{"vocabulary", 11}, {"context", 4}, {"outputs", 5}}}, true},
       {"embedding_no_positions", {"embedding", "t", 12, 1, {{"vocabulary", 11}, {"outputs", 5}}}, true},
+      {"positions", {"positions", "p", 12, 5, {{"context", 4}}}},
       {"layernorm", {"layernorm", "n", 7, 13, {}}},
       {"layernorm_wide", {"layernorm", "n", 3, 64, {}}},
       {"rmsnorm", {"rmsnorm", "n", 7, 13, {{"epsilon", 1e-6}}}},

@@ -40,18 +40,20 @@ using Floats = std::vector<float>;
 
 /// `most_stages`: networks with the same number differ in their cuts only.
 inline model::Network tiny_gpt(int stages, model::Precision precision = model::Precision::fp32,
-                               int most_stages = 0) {
+                               int most_stages = 0, bool tied = false) {
   model::ModelConfig config;
   config.kind = "gpt";
   config.options["layers"] = std::max({4, stages - 2, most_stages - 2});
   config.options["hidden"] = 16;
   config.options["heads"] = 2;
   config.options["context"] = 16;
+  config.options["tied"] = tied;
   config.precision = precision;
   return model::build_network(config, 1, stages);
 }
 
-inline model::Network tiny_llama(int stages, model::Precision precision = model::Precision::fp32) {
+inline model::Network tiny_llama(int stages, model::Precision precision = model::Precision::fp32,
+                                 bool tied = false) {
   model::ModelConfig config;
   config.kind = "llama";
   config.options["layers"] = std::max(2, stages - 2);
@@ -59,6 +61,7 @@ inline model::Network tiny_llama(int stages, model::Precision precision = model:
   config.options["heads"] = 4;
   config.options["kv_heads"] = 2;
   config.options["intermediate"] = 12;
+  config.options["tied"] = tied;
   config.options["context"] = 16;
   config.precision = precision;
   return model::build_network(config, 1, stages);
@@ -86,7 +89,8 @@ inline std::unique_ptr<model::Dataset> data_for(const model::Network& network) {
 
 inline std::vector<Floats> start_values(const model::Network& network) {
   std::vector<Floats> parameters;
-  for (const model::Stage& stage : network.stages) parameters.push_back(model::initial_parameters(stage, 1));
+  for (const model::ParameterSet& set : network.sets())
+    parameters.push_back(model::initial_parameters(set.parameters, 1));
   return parameters;
 }
 
@@ -123,6 +127,33 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
     network.stages.emplace_back(std::move(ops), rows, std::vector<std::size_t>(joined, columns),
                                 std::move(loss), precision);
   }
+  return network;
+}
+
+/// Two towers and their join. The towers share all weights: each stage of the second one those of the stage
+/// of the first one. `cuts`: each tower has two stages.
+inline model::Network two_towers(model::Precision precision = model::Precision::fp32) {
+  constexpr std::size_t rows = 3;
+  constexpr std::size_t columns = 4;
+  const auto stage = [&](const std::string& name, std::size_t inputs, bool sink, const std::string& shared) {
+    const model::LayerSpec linear = {
+        "linear", name, rows, columns * inputs, {{"outputs", double{columns}}, {"deviation", 0.5}}};
+    std::vector<model::StageOp> ops = {
+        {model::StageOp::Kind::layer, model::make_layer(linear, precision), shared}};
+    if (!sink)
+      ops.push_back({model::StageOp::Kind::layer, model::make_layer({"gelu", "g", rows, columns, {}}, precision)});
+    return model::Stage(std::move(ops), rows, std::vector<std::size_t>(inputs, columns),
+                        sink ? model::make_loss("mse", rows, columns, precision) : nullptr, precision);
+  };
+  model::Network network;
+  network.config.kind = "dag";
+  network.config.precision = precision;
+  network.graph = plan::StageGraph(5, {{0, 1}, {2, 3}, {1, 4}, {3, 4}});
+  for (const char* tower : {"left", "right"}) {
+    for (const char* part : {"first", "second"})
+      network.stages.push_back(stage(std::string(tower) + "." + part, 1, false, part));
+  }
+  network.stages.push_back(stage("join", 2, true, ""));
   return network;
 }
 
@@ -201,7 +232,7 @@ struct NamedCase {
   plan::Schedule schedule;
 };
 
-inline std::vector<NamedCase> named_cases(int workers, int microbatches) {
+inline std::vector<NamedCase> named_cases(int workers, int microbatches, bool tied = false) {
   std::vector<NamedCase> cases;
   for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
     std::optional<NamedCase> found;
@@ -213,7 +244,7 @@ inline std::vector<NamedCase> named_cases(int workers, int microbatches) {
           plan::ScheduleRequest request{.workers = workers, .microbatches = count};
           if (groups > 0) request.groups = groups;
           try {
-            model::Network network = tiny_gpt(stages);
+            model::Network network = tiny_gpt(stages, model::Precision::fp32, 0, tied);
             request.graph = network.graph;
             found.emplace(NamedCase{entry.name, network, plan::make_schedule(entry.name, request)});
           } catch (const InputError& error) {
@@ -247,6 +278,7 @@ inline std::vector<int> smallest_limits(const plan::Schedule& schedule) {
 inline plan::Costs costs_of(const model::Network& network) {
   plan::Costs costs;
   costs.sizes = network.sizes();
+  costs.shared = network.shared_weights();
   return costs;
 }
 
@@ -301,7 +333,7 @@ class SequentialRun {
       const auto s = index(datum.stage);
       if (datum.kind == DataKind::master) memory_.back() = parameters[s];
       if (datum.kind == DataKind::weights)
-        memory_.back() = model::rounded_weights(network.stages[s], parameters[s]);
+        memory_.back() = model::rounded_weights(network.config.precision, parameters[s]);
     }
   }
 
@@ -324,7 +356,7 @@ class SequentialRun {
     for (const Task& task : graph_.tasks()) {
       std::vector<model::Memory> memory;
       for (const DataAccess& access : task.data) memory.emplace_back(memory_[access.datum]);
-      Floats scratch(scratch_size(schedule_, network_.stages[index(task.stage)], false));
+      Floats scratch(task.job ? scratch_size(schedule_, network_.stages[index(task.stage)], false) : 0);
       run_kernel(context_, task, memory, scratch);
     }
     Floats losses(index(schedule_.microbatches()));
@@ -341,7 +373,7 @@ class SequentialRun {
     return verdict ? Verdict(memory_[*verdict]).norm() : 0;
   }
 
-  /// By stage, from its first holder.
+  /// By set of parameters, from its first holder.
   [[nodiscard]] std::vector<Floats> parameters() const {
     const bool master = network_.config.precision == model::Precision::bf16;
     return of_first_holder(master ? DataKind::master : DataKind::weights);
@@ -350,7 +382,7 @@ class SequentialRun {
 
   /// All copies of a stage's weights are equal, bit by bit.
   void expect_equal_replicas() const {
-    for (int s = 0; s < schedule_.stages(); ++s) {
+    for (int s = 0; std::cmp_less(s, graph_.parameters().size()); ++s) {
       const Floats* first = nullptr;
       for (std::size_t d = 0; d < memory_.size(); ++d) {
         if (graph_.data()[d].kind != DataKind::weights || graph_.data()[d].stage != s) continue;
@@ -364,9 +396,9 @@ class SequentialRun {
 
  private:
   [[nodiscard]] std::vector<Floats> of_first_holder(DataKind kind) const {
-    std::vector<Floats> all(network_.stages.size());
-    for (int s = 0; s < schedule_.stages(); ++s) {
-      const int holder = plan::weight_holders(schedule_, s).front();
+    std::vector<Floats> all(graph_.parameters().size());
+    for (int s = 0; std::cmp_less(s, all.size()); ++s) {
+      const int holder = plan::weight_holders(schedule_, graph_.parameters()[index(s)].first_stage()).front();
       for (std::size_t d = 0; d < memory_.size(); ++d) {
         const Datum& datum = graph_.data()[d];
         if (datum.kind == kind && datum.stage == s && datum.worker == holder) all[index(s)] = memory_[d];

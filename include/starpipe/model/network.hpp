@@ -49,14 +49,36 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 /// A value for people and for files: "4", "0.5", "true", "relu".
 std::string to_string(const OptionValue& value);
 
+/// Parameters that are held, updated and saved together: the own ones of a stage, or a set that several layers
+/// share.
+struct ParameterSet {
+  std::vector<int> stages;            ///< that use them, ascending; of a stage's own parameters the stage alone
+  std::vector<Parameter> parameters;  ///< with the names of the first layer that uses them
+  std::size_t size = 0;               ///< how many numbers all of them have together
+  Precision precision = Precision::fp32;
+
+  [[nodiscard]] int first_stage() const { return stages.front(); }
+  /// Words of 4 bytes of the copy that passes read.
+  [[nodiscard]] std::size_t weights_size() const { return words(precision, size); }
+  /// Whether the optimizer keeps an fp32 master of the parameters, beside the weights that passes read.
+  [[nodiscard]] bool has_master() const { return precision == Precision::bf16 && size > 0; }
+};
+
 /// A model cut into stages.
 struct Network {
   ModelConfig config;
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// [stage]: bytes that the stage exchanges and keeps.
+  /// All parameters, each once: the own ones of each stage, [stage], which may be none; then the sets that are
+  /// shared, in the order of the first layers that use them.
+  [[nodiscard]] std::vector<ParameterSet> sets() const;
+  /// The sets that a stage shares, as numbers in sets(), in the order of Stage::shared().
+  [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
+  /// [stage]: bytes that the stage exchanges and keeps. Weights are the stage's own.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
+  /// The sets that are shared, and their bytes.
+  [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;
   [[nodiscard]] std::size_t parameter_count() const;
   /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. -1
   /// when the stage reads another stage's output.
@@ -86,12 +108,14 @@ std::vector<std::string> unit_names(const ModelConfig& config);
 /// The values that `model.kind` may have, ascending.
 std::vector<std::string> network_kinds();
 
-/// Start values of a stage's parameters, in the order of `Stage::parameters()`. They depend only on `seed`
-/// and each parameter's name.
+/// Start values of parameters, one after the other. They depend only on `seed` and each parameter's name.
+std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed);
+/// Those of a stage's own parameters.
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
 
-/// The weights that the passes of a stage read: its parameters rounded to its precision, weights_size()
-/// words.
+/// The weights that passes read: parameters rounded to the precision.
+std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters);
+/// The same for a stage's own parameters.
 std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters);
 
 }  // namespace starpipe::model

@@ -63,7 +63,8 @@ struct NetworkKind {
   /// and may have any type. Empty: such files have these names.
   std::function<std::string(const std::string& name)> weight_name = {};
   /// Adds tensors that such files leave out, and rows to tables of fewer tokens (pad_rows). The tensors have
-  /// the names of Stage::parameters() already. Empty: files have all.
+  /// the names of Stage::parameters() already. Empty: files have all. Throws InputError with the tensor that
+  /// contradicts the configuration.
   std::function<void(std::map<std::string, Tensor>& tensors, const ModelConfig& config)> complete_weights =
       {};
 };

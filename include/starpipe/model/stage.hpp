@@ -2,9 +2,13 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "starpipe/model/backend.hpp"
@@ -18,7 +22,38 @@ struct StageOp {
   enum class Kind { layer, residual_begin, residual_end };
   Kind kind = Kind::layer;
   std::shared_ptr<const Layer> layer;  ///< null unless kind is layer
+  /// The name of the set of parameters that the layer shares with other layers, of this stage or another one.
+  /// Layers with the same set have parameters of the same sizes, which lie in the same order. Empty: the
+  /// parameters are the layer's own.
+  std::string shared = {};
 };
+
+/// Parameters that a stage shares: those of the first layer of the stage that uses them.
+struct SharedParameters {
+  std::string name;
+  std::vector<Parameter> parameters;
+  std::size_t size = 0;  ///< how many numbers all of them have together
+};
+
+/// Where the parameters of a stage lie, or their gradients: its own, and those of each set that it shares, in
+/// the order of Stage::shared(). A single view is that of a stage that shares none.
+template <class View>
+struct ParameterViews {
+  ParameterViews() = default;
+  ParameterViews(View its_own, std::span<const View> of_sets) : own(its_own), shared(of_sets) {}
+  template <class Single>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): it is no view
+  requires(!std::same_as<std::remove_cvref_t<Single>, ParameterViews> &&
+           std::convertible_to<Single, View>) ParameterViews(Single&& single)
+      : own(std::forward<Single>(single)) {}
+
+  [[nodiscard]] bool empty() const { return own.empty() && shared.empty(); }
+
+  View own;
+  std::span<const View> shared;
+};
+using ConstParameters = ParameterViews<ConstMemory>;
+using ParameterGradients = ParameterViews<Memory>;
 
 /// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them. Activations,
 /// their gradients and weights are arrays in the stage's precision; token ids, targets, losses and weight
@@ -48,7 +83,7 @@ class Stage {
   /// Whether the optimizer keeps an fp32 master of the parameters, beside the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision_ == Precision::bf16 && parameter_size_ > 0; }
 
-  /// How many numbers all parameters have together. Their gradient has as many floats.
+  /// How many numbers the stage's own parameters have together. Their gradient has as many floats.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
 
   // Sizes in words of 4 bytes.
@@ -72,8 +107,10 @@ class Stage {
     return scratch_size(on_gpu) + largest_stash_;
   }
 
-  /// The parameters of all layers, in the order in which they lie in `parameters`.
+  /// The stage's own parameters, in the order in which they lie in `parameters.own`.
   [[nodiscard]] std::vector<Parameter> parameters() const;
+  /// The sets of parameters that the stage shares, in the order of their first layers.
+  [[nodiscard]] const std::vector<SharedParameters>& shared() const { return shared_; }
   /// Estimated floating-point operations of F for one micro-batch: the sum of the layers' flops().
   [[nodiscard]] double flops() const;
   [[nodiscard]] const std::vector<StageOp>& ops() const { return ops_; }
@@ -82,19 +119,19 @@ class Stage {
   /// F. `output`: rows x output_columns, or for a sink one float, the micro-batch's mean loss. `target` is
   /// empty unless the stage is a sink. `output` may be empty: then F only fills the stash. `stash` may be
   /// empty: then F keeps none, and `scratch` must have scratch_size_without_stash() words.
-  void forward(ConstMemory parameters, std::span<const ConstMemory> inputs, ConstMemory target, Memory output,
+  void forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target, Memory output,
                Memory stash, Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
 
   /// B. `output_gradients`: a rows x output_columns matrix from each succeeding stage; B sums them. A sink
   /// has none and starts from `loss_scale`, the weight of the micro-batch's mean loss in the objective
   /// (ignored by other stages). `input_gradients`: a matrix for each input; none for a source.
-  void backward_input(ConstMemory parameters, ConstMemory stash,
+  void backward_input(ConstParameters parameters, ConstMemory stash,
                       std::span<const ConstMemory> output_gradients, float loss_scale,
                       std::span<const Memory> input_gradients, Memory gradient_stash, Memory scratch,
                       const Backend& backend = cpu_backend()) const noexcept;
 
   /// W: adds to `parameter_gradient`.
-  void backward_weights(ConstMemory stash, ConstMemory gradient_stash, Memory parameter_gradient,
+  void backward_weights(ConstMemory stash, ConstMemory gradient_stash, ParameterGradients parameter_gradient,
                         Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
 
   /// Sets `found` to 1 if a gradient that B has kept for W is infinite or NaN (Backend::find_nonfinite).
@@ -102,8 +139,8 @@ class Stage {
                       const Backend& backend = cpu_backend()) const noexcept;
 
   /// BW: backward_input() and backward_weights() in one, without a gradient stash.
-  void backward(ConstMemory parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
-                float loss_scale, std::span<const Memory> input_gradients, Memory parameter_gradient,
+  void backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
+                float loss_scale, std::span<const Memory> input_gradients, ParameterGradients parameter_gradient,
                 Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
 
  private:
@@ -112,7 +149,8 @@ class Stage {
   /// Where the arrays of an op lie: offsets and sizes, in words except for those of parameters, which count
   /// numbers.
   struct OpLayout {
-    std::size_t parameters = 0, parameter_size = 0;  ///< in the stage's parameters
+    std::size_t parameters = 0, parameter_size = 0;  ///< in the stage's own parameters, or in the set
+    std::size_t set = none;                          ///< the set that the layer shares, in shared()
     std::size_t stash = 0, stash_size = 0;           ///< in the stage's stash
     std::size_t gradient = 0;  ///< of the output's gradient in the gradient stash; for layers with parameters
     std::size_t columns = 0;   ///< number of columns of the op's output
@@ -138,11 +176,14 @@ class Stage {
   [[nodiscard]] std::size_t matrix_size(Precision precision, std::size_t columns) const {
     return words(precision, rows_ * columns);
   }
-  [[nodiscard]] ConstMemory weights_of(const OpLayout& layout, ConstMemory parameters) const;
+  [[nodiscard]] ConstMemory weights_of(const OpLayout& layout, ConstParameters parameters) const;
+
+  static Memory gradient_of(const OpLayout& layout, ParameterGradients gradients);
 
   // Parts of the constructor; they throw as it does. `columns`: number of columns of the activation before
   // the op, which add_layer() replaces by the number after the op.
   void add_layer(std::size_t op, std::size_t& columns, OpLayout& layout);
+  void place_parameters(const StageOp& op, OpLayout& layout);
   void add_loss(std::size_t columns);
   void place_activations();
 
@@ -172,13 +213,15 @@ class Stage {
 
   /// B. Does W too, unless `parameter_gradient` is empty. Keeps gradients for W, unless `gradient_stash` is
   /// empty.
-  void run_backward(ConstMemory parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
+  void run_backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
                     float loss_scale, std::span<const Memory> input_gradients, Memory gradient_stash,
-                    Memory parameter_gradient, Memory scratch, const Backend& backend) const noexcept;
+                    ParameterGradients parameter_gradient, Memory scratch,
+                    const Backend& backend) const noexcept;
 
   std::vector<StageOp> ops_;
   std::vector<OpLayout> layouts_;        ///< one an op
   std::vector<Activation> activations_;  ///< one more than ops
+  std::vector<SharedParameters> shared_;
   std::size_t rows_;
   std::vector<std::size_t> input_columns_;
   std::shared_ptr<const Loss> loss_;

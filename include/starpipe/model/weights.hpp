@@ -11,14 +11,14 @@
 
 namespace starpipe::model {
 
-/// Saves the parameters of all stages, `parameters[stage]`, as a safetensors file. Tensors have the names of
-/// Stage::parameters(). The file's metadata is "format": "pt", the configuration ("model", "layers", "heads",
+/// Saves the parameters of all sets of the network, `parameters[set]`, as a safetensors file. Tensors have the
+/// names in Network::sets(). The file's metadata is "format": "pt", the configuration ("model", "layers", "heads",
 /// ...) and `metadata`. Throws InputError with the file when it cannot be written.
 void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::vector<std::vector<float>>& parameters,
                   const std::map<std::string, std::string>& metadata = {});
 
-/// Loads the parameters of all stages, [stage]. The file may come from a network with other cuts, or from
+/// Loads the parameters of all sets, [set]. The file may come from a network with other cuts, or from
 /// another program with names of its own (NetworkKind::weight_name) and fewer tensors or tokens
 /// (NetworkKind::complete_weights). Throws InputError with the file and the tensor that is missing, unknown,
 /// of another shape or of a type that is not read, or the metadata entry ("heads", "context", ...) that
@@ -28,7 +28,7 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
 /// Throws InputError as load_weights does, but reads only the header of the file and no parameters.
 void check_weights(const std::filesystem::path& file, const Network& network);
 
-/// The parameters that training starts from, [stage]: those of the file `model.init` when it is set,
+/// The parameters that training starts from, [set]: those of the file `model.init` when it is set,
 /// otherwise initial_parameters().
 std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double deviation = 0.02;  // of GPT-2's start values
 
-/// GPT-2 with an untied head; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
+/// GPT-2, whose head may be tied; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   const int blocks = option(config, "layers");
   const int width = option(config, "hidden");
@@ -42,16 +42,30 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
                   {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", spread}}});
   };
 
+  const bool tied = option<bool>(config, tied_key);
+  LayerSpec tokens = {"embedding",
+                      "transformer",
+                      rows,
+                      1,
+                      {{"vocabulary", vocabulary},
+                       {"context", context},
+                       {"outputs", width},
+                       {"deviation", deviation}}};
   std::vector<Unit> units;
-  units.push_back({"embedding",
-                   {layer({"embedding",
-                           "transformer",
-                           rows,
-                           1,
-                           {{"vocabulary", vocabulary},
-                            {"context", context},
-                            {"outputs", width},
-                            {"deviation", deviation}}})}});
+  if (tied) {
+    // The head shares the tokens' table. So the positions are a layer of their own.
+    tokens.name = "transformer.wte";
+    tokens.options.erase("context");
+    units.push_back({"embedding",
+                     {shared_by_head(layer(tokens)),
+                      layer({"positions",
+                             "transformer.wpe",
+                             rows,
+                             hidden,
+                             {{"context", context}, {"deviation", deviation}}})}});
+  } else {
+    units.push_back({"embedding", {layer(tokens)}});
+  }
   for (int n = 0; n < blocks; ++n) {
     const std::string block = "transformer.h." + std::to_string(n);
     units.push_back(
@@ -64,13 +78,10 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
           layer({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
           linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()}});
   }
-  units.push_back({"head",
-                   {norm("transformer.ln_f"),
-                    layer({"linear",
-                           "lm_head",
-                           rows,
-                           hidden,
-                           {{"outputs", vocabulary}, {"bias", 0}, {"deviation", deviation}}})}});
+  StageOp head = layer(
+      {"linear", "lm_head", rows, hidden, {{"outputs", vocabulary}, {"bias", 0}, {"deviation", deviation}}});
+  if (tied) head = shared_by_head(std::move(head));
+  units.push_back({"head", {norm("transformer.ln_f"), std::move(head)}});
 
   UnitGraph graph;
   graph.rows = rows;
@@ -82,7 +93,7 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
 
 const bool registered = register_network(with_saved_names(
     {.name = "gpt",
-     .meaning = "GPT-2, with an untied head.",
+     .meaning = "GPT-2.",
      .data = {std::string(text_data), std::string(tokens_data)},
      .keys = {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
               {"hidden", 128, "Columns of the hidden activations.", from_1_to(1 << 18)},
@@ -90,7 +101,8 @@ const bool registered = register_network(with_saved_names(
               {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)},
               {"vocabulary", byte_values,
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
-               from_1_to(1 << 24)}},
+               from_1_to(1 << 24)},
+              tied_head_key()},
      .units = gpt_units},
     // Old versions of transformers saved causal masks among the weights.
     {.prefix = "transformer.",

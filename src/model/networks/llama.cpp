@@ -55,7 +55,7 @@ class Layers {
         heads_(heads_of(config)) {}
 
   [[nodiscard]] StageOp embedding() const {
-    return layer({"embedding",
+    return tied_if_asked({"embedding",
                   "model.embed_tokens",
                   rows_,
                   1,
@@ -68,12 +68,9 @@ class Layers {
   }
   [[nodiscard]] StageOp linear(const std::string& name, std::size_t inputs, std::size_t outputs,
                                std::vector<std::pair<std::string, std::size_t>> parts = {}) const {
-    return layer({"linear",
-                  name,
-                  rows_,
-                  inputs,
-                  {{"outputs", static_cast<double>(outputs)}, {"bias", 0}, {"deviation", deviation}},
-                  std::move(parts)});
+    LayerSpec spec = linear_spec(name, inputs, outputs);
+    spec.parts = std::move(parts);
+    return layer(spec);
   }
 
   /// The ops of a block, whose parameters' names begin with `name`.
@@ -114,11 +111,22 @@ class Layers {
   }
 
   [[nodiscard]] std::vector<StageOp> head() const {
-    return {norm("model.norm"), linear("lm_head", hidden_, vocabulary_)};
+    return {norm("model.norm"), tied_if_asked(linear_spec("lm_head", hidden_, vocabulary_))};
   }
 
  private:
   [[nodiscard]] StageOp layer(const LayerSpec& spec) const { return layer_op(spec, config_.precision); }
+  [[nodiscard]] LayerSpec linear_spec(const std::string& name, std::size_t inputs, std::size_t outputs) const {
+    return {"linear",
+            name,
+            rows_,
+            inputs,
+            {{"outputs", static_cast<double>(outputs)}, {"bias", 0}, {"deviation", deviation}}};
+  }
+  /// The embedding, or the head. Both have a table with a row for each token.
+  [[nodiscard]] StageOp tied_if_asked(const LayerSpec& spec) const {
+    return option<bool>(config_, tied_key) ? shared_by_head(layer(spec)) : layer(spec);
+  }
 
   const ModelConfig& config_;
   std::size_t rows_;
@@ -148,7 +156,7 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
 
 const bool registered = register_network(with_saved_names(
     {.name = "llama",
-     .meaning = "Llama, with an untied head.",
+     .meaning = "Llama.",
      .data = {std::string(text_data), std::string(tokens_data)},
      .keys =
          {{"layers", 4, "Number of transformer blocks.", from_1_to(1 << 16)},
@@ -172,7 +180,8 @@ const bool registered = register_network(with_saved_names(
            .default_value = 1e-6,
            .meaning = "Added to the mean square in RMSNorm.",
            .interval = positive,
-           .values_only = true}},
+           .values_only = true},
+          tied_head_key()},
      .units = units},
     // Old versions of transformers saved the frequencies of rotary positions among the weights.
     {.prefix = "model.", .embedding = "model.embed_tokens.weight", .not_weights = {".rotary_emb.inv_freq"}}));

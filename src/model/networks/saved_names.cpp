@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/padding.hpp"
 
@@ -14,6 +18,17 @@ constexpr const char* head = "lm_head.weight";
 
 }  // namespace
 
+NetworkKey tied_head_key() {
+  return {.name = tied_key,
+          .default_value = false,
+          .meaning = "Whether the head and the token embedding share one table of weights."};
+}
+
+StageOp shared_by_head(StageOp op) {
+  op.shared = "tokens";
+  return op;
+}
+
 NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names) {
   kind.weight_name = [names](const std::string& name) -> std::string {
     const auto ends_name = [&](const std::string& end) { return name.ends_with(end); };
@@ -23,7 +38,16 @@ NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names) {
   kind.complete_weights = [names](std::map<std::string, Tensor>& tensors, const ModelConfig& config) {
     const auto embedding = tensors.find(names.embedding);
     if (embedding == tensors.end()) return;
+    if (option<bool>(config, tied_key)) {
+      const auto output = tensors.extract(head);
+      if (!output.empty() && (output.mapped().shape != embedding->second.shape ||
+                              output.mapped().values != embedding->second.values)) {
+        throw InputError(fmt::format("tensor {}: is not equal to {}; set model.tied: false", head,
+                                     names.embedding));
+      }
+    }
     pad_rows(embedding->second, index(option(config, "vocabulary")));
+    if (option<bool>(config, tied_key)) return;
     const auto [output, is_tied] = tensors.try_emplace(head, embedding->second);
     if (!is_tied) pad_rows(output->second, index(option(config, "vocabulary")));
   };

@@ -8,6 +8,12 @@
 
 namespace starpipe::model {
 
+inline constexpr const char* tied_key = "tied";
+/// The key of a language model whose head may be tied to the embedding.
+NetworkKey tied_head_key();
+/// The op of the embedding or the head, which share one table.
+StageOp shared_by_head(StageOp op);
+
 /// How Hugging Face's files of a language model differ from its parameters. The head is "lm_head.weight".
 struct SavedNames {
   std::string prefix;                    ///< of all parameters but the head's; files without a head lack it
@@ -16,7 +22,9 @@ struct SavedNames {
 };
 
 /// The kind, which now reads such files: adds the prefix where it lacks, and leaves out what is no weight.
-/// Without lm_head.weight the head is tied to the embedding, and starts as a copy of it. Tables of fewer
+/// In a file without lm_head.weight the head is tied to the embedding: the head of a model that is not tied
+/// starts as a copy of it. A tied model reads such a file as it is, and one whose lm_head.weight equals the
+/// embedding; for another one complete_weights throws InputError. Tables of fewer
 /// tokens than `model.vocabulary` get more rows (pad_rows).
 NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names);
 

@@ -17,6 +17,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/worker_queue.hpp"
 
 namespace starpipe::plan {
@@ -63,7 +64,7 @@ struct Fetch {
   enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
   Kind kind;
   JobId producer;  // for weights: the holder
-  int stage;
+  int stage;  // for weights that stages share: the number of stages, and the set's number
   std::uint64_t bytes;
 };
 
@@ -79,6 +80,8 @@ class Simulation {
         running_(index(schedule.workers()), false) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
+    for (const SharedWeights& shared : costs.shared)
+      holders_.emplace_back(schedule, schedule, shared.stages.front());
   }
 
   void run() {
@@ -143,16 +146,32 @@ class Simulation {
         from(schedule_.backward(s, job.microbatch), Fetch::Kind::gradient, size.gradient);
       }
     }
-    if (job.pass == Pass::W) {
+    if (job.pass == Pass::W)
       from(schedule_.backward(job.stage, job.microbatch), Fetch::Kind::gradient_stash, size.gradient_stash);
-    } else if (at.weights != at.compute) {
-      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(at.weights), job.stage, size.weights});
+    for_each_weights_fetch(id, f);
+  }
+
+  template <class Function>
+  void for_each_weights_fetch(JobId id, Function&& f) const {
+    const Job job = schedule_.job(id);
+    const auto [holder, worker] = schedule_.placement(id);
+    if (job.pass == Pass::W) return;
+    const StageSizes& size = costs_.size(job.stage);
+    if (holder != worker && size.has_weights)
+      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(holder), job.stage, size.weights});
+    for (std::size_t k = 0; k < holders_.size(); ++k) {
+      if (!std::ranges::binary_search(costs_.shared[k].stages, job.stage)) continue;
+      const int from = holders_[k].of(id);
+      if (from == worker) continue;
+      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(from), schedule_.stages() + static_cast<int>(k),
+              costs_.shared[k].weights});
     }
   }
 
   [[nodiscard]] bool fetches_weights(JobId id) const {
-    const auto [holder, worker] = schedule_.placement(id);
-    return schedule_.job(id).pass != Pass::W && holder != worker;
+    bool any = false;
+    for_each_weights_fetch(id, [&any](const Fetch&) { any = true; });
+    return any;
   }
 
   // The last end of a producer on another worker, 0 before it has ended; nothing when there is no such
@@ -168,7 +187,11 @@ class Simulation {
 
   [[nodiscard]] double weights_arrival(JobId id) const {
     if (!fetches_weights(id)) return 0;
-    if (times_.transfer.empty()) return transfer_time(costs_.size(schedule_.job(id).stage).weights);
+    if (times_.transfer.empty()) {
+      double last = 0;
+      for_each_weights_fetch(id, [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch.bytes)); });
+      return last;
+    }
     return last_sent(id) ? 0 : times_.transfer[id];
   }
 
@@ -198,7 +221,7 @@ class Simulation {
       const auto job_count = static_cast<std::uint64_t>(schedule_.id_count()) + running_.size();
       const auto copies = static_cast<std::uint64_t>(fetch.kind) * job_count + fetch.producer;
       const auto key =
-          (copies * running_.size() + worker) * static_cast<std::uint64_t>(schedule_.stages()) + stage;
+          (copies * running_.size() + worker) * (index(schedule_.stages()) + holders_.size()) + stage;
       const bool shared = fetch.kind == Fetch::Kind::activation || fetch.kind == Fetch::Kind::weights ||
                           fetch.kind == Fetch::Kind::stash;
       if (shared && !fetched_.insert(key).second) return;
@@ -258,6 +281,7 @@ class Simulation {
   std::vector<double> ready_at_;  // by JobId: earliest time to become ready; then when it became ready
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
+  std::vector<SharedHolders> holders_;  // of Costs::shared
   std::vector<int> touched_;  // workers that may start a job now
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -35,6 +36,21 @@ class WorkerSet {
 
 bool reads_weights(Pass pass) { return pass != Pass::W; }
 
+// Calls f(from, to, kind, bytes) for each transfer of weights that several stages share, and of their gradient.
+template <class Function>
+void for_each_shared_transfer(const Schedule& schedule, const SharedWeights& weights, Function&& f) {
+  const SharedHolders holders(schedule, schedule, weights.stages.front());
+  std::set<std::pair<int, int>> fetched;  // holder, worker
+  for (const JobId id : schedule.order()) {
+    const Job job = schedule.job(id);
+    if (!reads_weights(job.pass) || !std::ranges::binary_search(weights.stages, job.stage)) continue;
+    if (holders.of(id) != schedule.compute(id)) fetched.emplace(holders.of(id), schedule.compute(id));
+  }
+  for (const auto& [holder, worker] : fetched) f(holder, worker, &Transfers::weights, weights.weights);
+  for (const ReductionStep& step : reduction_plan(schedule, weights.stages))
+    f(step.from, step.into, &Transfers::weight_gradients, weights.updated());
+}
+
 // Calls f(from, to, kind, bytes) for each transfer of a step; `kind` is a member of Transfers.
 template <class Function>
 void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& f) {
@@ -43,7 +59,7 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
     const auto [holder, worker] = schedule.placement(id);
-    if (reads_weights(job.pass) && holder != worker) {
+    if (reads_weights(job.pass) && holder != worker && costs.size(job.stage).has_weights) {
       const std::tuple fetch{job.stage, holder, worker};
       if (fetched.empty() || fetched.back() != fetch) fetched.push_back(fetch);
     }
@@ -83,10 +99,12 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
     f(holder, worker, &Transfers::weights, costs.size(stage).weights);
   }
   for (int s = 0; s < schedule.stages(); ++s) {
+    if (!costs.size(s).has_weights) continue;
     for (const ReductionStep& step : reduction_plan(schedule, s)) {
       f(step.from, step.into, &Transfers::weight_gradients, costs.size(s).updated());
     }
   }
+  for (const SharedWeights& weights : costs.shared) for_each_shared_transfer(schedule, weights, f);
 }
 
 }  // namespace

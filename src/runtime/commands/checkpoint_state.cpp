@@ -36,8 +36,8 @@ std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
 
 void require_same_parameters(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
   std::set<std::string> known;
-  for (const model::Stage& stage : run.experiment.network.stages) {
-    for (const model::Parameter& parameter : stage.parameters()) {
+  for (const model::ParameterSet& set : run.experiment.network.sets()) {
+    for (const model::Parameter& parameter : set.parameters) {
       const std::vector<std::size_t>* const saved = reader.shape(parameter.name);
       if (saved == nullptr)
         throw InputError(
@@ -58,8 +58,8 @@ void require_same_parameters(const AgreedRun& run, const CheckpointReader& reade
 // The optimizer's kind is the same by now; sgd has a state with momentum only.
 void require_same_state(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
   const auto needed = state_kinds(run.config.training.optimizer);
-  for (const model::Stage& stage : run.experiment.network.stages) {
-    for (const model::Parameter& parameter : stage.parameters()) {
+  for (const model::ParameterSet& set : run.experiment.network.sets()) {
+    for (const model::Parameter& parameter : set.parameters) {
       for (const char* kind : {"first_moment", "second_moment", "velocity"}) {
         const bool saved = reader.shape(state_name(kind, parameter.name)) != nullptr;
         if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
@@ -78,7 +78,8 @@ std::vector<TensorView> tensors_of(const AgreedRun& run, const StageCopy& copy) 
   const std::span<const float> parameters = copy.parameters;
   const std::span<const float> optimizer = copy.optimizer;
   std::size_t first = 0;
-  for (const model::Parameter& parameter : run.experiment.network.stages[index(copy.stage)].parameters()) {
+  const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
+  for (const model::Parameter& parameter : sets[index(copy.stage)].parameters) {
     const std::size_t size = parameter.size();
     tensors.push_back({parameter.name, parameter.shape, parameters.subspan(first, size)});
     for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -94,7 +95,8 @@ void read_stage(const AgreedRun& run, CheckpointReader& reader, int stage, std::
                 std::span<float> optimizer) {
   const auto kinds = state_kinds(run.config.training.optimizer);
   std::size_t first = 0;
-  for (const model::Parameter& parameter : run.experiment.network.stages[index(stage)].parameters()) {
+  const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
+  for (const model::Parameter& parameter : sets[index(stage)].parameters) {
     const std::size_t size = parameter.size();
     reader.read(parameter.name, parameters.subspan(first, size));
     for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -131,6 +133,7 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
     const ordered_json saved = facts.value(key, ordered_json());
     // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
     if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) continue;
+    if (saved.is_null() && key == "model.tied" && value == false) continue;  // older than the key
     if (saved == value) continue;
     throw InputError(fmt::format("--resume: {}: {} was written with {}, this run has {}{}", key, name,
                                  saved.dump(), value.dump(),

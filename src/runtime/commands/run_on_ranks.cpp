@@ -146,6 +146,7 @@ std::vector<std::vector<float>> parameters_in_memory(const model::Network& netwo
 std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
   plan::Costs costs;
   costs.sizes = experiment.network.sizes();
+  costs.shared = experiment.network.shared_weights();
   return plan::count_traffic(experiment.schedule, costs);
 }
 

@@ -62,11 +62,11 @@ double mean_difference(std::span<const float> found, std::span<const float> expe
   return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, found.size())));
 }
 
-// Calls `f` with each parameter of a stage and the place of its first number.
+// Calls `f` with each parameter of a set and the place of its first number.
 template <class Function>
-void for_each_parameter(const model::Stage& stage, Function&& f) {
+void for_each_parameter(const model::ParameterSet& set, Function&& f) {
   std::size_t first = 0;
-  for (const model::Parameter& parameter : stage.parameters()) {
+  for (const model::Parameter& parameter : set.parameters) {
     f(parameter, first);
     first += parameter.size();
   }
@@ -83,8 +83,9 @@ double norm_of(const std::vector<std::vector<double>>& stages) {
 // The norm of the engine's own gradient, as its tasks compute it.
 double norm_of(const model::Network& network, const std::vector<std::vector<float>>& gradients) {
   std::vector<double> sums;
+  const std::vector<model::ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < gradients.size(); ++s) {
-    for_each_parameter(network.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+    for_each_parameter(sets[s], [&](const model::Parameter& parameter, std::size_t first) {
       sums.push_back(model::sum_of_squares(std::span(gradients[s]).subspan(first, parameter.size())));
     });
   }
@@ -136,6 +137,7 @@ StepComparison::StepComparison(const model::Network& network, const model::Datas
                                const model::OptimizerConfig& optimizer,
                                std::vector<std::vector<float>> parameters, double tolerance)
     : network_(network),
+      sets_(network.sets()),
       data_(data),
       microbatches_(microbatches),
       optimizer_(optimizer),
@@ -183,12 +185,12 @@ void StepComparison::add_gradients(const Difference& kind, const std::vector<std
                                    const std::vector<std::vector<float>>& found, double tolerance) {
   for (std::size_t s = 0; s < found.size(); ++s) {
     const double of_stage = largest(std::span<const double>(magnitudes[s]));
-    for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
       const auto part = [&](const auto& values) {
         return std::span(values).subspan(first, parameter.size());
       };
       Difference d = kind;
-      d.stage = static_cast<int>(s);
+      d.stage = sets_[s].first_stage();
       d.name = parameter.name;
       d.absolute = largest_difference(part(found[s]), part(expected[s]));
       d.scale = largest(part(magnitudes[s]));
@@ -206,13 +208,13 @@ void StepComparison::add_file_gradients(const std::vector<std::vector<float>>& f
 void StepComparison::add_file_weights(const std::vector<std::vector<float>>& start,
                                       const std::vector<std::vector<float>>& expected, double tolerance) {
   for (std::size_t s = 0; s < expected.size(); ++s) {
-    for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
       const auto part = [&](const std::vector<float>& values) {
         return std::span(values).subspan(first, parameter.size());
       };
       Difference d{.what = Compared::file_weights,
                    .step = last_step_,
-                   .stage = static_cast<int>(s),
+                   .stage = sets_[s].first_stage(),
                    .name = parameter.name};
       d.absolute = mean_difference(part(parameters_[s]), part(expected[s]));
       d.scale = mean_difference(part(start[s]), part(expected[s]));
@@ -244,18 +246,18 @@ void StepComparison::add_updates(int step, const StepResult& result,
         .scale = model::clip_scale(optimizer_.clip, norm_of(network_, gradients)),
         .ranges = {}};
     for (std::size_t s = 0; s < expected.size(); ++s) {
-      const auto ranges = model::decay_ranges(optimizer_, network_.stages[s].parameters());
+      const auto ranges = model::decay_ranges(optimizer_, sets_[s].parameters);
       update.ranges = ranges;
       model::optimizer_step(optimizer_, update, gradients[s], expected[s], states_[s]);
     }
   }
   for (std::size_t s = 0; s < expected.size(); ++s) {
-    for_each_parameter(network_.stages[s], [&](const model::Parameter& parameter, std::size_t first) {
+    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
       const auto part = [&](const std::vector<float>& values) {
         return std::span(values).subspan(first, parameter.size());
       };
       Difference d{
-          .what = Compared::update, .step = step, .stage = static_cast<int>(s), .name = parameter.name};
+          .what = Compared::update, .step = step, .stage = sets_[s].first_stage(), .name = parameter.name};
       d.absolute = largest_difference(part(found[s]), part(expected[s]));
       d.scale = largest_difference(part(expected[s]), part(parameters_[s]));
       if (!std::isfinite(d.scale)) d.scale = 0;

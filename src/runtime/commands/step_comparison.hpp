@@ -80,6 +80,7 @@ class StepComparison {
   [[nodiscard]] const Difference* first_wrong() const;
 
   const model::Network& network_;
+  std::vector<model::ParameterSet> sets_;
   const model::Dataset& data_;
   int microbatches_;
   model::OptimizerConfig optimizer_;

@@ -26,6 +26,12 @@ constexpr std::size_t most_message_bytes = std::numeric_limits<int>::max();
       stage, what, words, word_bytes, limit));
 }
 
+/// The stage to name: for parameters that are shared, the first one that uses them.
+int stage_of(const Datum& datum, const TaskGraph& graph) {
+  if (datum.stage < 0 || is_temporary(datum.kind)) return datum.stage;
+  return graph.parameters()[index(datum.stage)].first_stage();
+}
+
 void check_words(int stage, std::string_view what, std::size_t words) {
   if (words > most_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", most_words));
 }
@@ -34,7 +40,7 @@ void check_words(int stage, std::string_view what, std::size_t words) {
 
 void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
                       const WorkerMap& map) {
-  for (const Datum& datum : graph.data()) check_words(datum.stage, to_string(datum.kind), datum.size);
+  for (const Datum& datum : graph.data()) check_words(stage_of(datum, graph), to_string(datum.kind), datum.size);
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     for (const bool on_gpu : {false, true}) {
       check_words(static_cast<int>(s), "scratch memory",
@@ -46,7 +52,7 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
       const Datum& datum = graph.data()[access.datum];
       if (access.access == Access::precede || datum.size <= most_message_bytes / word_bytes) continue;
       if (map.rank_of(datum.worker) == map.rank_of(task.worker)) continue;
-      refuse(datum.stage, to_string(datum.kind), datum.size,
+      refuse(stage_of(datum, graph), to_string(datum.kind), datum.size,
              fmt::format("and ranks send each other at most {} bytes at once", most_message_bytes));
     }
   }

@@ -121,7 +121,8 @@ std::vector<float> StepData::start_value(const Datum& datum,
                                          std::span<const std::vector<float>> parameters) const {
   const std::size_t s = index(datum.stage);
   if (datum.kind == DataKind::master) return parameters[s];
-  if (datum.kind == DataKind::weights) return model::rounded_weights(network_.stages[s], parameters[s]);
+  if (datum.kind == DataKind::weights)
+    return model::rounded_weights(network_.stages.front().precision(), parameters[s]);
   return std::vector<float>(datum.size, 0.0F);
 }
 

@@ -34,7 +34,7 @@ namespace starpipe::runtime {
 /// thread that submits the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
 class StepData {
  public:
-  /// Registers the data that tasks of this rank touch. `parameters`: start values of each stage. `window`:
+  /// Registers the data that tasks of this rank touch. `parameters`: start values of each set. `window`:
   /// how many of the rank's tasks are inserted before the first one has to end; nothing: all. The references
   /// must outlive this.
   StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,

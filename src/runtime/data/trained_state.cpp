@@ -19,9 +19,9 @@ constexpr std::size_t absent = std::numeric_limits<std::size_t>::max();
 
 std::vector<TrainedState::Held> TrainedState::held(bool first_only) const {
   std::vector<Held> found;
-  for (int s = 0; std::cmp_less(s, network_.stages.size()); ++s) {
-    if (network_.stages[index(s)].parameter_size() == 0) continue;
-    const std::vector<int> holders = plan::weight_holders(schedule_, s);
+  for (int s = 0; std::cmp_less(s, graph_.parameters().size()); ++s) {
+    if (graph_.parameters()[index(s)].size == 0) continue;
+    const std::vector<int> holders = plan::weight_holders(schedule_, graph_.parameters()[index(s)].first_stage());
     for (const int holder : holders) {
       if (first_only && holder != holders.front()) continue;
       const auto find = [&](DataKind kind) {
@@ -43,7 +43,7 @@ void TrainedState::read(const StateReader& read) const {
   for (const auto& [stage, weights, master, optimizer] : held(true)) {
     const std::size_t parameters = master == absent ? weights : master;
     data_.read(parameters, "a stage's parameters", [&](std::span<const float> values) {
-      const auto of_stage = values.first(network_.stages[index(stage)].parameter_size());
+      const auto of_stage = values.first(graph_.parameters()[index(stage)].size);
       if (optimizer == absent) {
         read(stage, of_stage, {});
       } else {
@@ -56,9 +56,9 @@ void TrainedState::read(const StateReader& read) const {
 
 void TrainedState::write(const StateWriter& write) const {
   for (const auto& [number, weights, master, optimizer] : held(false)) {
-    const model::Stage& stage = network_.stages[index(number)];
+    const std::size_t size = graph_.parameters()[index(number)].size;
     const auto write_both = [&](std::span<float> parameters) {
-      parameters = parameters.first(stage.parameter_size());
+      parameters = parameters.first(size);
       if (optimizer == absent) {
         write(number, parameters, {});
       } else {
@@ -72,7 +72,7 @@ void TrainedState::write(const StateWriter& write) const {
     }
     data_.write(master, "a stage's parameters", [&](std::span<float> parameters) {
       write_both(parameters);
-      const std::vector<float> rounded = model::rounded_weights(stage, parameters);
+      const std::vector<float> rounded = model::rounded_weights(network_.stages.front().precision(), parameters);
       data_.write(weights, "a stage's weights",
                   [&](std::span<float> values) { std::ranges::copy(rounded, values.begin()); });
     });

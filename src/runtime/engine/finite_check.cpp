@@ -37,9 +37,12 @@ void FiniteCheck::end(const Task& task) {
   bool found = flags->results != 0;
   if (flags->sum != 0) {
     // Passes that add to one accumulator run one after the other, so the first pass that ends with a bad sum
-    // has caused it.
-    const auto sum = std::ranges::find(task.data, Access::accumulate, &DataAccess::access);
-    if (!not_finite_[sum->datum].exchange(true)) found = true;
+    // has caused it. Which of a pass's sums is bad is not known, so all count as bad from now on.
+    bool is_first = true;
+    for (const DataAccess& access : task.data) {
+      if (access.access == Access::accumulate && not_finite_[access.datum].exchange(true)) is_first = false;
+    }
+    if (is_first) found = true;
   }
   if (!found) return;
   auto& smallest = first_task_[index(task.worker)];

@@ -62,8 +62,8 @@ std::optional<GradientNorm> Gathering::gradient_norm() const {
 }
 
 std::string Gathering::parameter_name(std::int64_t number) const {
-  for (const model::Stage& stage : network_.stages) {
-    for (const model::Parameter& parameter : stage.parameters()) {
+  for (const model::ParameterSet& set : network_.sets()) {
+    for (const model::Parameter& parameter : set.parameters) {
       if (number-- == 0) return parameter.name;
     }
   }
@@ -110,14 +110,15 @@ std::size_t Gathering::find(DataKind kind, int stage, int worker) const {
 std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
   const MPI_Comm comm = session_.mpi().comm();
   const int rank = session_.mpi().rank();
-  std::vector<std::vector<float>> all(network_.stages.size());
+  const std::vector<model::ParameterSet> sets = network_.sets();
+  std::vector<std::vector<float>> all(sets.size());
   for (int s = 0; std::cmp_less(s, all.size()); ++s) {
-    const model::Stage& stage = network_.stages[index(s)];
+    const model::ParameterSet& set = sets[index(s)];
     std::vector<float>& gathered = all[index(s)];
-    if (stage.parameter_size() == 0) continue;
-    const bool has_master = wanted == DataKind::weights && stage.has_master();
-    const std::size_t d =
-        find(has_master ? DataKind::master : wanted, s, plan::weight_holders(schedule_, s).front());
+    if (set.size == 0) continue;
+    const bool has_master = wanted == DataKind::weights && set.has_master();
+    const int holder = plan::weight_holders(schedule_, set.first_stage()).front();
+    const std::size_t d = find(has_master ? DataKind::master : wanted, s, holder);
     const int owner = data_.owner(graph_.data()[d]);
     if (rank == owner) {
       data_.read(d, "a stage's parameters", [&](std::span<const float> values) {
@@ -142,16 +143,17 @@ std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
 std::optional<int> Gathering::first_nonfinite_stage() const {
   constexpr int none = std::numeric_limits<int>::max();
   int mine = none;
+  const std::vector<model::ParameterSet> sets = network_.sets();
   for (std::size_t d = 0; d < graph_.data().size(); ++d) {
     const Datum& datum = graph_.data()[d];
     if (datum.kind != DataKind::weights && datum.kind != DataKind::master) continue;
-    const model::Stage& stage = network_.stages[index(datum.stage)];
-    const bool is_rounded = datum.kind == DataKind::weights && stage.has_master();
-    if (is_rounded || stage.parameter_size() == 0 || !data_.is_mine(datum) || datum.stage >= mine) continue;
+    const model::ParameterSet& set = sets[index(datum.stage)];
+    const bool is_rounded = datum.kind == DataKind::weights && set.has_master();
+    if (is_rounded || set.size == 0 || !data_.is_mine(datum) || set.first_stage() >= mine) continue;
     data_.read(d, "a stage's weights", [&](std::span<const float> values) {
       float found = 0;
       model::cpu_backend().find_nonfinite(model::Precision::fp32, values, values.size(), found);
-      if (found != 0) mine = datum.stage;
+      if (found != 0) mine = set.first_stage();
     });
   }
   int first = none;

@@ -17,6 +17,7 @@ plan::Costs costs_by_flops(const model::Network& network) {
     costs.durations.push_back({share, share, share});
   }
   costs.sizes = network.sizes();
+  costs.shared = network.shared_weights();
   return costs;
 }
 
@@ -35,6 +36,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
         {.F = of("F", wanted.F, s), .B = of("B", wanted.B, s), .W = of("W", wanted.W, s)});
   }
   costs.sizes = network.sizes();
+  costs.shared = network.shared_weights();
   costs.alpha = wanted.comm;
   costs.prefetch = wanted.prefetch;
   return costs;

@@ -23,16 +23,30 @@ using Samples = std::array<std::vector<double>, 3>;
 struct UnitOnDevice {
   UnitOnDevice(const KernelBench& bench, const model::Stage& s, std::uint64_t seed)
       : stage(&s),
-        weights(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
+        own(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
         output(bench, s.is_sink() ? 1 : s.output_size()),
         stash(bench, s.stash_size()),
         gradient_stash(bench, s.gradient_stash_size()),
         input_gradient(bench, s.input_size(0)),
-        parameter_gradient(bench, s.parameter_size()),
-        scratch(bench, s.scratch_size(bench.is_gpu())) {}
+        own_gradient(bench, s.parameter_size()),
+        scratch(bench, s.scratch_size(bench.is_gpu())) {
+    // Weights that units share: here each has its own copy, which takes the same time.
+    for (const model::SharedParameters& set : s.shared()) {
+      const auto values = model::initial_parameters(set.parameters, seed);
+      shared_memory.emplace_back(bench, model::rounded_weights(s.precision(), values));
+      shared.emplace_back(std::span<const float>(std::as_const(shared_memory.back())));
+      shared_gradients.emplace_back(std::span<float>(shared_memory.emplace_back(bench, set.size)));
+    }
+  }
+
+  [[nodiscard]] model::ConstParameters weights() const { return {model::ConstMemory(own), shared}; }
+  [[nodiscard]] model::ParameterGradients gradients() { return {model::Memory(own_gradient), shared_gradients}; }
 
   const model::Stage* stage;
-  BenchVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
+  BenchVector own, output, stash, gradient_stash, input_gradient, own_gradient, scratch;
+  std::vector<BenchVector> shared_memory;
+  std::vector<model::ConstMemory> shared;
+  std::vector<model::Memory> shared_gradients;
 };
 
 /// A micro-batch: F through all units, then B and W back.
@@ -69,7 +83,7 @@ class TimedMicrobatch {
       const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
       const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
       times[u][0] = bench_.seconds([&] {
-        unit.stage->forward(unit.weights, input, target, unit.output, unit.stash, unit.scratch,
+        unit.stage->forward(unit.weights(), input, target, unit.output, unit.stash, unit.scratch,
                             bench_.backend());
       });
     }
@@ -86,11 +100,11 @@ class TimedMicrobatch {
     const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
     times[1] = bench_.seconds([&] {
-      unit.stage->backward_input(unit.weights, unit.stash, output_gradients, loss_scale_, input_gradients,
+      unit.stage->backward_input(unit.weights(), unit.stash, output_gradients, loss_scale_, input_gradients,
                                  unit.gradient_stash, unit.scratch, bench_.backend());
     });
     times[2] = bench_.seconds([&] {
-      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.parameter_gradient, unit.scratch,
+      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.gradients(), unit.scratch,
                                    bench_.backend());
     });
   }

@@ -14,27 +14,40 @@ namespace {
 // The memory of a job, sorted by its role in the stage. Each worker thread has one such object, so that the
 // vectors keep their capacity and jobs do not allocate.
 struct JobData {
-  model::ConstMemory weights;
+  model::ConstMemory own_weights;
+  std::vector<model::ConstMemory> shared_weights;
   std::vector<model::ConstMemory> inputs;
   model::ConstMemory target;
   model::Memory output;
   model::Memory stash;
   model::Memory gradient_stash;
-  model::Memory weight_gradient;
+  model::Memory own_gradient;
+  std::vector<model::Memory> shared_gradients;
   std::vector<model::ConstMemory> output_gradients;
   std::vector<model::Memory> input_gradients;
 
+  [[nodiscard]] model::ConstParameters weights() const { return {own_weights, shared_weights}; }
+  [[nodiscard]] model::ParameterGradients weight_gradient() const { return {own_gradient, shared_gradients}; }
+
   void sort(const TaskGraph& graph, const Task& task, std::span<const model::Memory> data) {
-    weights = target = {};
-    output = stash = gradient_stash = weight_gradient = {};
+    own_weights = target = {};
+    output = stash = gradient_stash = own_gradient = {};
+    shared_weights.clear();
+    shared_gradients.clear();
     inputs.clear();
     output_gradients.clear();
     input_gradients.clear();
     for (std::size_t i = 0; i < data.size(); ++i) {
       const bool reads = task.data[i].access == Access::read;
-      switch (graph.data()[task.data[i].datum].kind) {
+      const Datum& datum = graph.data()[task.data[i].datum];
+      const bool is_own = datum.stage == task.stage;  // else of a shared set, in the order of Stage::shared()
+      switch (datum.kind) {
         case DataKind::weights:
-          weights = data[i];
+          if (is_own) {
+            own_weights = data[i];
+          } else {
+            shared_weights.emplace_back(data[i]);
+          }
           break;
         case DataKind::input:
           inputs.emplace_back(data[i]);
@@ -66,7 +79,11 @@ struct JobData {
           gradient_stash = data[i];
           break;
         case DataKind::weight_gradient:
-          weight_gradient = data[i];
+          if (is_own) {
+            own_gradient = data[i];
+          } else {
+            shared_gradients.push_back(data[i]);
+          }
           break;
         case DataKind::master:
         case DataKind::optimizer_state:
@@ -83,22 +100,22 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[index(task.stage)];
   if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
-    stage.forward(job.weights, job.inputs, job.target, {}, job.stash, scratch, backend);
+    stage.forward(job.weights(), job.inputs, job.target, {}, job.stash, scratch, backend);
   }
   switch (task.kind) {
     case TaskKind::F:
-      stage.forward(job.weights, job.inputs, job.target, job.output, job.stash, scratch, backend);
+      stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
       break;
     case TaskKind::B:
-      stage.backward_input(job.weights, job.stash, job.output_gradients, context.loss_scale,
+      stage.backward_input(job.weights(), job.stash, job.output_gradients, context.loss_scale,
                            job.input_gradients, job.gradient_stash, scratch, backend);
       break;
     case TaskKind::W:
-      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient, scratch, backend);
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend);
       break;
     default:
-      stage.backward(job.weights, job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
-                     job.weight_gradient, scratch, backend);
+      stage.backward(job.weights(), job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
+                     job.weight_gradient(), scratch, backend);
       break;
   }
 }
@@ -110,21 +127,21 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
   for (std::size_t i = 0; i < data.size(); ++i) {
     const Datum& datum = context.graph->data()[task.data[i].datum];
     if (task.data[i].access == Access::read) continue;
-    const model::Stage& stage = context.network->stages[index(datum.stage < 0 ? 0 : datum.stage)];
+    const auto stage = [&]() -> const model::Stage& { return context.network->stages[index(datum.stage)]; };
     switch (datum.kind) {
       case DataKind::activation:
       case DataKind::gradient:  // both have the size of the stage's output
-        backend.find_nonfinite(stage.precision(), data[i], stage.rows() * stage.output_columns(),
+        backend.find_nonfinite(stage().precision(), data[i], stage().rows() * stage().output_columns(),
                                found.results);
         break;
       case DataKind::loss:
         backend.find_nonfinite(model::Precision::fp32, data[i], 1, found.results);
         break;
       case DataKind::gradient_stash:
-        stage.find_nonfinite(data[i], found.results, backend);
+        stage().find_nonfinite(data[i], found.results, backend);
         break;
       case DataKind::weight_gradient:
-        backend.find_nonfinite(model::Precision::fp32, data[i], stage.parameter_size(), found.sum);
+        backend.find_nonfinite(model::Precision::fp32, data[i], datum.size, found.sum);
         break;
       default:
         break;
@@ -134,7 +151,7 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
 
 void run_norm(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
               model::Memory scratch, const model::Backend& backend) {
-  const StageParameters& parameters = context.graph->parameters()[index(task.stage)];
+  const SetParameters& parameters = context.graph->parameters()[index(task.stage)];
   const std::span<double> sums = Verdict(data[1]).sums().subspan(parameters.first, parameters.sizes.size());
   backend.sum_squares(data[0].floats(), parameters.sizes, sums, scratch);
 }
@@ -172,7 +189,7 @@ std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& sta
 
 std::size_t norm_scratch_size(const TaskGraph& graph) {
   std::size_t words = 0;
-  for (const StageParameters& parameters : graph.parameters())
+  for (const SetParameters& parameters : graph.parameters())
     words = std::max(words, model::norm_scratch_words(parameters.sizes));
   return words;
 }

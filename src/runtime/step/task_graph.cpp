@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 
 #include "runtime/step/verdict.hpp"
 #include "starpipe/base/error.hpp"
@@ -89,13 +90,16 @@ std::string_view to_string(TaskKind kind) { return task_names[index(kind)]; }
 
 std::string name_of(const Task& task, const plan::Schedule& schedule) {
   if (task.job) return plan::to_string(schedule.job(*task.job));
-  return std::string(to_string(task.kind)) + "(" + std::to_string(task.stage) + ")";
+  const int shared = task.stage - schedule.stages();
+  const std::string of = shared < 0 ? std::to_string(task.stage) : "shared " + std::to_string(shared);
+  return std::string(to_string(task.kind)) + "(" + of + ")";
 }
 
 class TaskGraph::Builder {
  public:
   Builder(const plan::Schedule& schedule, const model::Network& network,
-          const model::OptimizerConfig& optimizer, TaskGraph& graph, int in_flight = 0)
+          const model::OptimizerConfig& optimizer, TaskGraph& graph, const plan::Schedule& training,
+          int in_flight = 0)
       : schedule_(schedule),
         network_(network),
         optimizer_(optimizer),
@@ -103,10 +107,15 @@ class TaskGraph::Builder {
         in_flight_(in_flight),
         updates_wait_(graph.rules_.has_norm && (optimizer.clip || can_skip_)),
         graph_(graph),
-        numbers_(schedule.stages(), schedule.microbatches()) {}
+        sets_(network.sets()),
+        numbers_(schedule.stages(), schedule.microbatches()) {
+    for (int s = 0; s < schedule.stages(); ++s) shared_sets_.push_back(network.shared_sets(s));
+    for (std::size_t set = network.stages.size(); set < sets_.size(); ++set)
+      shared_holders_.emplace_back(schedule, training, sets_[set].first_stage());
+  }
 
   void build() {
-    for (int s = 0; s < schedule_.stages(); ++s) persistent(s);
+    for (int set = 0; std::cmp_less(set, sets_.size()); ++set) persistent(set);
     if (graph_.rules_.has_norm) add_verdicts();
     graph_.tasks_.reserve(schedule_.job_count());
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
@@ -128,8 +137,9 @@ class TaskGraph::Builder {
       add_task({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
     // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
     for (int s = schedule_.stages(); s-- > 0;) reduce(s);
+    for (int set = schedule_.stages(); std::cmp_less(set, sets_.size()); ++set) reduce(set);
     join_verdicts();
-    for (int s = 0; s < schedule_.stages(); ++s) update(s);
+    for (int set = 0; std::cmp_less(set, sets_.size()); ++set) update(set);
   }
 
   // A task before its accesses are in the graph.
@@ -163,24 +173,44 @@ class TaskGraph::Builder {
 
   [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
 
-  [[nodiscard]] bool has_parameters(int s) const { return stage(s).parameter_size() > 0; }
+  [[nodiscard]] bool is_shared(int set) const { return set >= schedule_.stages(); }
 
-  // The list of parameters, weights, optimizer state and gradient accumulators of a stage, and the tasks that
+  [[nodiscard]] bool has_parameters(int set) const { return sets_[index(set)].size > 0; }
+
+  // The workers that hold the weights of a set. An evaluation needs those that its jobs read.
+  [[nodiscard]] std::vector<int> holders(int set) const {
+    const int first = sets_[index(set)].first_stage();
+    if (!is_shared(set) || !schedule_.forward_only()) return plan::weight_holders(schedule_, first);
+    std::set<int> read;
+    for (const int s : sets_[index(set)].stages) {
+      for (int b = 0; b < schedule_.microbatches(); ++b)
+        read.insert(shared_holder(index(set)).of(schedule_.forward(s, b)));
+    }
+    return {read.begin(), read.end()};
+  }
+
+  [[nodiscard]] const plan::SharedHolders& shared_holder(std::size_t set) const {
+    return shared_holders_[set - network_.stages.size()];
+  }
+
+  // The list of parameters, weights, optimizer state and gradient accumulators of a set, and the tasks that
   // zero the accumulators.
   void persistent(int s) {
-    StageParameters parameters{.first = parameter_count_, .sizes = {}, .ranges = {}};
-    const std::vector<model::Parameter> all = stage(s).parameters();
+    const model::ParameterSet& set = sets_[index(s)];
+    const std::vector<model::Parameter>& all = set.parameters;
+    SetParameters parameters{
+        .stages = set.stages, .size = set.size, .first = parameter_count_, .sizes = {}, .ranges = {}};
     for (const model::Parameter& parameter : all) parameters.sizes.push_back(parameter.size());
     parameters.ranges = model::decay_ranges(optimizer_, all);
     parameter_count_ += all.size();
     graph_.parameters_.push_back(std::move(parameters));
-    const std::size_t size = stage(s).parameter_size();
+    const std::size_t size = set.size;
     if (size == 0) return;
-    std::vector<int> accumulators = plan::gradient_workers(schedule_, s);
-    for (const int holder : plan::weight_holders(schedule_, s)) {
-      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, stage(s).weights_size()});
+    std::vector<int> accumulators = plan::gradient_workers(schedule_, set.stages);
+    for (const int holder : holders(s)) {
+      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, set.weights_size()});
       if (schedule_.forward_only()) continue;
-      if (stage(s).has_master())
+      if (set.has_master())
         add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
       const std::size_t state = model::optimizer_state_size(optimizer_, size);
       if (state > 0)
@@ -202,6 +232,11 @@ class TaskGraph::Builder {
     if (has_weights && j.pass != plan::Pass::W) {
       task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
     }
+    for (const std::size_t set : shared_sets_[index(j.stage)]) {
+      if (j.pass == plan::Pass::W) continue;
+      const auto number = static_cast<int>(set);
+      task.data.push_back({find({DataKind::weights, number, -1, shared_holder(set).of(id)}), Access::read});
+    }
     switch (j.pass) {
       case plan::Pass::F:
         forward(j, task);
@@ -219,8 +254,10 @@ class TaskGraph::Builder {
         backward(j, task);
         break;
     }
-    if (has_weights && (j.pass == plan::Pass::W || j.pass == plan::Pass::BW)) {
-      task.data.push_back({find({DataKind::weight_gradient, j.stage, -1, worker}), Access::accumulate});
+    if (j.pass == plan::Pass::W || j.pass == plan::Pass::BW) {
+      if (has_weights) task.data.push_back({gradient(j.stage, worker), Access::accumulate});
+      for (const std::size_t set : shared_sets_[index(j.stage)])
+        task.data.push_back({gradient(static_cast<int>(set), worker), Access::accumulate});
     }
     if (can_skip_) task.data.push_back({verdict(worker), Access::precede});
     add_task(task);
@@ -228,10 +265,10 @@ class TaskGraph::Builder {
 
   [[nodiscard]] std::uint32_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
 
-  // The holder that computes the norm of a stage.
+  // The holder that computes the norm of a set.
   [[nodiscard]] int norm_worker(int s) const {
-    const std::vector<int> holders = plan::weight_holders(schedule_, s);
-    return holders[index(s) % holders.size()];
+    const std::vector<int> all = holders(s);
+    return all[index(s) % all.size()];
   }
 
   // A verdict for each worker that computes norms, or waits for them, or whose passes may find infinity or
@@ -241,11 +278,11 @@ class TaskGraph::Builder {
     for (const plan::JobId id : schedule_.order()) {
       if (can_skip_) workers.insert(schedule_.compute(id));
     }
-    for (int s = 0; s < schedule_.stages(); ++s) {
+    for (int s = 0; std::cmp_less(s, sets_.size()); ++s) {
       if (!has_parameters(s)) continue;
       workers.insert(norm_worker(s));
       if (!updates_wait_) continue;
-      for (const int holder : plan::weight_holders(schedule_, s)) workers.insert(holder);
+      for (const int holder : holders(s)) workers.insert(holder);
     }
     for (const int worker : workers) {
       add({DataKind::verdict, -1, -1, worker},
@@ -355,15 +392,15 @@ class TaskGraph::Builder {
     return find({DataKind::weight_gradient, s, -1, worker});
   }
 
-  // Reduces the gradient of a stage, and computes its norm.
+  // Reduces the gradient of a set, and computes its norm.
   void reduce(int s) {
     if (!has_parameters(s)) return;
     // Accumulating tasks share the accumulator. `close` takes it for itself, so that tasks that read the sum
     // wait for all of them.
-    for (const int worker : plan::gradient_workers(schedule_, s)) {
+    for (const int worker : plan::gradient_workers(schedule_, sets_[index(s)].stages)) {
       add_task({TaskKind::close, s, worker, std::nullopt, {{gradient(s, worker), Access::update}}});
     }
-    for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, s)) {
+    for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, sets_[index(s)].stages)) {
       const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
       const auto access = step.broadcast ? Access::write : Access::update;
       add_task({kind,
@@ -381,14 +418,14 @@ class TaskGraph::Builder {
               {{gradient(s, worker), Access::read}, {verdict(worker), Access::update}}});
   }
 
-  // Updates the weights of a stage on each holder.
+  // Updates the weights of a set on each holder.
   void update(int s) {
     if (!has_parameters(s)) return;
-    for (const int holder : plan::weight_holders(schedule_, s)) {
+    for (const int holder : holders(s)) {
       Draft task{TaskKind::optimize, s, holder, std::nullopt, {}};
       if (updates_wait_) task.data.push_back({verdict(holder), Access::read});
       task.data.push_back({gradient(s, holder), Access::read});
-      const bool has_master = stage(s).has_master();
+      const bool has_master = sets_[index(s)].has_master();
       if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
       task.data.push_back(
           {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
@@ -407,6 +444,9 @@ class TaskGraph::Builder {
   TaskGraph& graph_;
   std::vector<int> judges_;  // the workers with a verdict
   std::size_t parameter_count_ = 0;
+  std::vector<model::ParameterSet> sets_;
+  std::vector<std::vector<std::size_t>> shared_sets_;  // by stage
+  std::vector<plan::SharedHolders> shared_holders_;    // of the sets that are shared
   DatumNumbers numbers_;
   std::vector<std::uint32_t> access_counts_;  // by task
 };
@@ -415,7 +455,7 @@ TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& netwo
                      const model::OptimizerConfig& optimizer, const StepRules& rules)
     : rules_(rules) {
   if (!(schedule.graph() == network.graph)) throw std::logic_error("the schedule is for another stage graph");
-  Builder(schedule, network, optimizer, *this).build();
+  Builder(schedule, network, optimizer, *this, schedule).build();
 }
 
 // At least a round of the schedule lies between a micro-batch and the one that it waits for. So the wait goes
@@ -425,7 +465,7 @@ TaskGraph TaskGraph::evaluation(const plan::Schedule& schedule, const plan::Sche
   TaskGraph graph;
   graph.rules_ = {.has_norm = false};
   const int in_flight = 2 * std::max(schedule.microbatches(), schedule.workers());
-  Builder(forward, network, {}, graph, in_flight).build();
+  Builder(forward, network, {}, graph, schedule, in_flight).build();
   return graph;
 }
 

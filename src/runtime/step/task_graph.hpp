@@ -44,7 +44,8 @@ std::string_view to_string(DataKind kind);
 /// A piece of data of the step. Only one worker writes it: its writer.
 struct Datum {
   DataKind kind;
-  int stage;         // an activation is the output of this stage, a gradient is that output's gradient
+  int stage;         // an activation is the output of this stage, a gradient is that output's gradient; of
+                     // parameters and their gradient it is the number of their set (Network::sets)
   int microbatch;    // -1 for data that last over the steps
   int worker;        // the logical worker that writes it
   std::size_t size;  // words of 4 bytes
@@ -87,7 +88,7 @@ struct DataAccess {
 /// are in the order of the stage's predecessors or successors.
 struct Task {
   TaskKind kind;
-  int stage;
+  int stage;   // of a task that is no pass: the set of parameters
   int worker;  // the logical worker that runs it
   std::optional<plan::JobId> job;
   std::span<const DataAccess> data;  // the graph owns them
@@ -96,11 +97,16 @@ struct Task {
 /// The task for people: F(2,0) for a job, else its kind and its stage.
 std::string name_of(const Task& task, const plan::Schedule& schedule);
 
-/// The parameters of a stage.
-struct StageParameters {
+/// A set of parameters: the own ones of a stage, or one that several stages share.
+struct SetParameters {
+  std::vector<int> stages;  ///< that use it
+  std::size_t size = 0;     ///< how many numbers it has
   std::size_t first = 0;  ///< the number of its first one among all parameters of the network
   std::vector<std::size_t> sizes;
   std::vector<model::DecayRange> ranges;
+
+  /// The stage to name in messages.
+  [[nodiscard]] int first_stage() const { return stages.front(); }
 };
 
 /// All data and tasks of a step of `schedule`. The tasks would run correctly one after the other in their
@@ -114,6 +120,9 @@ struct StageParameters {
 /// after the step. When updates wait for a verdict, since the gradient is clipped or the update may be
 /// skipped, the complete verdict goes down the same tree to all holders. In a graph that can skip updates,
 /// verdicts also know whether the values of all passes were finite.
+///
+/// A set of parameters that several stages share has its weights on the holders of the first of these stages.
+/// Each worker that computes W or BW of such a stage has an accumulator, which all of these stages use.
 ///
 /// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
 ///
@@ -139,8 +148,8 @@ class TaskGraph {
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
   [[nodiscard]] const StepRules& rules() const { return rules_; }
-  /// The parameters of each stage.
-  [[nodiscard]] const std::vector<StageParameters>& parameters() const { return parameters_; }
+  /// The sets of parameters, as Network::sets() numbers them.
+  [[nodiscard]] const std::vector<SetParameters>& parameters() const { return parameters_; }
   /// The datum with the verdict that is complete after a step; nothing in a graph without norms or without
   /// parameters.
   [[nodiscard]] std::optional<std::size_t> complete_verdict() const;
@@ -154,7 +163,7 @@ class TaskGraph {
   TaskGraph() = default;
 
   StepRules rules_;
-  std::vector<StageParameters> parameters_;
+  std::vector<SetParameters> parameters_;
   std::vector<Datum> data_;
   std::vector<DataAccess> accesses_;  // of all tasks, one task after the other
   std::vector<Task> tasks_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
@@ -165,9 +166,13 @@ class Waits {
     return std::nullopt;
   }
 
-  [[nodiscard]] static std::string describe(const Datum& datum) {
+  [[nodiscard]] std::string describe(const Datum& datum) const {
     std::string text(to_string(datum.kind));
-    if (datum.stage >= 0) text += fmt::format(" of stage {}", datum.stage);
+    if (datum.stage >= schedule_.stages()) {
+      text += fmt::format(" that stages {} share", fmt::join(graph_.parameters()[index(datum.stage)].stages, ", "));
+    } else if (datum.stage >= 0) {
+      text += fmt::format(" of stage {}", datum.stage);
+    }
     if (datum.microbatch >= 0) text += fmt::format(", micro-batch {}", datum.microbatch);
     return text;
   }

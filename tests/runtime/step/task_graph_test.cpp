@@ -45,14 +45,21 @@ void for_each_case(const std::function<void(const Case&)>& check) {
           {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
       cases.push_back({named.name + ", recompute", named.network, named.schedule.with_recomputation()});
     }
+    for (NamedCase& named : named_cases(4, microbatches, true))
+      cases.push_back({named.name + ", tied", named.network, named.schedule});
   }
+  const model::Network towers = two_towers();
+  const model::Network tied_gpt = tiny_gpt(4, model::Precision::fp32, 0, true);
+  const model::Network tied_llama = tiny_llama(4, model::Precision::fp32, true);
   const model::Network chain = tiny_mlp(4);
   const model::Network tree = tiny_mlp(5, 2);
   const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
   const model::Network bare = dag_network(plan::StageGraph::chain(3), true);
   for (const bool is_split : {false, true}) {
     for (const auto& [label, network] : {std::pair{"chain", &chain}, std::pair{"tree", &tree},
-                                         std::pair{"dag", &dag}, std::pair{"bare", &bare}}) {
+                                         std::pair{"dag", &dag}, std::pair{"bare", &bare},
+                                         std::pair{"towers", &towers}, std::pair{"tied gpt", &tied_gpt},
+                                         std::pair{"tied llama", &tied_llama}}) {
       for (const int workers : {1, 2, 4}) {
         const Schedule schedule = scattered(network->graph, workers, 5, is_split);
         cases.push_back({std::string("scattered ") + label, *network, schedule});
@@ -62,6 +69,9 @@ void for_each_case(const std::function<void(const Case&)>& check) {
       Schedule replicas =
           plan::make_schedule("ddp", {.workers = 3, .microbatches = 4, .graph = network->graph});
       cases.push_back({std::string("ddp ") + label, *network, is_split ? split(replicas) : replicas});
+      Schedule sharded =
+          plan::make_schedule("fsdp", {.workers = 3, .microbatches = 4, .graph = network->graph});
+      cases.push_back({std::string("fsdp ") + label, *network, is_split ? split(sharded) : sharded});
     }
   }
   const std::size_t named_count = cases.size();
@@ -195,8 +205,8 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
       all += count;
     }
     int expected = 0;
-    for (int s = 0; s < c.schedule.stages(); ++s) {
-      if (c.network.stages[index(s)].parameter_size() > 0) expected += c.schedule.microbatches();
+    for (const model::ParameterSet& set : c.network.sets()) {
+      if (set.size > 0) expected += c.schedule.microbatches() * static_cast<int>(set.stages.size());
     }
     EXPECT_EQ(all, expected);
   });
@@ -237,12 +247,13 @@ class Knowledge {
   std::map<std::size_t, OfVerdict> known_;
 };
 
-std::set<int> stages_with_parameters(const model::Network& network) {
-  std::set<int> stages;
-  for (int s = 0; s < network.graph.size(); ++s) {
-    if (network.stages[index(s)].parameter_size() > 0) stages.insert(s);
+std::set<int> sets_with_parameters(const model::Network& network) {
+  std::set<int> found;
+  const std::vector<model::ParameterSet> sets = network.sets();
+  for (int s = 0; std::cmp_less(s, sets.size()); ++s) {
+    if (sets[index(s)].size > 0) found.insert(s);
   }
-  return stages;
+  return found;
 }
 
 // In a graph that can skip, an update reads its worker's verdict. That verdict knows of every pass: each pass
@@ -250,7 +261,7 @@ std::set<int> stages_with_parameters(const model::Network& network) {
 TEST(TaskGraph, UpdatesWaitForTheVerdictsOfAllWorkers) {
   for_each_case([](const Case& c) {
     const TaskGraph graph(c.schedule, c.network, sgd, {.can_skip = true});
-    const std::set<int> stages = stages_with_parameters(c.network);
+    const std::set<int> stages = sets_with_parameters(c.network);
     Knowledge knowledge(graph);
     std::set<int> passed;
     std::set<int> judged;
@@ -284,7 +295,7 @@ TEST(TaskGraph, TheNormsOfAllStagesMeetInOneVerdict) {
   model::OptimizerConfig clipped = sgd;
   clipped.clip = 1;
   for_each_case([&](const Case& c) {
-    const std::set<int> stages = stages_with_parameters(c.network);
+    const std::set<int> stages = sets_with_parameters(c.network);
     for (const bool clips : {false, true}) {
       const TaskGraph graph(c.schedule, c.network, clips ? clipped : sgd);
       Knowledge knowledge(graph);
@@ -293,7 +304,8 @@ TEST(TaskGraph, TheNormsOfAllStagesMeetInOneVerdict) {
         knowledge.take(task);
         if (task.kind == TaskKind::norm) {
           EXPECT_TRUE(norms.emplace(task.stage, task.worker).second) << "two norms of a stage";
-          const auto holders = plan::weight_holders(c.schedule, task.stage);
+          const int first = graph.parameters()[index(task.stage)].first_stage();
+          const auto holders = plan::weight_holders(c.schedule, first);
           EXPECT_NE(std::ranges::find(holders, task.worker), holders.end());
         }
         if (task.kind != TaskKind::optimize) continue;
@@ -308,9 +320,10 @@ TEST(TaskGraph, TheNormsOfAllStagesMeetInOneVerdict) {
       ASSERT_TRUE(graph.complete_verdict());
       EXPECT_EQ(knowledge.stages(*graph.complete_verdict()), stages);
       std::size_t parameters = 0;
-      for (std::size_t s = 0; s < c.network.stages.size(); ++s) {
+      const std::vector<model::ParameterSet> sets = c.network.sets();
+      for (std::size_t s = 0; s < sets.size(); ++s) {
         EXPECT_EQ(graph.parameters()[s].first, parameters);
-        parameters += c.network.stages[s].parameters().size();
+        parameters += sets[s].parameters.size();
       }
       EXPECT_EQ(graph.data()[*graph.complete_verdict()].size, Verdict::words(parameters));
     }
@@ -371,9 +384,11 @@ TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
       }
     }
     std::multiset<std::pair<int, int>> expected;
-    for (int s = 0; s < c.schedule.stages(); ++s) {
-      if (c.network.stages[index(s)].parameter_size() == 0) continue;
-      for (const int holder : plan::weight_holders(c.schedule, s)) expected.emplace(s, holder);
+    const std::vector<model::ParameterSet> sets = c.network.sets();
+    for (int s = 0; std::cmp_less(s, sets.size()); ++s) {
+      if (sets[index(s)].size == 0) continue;
+      for (const int holder : plan::weight_holders(c.schedule, sets[index(s)].first_stage()))
+        expected.emplace(s, holder);
     }
     EXPECT_EQ(updated, expected);
   });

@@ -69,12 +69,13 @@ constexpr auto members(T& value) {
   } else if constexpr (count == 3) {
     [[maybe_unused]] auto& [a, b, c] = value;
     return TypeList<decltype(a), decltype(b), decltype(c)>();
-  } else if constexpr (count == 5) {
-    [[maybe_unused]] auto& [a, b, c, d, e] = value;
-    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e)>();
   } else if constexpr (count == 6) {
     [[maybe_unused]] auto& [a, b, c, d, e, f] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f)>();
+  } else if constexpr (count == 7) {
+    [[maybe_unused]] auto& [a, b, c, d, e, f, g] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f),
+                    decltype(g)>();
   } else if constexpr (count == 8) {
     [[maybe_unused]] auto& [a, b, c, d, e, f, g, h] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
@@ -159,8 +160,8 @@ constexpr InterfaceText interface_text() {
   add_aggregate<Placement, 2>(text, "Placement");
   add_class<StageGraph>(text, "StageGraph");
   add_aggregate<Durations, 3>(text, "Durations");
-  add_aggregate<StageSizes, 6>(text, "StageSizes");
-  add_aggregate<Costs, 5>(text, "Costs");
+  add_aggregate<StageSizes, 7>(text, "StageSizes");
+  add_aggregate<Costs, 6>(text, "Costs");
   add_class<Schedule>(text, "Schedule");
   add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
   add_aggregate<ScheduleRequest, 8>(text, "ScheduleRequest");

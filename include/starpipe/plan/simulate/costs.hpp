@@ -38,11 +38,22 @@ struct StageSizes {
   std::uint64_t gradient = 0;        ///< gradient with respect to the stage's output
   std::uint64_t stash = 0;           ///< kept by F for B and W
   std::uint64_t gradient_stash = 0;  ///< kept by B for W where the backward pass is split
-  std::uint64_t weights = 0;         ///< the stage's parameters, as passes read them
+  std::uint64_t weights = 0;         ///< the stage's own parameters, as passes read them
   std::uint64_t master = 0;          ///< the optimizer's own copy of them; 0 when it updates `weights`
+  bool has_weights = true;           ///< whether the stage has parameters of its own
 
   /// Size of the parameters that the optimizer updates. A weight gradient, and each optimizer state, is as
   /// large.
+  [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
+};
+
+/// Parameters that several stages use. The holders of the first stage's weights hold them; all of the stages
+/// add to their gradient.
+struct SharedWeights {
+  std::vector<int> stages;    ///< ascending
+  std::uint64_t weights = 0;  ///< bytes, as in StageSizes
+  std::uint64_t master = 0;
+
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
@@ -60,6 +71,7 @@ struct Link {
 struct Costs {
   std::vector<Durations> durations = {Durations{}};
   std::vector<StageSizes> sizes = {StageSizes{}};
+  std::vector<SharedWeights> shared = {};  ///< beside the stages' own weights
   double alpha = 0;  ///< see Link
   double beta = 0;
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -28,5 +29,27 @@ std::vector<int> weight_holders(const Schedule& schedule, int stage);
 
 /// Workers that run W or BW of `stage`, and so accumulate its weight gradient, ascending.
 std::vector<int> gradient_workers(const Schedule& schedule, int stage);
+
+/// The same for weights that `stages` share, ascending: they are held where the weights of the first of these
+/// stages are, and all workers that run W or BW of one of the stages accumulate their gradient.
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages);
+std::vector<int> gradient_workers(const Schedule& schedule, std::span<const int> stages);
+
+/// Says from which holder a job reads weights that several stages share.
+class SharedHolders {
+ public:
+  /// `first_stage`: of the stages that share the weights. `training`: the schedule whose weights `schedule`
+  /// reads, another one for an evaluation. `schedule` must outlive this.
+  SharedHolders(const Schedule& schedule, const Schedule& training, int first_stage);
+
+  /// The job's own worker when it holds the weights. Otherwise the holder that F of the first stage on the
+  /// same micro-batch reads.
+  [[nodiscard]] int of(JobId id) const;
+
+ private:
+  const Schedule& schedule_;
+  int first_stage_;
+  std::vector<int> holders_;
+};
 
 }  // namespace starpipe::plan
