@@ -39,7 +39,7 @@ class MicrobatchRunner {
   }
 
   std::vector<std::vector<std::size_t>> shared_sets_;  ///< by stage
-  std::vector<int> order_;  ///< of stages: predecessors first
+  std::vector<int> order_;                             ///< of stages: predecessors first
   std::vector<std::vector<float>> inputs_;
   std::vector<std::vector<float>> outputs_;
   std::vector<std::vector<float>> stashes_;

@@ -178,7 +178,8 @@ std::vector<plan::SharedWeights> Network::shared_weights() const {
   std::vector<plan::SharedWeights> shared;
   const std::vector<ParameterSet> all = sets();
   for (const ParameterSet& set : std::span(all).subspan(stages.size())) {
-    plan::SharedWeights weights{.stages = set.stages, .weights = set.weights_size() * sizeof(float), .master = 0};
+    plan::SharedWeights weights{
+        .stages = set.stages, .weights = set.weights_size() * sizeof(float), .master = 0};
     if (set.has_master()) weights.master = set.size * sizeof(float);
     shared.push_back(std::move(weights));
   }

@@ -131,7 +131,8 @@ void Stage::place_parameters(const StageOp& op, OpLayout& layout) {
   require_fit(!parameters.empty(), "a layer without parameters shares " + op.shared);
   auto set = std::ranges::find(shared_, op.shared, &SharedParameters::name);
   if (set == shared_.end()) set = shared_.insert(set, {op.shared, parameters, layout.parameter_size});
-  const auto sizes_fit = std::ranges::equal(set->parameters, parameters, {}, &Parameter::size, &Parameter::size);
+  const auto sizes_fit =
+      std::ranges::equal(set->parameters, parameters, {}, &Parameter::size, &Parameter::size);
   require_fit(sizes_fit, "layers that share " + op.shared + " have parameters of different sizes");
   layout.set = static_cast<std::size_t>(set - shared_.begin());
 }
@@ -273,7 +274,8 @@ void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inp
 void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
                          std::span<const ConstMemory> output_gradients, float loss_scale,
                          std::span<const Memory> input_gradients, Memory gradient_stash,
-                         ParameterGradients parameter_gradient, Memory scratch, const Backend& backend) const noexcept {
+                         ParameterGradients parameter_gradient, Memory scratch,
+                         const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, false);
   const bool source = input_gradients.empty();
   const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradients before this op
@@ -318,9 +320,8 @@ void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
     if (layout.parameter_size > 0) {
       if (!gradient_stash.empty()) copy(backend, dy, gradient_stash.subspan(layout.gradient, dy.size()));
       if (!parameter_gradient.empty()) {
-        backend.backward_weights(
-            *ops_[i].layer, layer_stash, dy,
-            gradient_of(layout, parameter_gradient).floats(), parts.layer);
+        backend.backward_weights(*ops_[i].layer, layer_stash, dy,
+                                 gradient_of(layout, parameter_gradient).floats(), parts.layer);
       }
     }
     if (source && i == end) return;
@@ -344,8 +345,9 @@ void Stage::backward_input(ConstParameters parameters, ConstMemory stash,
                backend);
 }
 
-void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash, ParameterGradients parameter_gradient,
-                             Memory scratch, const Backend& backend) const noexcept {
+void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash,
+                             ParameterGradients parameter_gradient, Memory scratch,
+                             const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, false);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const OpLayout& layout = layouts_[i];
@@ -366,8 +368,9 @@ void Stage::find_nonfinite(ConstMemory gradient_stash, float& found, const Backe
   }
 }
 
-void Stage::backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
-                     float loss_scale, std::span<const Memory> input_gradients, ParameterGradients parameter_gradient,
+void Stage::backward(ConstParameters parameters, ConstMemory stash,
+                     std::span<const ConstMemory> output_gradients, float loss_scale,
+                     std::span<const Memory> input_gradients, ParameterGradients parameter_gradient,
                      Memory scratch, const Backend& backend) const noexcept {
   run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, {}, parameter_gradient,
                scratch, backend);

@@ -61,6 +61,7 @@ KEYS = {
     "model.heads": Key("train", GPT, 4),
     "model.context": Key("simulate", GPT, 8),
     "model.vocabulary": Key("simulate", GPT, 300),
+    "model.tied": Key("simulate", GPT, True),
     "model.kv_heads": Key("simulate", LLAMA, 2),
     "model.intermediate": Key("simulate", LLAMA, 20),
     "model.rope_theta": Key("train", LLAMA, 10),

@@ -141,7 +141,8 @@ inline model::Network two_towers(model::Precision precision = model::Precision::
     std::vector<model::StageOp> ops = {
         {model::StageOp::Kind::layer, model::make_layer(linear, precision), shared}};
     if (!sink)
-      ops.push_back({model::StageOp::Kind::layer, model::make_layer({"gelu", "g", rows, columns, {}}, precision)});
+      ops.push_back(
+          {model::StageOp::Kind::layer, model::make_layer({"gelu", "g", rows, columns, {}}, precision)});
     return model::Stage(std::move(ops), rows, std::vector<std::size_t>(inputs, columns),
                         sink ? model::make_loss("mse", rows, columns, precision) : nullptr, precision);
   };

@@ -49,10 +49,10 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 /// A value for people and for files: "4", "0.5", "true", "relu".
 std::string to_string(const OptionValue& value);
 
-/// Parameters that are held, updated and saved together: the own ones of a stage, or a set that several layers
-/// share.
+/// Parameters that are held, updated and saved together: the own ones of a stage, or a set that several
+/// layers share.
 struct ParameterSet {
-  std::vector<int> stages;            ///< that use them, ascending; of a stage's own parameters the stage alone
+  std::vector<int> stages;  ///< that use them, ascending; of a stage's own parameters the stage alone
   std::vector<Parameter> parameters;  ///< with the names of the first layer that uses them
   std::size_t size = 0;               ///< how many numbers all of them have together
   Precision precision = Precision::fp32;
@@ -70,8 +70,8 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// All parameters, each once: the own ones of each stage, [stage], which may be none; then the sets that are
-  /// shared, in the order of the first layers that use them.
+  /// All parameters, each once: the own ones of each stage, [stage], which may be none; then the sets that
+  /// are shared, in the order of the first layers that use them.
   [[nodiscard]] std::vector<ParameterSet> sets() const;
   /// The sets that a stage shares, as numbers in sets(), in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;

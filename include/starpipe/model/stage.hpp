@@ -43,8 +43,8 @@ struct ParameterViews {
   ParameterViews(View its_own, std::span<const View> of_sets) : own(its_own), shared(of_sets) {}
   template <class Single>
   // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): it is no view
-  requires(!std::same_as<std::remove_cvref_t<Single>, ParameterViews> &&
-           std::convertible_to<Single, View>) ParameterViews(Single&& single)
+  requires(!std::same_as<std::remove_cvref_t<Single>, ParameterViews> && std::convertible_to<Single, View>)
+      ParameterViews(Single&& single)
       : own(std::forward<Single>(single)) {}
 
   [[nodiscard]] bool empty() const { return own.empty() && shared.empty(); }
@@ -119,8 +119,9 @@ class Stage {
   /// F. `output`: rows x output_columns, or for a sink one float, the micro-batch's mean loss. `target` is
   /// empty unless the stage is a sink. `output` may be empty: then F only fills the stash. `stash` may be
   /// empty: then F keeps none, and `scratch` must have scratch_size_without_stash() words.
-  void forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target, Memory output,
-               Memory stash, Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
+  void forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target,
+               Memory output, Memory stash, Memory scratch,
+               const Backend& backend = cpu_backend()) const noexcept;
 
   /// B. `output_gradients`: a rows x output_columns matrix from each succeeding stage; B sums them. A sink
   /// has none and starts from `loss_scale`, the weight of the micro-batch's mean loss in the objective
@@ -140,8 +141,9 @@ class Stage {
 
   /// BW: backward_input() and backward_weights() in one, without a gradient stash.
   void backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
-                float loss_scale, std::span<const Memory> input_gradients, ParameterGradients parameter_gradient,
-                Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
+                float loss_scale, std::span<const Memory> input_gradients,
+                ParameterGradients parameter_gradient, Memory scratch,
+                const Backend& backend = cpu_backend()) const noexcept;
 
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -213,8 +215,9 @@ class Stage {
 
   /// B. Does W too, unless `parameter_gradient` is empty. Keeps gradients for W, unless `gradient_stash` is
   /// empty.
-  void run_backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
-                    float loss_scale, std::span<const Memory> input_gradients, Memory gradient_stash,
+  void run_backward(ConstParameters parameters, ConstMemory stash,
+                    std::span<const ConstMemory> output_gradients, float loss_scale,
+                    std::span<const Memory> input_gradients, Memory gradient_stash,
                     ParameterGradients parameter_gradient, Memory scratch,
                     const Backend& backend) const noexcept;
 

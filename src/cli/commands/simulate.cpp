@@ -86,7 +86,10 @@ std::string summary(std::string_view times, std::string_view policy,
   for (int s = 0; s < schedule.stages(); ++s) {
     const plan::Durations& d = costs.duration(s);
     const plan::StageSizes& size = costs.size(s);
-    stages.push_back({std::to_string(s), bytes_text(size.weights), number(d.F), number(d.B), number(d.W),
+    std::uint64_t weights = size.weights;
+    for (const plan::SharedWeights& shared : costs.shared)
+      weights += shared.stages.front() == s ? shared.weights : 0;
+    stages.push_back({std::to_string(s), bytes_text(weights), number(d.F), number(d.B), number(d.W),
                       bytes_text(size.activation), bytes_text(size.stash)});
   }
   text += table_text(stages) + "\n";

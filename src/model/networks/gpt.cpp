@@ -17,7 +17,8 @@ namespace {
 
 constexpr double deviation = 0.02;  // of GPT-2's start values
 
-/// GPT-2, whose head may be tied; parameters have the names and start values of Hugging Face's GPT2LMHeadModel.
+/// GPT-2, whose head may be tied; parameters have the names and start values of Hugging Face's
+/// GPT2LMHeadModel.
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   const int blocks = option(config, "layers");
   const int width = option(config, "hidden");
@@ -43,26 +44,24 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   };
 
   const bool tied = option<bool>(config, tied_key);
-  LayerSpec tokens = {"embedding",
-                      "transformer",
-                      rows,
-                      1,
-                      {{"vocabulary", vocabulary},
-                       {"context", context},
-                       {"outputs", width},
-                       {"deviation", deviation}}};
+  LayerSpec tokens = {
+      "embedding",
+      "transformer",
+      rows,
+      1,
+      {{"vocabulary", vocabulary}, {"context", context}, {"outputs", width}, {"deviation", deviation}}};
   std::vector<Unit> units;
   if (tied) {
     // The head shares the tokens' table. So the positions are a layer of their own.
     tokens.name = "transformer.wte";
     tokens.options.erase("context");
-    units.push_back({"embedding",
-                     {shared_by_head(layer(tokens)),
-                      layer({"positions",
-                             "transformer.wpe",
-                             rows,
-                             hidden,
-                             {{"context", context}, {"deviation", deviation}}})}});
+    units.push_back(
+        {"embedding",
+         {shared_by_head(layer(tokens)), layer({"positions",
+                                                "transformer.wpe",
+                                                rows,
+                                                hidden,
+                                                {{"context", context}, {"deviation", deviation}}})}});
   } else {
     units.push_back({"embedding", {layer(tokens)}});
   }

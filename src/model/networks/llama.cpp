@@ -56,12 +56,12 @@ class Layers {
 
   [[nodiscard]] StageOp embedding() const {
     return tied_if_asked({"embedding",
-                  "model.embed_tokens",
-                  rows_,
-                  1,
-                  {{"vocabulary", static_cast<double>(vocabulary_)},
-                   {"outputs", static_cast<double>(hidden_)},
-                   {"deviation", deviation}}});
+                          "model.embed_tokens",
+                          rows_,
+                          1,
+                          {{"vocabulary", static_cast<double>(vocabulary_)},
+                           {"outputs", static_cast<double>(hidden_)},
+                           {"deviation", deviation}}});
   }
   [[nodiscard]] StageOp norm(const std::string& name) const {
     return layer({"rmsnorm", name, rows_, hidden_, {{"epsilon", option<double>(config_, "epsilon")}}});
@@ -116,7 +116,8 @@ class Layers {
 
  private:
   [[nodiscard]] StageOp layer(const LayerSpec& spec) const { return layer_op(spec, config_.precision); }
-  [[nodiscard]] LayerSpec linear_spec(const std::string& name, std::size_t inputs, std::size_t outputs) const {
+  [[nodiscard]] LayerSpec linear_spec(const std::string& name, std::size_t inputs,
+                                      std::size_t outputs) const {
     return {"linear",
             name,
             rows_,

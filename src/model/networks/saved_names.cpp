@@ -42,8 +42,8 @@ NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names) {
       const auto output = tensors.extract(head);
       if (!output.empty() && (output.mapped().shape != embedding->second.shape ||
                               output.mapped().values != embedding->second.values)) {
-        throw InputError(fmt::format("tensor {}: is not equal to {}; set model.tied: false", head,
-                                     names.embedding));
+        throw InputError(
+            fmt::format("tensor {}: is not equal to {}; set model.tied: false", head, names.embedding));
       }
     }
     pad_rows(embedding->second, index(option(config, "vocabulary")));

@@ -27,9 +27,10 @@ void StepCosts::add(const RecordedStep& step) {
   prefetch_ = step.prefetch;
 }
 
-Costs StepCosts::costs(std::vector<StageSizes> sizes) const {
+Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights> shared) const {
   Costs costs;
   costs.sizes = std::move(sizes);
+  costs.shared = std::move(shared);
   costs.prefetch = prefetch_;
   costs.alpha = detail::lower_median(transfers_).value_or(0);
   costs.durations.clear();

@@ -14,6 +14,7 @@
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
+#include "plan/formats/weights_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
@@ -240,26 +241,28 @@ std::vector<Difference> read_parts(const JsonValue& per_step) {
   return steps;
 }
 
-Costs read_costs(const JsonValue& value) {
+Costs read_costs(const JsonValue& value, int stages) {
   Costs costs;
   costs.durations = read_all_durations(value.at("durations"));
   costs.alpha = value.at("comm").time();
   costs.prefetch = value.at("prefetch").truth();
+  detail::read_weights(value, stages, costs);
   return costs;
 }
 
 }  // namespace
 
 ordered_json compared_run_json(const ComparedRun& run) {
+  ordered_json costs = {{"durations", all_durations(run.costs.durations)},
+                        {"comm", run.costs.alpha},
+                        {"prefetch", run.costs.prefetch}};
+  detail::add_weights(costs, run.costs, run.measured.planned.stages());
   return {{"version", version},
           {"steps", {{"first", run.first_step}, {"last", run.last_step()}, {"median", run.median_step}}},
           {"per_step", parts_of_steps(run.differences)},
           {"record",
            {{"schedule", schedule_of(run.measured.planned, run.groups)},
-            {"costs",
-             {{"durations", all_durations(run.costs.durations)},
-              {"comm", run.costs.alpha},
-              {"prefetch", run.costs.prefetch}}},
+            {"costs", std::move(costs)},
             {"work", all_durations(run.work)},
             {"prefetch", run.measured.prefetch},
             {"jobs", jobs_of(run.measured)}}}};
@@ -277,12 +280,12 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
   const JsonValue steps = explain.at("steps").object();
   const JsonValue record = explain.at("record").object();
   const JsonValue groups = record.at("schedule").object().at("groups");
-  const Costs costs = read_costs(record.at("costs").object());
   const std::vector<Durations> work = read_all_durations(record.at("work"));
   try {
     RecordedStep measured = read_step(record, source_name);
     if (work.size() != 1 && work.size() != index(measured.planned.stages()))
       record.at("work").fail(fmt::format("{} entries for {} stages", work.size(), measured.planned.stages()));
+    const Costs costs = read_costs(record.at("costs").object(), measured.planned.stages());
     auto predicted = simulated_step(measured.planned, costs);
     ComparedRun run{.first_step = steps.at("first").whole(1),
                     .median_step = steps.at("median").whole(1),

@@ -14,6 +14,7 @@
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
+#include "plan/formats/weights_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
@@ -259,14 +260,28 @@ Costs read_costs(const JsonValue& file, int stages) {
     costs.prefetch = value->truth();
     if (!costs.prefetch && !costs.link().takes_time()) value->fail("false needs transfers that take time");
   }
+  detail::read_weights(file, stages, costs);
   return costs;
 }
 
 // The keys that a schedule is read from.
-constexpr std::array<std::string_view, 15> schedule_keys = {
-    "schedule",   "workers",     "stages",        "microbatches", "split_backward",
-    "discipline", "stage_graph", "memory_limits", "recompute",    "unit",
-    "durations",  "comm",        "comm_per_byte", "prefetch",     "sizes"};
+constexpr std::array<std::string_view, 17> schedule_keys = {"schedule",
+                                                            "workers",
+                                                            "stages",
+                                                            "microbatches",
+                                                            "split_backward",
+                                                            "discipline",
+                                                            "stage_graph",
+                                                            "memory_limits",
+                                                            "recompute",
+                                                            "unit",
+                                                            "durations",
+                                                            "comm",
+                                                            "comm_per_byte",
+                                                            "prefetch",
+                                                            "sizes",
+                                                            detail::weights_keys[0],
+                                                            detail::weights_keys[1]};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
@@ -337,6 +352,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
       return sizes;
     });
   }
+  detail::add_weights(result, costs, schedule.stages());
   result["makespan"] = number(timeline.makespan);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
   result["device_span"] = number(timeline.device_span);

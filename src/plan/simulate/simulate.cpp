@@ -64,7 +64,7 @@ struct Fetch {
   enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
   Kind kind;
   JobId producer;  // for weights: the holder
-  int stage;  // for weights that stages share: the number of stages, and the set's number
+  int stage;       // for weights that stages share: the number of stages, and the set's number
   std::uint64_t bytes;
 };
 
@@ -189,7 +189,8 @@ class Simulation {
     if (!fetches_weights(id)) return 0;
     if (times_.transfer.empty()) {
       double last = 0;
-      for_each_weights_fetch(id, [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch.bytes)); });
+      for_each_weights_fetch(id,
+                             [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch.bytes)); });
       return last;
     }
     return last_sent(id) ? 0 : times_.transfer[id];
@@ -282,7 +283,7 @@ class Simulation {
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
   std::vector<SharedHolders> holders_;  // of Costs::shared
-  std::vector<int> touched_;  // workers that may start a job now
+  std::vector<int> touched_;            // workers that may start a job now
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };

@@ -36,7 +36,8 @@ class WorkerSet {
 
 bool reads_weights(Pass pass) { return pass != Pass::W; }
 
-// Calls f(from, to, kind, bytes) for each transfer of weights that several stages share, and of their gradient.
+// Calls f(from, to, kind, bytes) for each transfer of weights that several stages share, and of their
+// gradient.
 template <class Function>
 void for_each_shared_transfer(const Schedule& schedule, const SharedWeights& weights, Function&& f) {
   const SharedHolders holders(schedule, schedule, weights.stages.front());

@@ -40,7 +40,8 @@ void check_words(int stage, std::string_view what, std::size_t words) {
 
 void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
                       const WorkerMap& map) {
-  for (const Datum& datum : graph.data()) check_words(stage_of(datum, graph), to_string(datum.kind), datum.size);
+  for (const Datum& datum : graph.data())
+    check_words(stage_of(datum, graph), to_string(datum.kind), datum.size);
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     for (const bool on_gpu : {false, true}) {
       check_words(static_cast<int>(s), "scratch memory",

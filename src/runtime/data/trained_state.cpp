@@ -21,7 +21,8 @@ std::vector<TrainedState::Held> TrainedState::held(bool first_only) const {
   std::vector<Held> found;
   for (int s = 0; std::cmp_less(s, graph_.parameters().size()); ++s) {
     if (graph_.parameters()[index(s)].size == 0) continue;
-    const std::vector<int> holders = plan::weight_holders(schedule_, graph_.parameters()[index(s)].first_stage());
+    const std::vector<int> holders =
+        plan::weight_holders(schedule_, graph_.parameters()[index(s)].first_stage());
     for (const int holder : holders) {
       if (first_only && holder != holders.front()) continue;
       const auto find = [&](DataKind kind) {
@@ -72,7 +73,8 @@ void TrainedState::write(const StateWriter& write) const {
     }
     data_.write(master, "a stage's parameters", [&](std::span<float> parameters) {
       write_both(parameters);
-      const std::vector<float> rounded = model::rounded_weights(network_.stages.front().precision(), parameters);
+      const std::vector<float> rounded =
+          model::rounded_weights(network_.stages.front().precision(), parameters);
       data_.write(weights, "a stage's weights",
                   [&](std::span<float> values) { std::ranges::copy(rounded, values.begin()); });
     });

@@ -73,13 +73,14 @@ void Measurement::add(const StepResult& step) {
 plan::ComparedRun Measurement::compared() const {
   plan::Costs sizes;
   sizes.sizes = work_.sizes;
+  sizes.shared = work_.shared;
   sizes.prefetch = prefetch_;
   const auto recorded = [&](const auto& jobs) { return plan::measured_step(schedule_, jobs, sizes); };
   const auto costs = [&] {
     if (known_) return *known_;
     plan::StepCosts all;
     for (const auto& jobs : kept_) all.add(recorded(jobs));
-    return all.costs(work_.sizes);
+    return all.costs(work_.sizes, work_.shared);
   }();
   std::vector<plan::Difference> differences;
   for (const auto& jobs : kept_)

@@ -30,8 +30,12 @@ void require_profile_of_model(const Config& config) {
     throw InputError(fmt::format("schedule.profile: {} has {} units, the model has {}", file, profile.size(),
                                  names.size()));
   }
-  const std::vector<plan::StageSizes> sizes =
-      model::build_units(config.model, config.training.microbatch_size).sizes();
+  const model::Network by_unit = model::build_units(config.model, config.training.microbatch_size);
+  if (!by_unit.shared_weights().empty())
+    throw InputError(
+        "schedule.profile: does not apply to model.tied: true; profiles have no place for weights that units "
+        "share");
+  const std::vector<plan::StageSizes> sizes = by_unit.sizes();
   for (std::size_t u = 0; u < names.size(); ++u) {
     const plan::StageSizes& of_file = profile[u].sizes;
     if (of_file.activation == 0 && of_file.stash == 0 && of_file.weights == 0) continue;

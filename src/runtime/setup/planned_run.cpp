@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/setup/planned_run.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <new>
@@ -11,6 +12,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -89,7 +91,12 @@ plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
 // StarPU's vectors and MPI's messages count elements in 31 bits.
 void refuse_large_stages(const model::Network& network) {
   constexpr std::uint64_t most = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
-  const std::vector<plan::StageSizes> sizes = network.sizes();
+  std::vector<plan::StageSizes> sizes = network.sizes();
+  for (const plan::SharedWeights& shared : network.shared_weights()) {
+    plan::StageSizes& first = sizes[index(shared.stages.front())];
+    first.weights = std::max(first.weights, shared.weights);
+    first.master = std::max(first.master, shared.master);
+  }
   for (std::size_t s = 0; s < sizes.size(); ++s) {
     const plan::StageSizes& size = sizes[s];
     for (const auto& [what, bytes] :

@@ -8,6 +8,7 @@
 #include "runtime/hardware/blas_threads.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "runtime/setup/kernel_bench.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
 
@@ -23,30 +24,16 @@ using Samples = std::array<std::vector<double>, 3>;
 struct UnitOnDevice {
   UnitOnDevice(const KernelBench& bench, const model::Stage& s, std::uint64_t seed)
       : stage(&s),
-        own(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
+        weights(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
         output(bench, s.is_sink() ? 1 : s.output_size()),
         stash(bench, s.stash_size()),
         gradient_stash(bench, s.gradient_stash_size()),
         input_gradient(bench, s.input_size(0)),
-        own_gradient(bench, s.parameter_size()),
-        scratch(bench, s.scratch_size(bench.is_gpu())) {
-    // Weights that units share: here each has its own copy, which takes the same time.
-    for (const model::SharedParameters& set : s.shared()) {
-      const auto values = model::initial_parameters(set.parameters, seed);
-      shared_memory.emplace_back(bench, model::rounded_weights(s.precision(), values));
-      shared.emplace_back(std::span<const float>(std::as_const(shared_memory.back())));
-      shared_gradients.emplace_back(std::span<float>(shared_memory.emplace_back(bench, set.size)));
-    }
-  }
-
-  [[nodiscard]] model::ConstParameters weights() const { return {model::ConstMemory(own), shared}; }
-  [[nodiscard]] model::ParameterGradients gradients() { return {model::Memory(own_gradient), shared_gradients}; }
+        parameter_gradient(bench, s.parameter_size()),
+        scratch(bench, s.scratch_size(bench.is_gpu())) {}
 
   const model::Stage* stage;
-  BenchVector own, output, stash, gradient_stash, input_gradient, own_gradient, scratch;
-  std::vector<BenchVector> shared_memory;
-  std::vector<model::ConstMemory> shared;
-  std::vector<model::Memory> shared_gradients;
+  BenchVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
 };
 
 /// A micro-batch: F through all units, then B and W back.
@@ -83,7 +70,7 @@ class TimedMicrobatch {
       const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
       const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
       times[u][0] = bench_.seconds([&] {
-        unit.stage->forward(unit.weights(), input, target, unit.output, unit.stash, unit.scratch,
+        unit.stage->forward(unit.weights, input, target, unit.output, unit.stash, unit.scratch,
                             bench_.backend());
       });
     }
@@ -100,11 +87,11 @@ class TimedMicrobatch {
     const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
     times[1] = bench_.seconds([&] {
-      unit.stage->backward_input(unit.weights(), unit.stash, output_gradients, loss_scale_, input_gradients,
+      unit.stage->backward_input(unit.weights, unit.stash, output_gradients, loss_scale_, input_gradients,
                                  unit.gradient_stash, unit.scratch, bench_.backend());
     });
     times[2] = bench_.seconds([&] {
-      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.gradients(), unit.scratch,
+      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.parameter_gradient, unit.scratch,
                                    bench_.backend());
     });
   }
@@ -150,6 +137,8 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
   check_device(config);
   const std::vector<std::string> names = model::unit_names(config.model);
   const model::Network network = model::build_units(config.model, config.training.microbatch_size);
+  if (!network.shared_weights().empty())
+    throw InputError("model.tied: true: profiles have no place for weights that units share yet");
   check_kernels(config, network);
   const std::vector<plan::StageSizes> sizes = network.sizes();
   MeasuredUnits measured;

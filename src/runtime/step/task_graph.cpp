@@ -210,8 +210,7 @@ class TaskGraph::Builder {
     for (const int holder : holders(s)) {
       add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, set.weights_size()});
       if (schedule_.forward_only()) continue;
-      if (set.has_master())
-        add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
+      if (set.has_master()) add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
       const std::size_t state = model::optimizer_state_size(optimizer_, size);
       if (state > 0)
         add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});

@@ -101,7 +101,7 @@ std::string name_of(const Task& task, const plan::Schedule& schedule);
 struct SetParameters {
   std::vector<int> stages;  ///< that use it
   std::size_t size = 0;     ///< how many numbers it has
-  std::size_t first = 0;  ///< the number of its first one among all parameters of the network
+  std::size_t first = 0;    ///< the number of its first one among all parameters of the network
   std::vector<std::size_t> sizes;
   std::vector<model::DecayRange> ranges;
 

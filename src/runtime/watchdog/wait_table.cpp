@@ -169,7 +169,8 @@ class Waits {
   [[nodiscard]] std::string describe(const Datum& datum) const {
     std::string text(to_string(datum.kind));
     if (datum.stage >= schedule_.stages()) {
-      text += fmt::format(" that stages {} share", fmt::join(graph_.parameters()[index(datum.stage)].stages, ", "));
+      text += fmt::format(" that stages {} share",
+                          fmt::join(graph_.parameters()[index(datum.stage)].stages, ", "));
     } else if (datum.stage >= 0) {
       text += fmt::format(" of stage {}", datum.stage);
     }

@@ -56,10 +56,10 @@ void for_each_case(const std::function<void(const Case&)>& check) {
   const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
   const model::Network bare = dag_network(plan::StageGraph::chain(3), true);
   for (const bool is_split : {false, true}) {
-    for (const auto& [label, network] : {std::pair{"chain", &chain}, std::pair{"tree", &tree},
-                                         std::pair{"dag", &dag}, std::pair{"bare", &bare},
-                                         std::pair{"towers", &towers}, std::pair{"tied gpt", &tied_gpt},
-                                         std::pair{"tied llama", &tied_llama}}) {
+    for (const auto& [label, network] :
+         {std::pair{"chain", &chain}, std::pair{"tree", &tree}, std::pair{"dag", &dag},
+          std::pair{"bare", &bare}, std::pair{"towers", &towers}, std::pair{"tied gpt", &tied_gpt},
+          std::pair{"tied llama", &tied_llama}}) {
       for (const int workers : {1, 2, 4}) {
         const Schedule schedule = scattered(network->graph, workers, 5, is_split);
         cases.push_back({std::string("scattered ") + label, *network, schedule});

@@ -20,7 +20,8 @@ class StepCosts {
   /// step must not count. `alpha` is the median of all observed transfers, `beta` is 0. BW counts as B, with
   /// W = 0. Where a stage has BW for some micro-batches and B and W for others, BW is not counted. At least
   /// one step must have been added.
-  [[nodiscard]] Costs costs(std::vector<StageSizes> sizes = {StageSizes{}}) const;
+  [[nodiscard]] Costs costs(std::vector<StageSizes> sizes = {StageSizes{}},
+                            std::vector<SharedWeights> shared = {}) const;
 
  private:
   std::vector<std::vector<double>> means_;  // [stage * pass_count + pass]: one a step

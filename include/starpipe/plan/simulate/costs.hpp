@@ -72,7 +72,7 @@ struct Costs {
   std::vector<Durations> durations = {Durations{}};
   std::vector<StageSizes> sizes = {StageSizes{}};
   std::vector<SharedWeights> shared = {};  ///< beside the stages' own weights
-  double alpha = 0;  ///< see Link
+  double alpha = 0;                        ///< see Link
   double beta = 0;
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
   /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
