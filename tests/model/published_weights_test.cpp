@@ -99,12 +99,13 @@ ModelConfig config_of(const Size& size, std::size_t vocabulary) {
   return config;
 }
 
-/// The parameters of all stages by name.
+/// All parameters by name.
 std::map<std::string, Tensor> by_name(const Network& network, const std::vector<Floats>& parameters) {
   std::map<std::string, Tensor> tensors;
+  const std::vector<ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < parameters.size(); ++s) {
     auto at = parameters[s].begin();
-    for (const Parameter& parameter : network.stages[s].parameters()) {
+    for (const Parameter& parameter : sets[s].parameters) {
       const auto end = at + static_cast<std::ptrdiff_t>(parameter.size());
       tensors[parameter.name] = {parameter.shape, Floats(at, end)};
       at = end;
@@ -217,6 +218,89 @@ TEST(PublishedWeights, SavedOnesMayBePadded) {
   EXPECT_EQ(load_weights(folder / "saved", padded), load_weights(folder / "w", padded));
 }
 
+ModelConfig tied(ModelConfig config) {
+  config.options["tied"] = true;
+  return config;
+}
+
+TEST(PublishedWeights, ATiedModelHasThePublishedTensorsAlone) {
+  const Network network = build_network(tied(config_of(gpt2, gpt2.vocabulary)), 1, 4);
+  EXPECT_EQ(network.parameter_count(), 124'439'808U);  // as published
+  Shapes expected;
+  for (const auto& [name, shape] : published(gpt2)) expected["transformer." + name] = shape;
+  Shapes shapes;
+  for (const ParameterSet& set : network.sets()) {
+    for (const Parameter& parameter : set.parameters) shapes[parameter.name] = parameter.shape;
+  }
+  EXPECT_EQ(shapes, expected);
+  EXPECT_EQ(network.sets().back().stages, (std::vector<int>{0, 3}));
+}
+
+TEST(PublishedWeights, ATiedModelLoadsAndSavesThemAsTheyAre) {
+  const Folder folder;
+  write_published(folder / "w", small, numbered);
+  for (const int stages : {1, 3}) {
+    const Network network = build_network(tied(config_of(small, small.vocabulary)), 1, stages);
+    const auto parameters = load_weights(folder / "w", network);
+    expect_values(network, parameters, small);
+    save_weights(folder / "saved", network, parameters);
+    const auto saved = read_safetensors(folder / "saved");
+    EXPECT_FALSE(saved.contains("lm_head.weight"));
+    EXPECT_EQ(saved.size(), published(small).size());
+    EXPECT_EQ(load_weights(folder / "saved", network), parameters);
+    const Network padded = build_network(tied(config_of(small, 320)), 1, stages);
+    expect_values(padded, load_weights(folder / "saved", padded), small);
+  }
+}
+
+TEST(PublishedWeights, ATiedModelTakesAHeadThatEqualsTheEmbeddingOnly) {
+  const Folder folder;
+  write_published(folder / "w", small, numbered);
+  const Network untied = build_network(config_of(small, small.vocabulary), 1, 2);
+  const Network network = build_network(tied(config_of(small, small.vocabulary)), 1, 2);
+  save_weights(folder / "copy", untied, load_weights(folder / "w", untied));
+  EXPECT_EQ(load_weights(folder / "copy", network), load_weights(folder / "w", network));
+  auto tensors = read_safetensors(folder / "copy");
+  tensors.at("lm_head.weight").values.back() += 1;
+  write_safetensors(folder / "other", tensors, {{"format", "pt"}});
+  expect_input_error(
+      [&] { load_weights(folder / "other", network); },
+      "other: tensor lm_head.weight: is not equal to transformer.wte.weight; set model.tied: false");
+}
+
+// A step of the tied model adds the gradients of the embedding and the head, which a model that is not tied
+// keeps apart.
+TEST(PublishedWeights, TheTiedGradientIsTheSumOfBoth) {
+  const Folder folder;
+  std::uint64_t seed = 1;
+  const ModelConfig config = config_of(small, 256);
+  Size shorter = small;
+  shorter.vocabulary = 256;
+  write_published(folder / "w", shorter,
+                  [&](const std::string&, std::size_t count) { return random_floats(count, ++seed, 0.3); });
+  folder.write("text", std::string(4000, 'a') + "some other bytes, which occur at the end");
+  const auto data = make_dataset({"text", folder / "text"}, config, {.microbatch_size = 2}, 1);
+  const auto gradients = [&](const Network& network) {
+    const auto run = train_reference(network, *data, {}, load_weights(folder / "w", network), 2, 1);
+    return std::pair(run.losses.front(), by_name(network, run.gradients));
+  };
+  const auto [loss, apart] = gradients(build_network(config, 2, 2));
+  for (const int stages : {1, 2, 4}) {
+    const auto [tied_loss, together] = gradients(build_network(tied(config), 2, stages));
+    EXPECT_NEAR(tied_loss, loss, 1e-6 * loss);
+    for (const auto& [name, tensor] : together) {
+      Floats expected = apart.at(name).values;
+      double largest = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        if (name == "transformer.wte.weight") expected[i] += apart.at("lm_head.weight").values[i];
+        largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+      }
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(tensor.values[i], expected[i], 1e-5 * largest) << name << " " << i;
+    }
+  }
+}
+
 /// Losses of the first micro-batches under start values that are not trained.
 std::vector<double> losses(const Network& network, const Dataset& data, int steps) {
   openblas_set_num_threads(1);
@@ -263,10 +347,13 @@ TEST(PublishedWeights, LossesMatchGpt2InNumpy) {
                               (folder / "w").string() + " " + folder.write("job.json", job.dump()).string());
   ASSERT_EQ(result.status, 0) << result.output;
   std::istringstream lines(result.output);
+  const auto of_tied = losses(build_network(tied(config), 2, 3), *data, 3);
+  std::size_t step = 0;
   for (const double loss : losses(build_network(config, 2, 3), *data, 3)) {
     double expected = 0;
     ASSERT_TRUE(lines >> expected) << result.output;
     EXPECT_NEAR(loss, expected, 1e-4 * expected);
+    EXPECT_NEAR(of_tied[step++], expected, 1e-4 * expected);
     EXPECT_GT(expected, 6);  // no agreement by chance at ln(301) = 5.7
   }
 }

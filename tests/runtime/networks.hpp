@@ -130,8 +130,8 @@ inline model::Network dag_network(const plan::StageGraph& graph, bool bare = fal
   return network;
 }
 
-/// Two towers and their join. The towers share all weights: each stage of the second one those of the stage
-/// of the first one. `cuts`: each tower has two stages.
+/// Two towers of two stages, and their join. Each stage of the second tower shares the weights of the same
+/// stage of the first one.
 inline model::Network two_towers(model::Precision precision = model::Precision::fp32) {
   constexpr std::size_t rows = 3;
   constexpr std::size_t columns = 4;

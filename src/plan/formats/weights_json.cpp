@@ -49,7 +49,8 @@ void read_weights(const JsonValue& object, int stages, Costs& costs) {
     }
   }
   if (const auto list = object.find("stages_without_weights")) {
-    if (costs.sizes.size() == 1) costs.sizes.assign(index(stages), StageSizes(costs.sizes.front()));
+    const StageSizes same = costs.sizes.front();
+    if (costs.sizes.size() == 1) costs.sizes.assign(index(stages), same);
     for (const int stage : read_stages(*list, stages)) costs.sizes[index(stage)].has_weights = false;
   }
 }

@@ -230,6 +230,41 @@ TEST(Engine, NamedSchedulesOrdered) {
   }
 }
 
+// One table for the embedding and the head, on every schedule.
+TEST(Engine, SharedParametersUnderNamedSchedules) {
+  for (const NamedCase& c : named_cases(workers(), 6, true)) {
+    for (const bool is_split : {false, true}) {
+      const Schedule schedule = is_split ? split(c.schedule) : c.schedule;
+      SCOPED_TRACE(schedule.name());
+      const Outcome run = expect_sound(schedule, c.network, 2);
+      if (our_policy()) expect_peaks(run, schedule, c.network);
+    }
+  }
+}
+
+// Each worker that runs a stage of a tower adds to a sum for both towers.
+TEST(Engine, SharedParametersOfTwoTowers) {
+  for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
+    const model::Network towers = two_towers(precision);
+    const model::Network llama = tiny_llama(4, precision, true);
+    for (const model::Network* network : {&towers, &llama}) {
+      for (const bool is_split : {false, true}) {
+        const Schedule schedule = scattered(network->graph, workers(), 5, is_split);
+        SCOPED_TRACE(network->config.kind + (is_split ? " split" : " fused"));
+        expect_sound(schedule, *network, 2);
+        expect_sound(schedule.with_recomputation(), *network, 2);
+        if (our_policy()) expect_sound(schedule.with(Discipline::greedy), *network, 2);
+      }
+      for (const char* name : {"ddp", "fsdp"}) {
+        SCOPED_TRACE(name);
+        const Schedule replicas =
+            plan::make_schedule(name, {.workers = workers(), .microbatches = 6, .graph = network->graph});
+        expect_sound(replicas, *network, 2);
+      }
+    }
+  }
+}
+
 // Passes read weights in bf16, the optimizer updates them in fp32. The schedules send data in every way.
 TEST(Engine, Bf16) {
   constexpr auto bf16 = model::Precision::bf16;
