@@ -99,16 +99,25 @@ class Resume(CheckpointTest):
         for launchers in ((), ()), ((), LAUNCHER), (LAUNCHER, ()):
             with self.subTest(launchers=launchers):
                 self.expect_same_bits(losses, self.stop_and_go_on("gpt.yaml", launchers=launchers))
-        for changes in (("training.optimizer={kind: sgd, learning_rate: 0.05, momentum: 0.9}",),
-                        ("runtime.precision=bf16", "training.optimizer={kind: adamw}")):
+        for config, changes in (("mlp.yaml", ("training.optimizer={kind: sgd, learning_rate: 0.05, momentum: 0.9}",)),
+                                ("mlp.yaml", ("runtime.precision=bf16", "training.optimizer={kind: adamw}")),
+                                ("gpt.yaml", ("model.tied=true", "runtime.precision=bf16"))):
             with self.subTest(changes=changes):
                 os.remove(self.path("once.jsonl"))
                 shutil.rmtree(self.path("once"))
-                self.expect_same_bits(self.run_once("mlp.yaml", *changes), self.stop_and_go_on("mlp.yaml", changes, changes))
+                self.expect_same_bits(self.run_once(config, *changes),
+                                      self.stop_and_go_on(config, changes, changes, ((), LAUNCHER)))
 
     def test_another_schedule_or_placement(self):
         """Losses within fp32 rounding, and the same data."""
-        losses = self.run_once("gpt.yaml")
+        for tied in "model.tied=false", "model.tied=true":
+            with self.subTest(tied=tied):
+                shutil.rmtree(self.path("once"), ignore_errors=True)
+                pathlib.Path(self.path("once.jsonl")).unlink(missing_ok=True)
+                self.expect_close(tied)
+
+    def expect_close(self, tied):
+        losses = self.run_once("gpt.yaml", tied)
         offsets = None
         for before, after, launchers in (
                 ("schedule={name: zb-h1, workers: 2}", "schedule={name: gpipe, workers: 2}", ((), ())),
@@ -116,7 +125,7 @@ class Resume(CheckpointTest):
                 ("schedule={name: 1f1b, workers: 2}", "schedule={name: v-half, workers: 2}", ((), LAUNCHER)),
                 ("schedule={name: ddp, workers: 2}", "schedule={name: fsdp, workers: 2}", (LAUNCHER, ()))):
             with self.subTest(before=before, after=after):
-                part = self.stop_and_go_on("gpt.yaml", (before,), (after,), launchers)
+                part = self.stop_and_go_on("gpt.yaml", (tied, before), (tied, after), launchers)
                 for one, other in zip(part["losses"], losses[2:], strict=True):
                     self.assertAlmostEqual(one, other, delta=2e-6 * abs(other))
                 offsets = offsets or part["offsets"]

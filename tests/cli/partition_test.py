@@ -166,6 +166,16 @@ class PartitionTest(CommandTest):
         self.assertEqual(rows[1]["activation"], 4 * 16 * 16)
         self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
 
+    def test_tied_models_are_refused(self):
+        self.write("text", "x" * 300)
+        self.write("c.yaml", gpt_config("text"))
+        self.ok("profile", "c.yaml", "--repetitions", 1, "-o", "layers.yaml")
+        tied = ["--set", "model.tied=true"]
+        self.refused(["profile", "c.yaml", "--repetitions", 1, *tied], "model.tied")
+        for partition in "{partition: auto, workers: 2, name: 1f1b}", "{partition: auto, profile: layers.yaml, workers: 2, name: 1f1b}":
+            for command in "train", "simulate":
+                self.refused([command, "c.yaml", *tied, "--set", f"schedule={partition}"], "model.tied")
+
     def test_profile_checks_what_it_does_not_need(self):
         self.write("no weights", "x")
         gpipe = "name: gpipe, workers: 2"

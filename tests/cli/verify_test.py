@@ -42,6 +42,8 @@ class Verify(CommandTest):
                   "training.optimizer.schedule.warmup=1"]
         for file, *keys in (["mlp.yaml"], ["gpt.yaml", *recipe], ["gpt.yaml", "schedule.name=zb-h1"],
                             ["gpt.yaml", "schedule.name=ddp", "model.layers=1"],
+                            ["gpt.yaml", "model.tied=true", *recipe],
+                            ["gpt.yaml", "model.tied=true", "schedule.name=fsdp", "runtime.precision=bf16"],
                             ["gpt.yaml", "schedule.name=zb-h1", "runtime.precision=bf16", *recipe],
                             ["mlp.yaml", "training.optimizer.kind=sgd", "training.optimizer.momentum=0.9", "schedule.recompute=true"]):
             for launcher in ([], LAUNCHER):

@@ -280,8 +280,8 @@ constexpr std::array<std::string_view, 17> schedule_keys = {"schedule",
                                                             "comm_per_byte",
                                                             "prefetch",
                                                             "sizes",
-                                                            detail::weights_keys[0],
-                                                            detail::weights_keys[1]};
+                                                            "shared_weights",
+                                                            "stages_without_weights"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/formats/weights_json.hpp"
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -51,7 +53,11 @@ void read_weights(const JsonValue& object, int stages, Costs& costs) {
   if (const auto list = object.find("stages_without_weights")) {
     const StageSizes same = costs.sizes.front();
     if (costs.sizes.size() == 1) costs.sizes.assign(index(stages), same);
-    for (const int stage : read_stages(*list, stages)) costs.sizes[index(stage)].has_weights = false;
+    for (const int stage : read_stages(*list, stages)) {
+      StageSizes& sizes = costs.sizes[index(stage)];
+      if (sizes.updated() > 0) list->fail(fmt::format("the sizes say that stage {} has weights", stage));
+      sizes.has_weights = false;
+    }
   }
 }
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <string_view>
-
 #include <nlohmann/json.hpp>
 
 #include "plan/formats/json_value.hpp"
@@ -11,11 +8,8 @@
 
 namespace starpipe::plan::detail {
 
-/// The keys of what follows.
-inline constexpr std::array<std::string_view, 2> weights_keys = {"shared_weights", "stages_without_weights"};
-
-/// Adds to an object which weights stages share, and which stages have none of their own. Adds nothing where
-/// each stage has weights of its own alone.
+/// Adds to an object which weights stages share (`shared_weights`), and which stages have none of their own
+/// (`stages_without_weights`). Adds nothing where each stage has weights of its own alone.
 void add_weights(nlohmann::ordered_json& object, const Costs& costs, int stages);
 
 /// Reads it. Throws InputError as JsonValue does.

@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
-#include <map>
 #include <set>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
+#include "runtime/step/datum_numbers.hpp"
 #include "runtime/step/verdict.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -30,58 +28,6 @@ static_assert(data_names.size() == index(DataKind::gradient_stash) + 1);
 constexpr std::array<std::string_view, 12> task_names = {
     "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
-
-constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
-
-// The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
-// weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
-// else 0.
-using Key = std::tuple<DataKind, int, int, int>;
-
-// The numbers of data by their keys. Most data of a micro-batch are the only ones of their kind and stage: a
-// table has these, as a tree of all of them would be larger than the graph.
-class DatumNumbers {
- public:
-  DatumNumbers(int stages, int microbatches)
-      : stages_(index(stages)),
-        microbatches_(index(microbatches)),
-        table_((index(DataKind::gradient_stash) + 1) * stages_ * microbatches_) {}
-
-  // Returns whether the key is new.
-  bool add(const Key& key, std::uint32_t number) {
-    if (const auto place = place_of(key); place && table_[*place].number == none) {
-      table_[*place] = {number, std::get<3>(key)};
-      return true;
-    }
-    return find(key) == none && others_.emplace(key, number).second;
-  }
-
-  // `none` when there is no such datum.
-  [[nodiscard]] std::uint32_t find(const Key& key) const {
-    const auto place = place_of(key);
-    if (place && table_[*place].fourth == std::get<3>(key)) return table_[*place].number;
-    const auto found = others_.find(key);
-    return found == others_.end() ? none : found->second;
-  }
-
- private:
-  struct Entry {
-    std::uint32_t number = none;
-    int fourth = 0;  // of the key
-  };
-
-  // In the table; nothing for data that have no place there.
-  [[nodiscard]] std::optional<std::size_t> place_of(const Key& key) const {
-    const auto& [kind, stage, microbatch, fourth] = key;
-    if (stage < 0 || microbatch < 0) return std::nullopt;
-    return (index(kind) * stages_ + index(stage)) * microbatches_ + index(microbatch);
-  }
-
-  std::size_t stages_;
-  std::size_t microbatches_;
-  std::vector<Entry> table_;
-  std::map<Key, std::uint32_t> others_;
-};
 
 }  // namespace
 
@@ -157,17 +103,17 @@ class TaskGraph::Builder {
     access_counts_.push_back(static_cast<std::uint32_t>(task.data.size()));
   }
 
-  std::uint32_t add(const Key& key, const Datum& datum) {
-    if (graph_.data_.size() >= none) throw InputError("schedule: a step has more than 2^32 data");
+  std::uint32_t add(const DatumKey& key, const Datum& datum) {
+    if (graph_.data_.size() >= no_datum) throw InputError("schedule: a step has more than 2^32 data");
     const auto number = static_cast<std::uint32_t>(graph_.data_.size());
     graph_.data_.push_back(datum);
     if (!numbers_.add(key, number)) throw std::logic_error("a datum has two writers");
     return number;
   }
 
-  [[nodiscard]] std::uint32_t find(const Key& key) const {
+  [[nodiscard]] std::uint32_t find(const DatumKey& key) const {
     const std::uint32_t number = numbers_.find(key);
-    if (number == none) throw std::out_of_range("a task reads a datum that no task has written");
+    if (number == no_datum) throw std::out_of_range("a task reads a datum that no task has written");
     return number;
   }
 
@@ -313,19 +259,20 @@ class TaskGraph::Builder {
   }
 
   // Data of size 0 are left out: write() does not add them, and read() does not find them.
-  void write(Draft& task, Key key, Datum datum) {
+  void write(Draft& task, DatumKey key, Datum datum) {
     if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
   }
-  void read(Draft& task, const Key& key) {
-    if (const std::uint32_t number = numbers_.find(key); number != none)
+  void read(Draft& task, const DatumKey& key) {
+    if (const std::uint32_t number = numbers_.find(key); number != no_datum)
       task.data.push_back({number, Access::read});
   }
 
   // Reads a datum that the host fills before the step. Each worker that reads it has its own.
   void read_from_host(Draft& task, DataKind kind, int s, int b, std::size_t size) {
-    const Key key = {kind, s, b, task.worker};
+    const DatumKey key = {kind, s, b, task.worker};
     const std::uint32_t number = numbers_.find(key);
-    task.data.push_back({number != none ? number : add(key, {kind, s, b, task.worker, size}), Access::read});
+    task.data.push_back(
+        {number != no_datum ? number : add(key, {kind, s, b, task.worker, size}), Access::read});
   }
 
   // The inputs of F, except the weights.
@@ -429,7 +376,7 @@ class TaskGraph::Builder {
       task.data.push_back(
           {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
       const std::uint32_t state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
-      if (state != none) task.data.push_back({state, Access::update});
+      if (state != no_datum) task.data.push_back({state, Access::update});
       add_task(task);
     }
   }

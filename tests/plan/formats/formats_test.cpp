@@ -20,6 +20,7 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -97,6 +98,25 @@ TEST(ScheduleJson, RoundTripsEveryCost) {
 
   EXPECT_EQ(schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs)), json);
   EXPECT_EQ(json["received_bytes"]["activations"].dump(), "[0,30]");
+}
+
+TEST(ScheduleJson, RoundTripsSharedWeights) {
+  const Schedule schedule = named("1f1b", 3, 2);
+  Costs costs;
+  costs.sizes = {{1, 2, 3, 4, 5}, {1, 2, 3, 4, 0, 0, false}, {1, 2, 3, 4, 7}};
+  costs.shared = {{{0, 2}, 100, 200}, {{1, 2}, 50, 0}};
+  const Timeline timeline = simulate(schedule, costs);
+  const ImportedSchedule read = schedule_from_json(schedule_json(schedule, costs, timeline).dump(), "file");
+  ASSERT_EQ(read.costs.shared.size(), 2U);
+  for (std::size_t k = 0; k < 2; ++k) {
+    EXPECT_EQ(read.costs.shared[k].stages, costs.shared[k].stages);
+    EXPECT_EQ(read.costs.shared[k].weights, costs.shared[k].weights);
+    EXPECT_EQ(read.costs.shared[k].master, costs.shared[k].master);
+  }
+  for (std::size_t s = 0; s < 3; ++s) EXPECT_EQ(read.costs.sizes[s].has_weights, s != 1);
+  const auto transfers = count_transfers(read.schedule, read.costs);
+  EXPECT_EQ(transfers[2].weights.bytes, 100U + 50U) << "worker 2 holds neither set";
+  EXPECT_EQ(transfers[0].weight_gradients.bytes, 200U);
 }
 
 TEST(ScheduleJson, LeavesOutAPrefetchWithoutEffect) {
@@ -250,6 +270,15 @@ TEST(ScheduleJson, NamesTheCulpritInBadInput) {
       {R"({"durations": [{}, {}], "ops": )" + good + "}", {"durations", "2 entries", "1 stages"}},
       {R"({"comm": "fast", "ops": )" + good + "}", {"comm", "fast"}},
       {R"({"comm": 1e999, "ops": )" + good + "}", {"1e999"}},
+      {R"({"shared_weights": [{"stages": [1], "weights": 1, "master": 0}], "ops": )" + good + "}",
+       {"shared_weights[0].stages[0]", "1 stages"}},
+      {R"({"shared_weights": [{"stages": [0, 0], "weights": 1, "master": 0}], "ops": )" + good + "}",
+       {"shared_weights[0].stages[1]", "ascend"}},
+      {R"({"shared_weights": [{"stages": [], "weights": 1, "master": 0}], "ops": )" + good + "}",
+       {"shared_weights[0].stages", "needs a stage"}},
+      {R"({"shared_weights": [{"stages": [0], "master": 0}], "ops": )" + good + "}", {"weights", "missing"}},
+      {R"({"sizes": {"weights": 1}, "stages_without_weights": [0], "ops": )" + good + "}",
+       {"stages_without_weights", "stage 0 has weights"}},
       {R"({"disciplin": "greedy", "ops": )" + good + "}", {"disciplin: unknown key", "discipline"}},
       {R"({"discipline": "lazy", "ops": )" + good + "}", {"discipline", "greedy, bounded, ordered", "lazy"}},
       {R"({"discipline": 3, "ops": )" + good + "}", {"discipline", "3"}},

@@ -145,7 +145,10 @@ TEST(Evaluation, OfOtherRuns) {
   const model::Network gpt = tiny_gpt(workers);
   const model::Network bf16 = tiny_gpt(workers, model::Precision::bf16);
   const model::Network tree = tiny_mlp(5, 2);
+  const model::Network tied = tiny_gpt(workers, model::Precision::fp32, 0, true);
+  const model::Network tied_bf16 = tiny_llama(workers, model::Precision::bf16, true);
   const Schedule named = plan::make_schedule("1f1b", {.workers = workers, .microbatches = 3});
+  const Schedule ddp = plan::make_schedule("ddp", {.workers = workers, .microbatches = 4});
   const Schedule fsdp = plan::make_schedule("fsdp", {.workers = workers, .microbatches = 4});
   const Schedule branches = scattered(tree.graph, workers, 5, true);
   const struct {
@@ -155,6 +158,11 @@ TEST(Evaluation, OfOtherRuns) {
   } runs[] = {{"recomputing", named.with_recomputation(), gpt},
               {"bf16", named, bf16},
               {"bf16, copies of weights", fsdp, bf16},
+              {"tied", named, tied},
+              {"tied, every worker holds all", ddp, tied},
+              {"tied, copies of weights", fsdp, tied},
+              {"tied, any worker", scattered(tied.graph, workers, 5, true), tied},
+              {"tied, bf16", fsdp, tied_bf16},
               {"branches", branches, tree},
               {"branches, recomputing", branches.with_recomputation(), tree},
               {"greedy", named.with(plan::Discipline::greedy), gpt},

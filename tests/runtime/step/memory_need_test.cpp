@@ -64,6 +64,33 @@ std::uint64_t sum_of(const std::vector<WorkerMemory>& needs) {
   return sum;
 }
 
+/// Two towers that share their weights, each on a worker of its own, and the join on a third. The first
+/// tower's worker holds both sets of 80 bytes. The second one fetches copies and has sums of its own.
+TEST(MemoryNeed, OfSharedWeightsByHand) {
+  const model::Network network = two_towers();
+  plan::ScheduleSpec spec;
+  spec.graph = network.graph;
+  spec.microbatches = 1;
+  spec.workers = 3;
+  spec.placement = [](const plan::Job& job) {
+    const int worker = job.stage / 2;
+    return plan::Placement{.weights = worker, .compute = worker};
+  };
+  spec.priority = [](const plan::Job& job) {
+    return job.pass == plan::Pass::F ? job.stage : 2 * 5 - job.stage;
+  };
+  const auto needs = need(Schedule(spec), network, adamw);
+  constexpr std::uint64_t of_join = (8 * 4 + 4) * 4;
+  EXPECT_EQ(needs[0].weights, 2U * 80);
+  EXPECT_EQ(needs[0].optimizer, 2U * 160);
+  EXPECT_EQ(needs[1].optimizer, 0U);
+  EXPECT_EQ(needs[1].gradients, 2U * 80);
+  EXPECT_GE(needs[1].weights, 80U) << "copies while its jobs run";
+  EXPECT_LE(needs[1].weights, 2U * 80);
+  EXPECT_EQ(needs[2].weights, of_join);
+  EXPECT_EQ(needs[2].optimizer, 2 * of_join);
+}
+
 // Workers of one device share their data: with fsdp there are no copies of weights.
 TEST(MemoryNeed, OfWorkersOnOneDevice) {
   const model::Network network = tiny_gpt(4);

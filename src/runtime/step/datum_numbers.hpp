@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "runtime/step/task_graph.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+
+inline constexpr std::uint32_t no_datum = std::numeric_limits<std::uint32_t>::max();
+
+/// The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
+/// weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
+/// else 0.
+using DatumKey = std::tuple<DataKind, int, int, int>;
+
+/// The numbers of data by their keys. Most data of a micro-batch are the only ones of their kind and stage: a
+/// table has these, as a tree of all of them would be larger than the graph.
+class DatumNumbers {
+ public:
+  DatumNumbers(int stages, int microbatches)
+      : stages_(index(stages)),
+        microbatches_(index(microbatches)),
+        table_((index(DataKind::gradient_stash) + 1) * stages_ * microbatches_) {}
+
+  /// Returns whether the key is new.
+  bool add(const DatumKey& key, std::uint32_t number) {
+    if (const auto place = place_of(key); place && table_[*place].number == no_datum) {
+      table_[*place] = {number, std::get<3>(key)};
+      return true;
+    }
+    return find(key) == no_datum && others_.emplace(key, number).second;
+  }
+
+  /// `no_datum` when there is no such datum.
+  [[nodiscard]] std::uint32_t find(const DatumKey& key) const {
+    const auto place = place_of(key);
+    if (place && table_[*place].fourth == std::get<3>(key)) return table_[*place].number;
+    const auto found = others_.find(key);
+    return found == others_.end() ? no_datum : found->second;
+  }
+
+ private:
+  struct Entry {
+    std::uint32_t number = no_datum;
+    int fourth = 0;  // of the key
+  };
+
+  // In the table; nothing for data that have no place there.
+  [[nodiscard]] std::optional<std::size_t> place_of(const DatumKey& key) const {
+    const auto& [kind, stage, microbatch, fourth] = key;
+    if (stage < 0 || microbatch < 0) return std::nullopt;
+    return (index(kind) * stages_ + index(stage)) * microbatches_ + index(microbatch);
+  }
+
+  std::size_t stages_;
+  std::size_t microbatches_;
+  std::vector<Entry> table_;
+  std::map<DatumKey, std::uint32_t> others_;
+};
+
+}  // namespace starpipe::runtime
