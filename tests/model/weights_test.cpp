@@ -64,6 +64,7 @@ TEST_F(Weights, RoundTripThroughOtherCuts) {
                                                           {"heads", "2"},
                                                           {"context", "4"},
                                                           {"vocabulary", "256"},
+                                                          {"tied", "false"},
                                                           {"step", "12"}}));
 }
 
