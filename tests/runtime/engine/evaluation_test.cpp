@@ -137,6 +137,32 @@ TEST(Evaluation, OfOneMicrobatch) {
   expect_mean(run.evaluations[2], 1);
 }
 
+// Few micro-batches read the table of a tied model on few of the workers that hold it.
+TEST(Evaluation, OfFewMicrobatchesOfATiedModel) {
+  const RuntimeConfig config = config_of("starpipe");
+  const auto session = session_with(config);
+  const model::Network network = tiny_gpt(workers, model::Precision::fp32, 0, true);
+  plan::ScheduleSpec spec;
+  spec.graph = network.graph;
+  spec.microbatches = workers;
+  spec.workers = workers;
+  spec.placement = [](const plan::Job& job) {
+    const int worker = (job.stage + job.microbatch) % workers;
+    return plan::Placement{.weights = worker, .compute = worker};
+  };
+  spec.priority = [](const plan::Job& job) {
+    return 100 * job.microbatch + (job.pass == plan::Pass::F ? job.stage : 10 - job.stage);
+  };
+  const Schedule schedule(spec);
+  for (const int microbatches : {1, 2, 3}) {
+    SCOPED_TRACE(microbatches);
+    const Outcome run = train(*session, schedule, network, config, microbatches);
+    const double expected = reference_loss(network, start_values(network), microbatches);
+    EXPECT_NEAR(run.evaluations[0].loss, expected, 1e-6 * expected);
+    EXPECT_EQ(run.sent, run.predicted);
+  }
+}
+
 // Other ways to run a step: recomputation, bf16, splits of the data over branches, a choice among ready jobs,
 // few tasks in flight.
 TEST(Evaluation, OfOtherRuns) {
