@@ -27,19 +27,6 @@ std::vector<bool> split_pairs(const ScheduleSpec& spec) {
   return split;
 }
 
-// Micro-batches in the order of their first forward passes.
-std::vector<int> by_first_forward(const Schedule& schedule) {
-  std::vector<int> microbatches;
-  std::vector<bool> seen(index(schedule.microbatches()), false);
-  for (const JobId id : schedule.order()) {
-    const Job& job = schedule.job(id);
-    if (job.pass != Pass::F || seen[index(job.microbatch)]) continue;
-    seen[index(job.microbatch)] = true;
-    microbatches.push_back(job.microbatch);
-  }
-  return microbatches;
-}
-
 }  // namespace
 
 std::string_view to_string(Discipline discipline) { return discipline_words[index(discipline)]; }
@@ -74,47 +61,75 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
         fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
   }
 
-  turn_.assign(ids, no_turn);
-  position_.assign(ids, 0);
-  placement_.assign(ids, Placement{});
-  jobs_.assign(ids, Job{});
+  tables_ = std::make_shared<const Tables>(make_tables(spec, split));
+}
+
+Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, const std::vector<bool>& split) const {
+  const std::size_t ids = split.size() * index(stride_);
+  Tables tables;
+  tables.turn.assign(ids, no_turn);
+  tables.position.assign(ids, 0);
+  tables.placement.assign(ids, Placement{});
   std::vector<std::int64_t> priority(ids);
   const auto add = [&](JobId id, const Job& job) {
-    jobs_[id] = job;
-    placement_[id] = spec.placement(job);
+    tables.placement[id] = spec.placement(job);
     priority[id] = spec.priority(job);
-    order_.push_back(id);
+    tables.order.push_back(id);
   };
   for (int b = 0; b < microbatches_; ++b) {
     for (int s = 0; s < stages(); ++s) {
       const JobId first = forward(s, b);
       const bool is_split = split[first / static_cast<JobId>(stride_)];
       add(first, {s, b, Pass::F});
-      if (forward_only) continue;
+      if (forward_only()) continue;
       add(first + 1, {s, b, is_split ? Pass::B : Pass::BW});
       if (is_split) add(first + 2, {s, b, Pass::W});
     }
   }
+  tables.order.shrink_to_fit();
   // Job numbers ascend by micro-batch, stage and pass, the documented order of jobs with equal n.
-  std::ranges::stable_sort(order_, {}, [&](JobId id) { return priority[id]; });
-  for (std::uint32_t t = 0; t < order_.size(); ++t) turn_[order_[t]] = t;
+  std::ranges::stable_sort(tables.order, {}, [&](JobId id) { return priority[id]; });
+  for (std::uint32_t t = 0; t < tables.order.size(); ++t) tables.turn[tables.order[t]] = t;
+  order_microbatches(tables);
+  order_workers(tables);
+  return tables;
+}
 
-  by_age_ = by_first_forward(*this);
-
-  const auto on_worker = [this](JobId id) { return compute(id) >= 0 && compute(id) < workers_; };
-  worker_offsets_.assign(index(workers_) + 1, 0);
-  for (const JobId id : order_) {
-    if (on_worker(id)) ++worker_offsets_[index(compute(id)) + 1];
+void Schedule::order_microbatches(Tables& tables) const {
+  std::vector<bool> seen(index(microbatches_), false);
+  for (const JobId id : tables.order) {
+    const auto stride = static_cast<JobId>(stride_);
+    const int microbatch = static_cast<int>(id / stride) / stages();
+    if (id % stride != 0 || seen[index(microbatch)]) continue;  // no F, or not the first
+    seen[index(microbatch)] = true;
+    tables.by_age.push_back(microbatch);
   }
-  for (std::size_t w = 0; w + 1 < worker_offsets_.size(); ++w) worker_offsets_[w + 1] += worker_offsets_[w];
-  worker_order_.resize(worker_offsets_.back());
-  std::vector<std::size_t> next(worker_offsets_.begin(), worker_offsets_.end() - 1);
-  for (const JobId id : order_) {
+}
+
+void Schedule::order_workers(Tables& tables) const {
+  const auto worker = [&](JobId id) { return tables.placement[id].compute; };
+  const auto on_worker = [&](JobId id) { return worker(id) >= 0 && worker(id) < workers_; };
+  std::vector<std::size_t>& offsets = tables.worker_offsets;
+  offsets.assign(index(workers_) + 1, 0);
+  for (const JobId id : tables.order) {
+    if (on_worker(id)) ++offsets[index(worker(id)) + 1];
+  }
+  for (std::size_t w = 0; w + 1 < offsets.size(); ++w) offsets[w + 1] += offsets[w];
+  tables.worker_order.resize(offsets.back());
+  std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
+  for (const JobId id : tables.order) {
     if (!on_worker(id)) continue;  // `check` reports it
-    const auto w = index(compute(id));
-    position_[id] = static_cast<std::uint32_t>(next[w] - worker_offsets_[w]);
-    worker_order_[next[w]++] = id;
+    const auto w = index(worker(id));
+    tables.position[id] = static_cast<std::uint32_t>(next[w] - offsets[w]);
+    tables.worker_order[next[w]++] = id;
   }
+}
+
+bool operator==(const Schedule& a, const Schedule& b) {
+  return a.name_ == b.name_ && a.graph_ == b.graph_ && a.microbatches_ == b.microbatches_ &&
+         a.workers_ == b.workers_ && a.stride_ == b.stride_ && a.discipline_ == b.discipline_ &&
+         a.memory_limits_ == b.memory_limits_ && a.recompute_ == b.recompute_ &&
+         (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
 }
 
 bool Schedule::split_backward(int stage, int microbatch) const {
@@ -151,7 +166,8 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
 std::span<const JobId> Schedule::order(int worker) const {
   if (worker < 0 || worker >= workers_) return {};
   const auto w = index(worker);
-  return std::span(worker_order_).subspan(worker_offsets_[w], worker_offsets_[w + 1] - worker_offsets_[w]);
+  const std::vector<std::size_t>& offsets = tables_->worker_offsets;
+  return std::span(tables_->worker_order).subspan(offsets[w], offsets[w + 1] - offsets[w]);
 }
 
 int Schedule::pred_count(JobId id) const {

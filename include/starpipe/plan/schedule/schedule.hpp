@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,7 +53,8 @@ struct ScheduleSpec {
 };
 
 /// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
-/// tabulated. A schedule may be unable to run: see `check`.
+/// tabulated. A schedule may be unable to run: see `check`. Copies share the tables, so a copy is cheap
+/// however many jobs there are.
 class Schedule {
  public:
   /// Evaluates w and n once for each job. Throws InputError for counts below 1, a missing w or n, or
@@ -82,10 +84,10 @@ class Schedule {
   [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
 
   /// Job numbers run over [0, id_count()); with split backward passes some numbers may have no job.
-  [[nodiscard]] JobId id_count() const { return static_cast<JobId>(turn_.size()); }
-  [[nodiscard]] bool exists(JobId id) const { return turn_[id] != no_turn; }
-  [[nodiscard]] std::size_t job_count() const { return order_.size(); }
-  [[nodiscard]] const Job& job(JobId id) const { return jobs_[id]; }
+  [[nodiscard]] JobId id_count() const { return static_cast<JobId>(tables_->turn.size()); }
+  [[nodiscard]] bool exists(JobId id) const { return tables_->turn[id] != no_turn; }
+  [[nodiscard]] std::size_t job_count() const { return tables_->order.size(); }
+  [[nodiscard]] Job job(JobId id) const;
   [[nodiscard]] JobId forward(int stage, int microbatch) const {
     return static_cast<JobId>((microbatch * stages() + stage) * stride_);
   }
@@ -103,19 +105,19 @@ class Schedule {
   /// ...).
   [[nodiscard]] std::optional<JobId> find(const Job& job) const;
 
-  [[nodiscard]] Placement placement(JobId id) const { return placement_[id]; }
-  [[nodiscard]] int compute(JobId id) const { return placement_[id].compute; }
+  [[nodiscard]] Placement placement(JobId id) const { return tables_->placement[id]; }
+  [[nodiscard]] int compute(JobId id) const { return tables_->placement[id].compute; }
   /// The job's position in the total order n of all jobs: 0 is first. Unique.
-  [[nodiscard]] std::uint32_t turn(JobId id) const { return turn_[id]; }
+  [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
   /// Index of the job in `order(compute(id))`.
-  [[nodiscard]] std::uint32_t position(JobId id) const { return position_[id]; }
+  [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
   /// Every job, smallest n first.
-  [[nodiscard]] std::span<const JobId> order() const { return order_; }
+  [[nodiscard]] std::span<const JobId> order() const { return tables_->order; }
   /// The jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
 
   /// Micro-batches, sorted by the smallest n of their forward passes.
-  [[nodiscard]] std::span<const int> microbatches_by_age() const { return by_age_; }
+  [[nodiscard]] std::span<const int> microbatches_by_age() const { return tables_->by_age; }
 
   /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F;
   /// its own F and the backward passes of the succeeding stages for B and BW; its own B for W.
@@ -126,11 +128,28 @@ class Schedule {
   void for_each_succ(JobId id, Function&& f) const;
   [[nodiscard]] int pred_count(JobId id) const;
 
-  friend bool operator==(const Schedule&, const Schedule&) = default;
+  /// Compares the tables job by job.
+  friend bool operator==(const Schedule& a, const Schedule& b);
 
  private:
   friend Schedule forward_passes(const Schedule& schedule, int microbatches);
   Schedule(const ScheduleSpec& spec, bool forward_only);
+
+  // w and n, never changed once made.
+  struct Tables {
+    std::vector<Placement> placement;     // by JobId, as the next two
+    std::vector<std::uint32_t> turn;      // `no_turn` where there is no job
+    std::vector<std::uint32_t> position;  // in the order of its worker
+    std::vector<JobId> order;
+    std::vector<JobId> worker_order;          // the jobs of one worker after the other
+    std::vector<std::size_t> worker_offsets;  // by worker, and one more: where its jobs begin
+    std::vector<int> by_age;
+
+    friend bool operator==(const Tables&, const Tables&) = default;
+  };
+  [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, const std::vector<bool>& split) const;
+  void order_microbatches(Tables& tables) const;
+  void order_workers(Tables& tables) const;
 
   static constexpr std::uint32_t no_turn = 0xffffffffU;
 
@@ -142,15 +161,17 @@ class Schedule {
   Discipline discipline_;
   std::vector<int> memory_limits_;
   bool recompute_;
-  std::vector<Job> jobs_;
-  std::vector<Placement> placement_;
-  std::vector<std::uint32_t> turn_;
-  std::vector<std::uint32_t> position_;
-  std::vector<JobId> order_;
-  std::vector<JobId> worker_order_;
-  std::vector<std::size_t> worker_offsets_;
-  std::vector<int> by_age_;
+  std::shared_ptr<const Tables> tables_;
 };
+
+inline Job Schedule::job(JobId id) const {
+  const auto stride = static_cast<JobId>(stride_);
+  const auto pair = static_cast<int>(id / stride);
+  Pass pass = Pass::F;
+  if (id % stride == 1) pass = stride == 3 && exists(id + 1) ? Pass::B : Pass::BW;
+  if (id % stride == 2) pass = Pass::W;
+  return {.stage = pair % stages(), .microbatch = pair / stages(), .pass = pass};
+}
 
 template <class Function>
 void Schedule::for_each_pred(JobId id, Function&& f) const {
