@@ -10,12 +10,11 @@ Difference difference(const RecordedStep& step, const Costs& costs) {
   // The step's transfer times were taken with or without prefetch, whatever was predicted.
   Costs own = costs;
   own.prefetch = step.prefetch;
-  // One statement for each: a timeline of many jobs is large, and goes before the next one comes.
   Difference result;
-  result.predicted = simulate(step.planned, costs).makespan;
-  result.own_durations = simulate(step.planned, costs, step.times(false)).makespan;
-  result.own_transfers = simulate(step.planned, own, times).makespan;
-  result.own_order = simulate(step.as_run, own, times).makespan;
+  result.predicted = simulated_makespan(step.planned, costs);
+  result.own_durations = simulated_makespan(step.planned, costs, step.times(false));
+  result.own_transfers = simulated_makespan(step.planned, own, times);
+  result.own_order = simulated_makespan(step.as_run, own, times);
   result.measured = step.timeline.makespan;
   return result;
 }

@@ -144,7 +144,7 @@ void change_times(const RecordedStep& step, const WhatIf& change, const detail::
 double simulated_makespan(const RecordedStep& step, const JobTimes& times) {
   Costs costs;
   costs.prefetch = step.prefetch;
-  return simulate(step.as_run, costs, times).makespan;
+  return simulated_makespan(step.as_run, costs, times);
 }
 
 // The part of the step that no simulation has.
@@ -237,7 +237,7 @@ double makespan_under(const RecordedStep& step, const Schedule& other, std::span
     durations.W = both * job_work.of(stage, Pass::W) / fused;
     durations.B = both - durations.W;
   }
-  return simulate(other, costs).makespan + runtime_part(step);
+  return simulated_makespan(other, costs) + runtime_part(step);
 }
 
 }  // namespace starpipe::plan

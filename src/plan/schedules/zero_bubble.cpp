@@ -161,10 +161,10 @@ Schedule low_memory(const ScheduleRequest& request) {
     return filled("zb-low-memory", request, passes, most, requested_costs(request));
   };
   Schedule best = build(limit);
-  const double makespan = simulate(best, requested_costs(request)).makespan;
+  const double makespan = simulated_makespan(best, requested_costs(request));
   while (--limit > 0) {
     Schedule tighter = build(limit);
-    if (simulate(tighter, requested_costs(request)).makespan > makespan) break;
+    if (simulated_makespan(tighter, requested_costs(request)) > makespan) break;
     best = std::move(tighter);
   }
   return best;

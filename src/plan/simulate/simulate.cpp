@@ -317,6 +317,17 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& 
   return timeline;
 }
 
+double simulated_makespan(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
+  const std::vector<Span> spans = simulated(schedule, costs, times).spans();
+  double first = spans[schedule.order().front()].start;
+  double last = first;
+  for (const JobId id : schedule.order()) {
+    first = std::min(first, spans[id].start);
+    last = std::max(last, spans[id].end);
+  }
+  return last - first;
+}
+
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   const JobTimes none;
   const Simulation run = simulated(schedule, costs, none);

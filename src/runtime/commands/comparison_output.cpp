@@ -46,7 +46,7 @@ Predictions predict(const ComparedSchedule& compared) {
   Predictions predictions{.first = plan::simulated_step(schedule, costs(compared.policies.front())),
                           .makespans = {}};
   for (const ComparedPolicy& policy : compared.policies)
-    predictions.makespans.push_back(plan::simulate(schedule, costs(policy)).makespan);
+    predictions.makespans.push_back(plan::simulated_makespan(schedule, costs(policy)));
   return predictions;
 }
 

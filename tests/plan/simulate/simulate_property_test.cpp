@@ -91,6 +91,7 @@ TEST_P(Simulate, EqualsTheSlowReference) {
                                                                 << describe(c, slow.spans);
       ASSERT_EQ(timeline.spans[id].end, slow.spans[id].end) << describe(c, slow.spans);
     }
+    ASSERT_EQ(simulated_makespan(c.schedule, c.costs), timeline.makespan);
   });
 }
 
