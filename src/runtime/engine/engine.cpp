@@ -69,7 +69,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       progress_(graph_, session.local_workers()),
       watched_{graph_, schedule, [this] { return status(); }},
       watch_(session, config.timeout, watched_),
-      runner_(session, graph_,
+      runner_(session,
               {.graph = &graph_,
                .network = &network,
                .optimizer = &optimizer_,
@@ -116,9 +116,10 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   const std::string unread = data_.data_problem();
   if (!unread.empty()) throw RunFailure(fmt::format("step {}: {}", step + 1, unread), 2);
   if (emulation_) result.prefetch = emulation_->sends_ahead();
-  expected_.learn(meter_.jobs());
   if (!emulation_) result.losses = gathering_.losses();
-  result.jobs = gathering_.jobs(meter_.jobs());
+  result.jobs = meter_.take_jobs();
+  expected_.learn(result.jobs);
+  result.jobs = gathering_.jobs(std::move(result.jobs));
   result.workers = gathering_.workers(meter_.workers());
   const std::optional<GradientNorm> gradient = gathering_.gradient_norm();
   if (gradient) result.gradient_norm = gradient->norm;

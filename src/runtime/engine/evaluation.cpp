@@ -66,7 +66,7 @@ Evaluation::Evaluation(const Session& session, const plan::Schedule& schedule, c
       finite_(graph_, schedule.workers(), session.on_gpus(), false),
       progress_(graph_, session.local_workers(), true),
       watched_{graph_, schedule_, [this] { return progress_.status(); }},
-      runner_(session, graph_, {.graph = &graph_, .network = &network},
+      runner_(session, {.graph = &graph_, .network = &network},
               {meter_, gpu_memory_, data_, expected_, finite_, progress_}, nullptr),
       submitter_(session, schedule_, graph_, tasks_, data_, runner_, shared.next_order, nullptr, window_) {}
 
@@ -89,7 +89,7 @@ EvaluationResult Evaluation::run(std::optional<int> steps, const model::Dataset&
   EvaluationResult result{.losses = {}, .loss = 0, .seconds = clock_seconds() - start};
   const std::string unread = data_.data_problem();
   if (!unread.empty()) throw RunFailure(fmt::format("{}: {}", place_text(steps), unread), 2);
-  expected_.learn(meter_.jobs());
+  expected_.learn(meter_.take_jobs());
   result.losses = gathering_.losses();
   for (const float loss : result.losses) result.loss += static_cast<double>(loss);
   result.loss /= static_cast<double>(result.losses.size());

@@ -77,22 +77,14 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       runner_(runner),
       emulation_(emulation),
       window_(window),
-      next_order_(next_order) {
-  name_starts_.reserve(graph.tasks().size());
-  for (const Task& task : graph.tasks()) {
-    name_starts_.push_back(names_.size());
-    names_ += name_of(task, schedule);
-    names_ += '\0';
-  }
-  names_.shrink_to_fit();
-}
+      next_order_(next_order) {}
 
 void Submitter::submit_step() {
   for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
     const std::span<const DataAccess> data = graph_.tasks()[tasks_.tasks[i]].data;
     wait_for_room();
     for (const DataAccess& access : data) data_.prepare(access.datum);
-    insert(tasks_.tasks[i]);
+    insert(graph_.tasks()[tasks_.tasks[i]]);
     for (const DataAccess& access : data) {
       if (tasks_.last_use[access.datum] != i) continue;
       if (emulation_ != nullptr) emulation_->drop(access.datum);
@@ -112,8 +104,7 @@ void Submitter::wait_for_room() const {
           "the submission window");
 }
 
-void Submitter::insert(std::size_t task_number) {
-  const Task& task = graph_.tasks()[task_number];
+void Submitter::insert(const Task& task) {
   const bool is_local = session_.is_local(task.worker);
   const StarpuControl control = session_.choice().control;
   std::vector<starpu_data_descr> data;
@@ -140,16 +131,17 @@ void Submitter::insert(std::size_t task_number) {
   std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
   if (emulation_ != nullptr) awaited = emulation_->arrivals(task);
   if (!awaited.empty()) arrivals_wait = emulation_->hold();
-  runner_.note_submission(task_number);
+  const std::string name = name_of(task, schedule_);
+  TaskRunner::Argument* const argument = is_local ? runner_.new_argument(task, name) : nullptr;
   const int status = starpu_mpi_task_insert(
       MPI_COMM_WORLD, &runner_.codelet(task), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
-      STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS_NFREE,
-      runner_.argument(task_number), TaskRunner::argument_size(), STARPU_PRIORITY, priority,
-      STARPU_TASK_SCHED_DATA, sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order,
-      STARPU_NAME, name(task_number), STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
-      STARPU_PROLOGUE_CALLBACK_ARG_NFREE, runner_.argument(task_number), STARPU_EPILOGUE_CALLBACK, epilogue,
+      STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS, argument,
+      sizeof *argument, STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA, sched_data,
+      STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
+      is_local ? argument->name.data() : nullptr, STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
+      STARPU_PROLOGUE_CALLBACK_ARG_NFREE, argument, STARPU_EPILOGUE_CALLBACK, epilogue,
       STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
-  require(status, "StarPU", "inserting", name(task_number));
+  require(status, "StarPU", "inserting", name);
 }
 
 }  // namespace starpipe::runtime

@@ -48,8 +48,7 @@ class Submitter {
   void submit_step();
 
  private:
-  [[nodiscard]] const char* name(std::size_t task) const { return &names_[name_starts_[task]]; }
-  void insert(std::size_t task_number);
+  void insert(const Task& task);
   void wait_for_room() const;
 
   const Session& session_;
@@ -60,8 +59,6 @@ class Submitter {
   TaskRunner& runner_;
   Emulation* emulation_;
   std::optional<int> window_;  // nothing: no limit
-  std::string names_;          // of all tasks, each with a 0 behind it; StarPU keeps their addresses
-  std::vector<std::size_t> name_starts_;  // by task, in names_
   WorkerOrders& next_order_;
 };
 

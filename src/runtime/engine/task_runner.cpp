@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <new>
+#include <type_traits>
+#include <vector>
 
 #include "runtime/ranks/clock.hpp"
 #include "runtime/session/mpi_polling.hpp"
@@ -50,14 +54,19 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
 
 }  // namespace
 
-TaskRunner::TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
-                       const StepParts& parts, Emulation* emulation)
-    : session_(session), context_(context), parts_(parts), emulation_(emulation) {
-  arguments_.reserve(graph.tasks().size());
-  for (const Task& task : graph.tasks()) arguments_.push_back({.runner = this, .task = &task});
-}
+TaskRunner::TaskRunner(const Session& session, const KernelContext& context, const StepParts& parts,
+                       Emulation* emulation)
+    : session_(session), context_(context), parts_(parts), emulation_(emulation) {}
 
-void TaskRunner::note_submission(std::size_t task) { arguments_[task].times.submitted = clock_seconds(); }
+TaskRunner::Argument* TaskRunner::new_argument(const Task& task, std::string_view name) {
+  static_assert(std::is_trivially_destructible_v<Argument>);  // StarPU calls free()
+  void* const memory = std::malloc(sizeof(Argument));
+  if (memory == nullptr) throw std::bad_alloc();
+  auto* const argument = new (memory) Argument{.runner = this, .task = &task};
+  name.copy(argument->name.data(), argument->name.size() - 1);
+  argument->times.submitted = clock_seconds();
+  return argument;
+}
 
 void TaskRunner::note_ready(void* argument) {
   static_cast<Argument*>(argument)->times.ready = clock_seconds();

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <span>
-#include <vector>
+#include <array>
+#include <string_view>
 
 #include <starpu.h>
 
@@ -31,14 +30,14 @@ struct StepParts {
 };
 
 /// Owns what StarPU calls for the tasks of a step: their codelets, with the time that a policy may ask for,
-/// and each task's argument. StarPU's worker threads call the codelets; `begin_step` belongs to the thread
-/// that runs the steps, while no task runs.
+/// and the argument of each task under way. StarPU's worker threads call the codelets; `begin_step` belongs
+/// to the thread that runs the steps, while no task runs.
 class TaskRunner {
  public:
   /// `emulation`: nullptr when kernels run. The references must outlive this, and this must outlive the
   /// tasks.
-  TaskRunner(const Session& session, const TaskGraph& graph, const KernelContext& context,
-             const StepParts& parts, Emulation* emulation);
+  TaskRunner(const Session& session, const KernelContext& context, const StepParts& parts,
+             Emulation* emulation);
 
   /// `updates`: that the optimizer has done before.
   void begin_step(int updates, double learning_rate) {
@@ -48,11 +47,11 @@ class TaskRunner {
 
   /// The codelet of a task of the graph.
   [[nodiscard]] starpu_codelet& codelet(const Task& task) const;
-  /// Its argument for a task: StarPU is to pass this very memory on (STARPU_CL_ARGS_NFREE).
-  [[nodiscard]] void* argument(std::size_t task) { return &arguments_[task]; }
-  static std::size_t argument_size() { return sizeof(Argument); }
-  /// Call it just before the task is inserted.
-  void note_submission(std::size_t task);
+  /// What codelets and callbacks know of a task, from its insertion to its end.
+  struct Argument;
+  /// Makes that of a task of the graph which this rank runs and inserts now. StarPU is to own it
+  /// (STARPU_CL_ARGS): it frees it after the task. `name`: for traces and messages of StarPU.
+  [[nodiscard]] Argument* new_argument(const Task& task, std::string_view name);
   /// The prologue callback of all tasks, which gets `argument`: StarPU calls it when all inputs of a task are
   /// there, before it asks the policy.
   static void note_ready(void* argument);
@@ -61,13 +60,6 @@ class TaskRunner {
   static void end_on_gpu(void* unused);
 
  private:
-  struct Argument {
-    TaskRunner* runner;
-    const Task* task;
-    TaskTimes times = {};  // on a GPU, `start` is when its kernels were enqueued
-    int worker = -1;       // the logical one that runs it, for end_on_gpu
-  };
-
   static double expected_microseconds(starpu_task* task, starpu_perfmodel_arch* device,
                                       unsigned implementation);
   static void run_on_cpu(void** buffers, void* argument) noexcept;
@@ -78,7 +70,14 @@ class TaskRunner {
   KernelContext context_;
   StepParts parts_;
   Emulation* emulation_;
-  std::vector<Argument> arguments_;  // by task
+};
+
+struct TaskRunner::Argument {
+  TaskRunner* runner;
+  const Task* task;
+  TaskTimes times = {};            ///< on a GPU, `start` is when its kernels were enqueued
+  int worker = -1;                 ///< the logical one that runs it, for end_on_gpu
+  std::array<char, 28> name = {};  ///< ends with a zero; has room for the name of any job
 };
 
 }  // namespace starpipe::runtime

@@ -64,9 +64,9 @@ void Measurement::add(const StepResult& step) {
   }
   workers_ = step.workers;
   prefetch_ = step.prefetch;
+  if (kept_.size() == steps_to_keep(schedule_)) kept_.pop_front();
   kept_.push_back(from_first_start(step.jobs));
   makespans_.push_back(makespan(kept_.back()));
-  if (kept_.size() > steps_to_keep(schedule_)) kept_.pop_front();
 }
 
 // A recorded step is far larger than its jobs, so one after the other is made, and made again.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "starpipe/base/index.hpp"
@@ -15,14 +16,14 @@ namespace starpipe::runtime {
 namespace {
 
 constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
+constexpr std::uint32_t never = none;
 
 // For each worker, how many of its first jobs have ended.
 using Ended = std::vector<std::uint32_t>;
 
 // A slot whose datum no later task touches.
 struct FreeSlot {
-  std::size_t since;  // the number of the datum's last task
+  std::uint32_t since;  // the number of the datum's last task
   std::uint32_t slot;
   Ended needed;  // the jobs that touch the datum are among these
 };
@@ -35,15 +36,15 @@ constexpr std::size_t slack = 8;
 // and those that had ended when one of these started. Jobs are shown in the graph's order.
 class EndedJobs {
  public:
-  EndedJobs(std::size_t workers, std::size_t data)
-      : after_last_(workers, Ended(workers, 0)), starts_(workers), after_writer_(data), needed_(data) {}
+  explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
 
   // The jobs that have ended when `task` starts.
   [[nodiscard]] Ended before(const Task& task) const {
     Ended ended = after_last_[index(task.worker)];
     for (const DataAccess& access : task.data) {
-      const Ended& writer = after_writer_[access.datum];
-      for (std::size_t w = 0; w < writer.size(); ++w) ended[w] = std::max(ended[w], writer[w]);
+      const auto writer = after_writer_.find(access.datum);
+      if (writer == after_writer_.end()) continue;
+      for (std::size_t w = 0; w < ended.size(); ++w) ended[w] = std::max(ended[w], writer->second[w]);
     }
     return ended;
   }
@@ -73,16 +74,17 @@ class EndedJobs {
   }
 
   // The jobs that have touched the datum are among these. Call it after the last of them: this forgets them.
-  Ended take_needed(std::size_t datum) {
-    after_writer_[datum] = {};
-    return std::exchange(needed_[datum], {});
+  Ended take_needed(std::uint32_t datum) {
+    after_writer_.erase(datum);
+    return std::move(needed_.extract(datum).mapped());
   }
 
  private:
   std::vector<Ended> after_last_;          // by worker: the jobs that have ended when its last job has
   std::vector<std::deque<Ended>> starts_;  // by worker: the jobs that have ended when its last jobs start
-  std::vector<Ended> after_writer_;        // by datum: those that have ended when it has been written
-  std::vector<Ended> needed_;              // by datum
+  // By datum, of those that later tasks touch:
+  std::unordered_map<std::uint32_t, Ended> after_writer_;  // those that have ended when it has been written
+  std::unordered_map<std::uint32_t, Ended> needed_;        // those that touch it, and those before
 };
 
 bool covers(const Ended& ended, const Ended& needed) {
@@ -96,10 +98,11 @@ std::size_t workers_of(const TaskGraph& graph) {
 }
 
 // By datum: the number of the last task that touches it.
-std::vector<std::size_t> last_uses(const TaskGraph& graph) {
-  std::vector<std::size_t> last(graph.data().size(), 0);
-  for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
-    for (const DataAccess& access : graph.tasks()[t].data) last[access.datum] = t;
+std::vector<std::uint32_t> last_uses(const TaskGraph& graph) {
+  std::vector<std::uint32_t> last(graph.data().size(), 0);
+  for (const Task& task : graph.tasks()) {
+    for (const DataAccess& access : task.data)
+      last[access.datum] = static_cast<std::uint32_t>(graph.number_of(task));
   }
   return last;
 }
@@ -110,10 +113,10 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance
     : slots_(graph.data().size(), none) {
   using Key = std::tuple<DataKind, int, int, std::size_t>;
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
-  std::vector<std::size_t> last = last_uses(graph);
+  std::vector<std::uint32_t> last = last_uses(graph);
   std::map<Key, std::deque<FreeSlot>> free;  // of each kind, oldest first
-  EndedJobs jobs(workers_of(graph), graph.data().size());
-  for (std::size_t t = 0; distance && t < graph.tasks().size(); ++t) {
+  EndedJobs jobs(workers_of(graph));
+  for (std::uint32_t t = 0; distance && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
     if (!task.job) continue;  // it touches only data that last over the steps
     const Ended ended = jobs.long_before(task);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -28,21 +27,30 @@ class DatumNumbers {
   DatumNumbers(int stages, int microbatches)
       : stages_(index(stages)),
         microbatches_(index(microbatches)),
-        table_((index(DataKind::gradient_stash) + 1) * stages_ * microbatches_) {}
+        rows_((index(DataKind::gradient_stash) + 1) * stages_) {}
 
   /// Returns whether the key is new.
   bool add(const DatumKey& key, std::uint32_t number) {
-    if (const auto place = place_of(key); place && table_[*place].number == no_datum) {
-      table_[*place] = {number, std::get<3>(key)};
-      return true;
+    const auto& [kind, stage, microbatch, fourth] = key;
+    if (stage >= 0 && microbatch >= 0) {
+      Row& row = rows_[row_of(kind, stage)];
+      row.resize(microbatches_);
+      Entry& entry = row[index(microbatch)];
+      if (entry.number == no_datum) {
+        entry = {number, fourth};
+        return true;
+      }
     }
     return find(key) == no_datum && others_.emplace(key, number).second;
   }
 
   /// `no_datum` when there is no such datum.
   [[nodiscard]] std::uint32_t find(const DatumKey& key) const {
-    const auto place = place_of(key);
-    if (place && table_[*place].fourth == std::get<3>(key)) return table_[*place].number;
+    const auto& [kind, stage, microbatch, fourth] = key;
+    if (stage >= 0 && microbatch >= 0) {
+      const Row& row = rows_[row_of(kind, stage)];
+      if (!row.empty() && row[index(microbatch)].fourth == fourth) return row[index(microbatch)].number;
+    }
     const auto found = others_.find(key);
     return found == others_.end() ? no_datum : found->second;
   }
@@ -53,16 +61,15 @@ class DatumNumbers {
     int fourth = 0;  // of the key
   };
 
-  // In the table; nothing for data that have no place there.
-  [[nodiscard]] std::optional<std::size_t> place_of(const DatumKey& key) const {
-    const auto& [kind, stage, microbatch, fourth] = key;
-    if (stage < 0 || microbatch < 0) return std::nullopt;
-    return (index(kind) * stages_ + index(stage)) * microbatches_ + index(microbatch);
+  using Row = std::vector<Entry>;  // by micro-batch; empty while there is no datum of the kind and stage
+
+  [[nodiscard]] std::size_t row_of(DataKind kind, int stage) const {
+    return index(kind) * stages_ + index(stage);
   }
 
   std::size_t stages_;
   std::size_t microbatches_;
-  std::vector<Entry> table_;
+  std::vector<Row> rows_;
   std::map<DatumKey, std::uint32_t> others_;
 };
 

@@ -52,19 +52,15 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
     if (local[w]) workers_[w] = std::make_unique<Worker>();
   }
   const std::vector<bool> is_kept = kept(graph);
-  std::vector<std::size_t> jobs(workers_.size(), 0);
   for (const Task& task : graph.tasks()) {
     if (!local[index(task.worker)]) continue;
-    if (task.job) ++jobs[index(task.worker)];
+    if (task.job) ++workers_[index(task.worker)]->placed_jobs;
     for (const DataAccess& access : task.data) {
       if (!is_kept[access.datum] || !keeps(access)) continue;
       copies_.push_back({access.datum, task.worker, access.access == Access::read ? 1 : 0, 0});
     }
   }
   join_copies();
-  for (std::size_t w = 0; w < workers_.size(); ++w) {
-    if (workers_[w]) workers_[w]->jobs.reserve(jobs[w]);
-  }
   reset();
 }
 
@@ -94,6 +90,7 @@ void Meter::reset() {
     Worker& worker = *workers_[w];
     const std::scoped_lock lock(worker.mutex);
     worker.jobs.clear();
+    worker.jobs.reserve(worker.placed_jobs);
     worker.record = {};
     worker.live = 0;
     worker.live_bytes = 0;
@@ -179,12 +176,19 @@ void Meter::end(const Task& task, int worker, const TaskTimes& times) {
   }
 }
 
-std::vector<JobRecord> Meter::jobs() const {
+std::vector<JobRecord> Meter::take_jobs() {
   std::vector<JobRecord> all;
+  std::size_t placed = 0;
+  for (const auto& worker : workers_) placed += worker ? worker->placed_jobs : 0;
+  all.reserve(placed);
   for (const auto& worker : workers_) {
     if (!worker) continue;
-    const std::scoped_lock lock(worker->mutex);
-    all.insert(all.end(), worker->jobs.begin(), worker->jobs.end());
+    std::vector<JobRecord> jobs;
+    {
+      const std::scoped_lock lock(worker->mutex);
+      jobs.swap(worker->jobs);
+    }
+    all.insert(all.end(), jobs.begin(), jobs.end());
   }
   return all;
 }

@@ -57,7 +57,8 @@ class Meter {
   void end(const Task& task, int worker, const TaskTimes& times);
 
   /// The jobs that have ended, worker by worker; the jobs of one worker are in the order of their ends.
-  [[nodiscard]] std::vector<JobRecord> jobs() const;
+  /// Forgets them, so that the records of a long step are there only once.
+  [[nodiscard]] std::vector<JobRecord> take_jobs();
   /// By logical worker; those of other ranks are empty.
   [[nodiscard]] std::vector<WorkerRecord> workers() const;
 
@@ -73,6 +74,7 @@ class Meter {
   };
   // A worker of this rank. Aligned to cache lines: no worker slows down another one's record.
   struct alignas(64) Worker {
+    std::size_t placed_jobs = 0;  // number of jobs that the schedule places on it
     mutable std::mutex mutex;     // guards the members below
     std::vector<JobRecord> jobs;  // that it ran
     WorkerRecord record;

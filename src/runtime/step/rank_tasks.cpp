@@ -13,12 +13,13 @@ RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local) 
   const auto owns_input = [&](const DataAccess& access) {
     return access.access == Access::read && local[index(graph.data()[access.datum].worker)];
   };
-  for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
-    const Task& task = graph.tasks()[t];
+  for (const Task& task : graph.tasks()) {
     if (!local[index(task.worker)] && std::ranges::none_of(task.data, owns_input)) continue;
-    for (const DataAccess& access : task.data) mine.last_use[access.datum] = mine.tasks.size();
-    mine.tasks.push_back(t);
+    const auto next = static_cast<std::uint32_t>(mine.tasks.size());
+    for (const DataAccess& access : task.data) mine.last_use[access.datum] = next;
+    mine.tasks.push_back(static_cast<std::uint32_t>(graph.number_of(task)));
   }
+  mine.tasks.shrink_to_fit();
   return mine;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -11,10 +11,10 @@ namespace starpipe::runtime {
 
 /// The tasks of a step that one rank inserts into StarPU, and the last of them that touches each datum.
 struct RankTasks {
-  static constexpr std::size_t unused = std::numeric_limits<std::size_t>::max();
+  static constexpr std::uint32_t unused = std::numeric_limits<std::uint32_t>::max();
 
-  std::vector<std::size_t> tasks;     ///< indices into the graph's tasks, ascending
-  std::vector<std::size_t> last_use;  ///< by datum: index into `tasks`, or `unused`
+  std::vector<std::uint32_t> tasks;     ///< indices into the graph's tasks, ascending
+  std::vector<std::uint32_t> last_use;  ///< by datum: index into `tasks`, or `unused`
 };
 
 /// The tasks that a rank inserts: it runs them, or it owns one of their inputs. StarPU-MPI's own rule also

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -68,12 +69,6 @@ class TaskGraph::Builder {
     if (!schedule_.forward_only()) add_update();
     graph_.tasks_.shrink_to_fit();
     graph_.data_.shrink_to_fit();
-    graph_.accesses_.shrink_to_fit();
-    const DataAccess* first = graph_.accesses_.data();  // from now on the accesses stay where they are
-    for (std::size_t t = 0; t < graph_.tasks_.size(); ++t) {
-      graph_.tasks_[t].data = {first, access_counts_[t]};
-      first += access_counts_[t];
-    }
   }
 
  private:
@@ -98,9 +93,10 @@ class TaskGraph::Builder {
   };
 
   void add_task(const Draft& task) {
-    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, {}});
-    graph_.accesses_.insert(graph_.accesses_.end(), task.data.begin(), task.data.end());
-    access_counts_.push_back(static_cast<std::uint32_t>(task.data.size()));
+    std::pmr::polymorphic_allocator<DataAccess> allocator(graph_.memory_.get());
+    const std::span<DataAccess> data(allocator.allocate(task.data.size()), task.data.size());
+    std::ranges::uninitialized_copy(task.data, data);
+    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data});
   }
 
   std::uint32_t add(const DatumKey& key, const Datum& datum) {
@@ -394,7 +390,6 @@ class TaskGraph::Builder {
   std::vector<std::vector<std::size_t>> shared_sets_;  // by stage
   std::vector<plan::SharedHolders> shared_holders_;    // of the sets that are shared
   DatumNumbers numbers_;
-  std::vector<std::uint32_t> access_counts_;  // by task
 };
 
 TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,

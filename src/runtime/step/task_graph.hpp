@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <span>
 #include <string>
@@ -165,7 +167,9 @@ class TaskGraph {
   StepRules rules_;
   std::vector<SetParameters> parameters_;
   std::vector<Datum> data_;
-  std::vector<DataAccess> accesses_;  // of all tasks, one task after the other
+  // Of the tasks' accesses. A vector would be copied as it grows.
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_ =
+      std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<Task> tasks_;
 };
 

@@ -2,16 +2,11 @@
 #include "runtime/watchdog/task_progress.hpp"
 
 #include "runtime/ranks/clock.hpp"
-#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
 TaskProgress::TaskProgress(const TaskGraph& graph, const std::vector<bool>& local, bool evaluates)
-    : graph_(graph), evaluates_(evaluates), starts_(graph.tasks().size()) {
-  for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
-    if (local[index(graph.tasks()[t].worker)]) mine_.push_back(t);
-  }
-}
+    : graph_(graph), evaluates_(evaluates), local_(local), starts_(graph.tasks().size()) {}
 
 void TaskProgress::enter(StepPhase phase, int step) {
   const std::scoped_lock lock(mutex_);
@@ -40,13 +35,13 @@ RankStatus TaskProgress::status() const {
   status.ended = ended_;
   const bool runs = started_ != status.ended;
   if (phase_ != StepPhase::running) return status;
-  while (first_ < mine_.size() && starts_[mine_[first_]] == has_ended) ++first_;
-  if (first_ == mine_.size()) return status;
-  status.next = static_cast<std::int32_t>(mine_[first_]);
-  for (std::size_t i = first_; runs && i < mine_.size(); ++i) {
-    const double start = starts_[mine_[i]];
+  while (first_ < starts_.size() && (!is_mine(first_) || starts_[first_] == has_ended)) ++first_;
+  if (first_ == starts_.size()) return status;
+  status.next = static_cast<std::int32_t>(first_);
+  for (std::size_t t = first_; runs && t < starts_.size(); ++t) {
+    const double start = starts_[t];
     if (start <= not_started) continue;
-    status.running = static_cast<std::int32_t>(mine_[i]);
+    status.running = static_cast<std::int32_t>(t);
     status.running_for = clock_seconds() - start;
     break;
   }

@@ -9,6 +9,7 @@
 
 #include "runtime/step/task_graph.hpp"
 #include "runtime/watchdog/rank_status.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
@@ -30,19 +31,21 @@ class TaskProgress {
   [[nodiscard]] RankStatus status() const;
 
  private:
+  [[nodiscard]] bool is_mine(std::size_t task) const { return local_[index(graph_.tasks()[task].worker)]; }
+
   static constexpr double not_started = 0;
   static constexpr double has_ended = -1;
 
   const TaskGraph& graph_;
   bool evaluates_;
-  std::vector<std::size_t> mine_;            // the rank's tasks, ascending
+  std::vector<bool> local_;                  // by logical worker: whether it belongs to this rank
   std::vector<std::atomic<double>> starts_;  // by task: clock_seconds() of its start, or a constant above
   std::atomic<std::uint64_t> started_ = 0;
   std::atomic<std::uint64_t> ended_ = 0;
   mutable std::mutex mutex_;  // of the members below
   StepPhase phase_ = StepPhase::outside;
   int step_ = -1;
-  mutable std::size_t first_ = 0;  // index into `mine_`: all tasks before have ended
+  mutable std::size_t first_ = 0;  // all tasks of this rank before this one have ended
 };
 
 }  // namespace starpipe::runtime

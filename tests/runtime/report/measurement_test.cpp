@@ -115,7 +115,7 @@ TEST(Meter, CountsWhatThePlanCounts) {
       meter.reset();
       feed(meter, graph, timeline, local);
       for (std::size_t w = 0; w < local.size(); ++w) expect_equal(meter.workers()[w], timeline, w);
-      ASSERT_EQ(meter.jobs().size(), schedule.job_count());
+      ASSERT_EQ(meter.take_jobs().size(), schedule.job_count());
     }
     for (const plan::Transfers& received : timeline.received) moving += received.stashes.count > 0;
     if (HasFailure()) return;
@@ -159,7 +159,7 @@ TEST(Meter, OtherPoliciesMayRunAJobOnAnotherWorker) {
     meter.start(task, 1);
     meter.end(task, 1, {.submitted = 0, .ready = 0, .start = 0, .end = 1});
   }
-  for (const JobRecord& job : meter.jobs()) EXPECT_EQ(job.worker, 1);
+  for (const JobRecord& job : meter.take_jobs()) EXPECT_EQ(job.worker, 1);
   EXPECT_EQ(meter.workers()[1].received.activations.count, 0U) << "it was written there";
   EXPECT_EQ(meter.workers()[1].received.weights.count, 1U) << "stage 0's are worker 0's";
 }

@@ -14,8 +14,8 @@ using namespace testing;
 
 void expect_tasks(const TaskGraph& graph, const std::vector<bool>& local) {
   const RankTasks mine = tasks_of_rank(graph, local);
-  std::vector<std::size_t> last_use(graph.data().size(), RankTasks::unused);
-  std::size_t next = 0;
+  std::vector<std::uint32_t> last_use(graph.data().size(), RankTasks::unused);
+  std::uint32_t next = 0;
   for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
     bool expected = local[index(task.worker)];
