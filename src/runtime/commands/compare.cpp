@@ -32,11 +32,12 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
       Engine engine = make_engine(session, run);
       or_abort(run.mpi, [&] {
         for (int step = 0; step < run.config.training.steps; ++step) {
-          const StepResult result = engine.run_step(step, *experiment.data);
+          measurement.begin_step();
+          StepResult result = engine.run_step(step, *experiment.data);
           if (step == 1) submissions.clear();  // step 0 warmed up
           submissions.push_back(result.submission);
           if (result.skipped_for) ++skipped;
-          if (run.mpi.rank() == 0) measurement.add(result);
+          if (run.mpi.rank() == 0) measurement.end_step(std::move(result));
         }
         require_finite_weights(run, engine);
       });

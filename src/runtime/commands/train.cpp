@@ -134,18 +134,18 @@ struct Training {
 };
 
 // What rank 0 keeps of a step, and shows of it.
-void record_step(const Training& training, const StepResult& result, int step, std::optional<double> loss,
+void record_step(const Training& training, StepResult result, int step, std::optional<double> loss,
                  std::optional<double> pause, StepProgress& progress) {
   const Experiment& experiment = training.run.experiment;
   const std::size_t samples =
       experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
-  training.measurement.add(result);
   if (training.metrics != nullptr) {
     StepMetrics metrics = metrics_of(experiment.schedule, result, step, loss, samples);
     metrics.checkpoint_seconds = pause;
     training.metrics->add(metrics, experiment.data->sample_word());
   }
   progress.show(step, loss, result, static_cast<double>(samples) / result.seconds);
+  training.measurement.end_step(std::move(result));
 }
 
 // The evaluation after `steps` steps, if one is due.
@@ -169,7 +169,8 @@ TrainRecord run_steps(const Training& training) {
   StepProgress progress(training.first_step, steps, experiment.data->sample_word());
   evaluate_after(training, training.first_step, record, progress);
   for (int step = training.first_step; step < steps; ++step) {
-    const StepResult result = training.engine.run_step(step, *experiment.data);
+    training.measurement.begin_step();
+    StepResult result = training.engine.run_step(step, *experiment.data);
     std::optional<double> loss;
     if (!result.losses.empty()) {
       const double sum = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
@@ -186,7 +187,8 @@ TrainRecord run_steps(const Training& training) {
     std::optional<double> pause;
     if (due) pause = training.checkpoints->copy(step + 1);
     if (pause) record.checkpoints->pauses.push_back({step + 1, *pause});
-    if (training.session.mpi().rank() == 0) record_step(training, result, step, loss, pause, progress);
+    if (training.session.mpi().rank() == 0)
+      record_step(training, std::move(result), step, loss, pause, progress);
     if (due) training.checkpoints->begin_writing(training.metrics);
     if (due && training.checkpoints->is_stopping()) break;
     evaluate_after(training, step + 1, record, progress);

@@ -21,20 +21,12 @@ std::size_t steps_to_keep(const plan::Schedule& schedule) {
 
 // Times are whole nanoseconds from the first start, as reports keep them. So a report that is read back gives
 // the same figures.
-std::vector<plan::JobRun> from_first_start(const std::vector<JobRecord>& records) {
-  const double first = std::ranges::min_element(records, {}, &JobRecord::start)->start;
-  const auto rounded = [first](double time) { return std::round((time - first) * 1e9) * 1e-9; };
-  std::vector<plan::JobRun> jobs;
-  jobs.reserve(records.size());
-  for (const JobRecord& record : records) {
-    jobs.push_back({.job = record.job,
-                    .worker = record.worker,
-                    .submitted = rounded(record.submitted),
-                    .ready = rounded(record.ready),
-                    .start = rounded(record.start),
-                    .end = rounded(record.end)});
+void count_from_first_start(std::vector<plan::JobRun>& jobs) {
+  const double first = std::ranges::min_element(jobs, {}, &plan::JobRun::start)->start;
+  for (plan::JobRun& job : jobs) {
+    for (double* const time : {&job.submitted, &job.ready, &job.start, &job.end})
+      *time = std::round((*time - first) * 1e9) * 1e-9;
   }
-  return jobs;
 }
 
 // Of whole nanoseconds too: reports keep them so.
@@ -57,15 +49,19 @@ Measurement::Measurement(const plan::Schedule& schedule, plan::Costs work, std::
       work_(schedule.recompute() ? plan::with_recomputation(std::move(work)) : std::move(work)),
       known_(std::move(known)) {}
 
-void Measurement::add(const StepResult& step) {
+void Measurement::begin_step() {
   if (++steps_ == 2) {  // the first step warmed up
     makespans_.clear();
     kept_.clear();
   }
-  workers_ = step.workers;
-  prefetch_ = step.prefetch;
   if (kept_.size() == steps_to_keep(schedule_)) kept_.pop_front();
-  kept_.push_back(from_first_start(step.jobs));
+}
+
+void Measurement::end_step(StepResult step) {
+  workers_ = std::move(step.workers);
+  prefetch_ = step.prefetch;
+  count_from_first_start(step.jobs);
+  kept_.push_back(std::move(step.jobs));
   makespans_.push_back(makespan(kept_.back()));
 }
 

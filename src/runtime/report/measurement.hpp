@@ -27,9 +27,12 @@ class Measurement {
   Measurement(const plan::Schedule& schedule, plan::Costs work,
               std::optional<plan::Costs> known = std::nullopt);
 
-  void add(const StepResult& step);
+  /// Call it before each step. Drops the records in whose place those of the step will come, so that the two
+  /// are not in memory together.
+  void begin_step();
+  void end_step(StepResult step);
 
-  /// Call it after the last step, and after at least one. O(jobs log jobs) for each compared step.
+  /// Call it after the last step, when at least one has ended. O(jobs log jobs) for each compared step.
   [[nodiscard]] plan::ComparedRun compared() const;
   /// Makespans of all steps after the first, seconds.
   [[nodiscard]] const std::vector<double>& makespans() const { return makespans_; }

@@ -7,9 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/step/task_graph.hpp"
+#include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
@@ -22,15 +24,10 @@ struct TaskTimes {
   double end = 0;
 };
 
-/// One job as it ran. Plain data: it travels between ranks as bytes. Times are as in `TaskTimes`.
-struct JobRecord {
-  plan::JobId job;
-  std::int32_t worker;  ///< logical
-  double submitted;
-  double ready;
-  double start;
-  double end;
-};
+/// One job as it ran, on a logical worker. Times are as in `TaskTimes`. Records travel between ranks as
+/// bytes.
+using JobRecord = plan::JobRun;
+static_assert(std::is_trivially_copyable_v<JobRecord>);
 
 /// The data that one worker received, and the most that it held for backward passes. Plain data.
 struct WorkerRecord {

@@ -251,7 +251,8 @@ class Measured : public ::testing::Test {
 TEST_F(Measured, AStepIsWhatThePlanSays) {
   const plan::Timeline timeline = plan::simulate(schedule_, costs(0.5));
   Measurement measurement(schedule_, costs_of(network_));
-  measurement.add(step(costs(0.5), 1000));
+  measurement.begin_step();
+  measurement.end_step(step(costs(0.5), 1000));
   const plan::ComparedRun run = measurement.compared();
   const plan::Timeline& measured = run.measured.timeline;
   for (int w = 0; w < 3; ++w)
@@ -273,7 +274,8 @@ TEST_F(Measured, PredictsWithTheMediansOfTheComparedSteps) {
   double clock = 5;
   const std::array scales = {100.0, 1.0, 2.0, 9.0, 7.0, 3.0};
   for (const double scale : scales) {
-    measurement.add(step(costs(scale), clock));
+    measurement.begin_step();
+    measurement.end_step(step(costs(scale), clock));
     clock += 1000;
   }
   const plan::ComparedRun run = measurement.compared();
@@ -302,7 +304,10 @@ TEST_F(Measured, PredictsWithTheMediansOfTheComparedSteps) {
 
 TEST_F(Measured, KnownCostsAreNotMeasured) {
   Measurement measurement(schedule_, costs_of(network_), costs(2));
-  for (const double scale : {50.0, 3.0}) measurement.add(step(costs(scale), 0));
+  for (const double scale : {50.0, 3.0}) {
+    measurement.begin_step();
+    measurement.end_step(step(costs(scale), 0));
+  }
   const plan::ComparedRun run = measurement.compared();
   EXPECT_EQ(run.costs.durations, costs(2).durations);
   EXPECT_NEAR(run.differences.at(0).predicted, plan::simulate(schedule_, costs(2)).makespan, 1e-9);
@@ -310,7 +315,10 @@ TEST_F(Measured, KnownCostsAreNotMeasured) {
 
 TEST_F(Measured, LongRunsKeepTheLastSteps) {
   Measurement measurement(schedule_, costs_of(network_));
-  for (int i = 0; i < 100; ++i) measurement.add(step(costs(i), 0));
+  for (int i = 0; i < 100; ++i) {
+    measurement.begin_step();
+    measurement.end_step(step(costs(i), 0));
+  }
   const plan::ComparedRun run = measurement.compared();
   EXPECT_EQ(measurement.makespans().size(), 99U);
   EXPECT_EQ(run.last_step(), 100);
@@ -329,7 +337,8 @@ TEST_F(Measured, JobsCountWhereTheyRan) {
     job.end = clock += 1;
   }
   Measurement measurement(schedule_, costs_of(network_));
-  measurement.add(result);
+  measurement.begin_step();
+  measurement.end_step(result);
   const plan::ComparedRun run = measurement.compared();
   const plan::Timeline& measured = run.measured.timeline;
   EXPECT_EQ(run.measured.as_run.order(2).size(), schedule_.job_count());
@@ -349,7 +358,8 @@ TEST(MeasuredFused, BackwardPassesAreOneDuration) {
     result.jobs.push_back(record(schedule, id, timeline, 0));
   }
   Measurement measurement(schedule, costs_of(network));
-  measurement.add(result);
+  measurement.begin_step();
+  measurement.end_step(result);
   const plan::ComparedRun run = measurement.compared();
   EXPECT_NEAR(run.costs.durations[0].of(plan::Pass::BW), 3, 1e-8);
   EXPECT_NEAR(run.predicted.timeline.makespan, timeline.makespan, 1e-8);
