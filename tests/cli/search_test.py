@@ -114,6 +114,20 @@ class Search(CommandTest):
         self.refused(["search", *uneven, 1000], "least feasible limit is 12751,")
         self.search(*uneven, 12751, budget=0.1)
 
+    def test_bytes_of_shares_are_divided(self):
+        """Without --chunks a size is that of 1/W of the model. The peaks keep the limit, in the file as well."""
+        for size in "1MiB", "1000003":
+            data = self.search("--workers", 2, "--microbatches", 4, "--stash", size, "--memory-limit", "2MiB", budget=0.3)
+            chunks = data["search"]["chunks"]
+            self.assertGreater(chunks, 1)
+            whole = 1 << 20 if size == "1MiB" else int(size)
+            self.assertEqual(data["sizes"]["stash"], -(-whole // chunks))
+            self.assertLessEqual(max(data["peak_activation_bytes"]), 2 << 20)
+            self.assertEqual(data["peak_activation_bytes"], data["search"]["peak_memory"])
+            self.write("found.json", json.dumps(data))
+            again = json.loads(self.ok("schedule", "check", "found.json", "--json"))
+            self.assertEqual(again["peak_activation_bytes"], data["peak_activation_bytes"])
+
     def test_chunks_are_chosen(self):
         data = self.search("--workers", 4, "--microbatches", 4, "--durations", "F=12,B=12,W=12", "--memory-limit", 2.5)
         chunks = data["search"]["chunks"]

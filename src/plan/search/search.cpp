@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <future>
 #include <map>
 #include <mutex>
@@ -272,9 +274,23 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
   spread(problem.costs.durations, [&](Durations& durations) {
     for (const PassTime& pass : pass_times) durations.*pass.time /= chunks;
   });
-  spread(problem.costs.sizes, [](StageSizes&) {});
+  // Whole bytes, and enough of them. What stages send each other is not divided.
+  const auto whole_part = [chunks](std::uint64_t bytes) {
+    const auto parts = static_cast<std::uint64_t>(chunks);
+    return bytes / parts + (bytes % parts > 0 ? 1 : 0);
+  };
+  const bool in_bytes =
+      std::ranges::any_of(request.costs.sizes, [](const StageSizes& sizes) { return sizes.stash > 0; });
+  spread(problem.costs.sizes, [&](StageSizes& sizes) {
+    for (const auto kept :
+         {&StageSizes::stash, &StageSizes::gradient_stash, &StageSizes::weights, &StageSizes::master})
+      sizes.*kept = whole_part(sizes.*kept);
+  });
   problem.stash = request.stash;
-  spread(problem.stash, [&](double& size) { size /= chunks; });
+  spread(problem.stash, [&](double& size) {
+    size /= chunks;
+    if (in_bytes) size = std::ceil(size);
+  });
   problem.memory_limit = request.memory_limit;
   return problem;
 }
