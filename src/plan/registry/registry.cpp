@@ -112,12 +112,12 @@ LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest req
   request.memory_limit = order.memory_limit;
   const Schedule for_limit = make_schedule(name, request);
   LimitedSchedule result = as_requested(for_limit, order, costs);
-  if (!order.memory_limit || order.discipline || order.dynamic) return result;
+  if (!order.memory_limit || order.dynamic) return result;
   request.memory_limit.reset();
   const std::optional<Schedule> own = try_make(name, request);
   if (!own || *own == for_limit) return result;
-  LimitedSchedule unlimited = as_requested(*own, order, costs);
-  if (!unlimited.reordering) return unlimited;
+  const LimitedSchedule unlimited = as_requested(*own, {.memory_limit = order.memory_limit}, costs);
+  if (!unlimited.reordering) return order.discipline ? as_requested(*own, order, costs) : unlimited;
   if (!result.reordering) result.reordering = unlimited.reordering;
   return result;
 }

@@ -100,6 +100,21 @@ TEST(LimitedSchedules, ALimitThatDoesNotBindCostsNothing) {
   EXPECT_EQ(makespan(8), 53);
 }
 
+// An order made for a limit is not the schedule's own, whoever asks for the ordered discipline.
+TEST(LimitedSchedules, ARequestedDisciplineIsHeldAgainstTheOwnOrder) {
+  const ScheduleRequest request{.workers = 4, .microbatches = 12};
+  const auto make = [&](int limit) {
+    return make_limited_schedule("k-periodic", request,
+                                 {.discipline = Discipline::ordered, .memory_limit = limit}, {});
+  };
+  ASSERT_TRUE(make(2).reordering);
+  EXPECT_EQ(make(2).reordering->held, 4);
+  EXPECT_FALSE(make(4).reordering);
+  const double own = simulate(make_schedule("k-periodic", request)).makespan;
+  EXPECT_EQ(simulate(make(4).schedule).makespan, own);
+  EXPECT_GT(simulate(make(2).schedule).makespan, own);
+}
+
 // With recomputation a stash lives from B on, so an order needs fewer.
 TEST(LimitedSchedules, CountStashesAsPeaksDo) {
   const Costs costs = with_recomputation({});
