@@ -113,21 +113,25 @@ class Waits {
   }
 
   // The rank that holds up `waiting`. `waiting` is between steps, or waits for all ranks to begin or end a
-  // step. The result is the first silent rank. In a step, when no rank is silent, it is the first rank that
-  // is behind. Nothing if there is none.
+  // step. The result is the rank that has been silent for longest. In a step, when no rank is silent, it is
+  // the first rank that is behind. Nothing if there is none.
   [[nodiscard]] std::optional<int> find_late(int waiting) const {
     const RankStatus& mine = of(waiting);
     std::optional<int> late;
+    std::optional<int> silent;
     for (int rank = 0; std::cmp_less(rank, news_.size()); ++rank) {
       if (rank == waiting) continue;
-      if (is_silent(rank)) return rank;
+      if (is_silent(rank)) {
+        if (!silent || news_[index(rank)].age > news_[index(*silent)].age) silent = rank;
+        continue;
+      }
       if (mine.phase == StepPhase::outside) continue;
       const RankStatus& status = of(rank);
       const bool behind = place(status) < place(mine) || status.phase == StepPhase::outside ||
                           (waits_for_end(mine) && !waits_for_end(status));
       if (behind && !late) late = rank;
     }
-    return late;
+    return silent ? silent : late;
   }
 
   // Whether the rank's status shows that `task` has ended in the step, or evaluation, of `at`. The rank's

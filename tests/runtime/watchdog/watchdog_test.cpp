@@ -249,6 +249,20 @@ TEST_F(WhoWaits, ForASilentRankAfterTheLastStep) {
   EXPECT_THAT(table(2.5), ContainsRegex("0  is in no step +rank 1: silent for 2.5 s"));
 }
 
+// On a busy machine news of a healthy rank may be late, too.
+TEST(WaitTable, NamesTheRankThatIsSilentForLongest) {
+  const model::Network network = testing::tiny_mlp(3);
+  const plan::Schedule schedule = plan::make_schedule("gpipe", {.workers = 3, .microbatches = 2});
+  const TaskGraph graph(schedule, network, {});
+  TaskProgress progress(graph, {true, false, false});
+  progress.enter(StepPhase::outside, 4);
+  const std::array news = {RankNews{progress.status(), 0}, RankNews{progress.status(), 1.1},
+                           RankNews{progress.status(), 2.7}};
+  EXPECT_THAT(wait_table(graph, schedule, WorkerMap(3, 3), news, {.silent = 1, .long_task = 100}),
+              AllOf(ContainsRegex("0  is in no step +rank 2: silent for 2.7 s"),
+                    ContainsRegex("1  silent for 1.1 s .*rank 2: silent for 2.7 s")));
+}
+
 TEST_F(WhoWaits, ForAMessage) {
   run_until(0, "F(0,1)", true);
   run_until(1, "F(1,0)", false);
