@@ -7,20 +7,11 @@
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/job_run.hpp"
 #include "starpipe/plan/simulate/job_times.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
-
-/// One job of a measured step. Times in seconds on one clock.
-struct JobRun {
-  JobId job = 0;
-  int worker = 0;        ///< that ran it; differs from w under policies that ignore w
-  double submitted = 0;  ///< its task was inserted on the rank that ran it
-  double ready = 0;      ///< all its inputs were on this rank
-  double start = 0;
-  double end = 0;
-};
 
 /// A measured or simulated step, from which its time can be explained. Times are in seconds. Each vector has
 /// `id_count()` entries, one for each JobId; the entry of an id without a job is 0.
