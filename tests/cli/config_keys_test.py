@@ -147,7 +147,8 @@ TRAINED = ["training.steps", "training.clip", "training.optimizer", "checkpoint"
 UNUSED = {
     "profile": [*TRAINED, "training.nonfinite", "data.validation", "evaluate", "schedule", "runtime.policy", "runtime.window", "runtime.workers_per_core",
                 "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate"],
-    "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.recompute", "runtime.emulate"],
+    "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.recompute", "schedule.memory_limit",
+                 "runtime.emulate"],
     "compare": ["data.validation", "evaluate", "checkpoint"],
     "verify": ["data.validation", "evaluate", "checkpoint"],
 }  # fmt: skip

@@ -238,8 +238,8 @@ PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "parti
 # (command, option, other): with these values, `option` changes nothing beside `other`.
 SILENCED = {
     # The CSV has the order only.
-    *(("schedule show", option, "--format") for option in ("--recompute", "--durations", "--comm", "--no-prefetch")),
-    *(("schedule check", option, "--format") for option in ("--recompute", "--durations", "--comm", "--no-prefetch")),
+    *(("schedule show", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
+    *(("schedule check", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
     *(("simulate", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),

@@ -100,6 +100,22 @@ void ResultOptions::check() const {
   require_writable("-o", *file_);
 }
 
+namespace {
+
+/// What a CSV file cannot say of the schedule, as a line for people. Empty when it says all.
+std::string lost_in_csv(const plan::Schedule& schedule) {
+  const bool moves_weights = std::ranges::any_of(schedule.order(), [&](plan::JobId id) {
+    return schedule.placement(id).weights != schedule.compute(id);
+  });
+  std::vector<std::string_view> lost;
+  if (moves_weights) lost.emplace_back("which workers hold the weights");
+  if (schedule.recompute()) lost.emplace_back("that B computes F again");
+  if (lost.empty()) return "";
+  return fmt::format("starpipe: a CSV file cannot say {}; a JSON file can\n", fmt::join(lost, " and "));
+}
+
+}  // namespace
+
 void ResultOptions::show(const PredictedRun& run, const std::function<std::string()>& text) const {
   show(run, text, nlohmann::ordered_json::object());
 }
@@ -120,6 +136,7 @@ void ResultOptions::show(const PredictedRun& run, const std::function<std::strin
     result = plan::json_text(json);
   } else if (chosen == "csv") {
     result = plan::schedule_csv(run.schedule, run.timeline);
+    print_message(lost_in_csv(run.schedule));
   } else if (chosen == "svg") {
     result = predicted_svg(run);
   } else if (chosen == "trace") {

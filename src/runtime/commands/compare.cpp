@@ -52,7 +52,7 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
 }
 
 // Needs no ranks, so that mistakes are found before data are read or cores are bound.
-std::vector<ComparedPolicy> find_policies(const RuntimeConfig& config, const Comparison& comparison) {
+std::vector<ComparedPolicy> find_policies(const Config& config, const Comparison& comparison) {
   std::vector<ComparedPolicy> policies;
   for (const std::string& name : comparison.policies) {
     if (std::ranges::any_of(policies, [&](const ComparedPolicy& p) { return p.choice.name == name; })) {
@@ -60,9 +60,12 @@ std::vector<ComparedPolicy> find_policies(const RuntimeConfig& config, const Com
     }
     policies.emplace_back().choice = find_policy(name, "--policies");
   }
-  if (config.window != RuntimeConfig().window && std::ranges::none_of(comparison.policies, uses_window)) {
-    throw InputError(fmt::format("runtime.window: does not apply to any of --policies {}",
-                                 fmt::join(comparison.policies, ",")));
+  for (const std::string& key : keys_of_policies(config)) {
+    const auto applies = [&](const std::string& policy) { return applies_under(policy, key); };
+    if (std::ranges::none_of(comparison.policies, applies)) {
+      throw InputError(fmt::format("{}: does not apply to any of --policies {}", key,
+                                   fmt::join(comparison.policies, ",")));
+    }
   }
   return policies;
 }
@@ -121,7 +124,7 @@ int compare(const std::function<Config()>& configure, const Comparison& comparis
   std::vector<ComparedPolicy> policies;
   const auto configure_all = [&] {
     Config config = configure();
-    policies = find_policies(config.runtime, comparison);
+    policies = find_policies(config, comparison);
     if (comparison.schedules.empty()) return std::vector{std::move(config)};
     std::vector<Config> configs;
     stage_shares.clear();

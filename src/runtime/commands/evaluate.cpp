@@ -55,7 +55,7 @@ int evaluate(const std::function<Config()>& configure, const EvaluateOutputs& ou
         const AgreedRun& run = runs.front();
         const auto policy = agree(run.mpi, [&] {
           if (run.mpi.rank() == 0 && outputs.report) require_writable("--report", *outputs.report);
-          return configured_policy(run.config.runtime);
+          return configured_policy(run.config);
         });
         const Session session(run.mpi, run.map, run.share, policy, run.gpus);
         or_abort(run.mpi, [&] {

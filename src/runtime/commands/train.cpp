@@ -364,7 +364,7 @@ int train(const std::function<Config()>& configure, const TrainOutputs& outputs,
         const auto position = metrics_position(checkpoints, resume);
         const auto policy = agree(run.mpi, [&] {
           if (run.mpi.rank() == 0) check_outputs(outputs, position);
-          return configured_policy(run.config.runtime);
+          return configured_policy(run.config);
         });
         const Session session(run.mpi, run.map, run.share, policy, run.gpus);
         or_abort(run.mpi, [&] {

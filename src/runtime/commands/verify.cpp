@@ -158,7 +158,7 @@ int verify(const std::function<Config()>& configure, const VerifyRequest& reques
         if (request.report) require_writable("--report", *request.report);
         files = read_files(request, run.experiment.network);
       }
-      return configured_policy(run.config.runtime);
+      return configured_policy(run.config);
     });
     const Session session(run.mpi, run.map, run.share, policy, run.gpus);
     or_abort(run.mpi, [&] {

@@ -8,7 +8,7 @@
 namespace starpipe::runtime {
 
 std::string describe_other_policy(const Config& config) {
-  const PolicyChoice choice = configured_policy(config.runtime);
+  const PolicyChoice choice = configured_policy(config);
   if (follows_schedule(choice)) return "";
   return fmt::format("predicted for the policy starpipe; {} chooses {} at run time, so its run may differ\n",
                      choice.name,

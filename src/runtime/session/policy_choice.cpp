@@ -72,22 +72,35 @@ bool follows_schedule(const PolicyChoice& choice) {
   return choice.starpu == sched::policy_name || choice.control == StarpuControl::worker_order;
 }
 
-bool uses_window(const std::string& policy) {
+std::vector<std::string> keys_of_policies(const Config& config) {
+  std::vector<std::string> keys;
+  if (config.runtime.window != RuntimeConfig().window) keys.emplace_back("runtime.window");
+  if (config.schedule.memory_limit) keys.emplace_back("schedule.memory_limit");
+  return keys;
+}
+
+bool applies_under(const std::string& policy, const std::string& key) {
   Config asked;
   asked.runtime.policy = policy;
   const std::vector<ConfigKey> keys = config_keys();
-  return applies(*find_key(keys, "runtime.window"), asked, keys);
+  return applies(*find_key(keys, key), asked, keys);
+}
+
+PolicyChoice configured_policy(const Config& config) {
+  const std::string name = environment("STARPU_SCHED").value_or("");
+  if (name.empty()) return find_policy(config.runtime.policy, "runtime.policy");
+  // The keys were checked for `runtime.policy`, but STARPU_SCHED may name another policy.
+  for (const std::string& key : keys_of_policies(config)) {
+    if (!applies_under(name, key))
+      throw InputError(fmt::format("STARPU_SCHED: {} does not apply to {}", key, name));
+  }
+  return find_policy(name, "STARPU_SCHED");
 }
 
 PolicyChoice configured_policy(const RuntimeConfig& config) {
-  const std::string name = environment("STARPU_SCHED").value_or("");
-  if (name.empty()) return find_policy(config.policy, "runtime.policy");
-  // The keys were checked for `runtime.policy`, but STARPU_SCHED may name another policy. So `runtime.window`
-  // is checked again.
-  if (config.window != RuntimeConfig().window && !uses_window(name)) {
-    throw InputError(fmt::format("STARPU_SCHED: runtime.window does not apply to {}", name));
-  }
-  return find_policy(name, "STARPU_SCHED");
+  Config whole;
+  whole.runtime = config;
+  return configured_policy(whole);
 }
 
 }  // namespace starpipe::runtime

@@ -35,15 +35,21 @@ struct PolicyChoice {
 /// only warn and run `lws`.
 PolicyChoice find_policy(const std::string& name, std::string_view asked_by);
 
-/// The policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's.
+/// The policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's. Throws InputError
+/// when a key of `config` does not apply under the policy of STARPU_SCHED.
+PolicyChoice configured_policy(const Config& config);
+/// The same, where nothing but the runtime is configured.
 PolicyChoice configured_policy(const RuntimeConfig& config);
 
 /// Whether a run under the policy has the schedule's placement and order. Other policies choose workers, the
 /// order or both while they run.
 bool follows_schedule(const PolicyChoice& choice);
 
-/// Whether `runtime.window` bounds the submitted tasks under this policy, for a schedule that is not dynamic.
-bool uses_window(const std::string& policy);
+/// The keys that have an effect under some policies only, and that `config` sets.
+std::vector<std::string> keys_of_policies(const Config& config);
+
+/// Whether the key has an effect under this policy.
+bool applies_under(const std::string& policy, const std::string& key);
 
 /// All names that `find_policy` accepts without a library.
 std::vector<std::string> policy_names();

@@ -163,6 +163,9 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     if (value != "0") return "0 (StarPU-MPI's thread polls for messages)";
   } else if (name == "MPI_FAKE_RANK" || name == "MPI_FAKE_SIZE") {
     return "it to be unset (starpipe runs on real ranks)";
+  } else if (name == "LIMIT_CPU_MEM" || name == "LIMIT_CPU_NUMA_MEM" ||
+             with_placeholders(name) == "LIMIT_CPU_NUMA_#_MEM") {
+    return "it to be unset (a run that needs more would wait for ever; runtime.memory_limit refuses it)";
   } else if (is_one_of(name, real_numbers)) {
     if (!is_real(value)) return "a number";
   } else if (is_one_of(name, whole_numbers) || is_one_of(with_placeholders(name), whole_numbers)) {
