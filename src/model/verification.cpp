@@ -46,7 +46,8 @@ class Derivatives {
     runner_.backward(1.0F, weights_, gradients_);
   }
 
-  /// Checks the numbers [first, first + size) of a stage, along its gradient and along a random direction.
+  /// Checks the numbers [first, first + size) of a set (`stage`: its number), along its gradient and along a
+  /// random direction.
   std::vector<DerivativeCheck> check(std::size_t stage, std::size_t first, std::size_t size) {
     const std::span<const float> gradient = std::span(gradients_[stage]).subspan(first, size);
     std::vector<DerivativeCheck> checks;

@@ -9,9 +9,9 @@
 
 namespace starpipe {
 
-/// Writes a new file, piece by piece. After `finish` its bytes are on the disk; its name is after
-/// `sync_folder` of its folder. A file that is not finished is removed by the destructor. Errors are
-/// std::runtime_error with the file and the system's reason. Not thread-safe.
+/// Writes a new file, piece by piece. `finish` puts its bytes on the disk; `sync_folder` of its folder then
+/// puts its name there, too. The destructor removes a file that is not finished. Throws std::runtime_error
+/// with the file and the system's reason. Not thread-safe.
 class DurableFile {
  public:
   /// Creates the file. Removes an existing file of this name first. Another process may still have that file

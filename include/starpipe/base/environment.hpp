@@ -38,8 +38,8 @@ class ScopedVariable {
 /// place. Constructor and destructor change the environment as ScopedVariable does.
 class ReservedVariable {
  public:
-  /// The variable has the value `otherwise` until a value is written, unless it is set. `room`: the longest
-  /// value that can be written. `name` must outlive this.
+  /// Gives the variable the value `otherwise` unless it is set already. `room`: characters of the longest
+  /// value that can be written later. `name` must outlive this.
   ReservedVariable(const char* name, std::string_view otherwise, std::size_t room);
   ~ReservedVariable();
   ReservedVariable(const ReservedVariable&) = delete;
@@ -48,8 +48,8 @@ class ReservedVariable {
   [[nodiscard]] const char* name() const { return name_; }
   /// Whether it was set before this object.
   [[nodiscard]] bool was_set() const { return before_.has_value(); }
-  /// Where the value is now; null when it was unset since. Throws std::length_error when a value of `wanted`
-  /// characters does not fit there.
+  /// The place of the value in the environment; null when the variable was unset since. Throws
+  /// std::length_error when a value of `wanted` characters does not fit there.
   [[nodiscard]] char* find(std::size_t wanted) const;
 
  private:
@@ -59,8 +59,8 @@ class ReservedVariable {
   std::size_t room_;
 };
 
-/// Overwrites the value of a reserved variable for its own lifetime, and then writes the value before. No
-/// other thread may read this variable at these two moments.
+/// Overwrites the value of a reserved variable for its own lifetime, and then writes the earlier value back.
+/// No other thread may read this variable at these two moments.
 class ScopedValue {
  public:
   /// `variable` must outlive this. Throws std::length_error when there is no room.

@@ -49,16 +49,16 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 /// A value for people and for files: "4", "0.5", "true", "relu".
 std::string to_string(const OptionValue& value);
 
-/// Parameters that are held, updated and saved together: the own ones of a stage, or a set that several
-/// layers share.
+/// Parameters that are held, updated and saved together: those that belong to one stage alone, or those that
+/// several layers share.
 struct ParameterSet {
-  std::vector<int> stages;  ///< that use them, ascending; of a stage's own parameters the stage alone
+  std::vector<int> stages;  ///< the stages that use them, ascending; one stage unless they are shared
   std::vector<Parameter> parameters;  ///< with the names of the first layer that uses them
   std::size_t size = 0;               ///< how many numbers all of them have together
   Precision precision = Precision::fp32;
 
   [[nodiscard]] int first_stage() const { return stages.front(); }
-  /// Words of 4 bytes of the copy that passes read.
+  /// Size of the weights, the copy that passes read, in words of 4 bytes.
   [[nodiscard]] std::size_t weights_size() const { return words(precision, size); }
   /// Whether the optimizer keeps an fp32 master of the parameters, beside the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision == Precision::bf16 && size > 0; }
@@ -70,14 +70,14 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// All parameters, each once: the own ones of each stage, [stage], which may be none; then the sets that
-  /// are shared, in the order of the first layers that use them.
+  /// All parameters, each once. Set s is that of stage s's own parameters, which may be empty. The shared
+  /// sets follow, in the order of the first layers that use them.
   [[nodiscard]] std::vector<ParameterSet> sets() const;
-  /// The sets that a stage shares, as numbers in sets(), in the order of Stage::shared().
+  /// The numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
-  /// [stage]: bytes that the stage exchanges and keeps. Weights are the stage's own.
+  /// [stage]: bytes that the stage exchanges and keeps. Weights that it shares are not counted here.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
-  /// The sets that are shared, and their bytes.
+  /// The shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;
   [[nodiscard]] std::size_t parameter_count() const;
   /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. -1
@@ -110,12 +110,12 @@ std::vector<std::string> network_kinds();
 
 /// Start values of parameters, one after the other. They depend only on `seed` and each parameter's name.
 std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed);
-/// Those of a stage's own parameters.
+/// Start values of a stage's own parameters.
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
 
-/// The weights that passes read: parameters rounded to the precision.
+/// The weights that passes read: the parameters, rounded to the precision.
 std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters);
-/// The same for a stage's own parameters.
+/// The weights of a stage's own parameters.
 std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters);
 
 }  // namespace starpipe::model

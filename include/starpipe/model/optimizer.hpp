@@ -41,7 +41,7 @@ struct OptimizerConfig {
 /// first step.
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters);
 
-/// Consecutive numbers of a stage's parameters that decay, or that do not.
+/// Consecutive numbers of a set of parameters that all decay, or that all do not.
 struct DecayRange {
   std::size_t first = 0;
   std::size_t count = 0;
@@ -74,8 +74,9 @@ struct SgdFactors {
 AdamWFactors adamw_factors(const OptimizerConfig& config, const Update& update, bool decays);
 SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool decays);
 
-/// One update of all parameters of a stage. Reads the gradient once: clipping is no pass of its own.
-/// Thread-safe; does not allocate or throw.
+/// One update of a set of parameters. Reads the gradient once: clipping takes no pass of its own. `gradient`
+/// and `parameters` have one float a parameter, `state` has optimizer_state_size() floats. Thread-safe; does
+/// not allocate or throw.
 void optimizer_step(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
                     std::span<float> parameters, std::span<float> state) noexcept;
 

@@ -42,20 +42,20 @@ struct NumberType;
 /// thread-safe.
 class SafetensorsReader {
  public:
-  /// Reads the header, and the metadata unless `metadata` is null. `wanted` says by its name whether a tensor
-  /// is one of `tensors`; empty: all are. Throws InputError with the file (and the tensor) when the file is
-  /// missing, malformed or truncated, when offsets overlap, leave gaps or leave the file, and when a wanted
-  /// tensor has another type.
+  /// Reads the header, and the metadata unless `metadata` is null. `wanted` says by a tensor's name whether
+  /// `tensors` lists it; without `wanted`, all are listed. Throws InputError with the file (and the tensor)
+  /// when the file is missing, malformed or truncated, when offsets overlap, leave gaps or leave the file,
+  /// and when a wanted tensor has another type.
   explicit SafetensorsReader(std::filesystem::path file,
                              std::map<std::string, std::string>* metadata = nullptr,
                              const std::function<bool(const std::string& name)>& wanted = {});
 
-  /// In the order of their data.
+  /// The wanted tensors, in the order of their data in the file.
   [[nodiscard]] const std::vector<TensorShape>& tensors() const { return tensors_; }
-  /// Null when there is no tensor of this name.
+  /// The shape of a tensor, owned by the reader; null when there is none of this name.
   [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
-  /// Reads all values of a tensor. Throws InputError with file and tensor when there is none of this name,
-  /// when it has another number of values, and when it cannot be read.
+  /// Reads all values of a tensor, row-major. Throws InputError with file and tensor when there is none of
+  /// this name, when it has another number of values, and when it cannot be read.
   void read(const std::string& name, std::span<float> values);
 
  private:

@@ -28,15 +28,17 @@ struct StageOp {
   std::string shared = {};
 };
 
-/// Parameters that a stage shares: those of the first layer of the stage that uses them.
+/// A shared set of parameters that a stage uses, with the names in the first layer of this stage that uses
+/// it.
 struct SharedParameters {
   std::string name;
   std::vector<Parameter> parameters;
   std::size_t size = 0;  ///< how many numbers all of them have together
 };
 
-/// Where the parameters of a stage lie, or their gradients: its own, and those of each set that it shares, in
-/// the order of Stage::shared(). A single view is that of a stage that shares none.
+/// Where the parameters of a stage lie, or their gradients. `own`: those of the stage alone. `shared`: those
+/// of each shared set, in the order of Stage::shared(). A single view converts to this, for a stage that
+/// shares none. Owns nothing.
 template <class View>
 struct ParameterViews {
   ParameterViews() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step must have computed: the other side of `starpipe verify`. It knows the passes of stages, and
-// neither schedules nor the engine.
+// Computes a step anew, for `starpipe verify`: one micro-batch after the other, by the stages' passes,
+// without a schedule and without the engine.
 #pragma once
 
 #include <string>
@@ -11,24 +11,24 @@
 
 namespace starpipe::model {
 
-/// The losses of a step and its gradient. Each micro-batch's gradient starts from zeros, and the
-/// micro-batches are added up in fp64: so it has no order of additions, and does not rely on W to add to what
-/// is there.
+/// The losses of a step and its gradient. Each micro-batch's gradient starts from zeros, so a W that
+/// overwrites the accumulator instead of adding to it is found out. The micro-batches are added up in fp64.
+/// [set]: as Network::sets() numbers them.
 struct ExpectedGradient {
   std::vector<double> losses;                   ///< by micro-batch
-  std::vector<std::vector<double>> gradients;   ///< [stage]: mean over the micro-batches
-  std::vector<std::vector<double>> magnitudes;  ///< [stage]: the same of absolute values; scales for rounding
+  std::vector<std::vector<double>> gradients;   ///< [set]: mean over the micro-batches
+  std::vector<std::vector<double>> magnitudes;  ///< [set]: the mean of absolute values, the scale of rounding
 };
 
-/// Runs the step's micro-batches one after the other on the calling thread. `parameters`: before the step,
-/// [stage].
+/// Runs the micro-batches of step `step` (from 0) one after the other on the calling thread. `parameters`:
+/// fp32 values before the step, [set].
 ExpectedGradient expected_gradient(const Network& network, const Dataset& data,
                                    const std::vector<std::vector<float>>& parameters, int microbatches,
                                    int step);
 
 /// The derivative of the loss by one parameter along a direction, in two ways.
 struct DerivativeCheck {
-  int stage = 0;
+  int stage = 0;  ///< the first stage that uses the parameter
   std::string parameter;
   double passes = 0;       ///< from the gradient that the B and W passes give
   double differences = 0;  ///< from central differences of the loss, which F alone gives
@@ -36,13 +36,15 @@ struct DerivativeCheck {
   double scale = 0;        ///< the size that the derivative along a random direction has
   /// Whether the differences are exact enough to say anything.
   [[nodiscard]] bool is_decided() const { return error <= 0.25 * scale; }
+  /// The largest difference that counts as agreement.
   [[nodiscard]] double allowed() const { return 2 * error + 1e-3 * scale; }
   [[nodiscard]] bool agrees() const;
 };
 
-/// Checks the derivatives of the loss of micro-batch 0 of step 0 by each parameter: along the parameter's own
-/// gradient, and along a random direction; of the two, the check that says more against the gradient. Passes
-/// run in fp32 on the calling thread: `network` must be of that precision. Each parameter takes 20 runs of F.
+/// Checks the derivative of the loss of micro-batch 0 of step 0 by each parameter, along two directions: the
+/// parameter's own gradient, and a random one. Returns for each parameter the direction with the larger
+/// difference relative to what is allowed. Passes run in fp32 on the calling thread: `network` must be of
+/// that precision. `parameters`: [set]. Each parameter takes 20 runs of F.
 std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
                                                const std::vector<std::vector<float>>& parameters);
 

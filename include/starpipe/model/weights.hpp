@@ -11,9 +11,9 @@
 
 namespace starpipe::model {
 
-/// Saves the parameters of all sets of the network, `parameters[set]`, as a safetensors file. Tensors have
-/// the names in Network::sets(). The file's metadata is "format": "pt", the configuration ("model", "layers",
-/// "heads", ...) and `metadata`. Throws InputError with the file when it cannot be written.
+/// Saves the parameters of all sets, [set] as Network::sets() numbers them, as a safetensors file. Tensors
+/// have the names in Network::sets(). The file's metadata is "format": "pt", the configuration ("model",
+/// "layers", "heads", ...) and `metadata`. Throws InputError with the file when it cannot be written.
 void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::vector<std::vector<float>>& parameters,
                   const std::map<std::string, std::string>& metadata = {});

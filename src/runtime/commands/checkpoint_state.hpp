@@ -16,9 +16,9 @@
 
 namespace starpipe::runtime {
 
-/// The trained numbers of a stage, copied out of the engine.
+/// The trained numbers of a set of parameters, copied out of the engine.
 struct StageCopy {
-  int stage = 0;
+  int stage = 0;  ///< the number of the set, as in Network::sets()
   std::vector<float> parameters = {};
   std::vector<float> optimizer = {};
 };
@@ -27,7 +27,8 @@ struct StageCopy {
 /// `copy`.
 std::vector<TensorView> tensors_of(const AgreedRun& run, const StageCopy& copy);
 
-/// Reads the trained numbers of a stage. Throws InputError with the file and the tensor.
+/// Reads the trained numbers of a set of parameters from a checkpoint. `stage`: the number of the set. Throws
+/// InputError with the file and the tensor.
 void read_stage(const AgreedRun& run, CheckpointReader& reader, int stage, std::span<float> parameters,
                 std::span<float> optimizer);
 

@@ -40,23 +40,23 @@ double rounding_tolerance(model::Precision precision, bool on_gpu, double additi
 /// had before it, so that differences of one step do not grow in the next ones.
 class StepComparison {
  public:
-  /// `parameters`: start values, [stage]. `optimizer`: with the steps of its schedule. References must
-  /// outlive this.
+  /// `parameters`: start values, [set], as Network::sets() numbers them. `optimizer`: with the steps of its
+  /// schedule. References must outlive this.
   StepComparison(const model::Network& network, const model::Dataset& data, int microbatches,
                  const model::OptimizerConfig& optimizer, std::vector<std::vector<float>> parameters,
                  double tolerance);
 
-  /// Compares a step. `gradients` and `parameters`: the engine's after the step, [stage].
+  /// Compares a step. `gradients` and `parameters`: the engine's after the step, [set].
   void add(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
            std::vector<std::vector<float>> parameters);
   /// Adds what finite differences say of the first step.
   void add(const std::vector<model::DerivativeCheck>& checks);
 
-  /// Compares the engine's gradients of the first step, `found`, with those of another framework, [stage].
+  /// Compares the engine's gradients of the first step, `found`, with those of another framework, [set].
   /// Call it after `add` of that step. `tolerance` is relative to the same sizes as among our own gradients.
   void add_file_gradients(const std::vector<std::vector<float>>& found,
                           const std::vector<std::vector<float>>& expected, double tolerance);
-  /// Compares the weights after the last step added with those of another framework, [stage]. `start`: before
+  /// Compares the weights after the last step added with those of another framework, [set]. `start`: before
   /// the first step. Differences and changes are root mean squares over a parameter, since AdamW makes a
   /// whole update of a gradient that is a rounding error.
   void add_file_weights(const std::vector<std::vector<float>>& start,

@@ -12,11 +12,12 @@
 
 namespace starpipe::runtime {
 
-/// Reads the trained numbers of a stage: its parameters in fp32, whatever the precision of its weights, and
-/// the optimizer's state as optimizer_step() has it, which may be empty.
+/// Receives the trained numbers of a set of parameters: the parameters in fp32, whatever the precision of the
+/// weights, and the optimizer's state as optimizer_step() has it, which may be empty. `stage`: the number of
+/// the set, as in Network::sets(). The views are valid during the call only.
 using StateReader =
     std::function<void(int stage, std::span<const float> parameters, std::span<const float> optimizer)>;
-/// Writes them.
+/// Fills in the trained numbers of a set of parameters, in the same form.
 using StateWriter = std::function<void(int stage, std::span<float> parameters, std::span<float> optimizer)>;
 
 /// The trained numbers on this rank. The thread that runs the steps calls the functions, between steps. They
@@ -28,15 +29,15 @@ class TrainedState {
                StepData& data)
       : schedule_(schedule), network_(network), graph_(graph), data_(data) {}
 
-  /// Calls `read` for each stage whose first holder is on this rank, ascending. All holders of a stage have
-  /// the same numbers, so the ranks together read each stage once.
+  /// Calls `read` for each set whose first holder is on this rank, ascending. All holders of a set have the
+  /// same numbers, so the ranks together read each set once.
   void read(const StateReader& read) const;
-  /// Calls `write` for each holder on this rank of each stage, ascending. The holder's weights follow from
-  /// the parameters that it writes.
+  /// Calls `write` for each holder of each set on this rank, ascending by set. The holder's weights are then
+  /// rounded from its new parameters.
   void write(const StateWriter& write) const;
 
  private:
-  // The data of a holder of a stage; `none` where the graph has no such datum.
+  // The data of a holder of a set; `absent` where the graph has no such datum.
   struct Held {
     int stage = 0;
     std::size_t weights;

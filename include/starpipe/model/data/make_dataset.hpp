@@ -17,7 +17,7 @@ namespace starpipe::model {
 /// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
 /// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch
 /// may begin within a micro-batch. `sequential`: the same sequences, as they follow each other in the file;
-/// after the last one the first again. It is for validation, and no word of `DataConfig::order`.
+/// after the last one the first again. Evaluations use it; users cannot choose it as `data.order`.
 enum class SampleOrder : std::uint8_t { random, shuffled, sequential };
 
 /// The words of `DataConfig::order`, in the order of the enum.
@@ -44,9 +44,9 @@ struct BatchSize {
 std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                       std::uint64_t seed);
 
-/// The data of evaluations: of text and tokens the sequences of `DataConfig::validation`, in the order in
-/// which they follow each other in the file; of synthetic data other samples than make_dataset() has, for the
-/// same task. An evaluation reads step 0. Throws InputError as make_dataset() does.
+/// The data of evaluations. For text and tokens: the sequences of the file `DataConfig::validation`, in the
+/// order of the file. For synthetic data: samples of the same task that make_dataset() does not have. An
+/// evaluation reads step 0. Throws InputError as make_dataset() does.
 std::unique_ptr<Dataset> make_validation(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                          std::uint64_t seed);
 

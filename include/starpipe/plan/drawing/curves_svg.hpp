@@ -7,13 +7,13 @@
 
 namespace starpipe::plan {
 
-/// A value between two steps.
+/// A value measured between two steps, such as the loss of an evaluation.
 struct CurvePoint {
-  double step;  ///< how many steps came before it
+  double step;  ///< number of steps before it
   double value;
 };
 
-/// One value a step, and values of some of the moments between steps.
+/// A curve with one value a step, and points between steps.
 struct Curve {
   std::string name;                     ///< "loss"
   std::vector<double> values;           ///< by step; infinity and NaN leave a gap

@@ -30,20 +30,22 @@ std::vector<int> weight_holders(const Schedule& schedule, int stage);
 /// Workers that run W or BW of `stage`, and so accumulate its weight gradient, ascending.
 std::vector<int> gradient_workers(const Schedule& schedule, int stage);
 
-/// The same for weights that `stages` share, ascending: they are held where the weights of the first of these
-/// stages are, and all workers that run W or BW of one of the stages accumulate their gradient.
+/// The two functions above for weights that several stages share. `stages`: ascending. The weights are held
+/// where those of the first of these stages are. All workers that run W or BW of one of the stages accumulate
+/// the gradient.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages);
 std::vector<int> gradient_workers(const Schedule& schedule, std::span<const int> stages);
 
 /// Says from which holder a job reads weights that several stages share.
 class SharedHolders {
  public:
-  /// `first_stage`: of the stages that share the weights. `training`: the schedule whose weights `schedule`
-  /// reads, another one for an evaluation. `schedule` must outlive this.
+  /// `schedule`: the jobs that read the weights; it must outlive this. `training`: the schedule that places
+  /// the weights. The two are the same unless `schedule` is an evaluation. `first_stage`: the first of the
+  /// stages that share the weights.
   SharedHolders(const Schedule& schedule, const Schedule& training, int first_stage);
 
-  /// The job's own worker when it holds the weights. Otherwise the holder that F of the first stage on the
-  /// same micro-batch reads.
+  /// The holder from which job `id` reads: its own worker when that holds the weights, otherwise the holder
+  /// that F of the first stage reads on the same micro-batch.
   [[nodiscard]] int of(JobId id) const;
 
  private:
