@@ -429,6 +429,15 @@ class ScheduleCheck(CommandTest):
         self.assertEqual(checked(lambda data: None), 12)
         self.assertGreater(checked(swap), 12)
 
+    def test_what_csv_cannot_say(self):
+        """A command that writes a schedule which CSV cannot hold says so."""
+        for name, extra, lost in (("1f1b", (), ""), ("gpipe", ("--recompute",), "that B computes F again"),
+                                  ("fsdp", (), "which workers hold the weights"),
+                                  ("fsdp", ("--recompute",), "which workers hold the weights and that B computes F again")):
+            result = self.run_command("schedule", "show", name, "--workers", 2, "--microbatches", 4, *extra, "-o", "lost.csv")
+            self.assertEqual(result.returncode, 0)
+            self.assertEqual(result.stderr, f"starpipe: a CSV file cannot say {lost}; a JSON file can\n" if lost else "")
+
     def test_csv(self):
         self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 5, "-o", "s.csv")
         self.assertEqual(self.read("s.csv").splitlines()[2], "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3,2F4,2B4")

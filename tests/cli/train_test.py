@@ -678,6 +678,18 @@ class Train(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(json.loads(self.read("r.json"))["config"]["runtime"]["memory_limit"], 2**33)
 
+    def test_limits_that_a_policy_does_not_keep(self):
+        for key, value in (("schedule.memory_limit", 1), ("runtime.memory_limit", "8GiB")):
+            limit = ["mlp.yaml", "--set", f"{key}={value}"]
+            for policy in ("lws", "on-worker"):
+                self.refused(["train", *limit, "--set", f"runtime.policy={policy}"], key, "runtime.policy", policy)
+                self.refused(["compare", *limit, "--policies", policy], key, f"--policies {policy}")
+                self.refused_by_all(limit, "STARPU_SCHED", key, policy, environment={"STARPU_SCHED": policy})
+            result = self.run_command("train", *limit, "--set", "runtime.policy=worker-order", "--report", "r.json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(self.read("r.json"))
+            self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
+
     def test_bad_outputs(self):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):
             self.refused_by_all(["mlp.yaml", option, "nowhere/f"], option, "nowhere/f")

@@ -72,14 +72,14 @@ void require_same_state(const AgreedRun& run, const CheckpointReader& reader, co
 
 }  // namespace
 
-std::vector<TensorView> tensors_of(const AgreedRun& run, const StageCopy& copy) {
+std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy) {
   std::vector<TensorView> tensors;
   const auto kinds = state_kinds(run.config.training.optimizer);
   const std::span<const float> parameters = copy.parameters;
   const std::span<const float> optimizer = copy.optimizer;
   std::size_t first = 0;
   const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
-  for (const model::Parameter& parameter : sets[index(copy.stage)].parameters) {
+  for (const model::Parameter& parameter : sets[index(copy.set)].parameters) {
     const std::size_t size = parameter.size();
     tensors.push_back({parameter.name, parameter.shape, parameters.subspan(first, size)});
     for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -91,12 +91,12 @@ std::vector<TensorView> tensors_of(const AgreedRun& run, const StageCopy& copy) 
   return tensors;
 }
 
-void read_stage(const AgreedRun& run, CheckpointReader& reader, int stage, std::span<float> parameters,
-                std::span<float> optimizer) {
+void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span<float> parameters,
+              std::span<float> optimizer) {
   const auto kinds = state_kinds(run.config.training.optimizer);
   std::size_t first = 0;
   const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
-  for (const model::Parameter& parameter : sets[index(stage)].parameters) {
+  for (const model::Parameter& parameter : sets[index(set)].parameters) {
     const std::size_t size = parameter.size();
     reader.read(parameter.name, parameters.subspan(first, size));
     for (std::size_t k = 0; k < kinds.size(); ++k) {

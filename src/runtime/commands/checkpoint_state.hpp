@@ -17,20 +17,20 @@
 namespace starpipe::runtime {
 
 /// The trained numbers of a set of parameters, copied out of the engine.
-struct StageCopy {
-  int stage = 0;  ///< the number of the set, as in Network::sets()
+struct SetCopy {
+  int set = 0;  ///< its number, as in Network::sets()
   std::vector<float> parameters = {};
   std::vector<float> optimizer = {};
 };
 
 /// The tensors of a copy, by parameter: its values, and each piece of its optimizer state. They are views of
 /// `copy`.
-std::vector<TensorView> tensors_of(const AgreedRun& run, const StageCopy& copy);
+std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy);
 
-/// Reads the trained numbers of a set of parameters from a checkpoint. `stage`: the number of the set. Throws
+/// Reads the trained numbers of a set of parameters from a checkpoint. `set`: its number. Throws
 /// InputError with the file and the tensor.
-void read_stage(const AgreedRun& run, CheckpointReader& reader, int stage, std::span<float> parameters,
-                std::span<float> optimizer);
+void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span<float> parameters,
+              std::span<float> optimizer);
 
 /// What must be the same when a run goes on, by configuration key.
 nlohmann::ordered_json training_facts(const AgreedRun& run);

@@ -55,10 +55,10 @@ double Checkpointing::copy(int steps) {
   while (phase_ != Phase::idle) end_phase();
   steps_ = steps;
   std::size_t count = 0;
-  engine_.read_state([&](int stage, std::span<const float> parameters, std::span<const float> optimizer) {
+  engine_.read_state([&](int set, std::span<const float> parameters, std::span<const float> optimizer) {
     if (count == copies_.size()) copies_.emplace_back();
-    StageCopy& copy = copies_[count++];  // of the same stage as last time, whose memory is there
-    copy.stage = stage;
+    SetCopy& copy = copies_[count++];  // of the same set as last time, whose memory is there
+    copy.set = set;
     copy.parameters.assign(parameters.begin(), parameters.end());
     copy.optimizer.assign(optimizer.begin(), optimizer.end());
   });
@@ -86,7 +86,7 @@ Checkpointing::Outcome Checkpointing::write_own_part() const {
   try {
     if (run_.mpi.rank() == 0) folder_.renew_lock();
     std::vector<TensorView> tensors;
-    for (const StageCopy& copy : copies_) {
+    for (const SetCopy& copy : copies_) {
       for (TensorView& tensor : tensors_of(run_, copy)) tensors.push_back(std::move(tensor));
     }
     outcome.part = write_part(folder_.path(), steps_, run_.mpi.rank(), tensors);

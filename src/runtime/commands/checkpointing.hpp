@@ -78,7 +78,7 @@ class Checkpointing {
   bool is_stopping_ = false;
   Phase phase_ = Phase::idle;
   int steps_ = 0;  // of the checkpoint
-  std::vector<StageCopy> copies_;
+  std::vector<SetCopy> copies_;
   RunRecord record_;
   std::filesystem::path metrics_file_;  // of `record_`; empty when there is none
   int failures_ = 0;

@@ -91,10 +91,9 @@ void CheckpointFolder::restore(Engine& engine) const {
   try {
     agree(run_.mpi, [&] {
       CheckpointReader reader(directory_, *found_);
-      engine.restore(record_->updates,
-                     [&](int stage, std::span<float> parameters, std::span<float> optimizer) {
-                       read_stage(run_, reader, stage, parameters, optimizer);
-                     });
+      engine.restore(record_->updates, [&](int set, std::span<float> parameters, std::span<float> optimizer) {
+        read_set(run_, reader, set, parameters, optimizer);
+      });
       return true;
     });
   } catch (const InputError& error) {

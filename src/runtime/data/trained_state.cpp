@@ -41,41 +41,41 @@ std::vector<TrainedState::Held> TrainedState::held(bool first_only) const {
 }
 
 void TrainedState::read(const StateReader& read) const {
-  for (const auto& [stage, weights, master, optimizer] : held(true)) {
+  for (const auto& [set, weights, master, optimizer] : held(true)) {
     const std::size_t parameters = master == absent ? weights : master;
-    data_.read(parameters, "a stage's parameters", [&](std::span<const float> values) {
-      const auto of_stage = values.first(graph_.parameters()[index(stage)].size);
+    data_.read(parameters, "the parameters", [&](std::span<const float> values) {
+      const auto of_set = values.first(graph_.parameters()[index(set)].size);
       if (optimizer == absent) {
-        read(stage, of_stage, {});
+        read(set, of_set, {});
       } else {
         data_.read(optimizer, "the optimizer's state",
-                   [&](std::span<const float> state) { read(stage, of_stage, state); });
+                   [&](std::span<const float> state) { read(set, of_set, state); });
       }
     });
   }
 }
 
 void TrainedState::write(const StateWriter& write) const {
-  for (const auto& [number, weights, master, optimizer] : held(false)) {
-    const std::size_t size = graph_.parameters()[index(number)].size;
+  for (const auto& [set, weights, master, optimizer] : held(false)) {
+    const std::size_t size = graph_.parameters()[index(set)].size;
     const auto write_both = [&](std::span<float> parameters) {
       parameters = parameters.first(size);
       if (optimizer == absent) {
-        write(number, parameters, {});
+        write(set, parameters, {});
       } else {
         data_.write(optimizer, "the optimizer's state",
-                    [&](std::span<float> state) { write(number, parameters, state); });
+                    [&](std::span<float> state) { write(set, parameters, state); });
       }
     };
     if (master == absent) {
-      data_.write(weights, "a stage's parameters", write_both);
+      data_.write(weights, "the parameters", write_both);
       continue;
     }
-    data_.write(master, "a stage's parameters", [&](std::span<float> parameters) {
+    data_.write(master, "the parameters", [&](std::span<float> parameters) {
       write_both(parameters);
       const std::vector<float> rounded =
           model::rounded_weights(network_.stages.front().precision(), parameters);
-      data_.write(weights, "a stage's weights",
+      data_.write(weights, "the weights",
                   [&](std::span<float> values) { std::ranges::copy(rounded, values.begin()); });
     });
   }

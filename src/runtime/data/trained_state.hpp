@@ -13,12 +13,12 @@
 namespace starpipe::runtime {
 
 /// Receives the trained numbers of a set of parameters: the parameters in fp32, whatever the precision of the
-/// weights, and the optimizer's state as optimizer_step() has it, which may be empty. `stage`: the number of
-/// the set, as in Network::sets(). The views are valid during the call only.
+/// weights, and the optimizer's state as optimizer_step() has it, which may be empty. `set`: its number, as
+/// in Network::sets(). The views are valid during the call only.
 using StateReader =
-    std::function<void(int stage, std::span<const float> parameters, std::span<const float> optimizer)>;
+    std::function<void(int set, std::span<const float> parameters, std::span<const float> optimizer)>;
 /// Fills in the trained numbers of a set of parameters, in the same form.
-using StateWriter = std::function<void(int stage, std::span<float> parameters, std::span<float> optimizer)>;
+using StateWriter = std::function<void(int set, std::span<float> parameters, std::span<float> optimizer)>;
 
 /// The trained numbers on this rank. The thread that runs the steps calls the functions, between steps. They
 /// are not collective.
@@ -39,7 +39,7 @@ class TrainedState {
  private:
   // The data of a holder of a set; `absent` where the graph has no such datum.
   struct Held {
-    int stage = 0;
+    int set = 0;
     std::size_t weights;
     std::size_t master;
     std::size_t optimizer;

@@ -82,8 +82,8 @@ class Engine {
     return evaluation_ ? &evaluation_->graph() : nullptr;
   }
 
-  /// The parameters after the last step, and that step's mean weight gradient before clipping, [stage], from
-  /// each stage's first holder. On rank 0 only.
+  /// The parameters after the last step, and that step's mean weight gradient before clipping, by set
+  /// (Network::sets()), from each set's first holder. On rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 

@@ -51,7 +51,7 @@ class Evaluation {
   /// Evaluates the weights of `training`. The references must outlive this.
   Evaluation(const Session& session, const plan::Schedule& schedule, const model::Network& network,
              const StepData& training, const RuntimeConfig& config, int microbatches, const Shared& shared);
-  /// Evaluates `parameters`, [stage], on every rank.
+  /// Evaluates `parameters`, by set (Network::sets()), on every rank.
   Evaluation(const Session& session, const plan::Schedule& schedule, const model::Network& network,
              const std::vector<std::vector<float>>& parameters, const RuntimeConfig& config, int microbatches,
              const Shared& shared);
@@ -88,7 +88,7 @@ class Evaluation {
 };
 
 /// A run that evaluates and does not train: an Evaluation with weights of its own, and what Engine owns in a
-/// training run. `parameters`: [stage], on every rank. Collective.
+/// training run. `parameters`: by set, on every rank. Collective.
 class Evaluator {
  public:
   Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
