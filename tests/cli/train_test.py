@@ -689,6 +689,7 @@ class Train(CommandTest):
             self.assertEqual(result.returncode, 0, result.stderr)
             report = json.loads(self.read("r.json"))
             self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
+            os.remove(self.path("r.json"))
 
     def test_bad_outputs(self):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):
