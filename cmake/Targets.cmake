@@ -45,6 +45,9 @@ function(starpipe_library name)
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--no-as-needed>)
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY STARPIPE_INSTALLED_LIBRARIES ${target})
+  if(STARPIPE_SANITIZE)
+    starpipe_unite(${target}) # here nobody changes one source and builds again
+  endif()
   if("fmt::fmt" IN_LIST arg_PRIVATE)
     starpipe_precompile(${target} <algorithm> <array> <functional> <limits> <map> <optional> <span> <string> <string_view>
       <vector> <fmt/format.h>)

@@ -4,7 +4,6 @@
 // The search places the units from the last to the first, because the number of stashes of a stage depends on
 // how many stages follow it. docs/partition.md has the bounds.
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <set>
 
@@ -13,8 +12,6 @@
 
 namespace starpipe::plan::detail {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The steps that are left and the best value so far. A branch is followed only while it may improve on that
 /// value.

@@ -5,7 +5,6 @@
 // on how many stages follow it. docs/partition.md has the recurrences.
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -14,8 +13,6 @@
 
 namespace starpipe::plan::detail {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Value of a stage.
 struct StageValue {

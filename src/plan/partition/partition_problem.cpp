@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -113,7 +112,7 @@ void PartitionProblem::set_speeds() {
   const std::set<int> kinds =
       is_mixed() ? std::set<int>(request_.kinds.begin(), request_.kinds.end()) : std::set<int>{0};
   for (int l = 0; l < units(); ++l) {
-    double least = std::numeric_limits<double>::infinity();
+    double least = infinity;
     for (const int kind : kinds)
       least = std::min(least, speed_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
     add_to(least_work_, least);
@@ -132,7 +131,7 @@ double PartitionProblem::bottleneck_bound() const {
   for (const int worker : distinct) speeds += speed(worker);
   double longest = 0;
   for (int l = 0; l < units(); ++l) {
-    double least = std::numeric_limits<double>::infinity();
+    double least = infinity;
     for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
     longest = std::max(longest, least);
   }

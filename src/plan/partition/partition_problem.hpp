@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "starpipe/plan/partition/partition.hpp"
 
 namespace starpipe::plan::detail {
+
+/// More than any cost.
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Units [begin, end) of the chain as a stage.
 struct UnitRange {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "starpipe/plan/search/search_problem.hpp"
 
 namespace starpipe::plan::detail {
+
+/// The start of a job that cannot start.
+inline constexpr double never = std::numeric_limits<double>::infinity();
 
 /// The jobs of each worker, in the order in which it runs them.
 using Orders = std::vector<std::vector<JobId>>;

@@ -2,15 +2,12 @@
 #include "plan/search/pattern_scheduler.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
 
 }  // namespace
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -11,8 +10,6 @@
 
 namespace starpipe::plan::detail {
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
 
 /// For each stage, the memory of one stash of each later stage of its worker.
 std::vector<double> later_stashes(const Instance& instance) {

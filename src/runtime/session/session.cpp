@@ -62,12 +62,12 @@ std::vector<int> workers_by_slot(int workers, const GpuShare& gpus) {
 }
 
 void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const PolicyChoice& choice) {
-  Polling polling = Polling::eager;
+  Polling chosen = Polling::eager;
   if (share.oversubscribed() && mpi.ranks() > 1) {
     const bool alone = share.exclusive && choice.starpu == sched::policy_name;
-    polling = alone ? Polling::yielding : Polling::napping;
+    chosen = alone ? Polling::yielding : Polling::napping;
   }
-  poll_mpi(polling, std::min(workers, Topology::host().cores(share.binding)));
+  poll_mpi(chosen, std::min(workers, Topology::host().cores(share.binding)));
 }
 
 // Each of StarPU's threads to a core of its own.
