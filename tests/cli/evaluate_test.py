@@ -134,7 +134,9 @@ class Evaluate(CommandTest):
         self.refused(["evaluate", "gpt.yaml", *weights, "--set", "evaluate.every=3"], "evaluate.every")
         self.refused(["evaluate", "gpt.yaml", *weights, "--set", "model.hidden=32"], "w.safetensors")
         self.refused(["evaluate", "gpt.yaml", *weights, "--report", "w.safetensors.json", "--report", "text"], "--report")
-        self.refused(["evaluate", "gpt.yaml", *weights, "--set", "runtime.memory_limit=1KiB"], "runtime.memory_limit")
+        self.refused(["evaluate", "gpt.yaml", *weights, "--set", "runtime.memory_limit=1KiB"],
+                     "runtime.memory_limit", "more than 1024 B\n")
+        self.refused(["evaluate", "gpt.yaml", *weights, "--set", "training.seed=2"], "training.seed")
 
     def test_weights_that_are_not_finite(self):
         def train(steps):

@@ -42,6 +42,11 @@ runtime::Config evaluation_of(const EvaluateOptions& options) {
   if (config.data.kind != model::synthetic_data && config.data.validation.empty()) {
     throw InputError("data.validation: is missing in the configuration: evaluate reads this file");
   }
+  if (config.data.kind != model::synthetic_data && options.config.overrides("training.seed")) {
+    throw InputError(
+        "--set training.seed: does not apply to evaluate with a data file: it reads the same windows of it "
+        "whatever the seed");
+  }
   if (options.microbatches && options.config.overrides("evaluate.microbatches")) {
     throw InputError("--microbatches: is given, and so is --set evaluate.microbatches");
   }

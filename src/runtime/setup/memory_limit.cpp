@@ -179,9 +179,11 @@ void require_memory(const Config& config, const PlannedRun& run) {
     given = fmt::format("{} bytes", limit);
   }
   const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
-  throw InputError(fmt::format("runtime.memory_limit: under {}, worker {} needs {} ({}), more than {}; {}",
-                               run.schedule.name(), worker, need, parts_text(memory), given,
-                               advice(config, run, timeline.makespan / unit)));
+  std::string problem = fmt::format("runtime.memory_limit: under {}, worker {} needs {} ({}), more than {}",
+                                    run.schedule.name(), worker, need, parts_text(memory), given);
+  // The advice is on what a training step keeps between F and B.
+  if (!config.evaluate.alone) problem += "; " + advice(config, run, timeline.makespan / unit);
+  throw InputError(problem);
 }
 
 }  // namespace starpipe::runtime
