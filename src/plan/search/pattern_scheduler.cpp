@@ -7,9 +7,7 @@
 
 namespace starpipe::plan::detail {
 
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 PatternScheduler::PatternScheduler(const Instance& instance)
     : instance_(instance), workers_(index(instance.workers)) {}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#undef _FORTIFY_SOURCE  // its _longjmp() refuses to go to another stack
 #include <algorithm>
 #include <bit>
+#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -53,12 +55,14 @@ struct Copy {
   bool inside;
 };
 
-/// One thread of the block.
+/// One thread of the block. It lives on when its block ends, for a thread of the next one.
 struct Fiber {
   static constexpr std::size_t stack_bytes = 256 * 1024;  // sanitizers need much
   enum class State { ready, at_block_barrier, at_warp_barrier, exchanging, ended };
 
-  ucontext_t context{};
+  ucontext_t start{};
+  std::jmp_buf paused{};
+  bool has_started = false;
   std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
   void* of_sanitizer = nullptr;  // the sanitizer's data of this stack while another one runs
   State state = State::ended;
@@ -77,7 +81,7 @@ class Block {
     name_ = name;
     thread_ = &thread;
     count_ = std::size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
-    while (fibers_.size() < count_) fibers_.push_back(std::make_unique<Fiber>());
+    while (fibers_.size() < count_) add_fiber();
     exchanged_.resize(ceil_div(count_, warp_lanes));
     order_.resize(count_);
     std::iota(order_.begin(), order_.end(), std::size_t{0});
@@ -94,7 +98,8 @@ class Block {
     Fiber& fiber = current();
     fiber.state = state;
     start_switch(&fiber.of_sanitizer, scheduler_stack_);
-    swapcontext(&fiber.context, &scheduler_);
+    // swapcontext() would take four times as long: it asks the kernel for the mask of signals.
+    if (_setjmp(fiber.paused) == 0) _longjmp(scheduler_, 1);
     finish_switch(fiber.of_sanitizer, &scheduler_stack_);
   }
 
@@ -119,6 +124,14 @@ class Block {
  private:
   static void enter();
 
+  void add_fiber() {
+    Fiber& fiber = *fibers_.emplace_back(std::make_unique<Fiber>());
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack.get();
+    fiber.start.uc_stack.ss_size = Fiber::stack_bytes;
+    makecontext(&fiber.start, enter, 0);
+  }
+
   void start(std::size_t i, const dim3& threads) {
     Fiber& fiber = *fibers_[i];
     const auto number = static_cast<unsigned>(i);
@@ -126,11 +139,6 @@ class Block {
     fiber.state = Fiber::State::ready;
     fiber.exchanges = fiber.votes = 0;
     fiber.copies.clear();
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = Fiber::stack_bytes;
-    fiber.context.uc_link = &scheduler_;
-    makecontext(&fiber.context, enter, 0);
   }
 
   void resume(std::size_t i) {
@@ -139,7 +147,11 @@ class Block {
     threadIdx = fiber.index;
     void* of_sanitizer = nullptr;
     start_switch(&of_sanitizer, {fiber.stack.get(), Fiber::stack_bytes});
-    swapcontext(&scheduler_, &fiber.context);
+    if (_setjmp(scheduler_) == 0) {
+      if (fiber.has_started) _longjmp(fiber.paused, 1);
+      fiber.has_started = true;
+      setcontext(&fiber.start);
+    }
     finish_switch(of_sanitizer, nullptr);
   }
 
@@ -178,7 +190,7 @@ class Block {
   // Two exchanges a warp: a lane can be one exchange ahead of another, no more.
   std::vector<std::array<WarpWords, 2>> exchanged_;
   std::vector<std::size_t> order_;
-  ucontext_t scheduler_{};
+  std::jmp_buf scheduler_{};
   Stack scheduler_stack_;
   std::mt19937 random_{std::random_device{}()};
 };
@@ -190,9 +202,10 @@ Block& block() {
 
 void Block::enter() {
   finish_switch(nullptr, &block().scheduler_stack_);
-  (*block().thread_)();
-  block().fibers_[block().current_]->state = Fiber::State::ended;
-  start_switch(nullptr, block().scheduler_stack_);
+  for (;;) {
+    (*block().thread_)();
+    block().wait(Fiber::State::ended);
+  }
 }
 
 struct Free {
