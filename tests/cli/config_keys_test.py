@@ -124,6 +124,7 @@ KEYS = {
     "runtime.emulate.F": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.B": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.W": Key("train", MLP, "3ms", EMULATED),
+    "runtime.emulate.per_share": Key("simulate", MLP, "true", EMULATED, "schedule.name=looped-bfs", "schedule.workers=1"),
     "runtime.emulate.comm": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.prefetch": Key("train", MLP, "false", EMULATED),
 }

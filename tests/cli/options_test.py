@@ -20,6 +20,7 @@ PLUGIN = ""
 EXPERIMENTS = ""
 
 SHOW = "schedule show 1f1b --workers 4 --microbatches 8"
+SIDE_BY_SIDE = "schedule compare 1f1b v-half --workers 4 --microbatches 8"
 COSTLY = f"{SHOW} --comm 1 --durations F=1,B=2,W=1"
 SEARCH = "search --workers 3 --microbatches 6 --durations F=2,B=3,W=1 --comm 0.5 --chunks 2 --budget 0.1 --quiet"
 PARTITION = "partition units.yaml --workers 3"
@@ -147,6 +148,8 @@ EFFECTS = {
         "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
         "--no-prefetch": Effect("simulate mlp.yaml --comm 2 --set schedule.name=gpipe", "--no-prefetch"),
+        "--per-share": Effect("simulate mlp.yaml --durations F=3,B=1,W=1 --set schedule.name=looped-bfs --set schedule.workers=1",
+                              "--per-share"),
         "--timeline": Effect("simulate mlp.yaml", "--timeline t.svg", written),
         "--trace": Effect("simulate mlp.yaml", "--trace t.json", written),
     },
@@ -164,7 +167,23 @@ EFFECTS = {
         "--durations": Effect(SHOW, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SHOW, "--comm 0.5"),
         "--no-prefetch": Effect(COSTLY, "--no-prefetch"),
+        "--per-share": Effect("schedule show v-half --workers 4 --microbatches 8", "--per-share"),
         **drawing(SHOW),
+    },
+    "schedule compare": {
+        "--plugin": Effect("schedule compare sound --workers 2 --microbatches 2", "--plugin PLUGIN"),
+        "--workers": Effect("schedule compare 1f1b --microbatches 8 --workers 4", "--workers 2"),
+        "--microbatches": Effect("schedule compare 1f1b --workers 4 --microbatches 8", "--microbatches 4"),
+        "--memory-limit": Effect(SIDE_BY_SIDE, "--memory-limit 2"),
+        "--recompute": Effect(SIDE_BY_SIDE, "--recompute"),
+        "--per-share": Effect(f"{SIDE_BY_SIDE} --per-stage", "--per-share"),
+        "--per-stage": Effect(SIDE_BY_SIDE, "--per-stage"),
+        "--durations": Effect(SIDE_BY_SIDE, "--durations F=1,B=2,W=1"),
+        "--comm": Effect(SIDE_BY_SIDE, "--comm 0.5"),
+        "--no-prefetch": Effect(f"{SIDE_BY_SIDE} --comm 1", "--no-prefetch"),
+        "--json": Effect(SIDE_BY_SIDE, "--json"),
+        "--output": Effect(SIDE_BY_SIDE, "-o out.csv", written),
+        "--timeline": Effect(SIDE_BY_SIDE, "--timeline t.svg", written),
     },
     "schedule check": {
         "--memory-limit": Effect("schedule check s.csv", "--memory-limit 1"),
@@ -258,6 +277,7 @@ REFUSED = [
     ("schedule check s.csv --comm 0 --no-prefetch", "--no-prefetch", "--comm"),
     ("simulate mlp.yaml --comm 0 --no-prefetch", "--no-prefetch", "--comm"),
     ("simulate emulated.yaml --no-prefetch", "--no-prefetch", "--comm"),
+    ("simulate mlp.yaml --per-share", "--per-share", "--durations"),
     (f"{SEARCH} --no-prefetch", "--no-prefetch"),
     ("simulate emulated.yaml --set runtime.emulate.prefetch=false", "runtime.emulate.prefetch", "runtime.emulate.comm 0"),
     ("simulate emulated.yaml --set runtime.emulate.prefetch=false --comm 2ms", "runtime.emulate.prefetch"),

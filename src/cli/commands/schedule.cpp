@@ -9,11 +9,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/schedule_compare.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/cost_options.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
+#include "cli/options/schedule_options.hpp"
 #include "cli/options/size_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
@@ -30,12 +32,6 @@
 
 namespace starpipe::cli {
 namespace {
-
-constexpr int most_workers = 1 << 16;
-constexpr int most_microbatches = 1 << 20;
-constexpr int most_stages = 1 << 16;
-/// Jobs. Larger schedules would run out of memory before anything is printed.
-constexpr std::int64_t most_cells = 20'000'000;
 
 struct ListOptions {
   std::vector<std::string> plugins;
@@ -80,23 +76,10 @@ struct ShowOptions {
   std::optional<int> stages;
   std::optional<std::string> discipline;
   std::optional<int> memory_limit;
+  bool per_share = false;
   CostOptions costs;
   ResultOptions result;
 };
-
-void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, bool& recompute) {
-  command
-      .add_option(
-          "--memory-limit", memory_limit,
-          "The most stashes that a worker may hold, counted like the peaks in the output. A schedule whose "
-          "order needs no more keeps its order. Otherwise it runs in another order, one that the schedule "
-          "makes for this limit or that of the bounded discipline, and the output says so. The discipline "
-          "greedy keeps no limit and is refused")
-      ->type_name("M")
-      ->transform(whole_number(1, std::numeric_limits<int>::max()));
-  command.add_flag("--recompute", recompute,
-                   "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
-}
 
 void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& made, const plan::Costs& costs,
                      const std::string& unit) {
@@ -116,17 +99,19 @@ int show(const ShowOptions& options) {
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
   if (!stages) stages = plan::find_schedule(options.name).stages_per_worker * request.workers;
-  if (std::int64_t{*stages} * request.microbatches > most_cells) {
-    throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
-                                 request.microbatches, *stages));
-  }
+  require_few_jobs(*stages, request.microbatches);
   request.graph = plan::StageGraph::chain(*stages);
   plan::Costs costs;
   std::string unit;
-  options.costs.apply(costs, unit, *stages);
+  options.costs.apply(costs, unit, options.per_share ? request.workers : *stages);
+  plan::OrderRequest order{.memory_limit = options.memory_limit};
+  if (options.per_share) {
+    costs = plan::costs_of_stages(costs, request.workers, *stages);
+    if (order.memory_limit)
+      order.memory_limit = stage_stashes(*order.memory_limit, static_cast<double>(*stages) / request.workers);
+  }
   if (request.recompute) costs = plan::with_recomputation(costs);
   request.costs = costs;
-  plan::OrderRequest order{.memory_limit = options.memory_limit};
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
   try {
     show_prediction(options.result, plan::make_limited_schedule(options.name, request, order, costs), costs,
@@ -169,6 +154,9 @@ void add_show(CLI::App& schedule, Action& action) {
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
   add_memory_options(*command, options->memory_limit, options->request.recompute);
+  command->add_flag(
+      "--per-share", options->per_share,
+      "Durations and --memory-limit are those of 1/W of the model, whatever the number of stages");
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
@@ -239,11 +227,12 @@ void add_check(CLI::App& schedule, Action& action) {
 }
 
 void add_schedule(CLI::App& app, Action& action) {
-  CLI::App* const command = app.add_subcommand("schedule", "List, draw, export and check schedules");
+  CLI::App* const command = app.add_subcommand("schedule", "List, draw, export, check and compare schedules");
   command->require_subcommand(1);
   add_list(*command, action);
   add_show(*command, action);
   add_check(*command, action);
+  add_schedule_compare(*command, action);
 }
 
 const bool schedule_registered = register_subcommand({.position = 40, .add = add_schedule});

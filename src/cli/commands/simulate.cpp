@@ -42,6 +42,7 @@ struct SimulateOptions {
   std::optional<std::string> timeline;
   std::optional<std::string> trace;
   CostOptions costs;
+  bool per_share = false;
   ResultOptions result;
 };
 
@@ -137,7 +138,10 @@ nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory)
 plan::Costs default_costs(const runtime::Config& config,
                           const std::optional<runtime::PartitionChoice>& partition,
                           const runtime::Experiment& experiment) {
-  if (config.runtime.emulate) return runtime::emulated_costs(*config.runtime.emulate, experiment.network);
+  if (config.runtime.emulate) {
+    return runtime::emulated_costs(*config.runtime.emulate, experiment.network,
+                                   experiment.schedule.workers());
+  }
   plan::Costs costs = runtime::costs_by_flops(experiment.network);
   if (has_measured_times(partition, experiment)) {
     costs.durations =
@@ -147,7 +151,20 @@ plan::Costs default_costs(const runtime::Config& config,
   return costs;
 }
 
+/// Replaces the costs that were given on the command line.
+void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit,
+           const plan::Schedule& schedule) {
+  options.costs.apply(costs, unit, options.per_share ? schedule.workers() : schedule.stages());
+  if (!options.per_share) return;
+  plan::Costs of_shares;
+  of_shares.durations = costs.durations;
+  costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
+}
+
 int simulate(const SimulateOptions& options) {
+  if (options.per_share && !options.costs.gives_durations()) {
+    throw InputError("--per-share: applies to the times of --durations; the model gives those of its stages");
+  }
   options.result.check();
   if (options.timeline) require_writable("--timeline", *options.timeline);
   if (options.trace) require_writable("--trace", *options.trace);
@@ -165,7 +182,7 @@ int simulate(const SimulateOptions& options) {
   runtime::check_start(config, experiment.network);
   plan::Costs costs = default_costs(config, partition, experiment);
   std::string unit = default_unit(config, partition, experiment);
-  options.costs.apply(costs, unit, experiment.schedule.stages());
+  apply(options, costs, unit, experiment.schedule);
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
@@ -196,6 +213,8 @@ void add_simulate(CLI::App& app, Action& action) {
                         "proportion to the FLOPs of each stage, 1 for an average stage",
                         "runtime.emulate.comm, else 0");
   options->costs.add_no_prefetch_to(*command);
+  command->add_flag("--per-share", options->per_share,
+                    "The times of --durations are those of 1/W of the model, whatever the number of stages");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
       ->type_name("FILE.svg");

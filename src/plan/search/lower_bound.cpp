@@ -223,4 +223,8 @@ double least_memory_limit(const SearchProblem& problem) {
   return least;
 }
 
+double bound_of_makespan(double bound, double makespan) {
+  return bound > makespan && bound <= makespan * (1 + 1e-9) ? makespan : bound;
+}
+
 }  // namespace starpipe::plan

@@ -221,11 +221,6 @@ struct Variant {
   double bound = 0;
 };
 
-/// The bound, or the makespan where rounding alone puts the bound above it.
-double bound_of_makespan(double bound, double makespan) {
-  return bound > makespan && bound <= makespan * (1 + 1e-9) ? makespan : bound;
-}
-
 BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t seed, Clock& clock,
                           const SearchOptions& options, Starts& starts) {
   const Instance instance(variant.problem);
@@ -256,42 +251,29 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
 
 /// The problem with each share of the model divided into `chunks` equal stages; it has no placement yet.
 SearchProblem divided(const SearchRequest& request, int chunks) {
-  SearchProblem problem{
-      .workers = request.workers, .microbatches = request.microbatches, .costs = request.costs};
-  const auto spread = [&](auto& values, auto&& part) {
-    if (values.size() == 1) {
-      part(values.front());
-      return;
-    }
-    if (values.size() != index(request.workers)) return;  // `Instance` reports the error
-    auto stages = values;
-    stages.clear();
-    for (const auto& value : values) {
-      for (int c = 0; c < chunks; ++c) part(stages.emplace_back(value));
-    }
-    values = std::move(stages);
+  SearchProblem problem{.workers = request.workers,
+                        .microbatches = request.microbatches,
+                        .costs = request.costs,
+                        .stash = request.stash,
+                        .memory_limit = request.memory_limit};
+  if (chunks == 1) return problem;
+  const auto one_for_all_or_each = [&](std::size_t count) {
+    return count == 1 || count == index(request.workers);  // else `Instance` reports the error
   };
-  spread(problem.costs.durations, [&](Durations& durations) {
-    for (const PassTime& pass : pass_times) durations.*pass.time /= chunks;
-  });
-  // Whole bytes, and enough of them. What stages send each other is not divided.
-  const auto whole_part = [chunks](std::uint64_t bytes) {
-    const auto parts = static_cast<std::uint64_t>(chunks);
-    return bytes / parts + (bytes % parts > 0 ? 1 : 0);
-  };
+  if (one_for_all_or_each(problem.costs.durations.size()) &&
+      one_for_all_or_each(problem.costs.sizes.size())) {
+    problem.costs = costs_of_stages(problem.costs, request.workers, request.workers * chunks);
+  }
+  if (!one_for_all_or_each(problem.stash.size())) return problem;
   const bool in_bytes =
       std::ranges::any_of(request.costs.sizes, [](const StageSizes& sizes) { return sizes.stash > 0; });
-  spread(problem.costs.sizes, [&](StageSizes& sizes) {
-    for (const auto kept :
-         {&StageSizes::stash, &StageSizes::gradient_stash, &StageSizes::weights, &StageSizes::master})
-      sizes.*kept = whole_part(sizes.*kept);
-  });
-  problem.stash = request.stash;
-  spread(problem.stash, [&](double& size) {
-    size /= chunks;
-    if (in_bytes) size = std::ceil(size);
-  });
-  problem.memory_limit = request.memory_limit;
+  std::vector<double> stash;
+  for (const double of_share : problem.stash) {
+    const double size = of_share / chunks;
+    const int stages = problem.stash.size() == 1 ? 1 : chunks;
+    stash.insert(stash.end(), index(stages), in_bytes ? std::ceil(size) : size);
+  }
+  problem.stash = std::move(stash);
   return problem;
 }
 

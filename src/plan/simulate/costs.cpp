@@ -1,9 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/simulate/costs.hpp"
 
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
+namespace {
+
+/// The values of the stages, if `values` has one for each share; nothing changes if it has one for all.
+template <class Values>
+void repeat(Values& values, int shares, int stages) {
+  if (values.size() == 1) return;
+  if (stages % shares != 0) {
+    throw InputError(
+        fmt::format("costs of {} shares of the model cannot be divided among {} stages", shares, stages));
+  }
+  Values of_stages;
+  for (const auto& value : values) of_stages.insert(of_stages.end(), index(stages / shares), value);
+  values = std::move(of_stages);
+}
+
+}  // namespace
 
 double Durations::of(Pass pass) const {
   switch (pass) {
@@ -21,6 +44,22 @@ double Durations::of(Pass pass) const {
 
 Costs with_recomputation(Costs costs) {
   for (Durations& durations : costs.durations) durations = durations.with_recomputation();
+  return costs;
+}
+
+Costs costs_of_stages(const Costs& of_shares, int shares, int stages) {
+  Costs costs = of_shares;
+  repeat(costs.durations, shares, stages);
+  repeat(costs.sizes, shares, stages);
+  const double parts = static_cast<double>(stages) / shares;
+  for (Durations& durations : costs.durations) {
+    for (const PassTime& pass : pass_times) durations.*pass.time /= parts;
+  }
+  for (StageSizes& sizes : costs.sizes) {
+    for (const auto divided :
+         {&StageSizes::stash, &StageSizes::gradient_stash, &StageSizes::weights, &StageSizes::master})
+      sizes.*divided = static_cast<std::uint64_t>(std::ceil(static_cast<double>(sizes.*divided) / parts));
+  }
   return costs;
 }
 

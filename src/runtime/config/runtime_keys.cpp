@@ -44,6 +44,12 @@ void add_emulation_keys(Keys& keys) {
                                         &EmulationConfig::F)));
   keys.push_back(time_key(emulation_key("B", times, "How long B lasts.", &EmulationConfig::B)));
   keys.push_back(time_key(emulation_key("W", times, "How long W lasts.", &EmulationConfig::W)));
+  keys.push_back(
+      emulation_key("per_share", boolean(),
+                    "Whether F, B and W are the times of 1/W of the model, W being the number of "
+                    "workers, and not of a stage. Schedules with several stages on a worker then do "
+                    "the same work as others. A list has one time for each share.",
+                    &EmulationConfig::per_share));
   keys.push_back(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
                                &EmulationConfig::comm));
   keys.push_back(not_with(

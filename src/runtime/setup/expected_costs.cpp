@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
@@ -21,19 +22,32 @@ plan::Costs costs_by_flops(const model::Network& network) {
   return costs;
 }
 
-plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network) {
-  const std::size_t stages = network.stages.size();
-  const auto of = [stages](const char* pass, const std::vector<double>& times, std::size_t stage) {
-    if (times.size() != 1 && times.size() != stages) {
-      throw InputError(fmt::format("runtime.emulate.{}: {} times for {} stages", pass, times.size(), stages));
+plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers) {
+  const auto stages = static_cast<int>(network.stages.size());
+  const std::size_t parts = index(wanted.per_share ? workers : stages);
+  const auto of = [&](const char* pass, const std::vector<double>& times, std::size_t part) {
+    if (times.size() != 1 && times.size() != parts) {
+      throw InputError(fmt::format("runtime.emulate.{}: {} times for {} {}", pass, times.size(), parts,
+                                   wanted.per_share ? "workers" : "stages"));
     }
-    return times[times.size() == 1 ? 0 : stage];
+    return times[times.size() == 1 ? 0 : part];
   };
   plan::Costs costs;
   costs.durations.clear();
-  for (std::size_t s = 0; s < stages; ++s) {
+  for (std::size_t p = 0; p < parts; ++p) {
     costs.durations.push_back(
-        {.F = of("F", wanted.F, s), .B = of("B", wanted.B, s), .W = of("W", wanted.W, s)});
+        {.F = of("F", wanted.F, p), .B = of("B", wanted.B, p), .W = of("W", wanted.W, p)});
+  }
+  if (wanted.per_share) {
+    const bool one_for_all = wanted.F.size() == 1 && wanted.B.size() == 1 && wanted.W.size() == 1;
+    if (one_for_all) costs.durations.resize(1);
+    if (!one_for_all && stages % workers != 0) {
+      throw InputError(
+          fmt::format("runtime.emulate.per_share: times of {} shares cannot be divided among {} stages",
+                      workers, stages));
+    }
+    costs = plan::costs_of_stages(costs, workers, stages);
+    costs.durations.resize(index(stages), costs.durations.front());
   }
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();

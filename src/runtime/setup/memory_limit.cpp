@@ -89,7 +89,7 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   schedule.placement.clear();
   if (stages == run.schedule.stages()) return other;
   schedule.cuts.clear();
-  if (other.runtime.emulate) {
+  if (other.runtime.emulate && !other.runtime.emulate->per_share) {
     scale(*other.runtime.emulate, static_cast<double>(run.schedule.stages()) / stages);
   }
   return other;

@@ -24,7 +24,7 @@ Config with_name(Config config, const std::string& name) {
 
 OtherSchedule with_schedule(const Config& config, const std::string& name) {
   OtherSchedule other{.config = with_name(config, name)};
-  if (!config.runtime.emulate) return other;
+  if (!config.runtime.emulate || config.runtime.emulate->per_share) return other;
   const std::string& own = config.schedule.name;
   const int own_stages = stage_count(with_name(config, own));
   const int stages = stage_count(other.config);

@@ -149,7 +149,10 @@ PlannedRun plan_run(const Config& config) {
   model::Network network = network_of(config, stages);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
-  if (config.runtime.emulate) emulated = emulated_costs(*config.runtime.emulate, network);
+  if (config.runtime.emulate) {
+    const int workers = listed ? listed->workers() : config.schedule.workers.value();
+    emulated = emulated_costs(*config.runtime.emulate, network, workers);
+  }
   plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
   const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
   if (recompute) costs = plan::with_recomputation(std::move(costs));

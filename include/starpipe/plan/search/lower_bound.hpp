@@ -15,4 +15,7 @@ double least_memory_limit(const SearchProblem& problem);
 /// Throws InputError as `search` does.
 double lower_bound(const SearchProblem& problem);
 
+/// The bound, or the makespan where rounding alone puts the bound above it.
+double bound_of_makespan(double bound, double makespan);
+
 }  // namespace starpipe::plan

@@ -84,6 +84,12 @@ struct Costs {
   [[nodiscard]] Link link() const { return {alpha, beta}; }
 };
 
+/// The costs of a model's `stages` equal stages, from those of its `shares` equal shares along the chain: one
+/// for each share, or one for all. Durations, stashes and weights are divided, sizes are rounded up; what
+/// stages send each other is not divided. Throws InputError when there is one for each share, and `stages` is
+/// not a multiple of `shares`.
+Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
+
 /// The costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by itself,
 /// because measured durations have F in B already.
 Costs with_recomputation(Costs costs);

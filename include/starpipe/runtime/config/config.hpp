@@ -84,6 +84,7 @@ struct EmulationConfig {
   std::vector<double> F;
   std::vector<double> B;
   std::vector<double> W;
+  bool per_share = false;  ///< the times are those of 1/W of the model, not of a stage
   double comm = 0;
   bool prefetch = true;
 };

@@ -12,7 +12,7 @@ namespace starpipe::runtime {
 plan::Costs costs_by_flops(const model::Network& network);
 
 /// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is
-/// neither 1 nor the number of stages.
-plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network);
+/// neither 1 nor the number of stages, or with `per_share` the number of workers.
+plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/schedule_compare.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/options/cost_options.hpp"
+#include "cli/options/output_files.hpp"
+#include "cli/options/plugin_option.hpp"
+#include "cli/options/schedule_options.hpp"
+#include "cli/options/value_checks.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
+#include "starpipe/base/numbers.hpp"
+#include "starpipe/base/table.hpp"
+#include "starpipe/plan/drawing/explained_run.hpp"
+#include "starpipe/plan/drawing/shown_unit.hpp"
+#include "starpipe/plan/drawing/timeline_svg.hpp"
+#include "starpipe/plan/explain/recorded_step.hpp"
+#include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/plan/partition/schedule_demands.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/search/lower_bound.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+struct CompareOptions {
+  std::vector<std::string> names;
+  std::vector<std::string> plugins;
+  int workers = 1;
+  std::vector<int> microbatches;
+  std::optional<int> memory_limit;
+  bool recompute = false;
+  bool per_share = true;
+  CostOptions costs;
+  bool json = false;
+  std::optional<std::string> output;
+  std::optional<std::string> timeline;
+
+  /// Stages on a worker that count as one in limits and peaks.
+  [[nodiscard]] double parts(int stages) const {
+    return per_share ? static_cast<double>(stages) / workers : 1;
+  }
+};
+
+/// The predicted run of a schedule.
+struct Run {
+  plan::Schedule schedule;
+  std::optional<plan::Reordering> reordering;
+  plan::RecordedStep step;
+  double peak = 0;                    ///< the most stashes of a worker, of a share of the model or of a stage
+  std::optional<double> lower_bound;  ///< nothing where the bound does not apply
+};
+
+/// A schedule at a number of micro-batches.
+struct Row {
+  std::string name;
+  int microbatches = 1;
+  int stages = 1;
+  std::optional<Run> run;
+  std::string problem;  ///< why there is no run
+};
+
+/// The bound is on schedules that have each stage on one worker and overlap transfers with compute.
+std::optional<double> bound_of(const CompareOptions& options, const plan::Schedule& schedule,
+                               const plan::Costs& costs, std::optional<int> limit) {
+  const auto stage_workers = plan::stage_workers_of(schedule);
+  if (!stage_workers || !costs.prefetch) return std::nullopt;
+  const std::set<int> used(stage_workers->begin(), stage_workers->end());
+  if (std::cmp_less(used.size(), schedule.workers())) return std::nullopt;
+  plan::SearchProblem problem{.workers = schedule.workers(),
+                              .microbatches = schedule.microbatches(),
+                              .stage_workers = *stage_workers,
+                              .costs = costs};
+  // With recomputation a stash begins in B, and the bound's argument on memory does not hold.
+  if (limit && !options.recompute) problem.memory_limit = *limit;
+  return plan::lower_bound(problem);
+}
+
+Run predict(const CompareOptions& options, const Row& row, const plan::Costs& given) {
+  plan::Costs costs = options.per_share ? plan::costs_of_stages(given, options.workers, row.stages) : given;
+  if (options.recompute) costs = plan::with_recomputation(costs);
+  std::optional<int> limit = options.memory_limit;
+  if (limit) limit = stage_stashes(*limit, options.parts(row.stages));
+  const plan::ScheduleRequest request{.workers = options.workers,
+                                      .microbatches = row.microbatches,
+                                      .graph = plan::StageGraph::chain(row.stages),
+                                      .recompute = options.recompute,
+                                      .costs = costs};
+  auto [schedule, reordering] =
+      plan::make_limited_schedule(row.name, request, {.memory_limit = limit}, costs);
+  plan::RecordedStep step = plan::simulated_step(schedule, costs);
+  const double makespan = step.timeline.makespan;
+  const double peak = std::ranges::max(step.timeline.peak_stashes) / options.parts(row.stages);
+  std::optional<double> bound = bound_of(options, schedule, costs, limit);
+  if (bound) bound = plan::bound_of_makespan(*bound, makespan);
+  return {std::move(schedule), reordering, std::move(step), peak, bound};
+}
+
+std::uint64_t transfers_of(const Run& run) {
+  std::uint64_t count = 0;
+  for (const plan::Transfers& to : run.step.timeline.received) count += to.total().count;
+  return count;
+}
+
+/// One row for each number of micro-batches and each schedule.
+std::vector<Row> rows_of(const CompareOptions& options, std::string& unit) {
+  std::int64_t stages = 0;
+  for (const std::string& name : options.names)
+    stages += std::int64_t{plan::find_schedule(name).stages_per_worker} * options.workers;
+  require_few_jobs(stages,
+                   std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
+  std::vector<Row> rows;
+  for (const int microbatches : options.microbatches) {
+    for (const std::string& name : options.names) {
+      const plan::ScheduleEntry& entry = plan::find_schedule(name);
+      rows.push_back({.name = entry.name,
+                      .microbatches = microbatches,
+                      .stages = entry.stages_per_worker * options.workers,
+                      .run = {},
+                      .problem = {}});
+      Row& row = rows.back();
+      plan::Costs costs;
+      options.costs.apply(costs, unit, options.per_share ? options.workers : row.stages);
+      try {
+        row.run = predict(options, row, costs);
+      } catch (const plan::BrokenSchedule&) {
+        throw;
+      } catch (const InputError& error) {
+        row.problem = error.what();
+      }
+    }
+  }
+  if (std::ranges::none_of(rows, [](const Row& row) { return row.run.has_value(); })) {
+    throw InputError(fmt::format("{}: {}", rows.front().name, rows.front().problem));
+  }
+  return rows;
+}
+
+/// The figures of a row: their names in JSON and CSV, and how to read them.
+struct Figure {
+  std::string_view name;
+  nlohmann::ordered_json (*value)(const Run&);
+};
+constexpr std::array figures = {
+    Figure{"makespan", [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.makespan); }},
+    Figure{"bubble_fraction",
+           [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.bubble_fraction); }},
+    Figure{"device_bubble_fraction",
+           [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.device_bubble_fraction); }},
+    Figure{"peak_stashes", [](const Run& run) { return nlohmann::ordered_json(run.peak); }},
+    Figure{"transfers", [](const Run& run) { return nlohmann::ordered_json(transfers_of(run)); }},
+    Figure{"lower_bound",
+           [](const Run& run) {
+             return run.lower_bound ? nlohmann::ordered_json(*run.lower_bound) : nlohmann::ordered_json();
+           }},
+};
+
+nlohmann::ordered_json to_json(const CompareOptions& options, const std::vector<Row>& rows,
+                               const std::string& unit) {
+  nlohmann::ordered_json json = {
+      {"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
+  if (options.memory_limit) json["memory_limit"] = *options.memory_limit;
+  json["recompute"] = options.recompute;
+  for (const Row& row : rows) {
+    nlohmann::ordered_json& entry = json["schedules"].emplace_back();
+    entry = {{"schedule", row.name}, {"microbatches", row.microbatches}, {"stages", row.stages}};
+    if (!row.run) {
+      entry["problem"] = row.problem;
+      continue;
+    }
+    for (const Figure& figure : figures) entry[figure.name] = figure.value(*row.run);
+    if (row.run->reordering) entry["reordered"] = plan::reordering_json(*row.run->reordering);
+  }
+  return json;
+}
+
+/// A field of CSV (RFC 4180).
+std::string quoted(std::string text) {
+  for (std::size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
+  return '"' + text + '"';
+}
+
+std::string to_csv(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+  std::string text = "schedule,workers,microbatches,stages,per,unit";
+  for (const Figure& figure : figures) text += fmt::format(",{}", figure.name);
+  text += ",reordered,problem\n";
+  for (const Row& row : rows) {
+    text += fmt::format("{},{},{},{},{},{}", row.name, options.workers, row.microbatches, row.stages,
+                        options.per_share ? "share" : "stage", unit);
+    for (const Figure& figure : figures) {
+      const auto value = row.run ? figure.value(*row.run) : nlohmann::ordered_json();
+      text += "," + (value.is_null() ? "" : value.dump());
+    }
+    const bool reordered = row.run && row.run->reordering;
+    text += fmt::format(",{},{}\n", reordered, row.problem.empty() ? "" : quoted(row.problem));
+  }
+  return text;
+}
+
+std::string to_text(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+  double longest = 0;
+  for (const Row& row : rows) longest = std::max(longest, row.run ? row.run->step.timeline.makespan : 0);
+  const plan::ShownUnit shown(unit, longest);
+  std::string text =
+      fmt::format("{}; durations and stashes are those of {}\n", counted_text(options.workers, "worker"),
+                  options.per_share ? fmt::format("1/{} of the model", options.workers) : "a stage");
+  std::string notes;
+  std::vector<TableRow> table = {{"micro-batches", "schedule", "stages", shown.heading("makespan"), "bubble",
+                                  "peak stashes", "transfers", shown.heading("lower bound"), "above"}};
+  for (const Row& row : rows) {
+    TableRow& cells = table.emplace_back();
+    cells = {std::to_string(row.microbatches), row.name, std::to_string(row.stages)};
+    const std::string at = fmt::format("{} micro-batches: ", row.microbatches);
+    if (!row.run) {
+      notes += one_line(at + row.name + ": " + row.problem) + "\n";
+      cells.emplace_back("-");
+      continue;
+    }
+    const auto& [schedule, reordering, step, peak, lower_bound] = *row.run;
+    const double makespan = step.timeline.makespan;
+    cells.push_back(shown.number(makespan));
+    cells.push_back(percent_text(step.timeline.bubble_fraction));
+    cells.push_back(number_text(peak));
+    cells.push_back(std::to_string(transfers_of(*row.run)));
+    if (lower_bound) cells.push_back(shown.number(*lower_bound));
+    if (lower_bound && *lower_bound > 0) cells.push_back(percent_text(makespan / *lower_bound - 1));
+    if (reordering) notes += at + plan::describe_reordering(row.name, reordering);
+  }
+  constexpr std::array columns = {TableColumn{Align::right}, TableColumn{Align::left}};
+  return text + table_text(table, columns) + notes +
+         "Peak stashes: the largest of a worker. Lower bound: no schedule with these stages on these "
+         "workers" +
+         (options.memory_limit && !options.recompute ? " and within this memory limit" : "") +
+         " ends earlier.\n";
+}
+
+void draw(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+  std::vector<plan::SvgRun> runs;
+  for (const Row& row : rows) {
+    if (!row.run) continue;
+    std::string title = row.name;
+    if (options.microbatches.size() > 1) title += fmt::format(", {} micro-batches", row.microbatches);
+    runs.push_back(plan::explained_run(title, row.run->step));
+  }
+  write_file("--timeline", *options.timeline, plan::timeline_svg(runs, {.unit = unit}));
+}
+
+int compare(CompareOptions options) {
+  const std::array<std::string_view, 2> suffixes = {".csv", ".json"};
+  if (options.output) {
+    require_suffix("-o", *options.output, suffixes);
+    require_writable("-o", *options.output);
+  }
+  if (options.timeline) require_writable("--timeline", *options.timeline);
+  const std::array outputs = {OutputFile{"-o", options.output},
+                              OutputFile{"--timeline", options.timeline, ".svg"}};
+  std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
+  inputs.push_back(options.costs.file());
+  check_outputs(outputs, inputs);
+  plan::load_plugins_for(options.plugins, options.names, "--plugin");
+  std::string unit;
+  const std::vector<Row> rows = rows_of(options, unit);
+  const auto json = [&] { return plan::json_text(to_json(options, rows, unit)); };
+  print(options.json ? json() : to_text(options, rows, unit));
+  if (options.output) {
+    write_file("-o", *options.output,
+               suffix_of(*options.output) == ".csv" ? to_csv(options, rows, unit) : json());
+  }
+  if (options.timeline) draw(options, rows, unit);
+  return 0;
+}
+
+}  // namespace
+
+void add_schedule_compare(CLI::App& schedule, Action& action) {
+  CLI::App* const command =
+      schedule.add_subcommand("compare", "Predict several named schedules and show them side by side");
+  const auto options = std::make_shared<CompareOptions>();
+  command->add_option("name", options->names, "Names from `starpipe schedule list`")
+      ->required()
+      ->type_name("NAME");
+  add_plugin_option(*command, options->plugins);
+  command->add_option("--workers", options->workers, "Number of workers")
+      ->required()
+      ->type_name("W")
+      ->transform(whole_number(1, most_workers));
+  command
+      ->add_option("--microbatches", options->microbatches,
+                   "Numbers of micro-batches in a step, each compared on its own")
+      ->required()
+      ->type_name("B,B,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(whole_number(1, most_microbatches));
+  add_memory_options(*command, options->memory_limit, options->recompute);
+  command->add_flag("--per-share,!--per-stage", options->per_share,
+                    "Whether durations and stashes are those of 1/W of the model (the default), so that all "
+                    "schedules do the same work, or those of a stage");
+  options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_no_prefetch_to(*command);
+  command->add_flag("--json", options->json, "Print JSON");
+  command->add_option("-o,--output", options->output, "Also write the figures to a file, as CSV or JSON")
+      ->type_name("FILE.csv|FILE.json");
+  command->add_option("--timeline", options->timeline, "Draw all runs on one time axis")
+      ->type_name("FILE.svg");
+  command->footer(
+      "Example:\n"
+      "  starpipe schedule compare 1f1b zb-h1 v-half --workers 4 --microbatches 8,16 --timeline compare.svg");
+  command->callback([options, &action] { action = [options] { return compare(*options); }; });
+}
+
+}  // namespace starpipe::cli

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options/schedule_options.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "cli/options/value_checks.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::cli {
+
+void require_few_jobs(std::int64_t stages, std::int64_t microbatches) {
+  constexpr std::int64_t most_jobs = 20'000'000;
+  if (stages * microbatches <= most_jobs) return;
+  throw InputError(
+      fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs", microbatches, stages));
+}
+
+void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, bool& recompute) {
+  command
+      .add_option(
+          "--memory-limit", memory_limit,
+          "The most stashes that a worker may hold, counted like the peaks in the output. A schedule whose "
+          "order needs no more keeps its order. Otherwise it runs in another order, one that the schedule "
+          "makes for this limit or that of the bounded discipline, and the output says so. The discipline "
+          "greedy keeps no limit and is refused")
+      ->type_name("M")
+      ->transform(whole_number(1, std::numeric_limits<int>::max()));
+  command.add_flag("--recompute", recompute,
+                   "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
+}
+
+int stage_stashes(int stashes, double parts) {
+  const double fitting = std::floor(stashes * parts + 1e-9);
+  return static_cast<int>(std::min(fitting, double{std::numeric_limits<int>::max()}));
+}
+
+}  // namespace starpipe::cli

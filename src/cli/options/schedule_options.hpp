@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+
+namespace starpipe::cli {
+
+inline constexpr int most_workers = 1 << 16;
+inline constexpr int most_microbatches = 1 << 20;
+inline constexpr int most_stages = 1 << 16;
+
+/// Throws InputError for schedules so large that memory would end before anything is printed. `stages`: of
+/// all of them.
+void require_few_jobs(std::int64_t stages, std::int64_t microbatches);
+
+/// Adds --memory-limit and --recompute.
+void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, bool& recompute);
+
+/// The number of stashes of a stage that fit where `stashes` larger ones do. `parts`: stages that make a
+/// larger one.
+int stage_stashes(int stashes, double parts);
+
+}  // namespace starpipe::cli
