@@ -114,7 +114,7 @@ runtime: {policy: worker-order, device: cuda, precision: tf32, window: 70, timeo
   EXPECT_THAT(config.schedule.placement, ElementsAre(0, 3));
   EXPECT_THAT(config.schedule.cuts, ElementsAre(1, 2));
   EXPECT_EQ(config.schedule.discipline, plan::Discipline::bounded);
-  EXPECT_EQ(config.schedule.memory_limit, 3);
+  EXPECT_EQ(config.schedule.memory_limits, std::vector<int>{3});
   EXPECT_TRUE(config.schedule.recompute);
   EXPECT_EQ(config.runtime.policy, "worker-order");
   EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cuda"});

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/subcommand.hpp"
@@ -67,8 +68,8 @@ void load_asked_plugins(const std::vector<std::string>& files, const std::vector
 struct Answer {
   std::string change;
   double makespan = 0;
-  bool divided = false;                  ///< BW was divided into B and W
-  std::optional<int> memory_limit = {};  ///< stashes a worker, under which another schedule was made
+  bool divided = false;                 ///< BW was divided into B and W
+  std::vector<int> memory_limits = {};  ///< of the run, by worker, when another schedule was made for them
 };
 
 /// The costs of the run, for schedules that choose their order by durations. A fused backward pass is divided
@@ -83,18 +84,6 @@ plan::Costs divided_costs(const plan::ComparedRun& run) {
     times.B -= times.W;
   }
   return costs;
-}
-
-/// The number of stashes that each worker of the run could hold, if it was limited. Another schedule is held
-/// to the same limit.
-std::optional<int> memory_limit_of(const plan::WhatIf& change, const plan::Schedule& planned) {
-  const std::span<const int> limits = planned.memory_limits();
-  if (limits.empty()) return std::nullopt;
-  if (std::ranges::count(limits, limits.front()) == std::ssize(limits)) return limits.front();
-  throw InputError(
-      fmt::format("--what-if {}: the memory limits of the run's workers differ, and another schedule cannot "
-                  "be held to them",
-                  change.text));
 }
 
 /// The worker of each stage whose jobs and weights are all on one worker. Empty when a stage is on several.
@@ -131,7 +120,7 @@ plan::LimitedSchedule make_for_run(const std::string& name, plan::ScheduleReques
 }
 
 plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRun& run,
-                              std::optional<int> memory_limit) {
+                              const std::vector<int>& memory_limits) {
   const plan::Schedule& planned = run.measured.planned;
   const plan::Costs costs = divided_costs(run);
   std::optional<int> stages;  // that the schedule has by itself
@@ -145,7 +134,7 @@ plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRu
                                                .costs = costs,
                                                .groups = run.groups,
                                                .stage_workers = stage_workers_of(planned)},
-                                              {.memory_limit = memory_limit}, costs);
+                                              {.memory_limits = memory_limits}, costs);
     if (const plan::CheckResult result = plan::check(made.schedule); !result.ok())
       throw InputError(result.problem);
     return std::move(made.schedule);
@@ -160,10 +149,11 @@ plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRu
 Answer answer(const plan::WhatIf& change, const plan::ComparedRun& run) {
   if (change.target != plan::WhatIf::Target::schedule)
     return {change.text, plan::makespan_with(run.measured, change, run.work)};
-  const std::optional<int> memory_limit = memory_limit_of(change, run.measured.planned);
-  const plan::Schedule other = named_schedule(change, run, memory_limit);
+  const std::span<const int> limits = run.measured.planned.memory_limits();
+  std::vector<int> memory_limits(limits.begin(), limits.end());
+  const plan::Schedule other = named_schedule(change, run, memory_limits);
   return {change.text, plan::makespan_under(run.measured, other, run.work, change.text),
-          plan::splits_fused_backward(run.measured, other), memory_limit};
+          plan::splits_fused_backward(run.measured, other), std::move(memory_limits)};
 }
 
 /// The shortest makespan first.
@@ -182,11 +172,11 @@ std::string answers_table(const std::vector<Answer>& all, double measured) {
     rows.push_back(
         {name, fmt::format("{:.2f} ms", makespan * 1e3), difference_text(makespan / measured - 1)});
   };
-  for (const auto& [change, makespan, divided, memory_limit] : all) {
+  for (const auto& [change, makespan, divided, memory_limits] : all) {
     add(change, makespan);
-    if (memory_limit)
-      notes +=
-          fmt::format("{}: within the run's memory limit (stashes a worker: {}).\n", change, *memory_limit);
+    if (!memory_limits.empty())
+      notes += fmt::format("{}: within the run's memory limits (stashes by worker: {}).\n", change,
+                           fmt::join(memory_limits, ", "));
     if (divided) notes += fmt::format("{}: the run's BW is divided into B and W by their work.\n", change);
   }
   add("(nothing: as measured)", measured);
@@ -210,9 +200,9 @@ nlohmann::ordered_json json_of(const plan::ComparedRun& run, const std::vector<A
   json.update(runtime::explanation_json(run));
   if (all.empty()) return json;
   nlohmann::ordered_json& list = json["what_if"] = nlohmann::ordered_json::array();
-  for (const auto& [change, makespan, divided, memory_limit] : all) {
+  for (const auto& [change, makespan, divided, memory_limits] : all) {
     list.push_back({{"change", change}, {"makespan", std::llround(makespan * 1e9)}});
-    if (memory_limit) list.back()["memory_limit"] = *memory_limit;
+    if (!memory_limits.empty()) list.back()["memory_limits"] = memory_limits;
     if (divided) list.back()["divided_backward"] = true;
   }
   return json;

@@ -75,7 +75,7 @@ struct ShowOptions {
   plan::ScheduleRequest request;
   std::optional<int> stages;
   std::optional<std::string> discipline;
-  std::optional<int> memory_limit;
+  std::vector<int> memory_limits;
   bool per_share = false;
   CostOptions costs;
   ResultOptions result;
@@ -104,11 +104,11 @@ int show(const ShowOptions& options) {
   plan::Costs costs;
   std::string unit;
   options.costs.apply(costs, unit, options.per_share ? request.workers : *stages);
-  plan::OrderRequest order{.memory_limit = options.memory_limit};
+  plan::OrderRequest order{.memory_limits = options.memory_limits};
   if (options.per_share) {
     costs = plan::costs_of_stages(costs, request.workers, *stages);
-    if (order.memory_limit)
-      order.memory_limit = stage_stashes(*order.memory_limit, static_cast<double>(*stages) / request.workers);
+    const double parts = static_cast<double>(*stages) / request.workers;
+    order.memory_limits = stage_stashes(std::move(order.memory_limits), parts);
   }
   if (request.recompute) costs = plan::with_recomputation(costs);
   request.costs = costs;
@@ -153,7 +153,7 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
-  add_memory_options(*command, options->memory_limit, options->request.recompute);
+  add_memory_options(*command, options->memory_limits, options->request.recompute);
   command->add_flag(
       "--per-share", options->per_share,
       "Durations and --memory-limit are those of 1/W of the model, whatever the number of stages");
@@ -169,7 +169,7 @@ void add_show(CLI::App& schedule, Action& action) {
 
 struct CheckOptions {
   std::string file;
-  std::optional<int> memory_limit;
+  std::vector<int> memory_limits;
   bool recompute = false;
   CostOptions costs;
   ResultOptions result;
@@ -196,7 +196,7 @@ int check(const CheckOptions& options) {
   if (schedule.recompute() && !has_repeated_forward) costs = plan::with_recomputation(costs);
   require_finishing(options.file, schedule);
   const plan::LimitedSchedule made =
-      plan::as_requested(schedule, {.memory_limit = options.memory_limit}, costs);
+      plan::as_requested(schedule, {.memory_limits = options.memory_limits}, costs);
   require_finishing(options.file, made.schedule);
   if (!made.reordering && made.schedule.discipline() != schedule.discipline()) {
     print_message(
@@ -217,7 +217,7 @@ void add_check(CLI::App& schedule, Action& action) {
                    "its communication actions")
       ->required()
       ->type_name("FILE.csv|FILE.json");
-  add_memory_options(*command, options->memory_limit, options->recompute);
+  add_memory_options(*command, options->memory_limits, options->recompute);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass", "that of the file, else 0");
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);

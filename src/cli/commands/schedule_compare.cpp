@@ -49,7 +49,7 @@ struct CompareOptions {
   std::vector<std::string> plugins;
   int workers = 1;
   std::vector<int> microbatches;
-  std::optional<int> memory_limit;
+  std::vector<int> memory_limits;
   bool recompute = false;
   bool per_share = true;
   CostOptions costs;
@@ -83,7 +83,7 @@ struct Row {
 
 /// The bound is on schedules that have each stage on one worker and overlap transfers with compute.
 std::optional<double> bound_of(const CompareOptions& options, const plan::Schedule& schedule,
-                               const plan::Costs& costs, std::optional<int> limit) {
+                               const plan::Costs& costs, const std::vector<int>& limits) {
   const auto stage_workers = plan::stage_workers_of(schedule);
   if (!stage_workers || !costs.prefetch) return std::nullopt;
   const std::set<int> used(stage_workers->begin(), stage_workers->end());
@@ -93,26 +93,25 @@ std::optional<double> bound_of(const CompareOptions& options, const plan::Schedu
                               .stage_workers = *stage_workers,
                               .costs = costs};
   // With recomputation a stash begins in B, and the bound's argument on memory does not hold.
-  if (limit && !options.recompute) problem.memory_limit = *limit;
+  if (!limits.empty() && !options.recompute) problem.memory_limit = std::ranges::max(limits);
   return plan::lower_bound(problem);
 }
 
 Run predict(const CompareOptions& options, const Row& row, const plan::Costs& given) {
   plan::Costs costs = options.per_share ? plan::costs_of_stages(given, options.workers, row.stages) : given;
   if (options.recompute) costs = plan::with_recomputation(costs);
-  std::optional<int> limit = options.memory_limit;
-  if (limit) limit = stage_stashes(*limit, options.parts(row.stages));
+  const std::vector<int> limits = stage_stashes(options.memory_limits, options.parts(row.stages));
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
                                       .graph = plan::StageGraph::chain(row.stages),
                                       .recompute = options.recompute,
                                       .costs = costs};
   auto [schedule, reordering] =
-      plan::make_limited_schedule(row.name, request, {.memory_limit = limit}, costs);
+      plan::make_limited_schedule(row.name, request, {.memory_limits = limits}, costs);
   plan::RecordedStep step = plan::simulated_step(schedule, costs);
   const double makespan = step.timeline.makespan;
   const double peak = std::ranges::max(step.timeline.peak_stashes) / options.parts(row.stages);
-  std::optional<double> bound = bound_of(options, schedule, costs, limit);
+  std::optional<double> bound = bound_of(options, schedule, costs, limits);
   if (bound) bound = plan::bound_of_makespan(*bound, makespan);
   return {std::move(schedule), reordering, std::move(step), peak, bound};
 }
@@ -180,7 +179,7 @@ nlohmann::ordered_json to_json(const CompareOptions& options, const std::vector<
                                const std::string& unit) {
   nlohmann::ordered_json json = {
       {"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
-  if (options.memory_limit) json["memory_limit"] = *options.memory_limit;
+  if (!options.memory_limits.empty()) json["memory_limits"] = options.memory_limits;
   json["recompute"] = options.recompute;
   for (const Row& row : rows) {
     nlohmann::ordered_json& entry = json["schedules"].emplace_back();
@@ -251,7 +250,7 @@ std::string to_text(const CompareOptions& options, const std::vector<Row>& rows,
   return text + table_text(table, columns) + notes +
          "Peak stashes: the largest of a worker. Lower bound: no schedule with these stages on these "
          "workers" +
-         (options.memory_limit && !options.recompute ? " and within this memory limit" : "") +
+         (!options.memory_limits.empty() && !options.recompute ? " and within this memory limit" : "") +
          " ends earlier.\n";
 }
 
@@ -313,7 +312,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->transform(whole_number(1, most_microbatches));
-  add_memory_options(*command, options->memory_limit, options->recompute);
+  add_memory_options(*command, options->memory_limits, options->recompute);
   command->add_flag("--per-share,!--per-stage", options->per_share,
                     "Whether durations and stashes are those of 1/W of the model (the default), so that all "
                     "schedules do the same work, or those of a stage");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,23 +21,29 @@ void require_few_jobs(std::int64_t stages, std::int64_t microbatches) {
       fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs", microbatches, stages));
 }
 
-void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, bool& recompute) {
+void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute) {
   command
       .add_option(
-          "--memory-limit", memory_limit,
-          "The most stashes that a worker may hold, counted like the peaks in the output. A schedule whose "
+          "--memory-limit", memory_limits,
+          "The most stashes that a worker may hold, counted like the peaks in the output: one number for "
+          "all, or one for each worker. A schedule whose "
           "order needs no more keeps its order. Otherwise it runs in another order, one that the schedule "
           "makes for this limit or that of the bounded discipline, and the output says so. The discipline "
           "greedy keeps no limit and is refused")
-      ->type_name("M")
+      ->type_name("M,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,
                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
 }
 
-int stage_stashes(int stashes, double parts) {
-  const double fitting = std::floor(stashes * parts + 1e-9);
-  return static_cast<int>(std::min(fitting, double{std::numeric_limits<int>::max()}));
+std::vector<int> stage_stashes(std::vector<int> limits, double parts) {
+  for (int& limit : limits) {
+    const double fitting = std::floor(limit * parts + 1e-9);
+    limit = static_cast<int>(std::min(fitting, double{std::numeric_limits<int>::max()}));
+  }
+  return limits;
 }
 
 }  // namespace starpipe::cli

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -17,10 +17,10 @@ inline constexpr int most_stages = 1 << 16;
 void require_few_jobs(std::int64_t stages, std::int64_t microbatches);
 
 /// Adds --memory-limit and --recompute.
-void add_memory_options(CLI::App& command, std::optional<int>& memory_limit, bool& recompute);
+void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute);
 
-/// The number of stashes of a stage that fit where `stashes` larger ones do. `parts`: stages that make a
-/// larger one.
-int stage_stashes(int stashes, double parts);
+/// For each limit, the number of stashes of a stage that fit where so many larger ones do. `parts`: stages
+/// that make a larger one.
+std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 
 }  // namespace starpipe::cli

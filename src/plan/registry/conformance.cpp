@@ -201,7 +201,7 @@ void require_within(const Schedule& schedule, const ScheduleRequest& request) {
 // Asks for the schedule within a limit, as a user does with schedule.memory_limit. Greedy keeps no limit: the
 // user then asks for schedule.discipline bounded as well.
 void require_limited(std::string_view name, const ScheduleRequest& request, int limit) {
-  OrderRequest order{.memory_limit = limit};
+  OrderRequest order{.memory_limits = {limit}};
   if (make_schedule(name, request).discipline() == Discipline::greedy) order.discipline = Discipline::bounded;
   const LimitedSchedule made = make_limited_schedule(name, request, order, {.alpha = 0.5});
   const auto limits = made.schedule.memory_limits();

@@ -97,11 +97,14 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
     throw InputError(fmt::format("schedule '{}': {} workers and {} micro-batches, need at least 1 of each",
                                  name, request.workers, request.microbatches));
   }
-  if (request.memory_limit.value_or(1) < 1) {
-    throw InputError(fmt::format("schedule '{}': a memory limit of {} stashes, need at least 1", name,
-                                 *request.memory_limit));
-  }
   ScheduleRequest complete = request;
+  if (!request.memory_limits.empty()) {
+    try {
+      complete.memory_limits = limits_of_workers(request.memory_limits, request.workers);
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("schedule '{}': {}", name, error.what()));
+    }
+  }
   if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
   Schedule schedule = build(entry, complete);
   return request.recompute ? schedule.with_recomputation() : schedule;
@@ -109,14 +112,14 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
 
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
                                       const OrderRequest& order, const Costs& costs) {
-  request.memory_limit = order.memory_limit;
+  request.memory_limits = order.memory_limits;
   const Schedule for_limit = make_schedule(name, request);
   LimitedSchedule result = as_requested(for_limit, order, costs);
-  if (!order.memory_limit || order.dynamic) return result;
-  request.memory_limit.reset();
+  if (order.memory_limits.empty() || order.dynamic) return result;
+  request.memory_limits.clear();
   const std::optional<Schedule> own = try_make(name, request);
   if (!own || *own == for_limit) return result;
-  const LimitedSchedule unlimited = as_requested(*own, {.memory_limit = order.memory_limit}, costs);
+  const LimitedSchedule unlimited = as_requested(*own, {.memory_limits = order.memory_limits}, costs);
   if (!unlimited.reordering) return order.discipline ? as_requested(*own, order, costs) : unlimited;
   if (!result.reordering) result.reordering = unlimited.reordering;
   return result;

@@ -24,11 +24,12 @@ struct LinkedChain {
   std::vector<int> stages;  ///< the schedule's stage for each stage of the chain; below 0 for a link
   std::vector<int> limits;
 
-  LinkedChain(const Costs& costs, int count, std::optional<int> memory_limit) {
+  LinkedChain(const Costs& costs, int count, std::span<const int> memory_limits) {
     const std::vector<ChainStage> own = own_times(costs, count);
     const double longest = std::ranges::max_element(own, {}, &ChainStage::time)->time();
     for (int s = 0; s < count; ++s) {
-      add(own[index(s)], s, memory_limit.value_or(std::numeric_limits<int>::max()));
+      add(own[index(s)], s,
+          memory_limits.empty() ? std::numeric_limits<int>::max() : memory_limits[index(s)]);
       if (s + 1 == count || !costs.prefetch) continue;
       const ChainStage link{.forward = costs.link().time(costs.size(s).activation),
                             .backward = costs.link().time(costs.size(s).gradient)};
@@ -66,7 +67,7 @@ struct LinkedChain {
 Schedule periodic(const char* name, const ScheduleRequest& request,
                   PeriodicPattern (*best)(std::span<const ChainStage> chain, std::span<const int> limits)) {
   const int stages = requested_chain(name, request, 1).size();
-  const LinkedChain linked(requested_costs(request), stages, request.memory_limit);
+  const LinkedChain linked(requested_costs(request), stages, request.memory_limits);
   PeriodicPattern pattern = best(linked.chain, linked.limits);
   std::vector<ChainStage> chain;
   for (std::size_t s = 0; s < linked.chain.size(); ++s) {
@@ -75,8 +76,8 @@ Schedule periodic(const char* name, const ScheduleRequest& request,
   for (PeriodicOperation& op : pattern.operations) op.stage = op.worker = linked.stages[index(op.stage)];
   std::erase_if(pattern.operations, [](const PeriodicOperation& op) { return op.stage < 0; });
   Schedule schedule = unrolled(name, pattern, chain, request.microbatches);
-  if (!request.memory_limit) return schedule;
-  return schedule.with(Discipline::ordered, std::vector<int>(index(stages), *request.memory_limit));
+  if (request.memory_limits.empty()) return schedule;
+  return schedule.with(Discipline::ordered, request.memory_limits);
 }
 
 const bool registered_star = register_schedule(

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -17,10 +18,9 @@ std::vector<int> own_limits(const Schedule& schedule) {
   return {schedule.memory_limits().begin(), schedule.memory_limits().end()};
 }
 
-std::vector<int> smaller_limits(const Schedule& schedule, int limit) {
-  std::vector<int> limits = own_limits(schedule);
-  limits.resize(index(schedule.workers()), limit);
-  for (int& own : limits) own = std::min(own, limit);
+std::vector<int> smaller_limits(const Schedule& schedule, std::vector<int> limits) {
+  const std::vector<int> own = own_limits(schedule);
+  for (std::size_t w = 0; w < own.size(); ++w) limits[w] = std::min(limits[w], own[w]);
   return limits;
 }
 
@@ -41,12 +41,25 @@ std::optional<Reordering> first_excess(const Schedule& ordered, const std::vecto
 
 }  // namespace
 
+std::vector<int> limits_of_workers(std::span<const int> limits, int workers) {
+  if (limits.size() != 1 && limits.size() != index(workers)) {
+    throw InputError(fmt::format("{} memory limits for {} workers; give one for all, or one for each",
+                                 limits.size(), workers));
+  }
+  if (std::ranges::min(limits) < 1) {
+    throw InputError(fmt::format("a memory limit of {} stashes, need at least 1", std::ranges::min(limits)));
+  }
+  if (limits.size() == 1) return std::vector<int>(index(workers), limits.front());
+  return {limits.begin(), limits.end()};
+}
+
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs) {
-  if (!request.memory_limit) {
+  if (request.memory_limits.empty()) {
     if (!request.discipline) return {schedule};
     return {schedule.with(*request.discipline, own_limits(schedule))};
   }
-  std::vector<int> limits = smaller_limits(schedule, *request.memory_limit);
+  std::vector<int> limits =
+      smaller_limits(schedule, limits_of_workers(request.memory_limits, schedule.workers()));
   // Greedy keeps no limit: `check` refuses the two together, whoever asks for greedy.
   const bool greedy = schedule.discipline() == Discipline::greedy;
   const Discipline discipline =

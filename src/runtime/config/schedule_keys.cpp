@@ -75,15 +75,24 @@ void add_order_keys(Keys& keys) {
           "does so within `memory_limit`, ordered runs exactly in the order of n.",
           at(&Config::schedule, &ScheduleConfig::discipline)),
       "the schedule's own; bounded where its order exceeds a `memory_limit`"));
-  add(only_with(
-      key("schedule.memory_limit", whole(),
-          "The most stashes that a worker may hold, counted like the peaks in the output. A smaller limit of "
-          "the "
-          "schedule applies instead. A schedule whose order needs no more keeps its order. Otherwise it runs "
-          "in "
-          "another order, and the output says so. The discipline greedy keeps no limit and is refused.",
-          at(&Config::schedule, &ScheduleConfig::memory_limit)),
-      "runtime.policy", {"starpipe", "worker-order"}));
+  ValueType limits = whole();
+  limits.count = Count::one_or_list;
+  limits.length = "schedule.workers";
+  ConfigKey memory_limit = only_with(
+      key("schedule.memory_limit", std::move(limits),
+          "The most stashes that a worker may hold, counted like the peaks in the output: one number for all "
+          "workers, or a list with one for each. A smaller limit of the schedule applies instead. A schedule "
+          "whose "
+          "order needs no more keeps its order. Otherwise it runs in another order, and the output says so. "
+          "The "
+          "discipline greedy keeps no limit and is refused.",
+          at(&Config::schedule, &ScheduleConfig::memory_limits)),
+      "runtime.policy", {"starpipe", "worker-order"});
+  memory_limit.get = [](const Config& config) {
+    const std::vector<int>& of = config.schedule.memory_limits;
+    return of.size() == 1 ? json(of.front()) : to_json_value(of);
+  };
+  add(std::move(memory_limit));
   add(unset_when_false(
       key("schedule.dynamic", boolean(),
           "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "

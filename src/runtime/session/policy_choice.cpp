@@ -75,7 +75,7 @@ bool follows_schedule(const PolicyChoice& choice) {
 std::vector<std::string> keys_of_policies(const Config& config) {
   std::vector<std::string> keys;
   if (config.runtime.window != RuntimeConfig().window) keys.emplace_back("runtime.window");
-  if (config.schedule.memory_limit) keys.emplace_back("schedule.memory_limit");
+  if (!config.schedule.memory_limits.empty()) keys.emplace_back("schedule.memory_limit");
   if (config.runtime.memory_limit) keys.emplace_back("runtime.memory_limit");
   return keys;
 }

@@ -84,7 +84,7 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   other.training.microbatches = run.schedule.microbatches();
   schedule.stages = stages;
   schedule.discipline.reset();
-  schedule.memory_limit.reset();
+  schedule.memory_limits.clear();
   schedule.dynamic = false;
   schedule.placement.clear();
   if (stages == run.schedule.stages()) return other;

@@ -77,7 +77,7 @@ plan::Schedule read_schedule(const Config& config) {
 }
 
 plan::OrderRequest order_request(const ScheduleConfig& wanted) {
-  return {.discipline = wanted.discipline, .memory_limit = wanted.memory_limit, .dynamic = wanted.dynamic};
+  return {.discipline = wanted.discipline, .memory_limits = wanted.memory_limits, .dynamic = wanted.dynamic};
 }
 
 // Throws InputError unless the schedule finishes.

@@ -53,14 +53,16 @@ TEST_P(LimitOfEverySchedule, KeepsAnOrderThatFitsAndAnyOtherKeepsTheLimit) {
         const Timeline free = simulate(*own, costs);
         const int need = std::ranges::max(free.peak_stashes);  // as outputs print it
         for (const int limit : {need, need + 1, need + 50}) {
-          const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, costs);
+          const LimitedSchedule made =
+              make_limited_schedule(name, request, {.memory_limits = {limit}}, costs);
           EXPECT_FALSE(made.reordering);
           EXPECT_THAT(made.schedule.memory_limits(), Each(Le(limit)));
           EXPECT_TRUE(equal_spans(simulate(made.schedule, costs), free)) << "limit " << limit;
           ++kept;
         }
         for (int limit = 1; limit < need; limit += 1 + need / 8) {
-          const LimitedSchedule made = make_limited_schedule(name, request, {.memory_limit = limit}, costs);
+          const LimitedSchedule made =
+              make_limited_schedule(name, request, {.memory_limits = {limit}}, costs);
           if (!check(made.schedule).ok()) {  // fewer than the stages of one micro-batch on a worker
             EXPECT_THAT(check(made.schedule).problem, HasSubstr("memory limit"));
             continue;
@@ -92,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(, LimitOfEverySchedule, testing::ValuesIn(names()), [](
 TEST(LimitedSchedules, ALimitThatDoesNotBindCostsNothing) {
   const ScheduleRequest request{.workers = 4, .microbatches = 8};
   const auto makespan = [&](std::optional<int> limit) {
-    const LimitedSchedule made = make_limited_schedule("v-half", request, {.memory_limit = limit}, {});
+    const LimitedSchedule made = make_limited_schedule("v-half", request, {.memory_limits = {limit}}, {});
     return simulate(made.schedule).makespan;
   };
   EXPECT_EQ(makespan(std::nullopt), 53);
@@ -105,7 +107,7 @@ TEST(LimitedSchedules, ARequestedDisciplineIsHeldAgainstTheOwnOrder) {
   const ScheduleRequest request{.workers = 4, .microbatches = 12};
   const auto make = [&](int limit) {
     return make_limited_schedule("k-periodic", request,
-                                 {.discipline = Discipline::ordered, .memory_limit = limit}, {});
+                                 {.discipline = Discipline::ordered, .memory_limits = {limit}}, {});
   };
   ASSERT_TRUE(make(2).reordering);
   EXPECT_EQ(make(2).reordering->held, 4);
@@ -120,7 +122,7 @@ TEST(LimitedSchedules, CountStashesAsPeaksDo) {
   const Costs costs = with_recomputation({});
   const auto make = [&](const char* name, int limit) {
     return make_limited_schedule(name, {.workers = 4, .microbatches = 12, .recompute = true, .costs = costs},
-                                 {.memory_limit = limit}, costs);
+                                 {.memory_limits = {limit}}, costs);
   };
   const LimitedSchedule gpipe = make("gpipe", 1);
   EXPECT_FALSE(gpipe.reordering);
@@ -152,12 +154,12 @@ Schedule wave(int own_limit) {
 }
 
 TEST(LimitedSchedules, TheSmallerLimitHolds) {
-  const LimitedSchedule tighter = as_requested(wave(8), {.memory_limit = 4}, {});
+  const LimitedSchedule tighter = as_requested(wave(8), {.memory_limits = {4}}, {});
   EXPECT_THAT(simulate(tighter.schedule).peak_stashes, Each(Le(4)));
   ASSERT_TRUE(tighter.reordering);
   EXPECT_EQ(tighter.reordering->limit, 4);
   EXPECT_THAT(describe_reordering("wave", tighter.reordering), HasSubstr("memory limit of 4"));
-  const LimitedSchedule wider = as_requested(wave(3), {.memory_limit = 4}, {});
+  const LimitedSchedule wider = as_requested(wave(3), {.memory_limits = {4}}, {});
   EXPECT_EQ(wider.schedule, wave(3));
   EXPECT_FALSE(wider.reordering);
   EXPECT_EQ(describe_reordering("wave", wider.reordering), "");
@@ -165,15 +167,30 @@ TEST(LimitedSchedules, TheSmallerLimitHolds) {
 
 TEST(LimitedSchedules, ARequestedDisciplineIsObeyed) {
   const LimitedSchedule bounded =
-      as_requested(wave(8), {.discipline = Discipline::bounded, .memory_limit = 4}, {});
+      as_requested(wave(8), {.discipline = Discipline::bounded, .memory_limits = {4}}, {});
   EXPECT_EQ(bounded.schedule.discipline(), Discipline::bounded);
   EXPECT_TRUE(bounded.reordering);
   const LimitedSchedule greedy =
-      as_requested(wave(8), {.discipline = Discipline::greedy, .memory_limit = 4}, {});
+      as_requested(wave(8), {.discipline = Discipline::greedy, .memory_limits = {4}}, {});
   EXPECT_THAT(check(greedy.schedule).problem, HasSubstr("keeps no memory limit"));
-  const LimitedSchedule dynamic = as_requested(wave(8), {.memory_limit = 9, .dynamic = true}, {});
+  const LimitedSchedule dynamic = as_requested(wave(8), {.memory_limits = {9}, .dynamic = true}, {});
   EXPECT_EQ(dynamic.schedule, wave(8));
 }
 
 }  // namespace
+// Each worker has a limit of its own; one number is that of all.
+TEST(LimitedSchedule, LimitsOfEachWorker) {
+  const ScheduleRequest request{.workers = 4, .microbatches = 12};
+  const Schedule own = make_schedule("1f1b", request);  // holds 4, 3, 2 and 1
+  const LimitedSchedule kept = make_limited_schedule("1f1b", request, {.memory_limits = {4, 3, 2, 1}}, {});
+  EXPECT_FALSE(kept.reordering);
+  EXPECT_THAT(kept.schedule.order(0), testing::ElementsAreArray(own.order(0)));
+  const LimitedSchedule other = make_limited_schedule("1f1b", request, {.memory_limits = {4, 3, 1, 1}}, {});
+  EXPECT_EQ(other.reordering, (Reordering{.worker = 2, .held = 2, .limit = 1}));
+  EXPECT_THAT(other.schedule.memory_limits(), testing::ElementsAre(4, 3, 1, 1));
+  EXPECT_LE(simulate(other.schedule, {}).peak_stashes[2], 1);
+  for (const std::vector<int>& wrong : {std::vector{1, 2, 3}, std::vector{4, 3, 2, 0}})
+    EXPECT_THROW(make_limited_schedule("1f1b", request, {.memory_limits = wrong}, {}), InputError);
+}
+
 }  // namespace starpipe::plan

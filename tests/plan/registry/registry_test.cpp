@@ -120,8 +120,8 @@ TEST(Registry, OneStageAWorkerUnlessPlacedOtherwise) {
 }
 
 TEST(Registry, RefusesMemoryLimitsBelowOne) {
-  EXPECT_THAT(refusal("1f1b-star", {.workers = 2, .memory_limit = 0}), HasSubstr("memory limit of 0"));
-  EXPECT_EQ(refusal("1f1b-star", {.workers = 2, .memory_limit = 1}), "accepted");
+  EXPECT_THAT(refusal("1f1b-star", {.workers = 2, .memory_limits = {0}}), HasSubstr("memory limit of 0"));
+  EXPECT_EQ(refusal("1f1b-star", {.workers = 2, .memory_limits = {1}}), "accepted");
 }
 
 TEST(Registry, RefusesCountsBelowOne) {

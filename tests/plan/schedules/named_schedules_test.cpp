@@ -360,17 +360,19 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
     wanted.costs->prefetch = rng() % 3 != 0;
     for (const std::string name : {"1f1b-star", "k-periodic"}) {
       SCOPED_TRACE(name + " case " + std::to_string(i));
-      wanted.memory_limit.reset();
+      wanted.memory_limits.clear();
       ASSERT_NO_THROW(make_schedule(name, wanted))
           << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
       ASSERT_TRUE(check(make_schedule(name, wanted)).ok());
       EXPECT_TRUE(make_schedule(name, wanted).memory_limits().empty());
-      wanted.memory_limit = 1 + i % 4;
+      for (int w = 0; w < W; ++w) wanted.memory_limits.push_back(1 + static_cast<int>(rng() % 4));
       const Schedule schedule = make_schedule(name, wanted);
       ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
-      EXPECT_THAT(schedule.memory_limits(), testing::Each(*wanted.memory_limit));
+      EXPECT_THAT(schedule.memory_limits(), testing::ElementsAreArray(wanted.memory_limits));
       EXPECT_EQ(schedule.discipline(), Discipline::ordered);
-      EXPECT_LE(peak(simulate(schedule, *wanted.costs)), *wanted.memory_limit);
+      const Timeline timeline = simulate(schedule, *wanted.costs);
+      for (std::size_t w = 0; w < wanted.memory_limits.size(); ++w)
+        EXPECT_LE(timeline.peak_stashes[w], wanted.memory_limits[w]) << "worker " << w;
     }
   }
 }

@@ -155,7 +155,7 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         config.training.microbatches = 7;
         config.schedule.name = name;
         config.schedule.workers = workers;
-        config.schedule.memory_limit = limit;
+        config.schedule.memory_limits = {limit};
         if (emulated) config.runtime.emulate = {.F = {0}, .B = {1e-5}, .W = {0}};
         const int needed = plan::find_schedule(name).stages_per_worker;
         if (limit < needed) {

@@ -375,7 +375,7 @@ TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
 
 TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
   Config config = gpipe_config();
-  config.runtime.memory_limit = 4096;
+  config.runtime.memory_limits = {4096};
   EXPECT_THAT(problem(config), HasSubstr("no named schedule fits"));
   EXPECT_THAT(problem(config), HasSubstr("the least is "));
 }
@@ -383,7 +383,7 @@ TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
 /// A limit of stashes and a limit of bytes are two keys.
 TEST(MemoryLimit, IsNotTheLimitOfStashes) {
   Config config = gpipe_config();
-  config.schedule.memory_limit = 4;
+  config.schedule.memory_limits = {4};
   EXPECT_EQ(problem(config), "") << "four stashes, whatever their size";
   const std::uint64_t bounded = largest(config).total();
   EXPECT_LT(bounded, largest(gpipe_config()).total());

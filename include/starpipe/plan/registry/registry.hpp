@@ -26,9 +26,10 @@ struct ScheduleRequest {
   /// order; other schedules ignore them. Durations are as `simulate` takes them: with recomputation, B
   /// includes F. Unit costs when absent.
   std::optional<Costs> costs = {};
-  /// Number of stashes a worker may hold. Schedules that are made for a limit (1f1b-star, k-periodic) then
-  /// have it as the memory limit of each worker; others ignore it.
-  std::optional<int> memory_limit = {};
+  /// Number of stashes that a worker may hold: one for all workers, or one for each; empty: no limit.
+  /// Schedules that are made for limits (1f1b-star, k-periodic) then have them as their own; others ignore
+  /// them.
+  std::vector<int> memory_limits = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};
   /// Worker of each stage, one entry a stage, for schedules that place by stage. When empty, stage s is on
@@ -83,7 +84,7 @@ class RequestError : public InputError {
 /// other numbers of workers, micro-batches or stages than requested.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
-/// The schedule with this name or alias under `order`, see `as_requested`; ScheduleRequest::memory_limit is
+/// The schedule with this name or alias under `order`, see `as_requested`; ScheduleRequest::memory_limits is
 /// not read. If the schedule can make an order for a given limit, it is first made without a limit. If that
 /// order keeps the limit, it is the result; otherwise the order made for the limit is, and `reordering` is
 /// set. A schedule that is defined only with a limit has no order of its own to keep. `costs`: as `simulate`

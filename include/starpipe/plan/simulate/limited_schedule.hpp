@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,9 @@ namespace starpipe::plan {
 /// How a user wants the workers of a schedule to use its n.
 struct OrderRequest {
   std::optional<Discipline> discipline = {};  ///< when absent, the schedule's own
-  /// Number of stashes that each worker may hold. If the schedule's own limit is smaller, the smaller one
-  /// applies.
-  std::optional<int> memory_limit = {};
+  /// Number of stashes that a worker may hold: one for all workers, or one for each; empty: no limit. If the
+  /// schedule's own limit is smaller, the smaller one applies.
+  std::vector<int> memory_limits = {};
   /// Workers pick jobs as they run. No order is known before the run, so none can be kept.
   bool dynamic = false;
 };
@@ -34,6 +35,10 @@ struct LimitedSchedule {
   /// Set when the result leaves the schedule's own order because this order exceeds a limit.
   std::optional<Reordering> reordering = {};
 };
+
+/// The limit of each worker, from one for all or one for each. Throws InputError for another number of limits
+/// and for a limit below 1.
+std::vector<int> limits_of_workers(std::span<const int> limits, int workers);
 
 /// The schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///

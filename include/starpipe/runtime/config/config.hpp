@@ -72,7 +72,8 @@ struct ScheduleConfig {
   bool partition = false;    ///< `auto`: choose_partition finds cuts and placement
   std::string profile_file;  ///< `profile`
   std::optional<plan::Discipline> discipline;
-  std::optional<int> memory_limit;  ///< in stashes; RuntimeConfig::memory_limit is in bytes
+  std::vector<int>
+      memory_limits;  ///< in stashes, one or one a worker; RuntimeConfig::memory_limit is in bytes
   bool dynamic = false;
   std::optional<bool> recompute;  ///< unset: false, or what the file says
 };
