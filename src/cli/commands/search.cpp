@@ -43,7 +43,7 @@ struct SearchCommand {
   plan::SearchRequest request;
   plan::SearchOptions search;
   std::string layout = "any";
-  std::optional<std::string> memory_limit;
+  std::vector<std::string> memory_limits;
   std::vector<std::uint64_t> stash;
   CostOptions costs;
   ResultOptions result;
@@ -81,9 +81,8 @@ plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan
   return result;
 }
 
-/// The memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
-double read_limit(const SearchCommand& options) {
-  const std::string& text = *options.memory_limit;
+/// A memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
+double read_limit(const SearchCommand& options, const std::string& text) {
   if (!options.stash.empty()) {
     const std::uint64_t bytes = bytes_in(text).value_or(0);
     if (bytes > 0) return static_cast<double>(bytes);
@@ -111,7 +110,11 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   }
   if (options.layout != "any") request.layout = plan::parse_layout(options.layout);
   options.costs.apply(request.costs, unit, stages);
-  if (options.memory_limit) request.memory_limit = read_limit(options);
+  if (!options.memory_limits.empty()) {
+    request.memory_limits.clear();
+    for (const std::string& text : options.memory_limits)
+      request.memory_limits.push_back(read_limit(options, text));
+  }
   if (options.stash.empty()) return request;
   if (std::ranges::count(options.stash, 0) == std::ssize(options.stash)) {
     throw InputError("--stash: some stage must have a size greater than 0");
@@ -134,7 +137,10 @@ nlohmann::ordered_json described(const plan::SearchResult& result, const SearchC
                                    {"budget", options.search.budget},
                                    {"complete", result.complete},
                                    {"peak_memory", result.peak_memory}};
-  if (std::isfinite(result.memory_limit)) search["memory_limit"] = result.memory_limit;
+  const std::vector<double>& limits = result.memory_limits;
+  if (!options.memory_limits.empty())
+    search["memory_limit"] =
+        limits.size() == 1 ? nlohmann::ordered_json(limits.front()) : nlohmann::ordered_json(limits);
   return {{"lower_bound", result.lower_bound}, {"search", search}};
 }
 
@@ -184,10 +190,13 @@ int search(const SearchCommand& options) {
 void add_memory_options(CLI::App& command, SearchCommand& options) {
   command
       .add_option(
-          "--memory-limit", options.memory_limit,
-          "Largest amount of stashes on a worker (default: no limit). A number counts stashes of one stage, "
+          "--memory-limit", options.memory_limits,
+          "Largest amount of stashes on a worker (default: no limit): one for all, or one for each worker. A "
+          "number counts stashes of one stage, "
           "or without --chunks stashes of 1/W of the model; with --stash it is in bytes, such as 12GiB")
-      ->type_name("K|BYTES");
+      ->type_name("K|BYTES,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command
       .add_option("--stash", options.stash,
                   "Size of one stash, such as 512MiB: one value for all stages or one for each; without "

@@ -39,8 +39,13 @@ void check(const SearchProblem& problem) {
     require_input(finite_amounts.contains(size), "search",
                   fmt::format("the size of a stash must be {}, not {}", finite_amounts.text(), size));
   }
-  require_input(problem.memory_limit > 0, "search",
-                fmt::format("the memory limit must be positive, not {}", problem.memory_limit));
+  const std::size_t limits = problem.memory_limits.size();
+  require_input(limits == 1 || limits == index(problem.workers), "search",
+                fmt::format("{} memory limits for {} workers; give one for all, or one for each", limits,
+                            problem.workers));
+  for (const double limit : problem.memory_limits) {
+    require_input(limit > 0, "search", fmt::format("the memory limit must be positive, not {}", limit));
+  }
   std::vector<bool> used(index(problem.workers), false);
   for (const int worker : problem.stage_workers) {
     require_input(worker >= 0 && worker < problem.workers, "search",
@@ -56,10 +61,11 @@ Instance::Instance(const SearchProblem& problem)
     : workers(problem.workers),
       microbatches(problem.microbatches),
       stages(static_cast<int>(problem.stage_workers.size())),
-      worker_of(problem.stage_workers),
-      limit(problem.memory_limit),
-      limit_with_slack(limit * (1 + 1e-9)) {
+      worker_of(problem.stage_workers) {
   check(problem);
+  limits = problem.memory_limits;
+  limits.resize(index(workers), limits.front());
+  for (const double limit : limits) limits_with_slack.push_back(limit * (1 + 1e-9));
   for (JobId id = 0; id < jobs(); ++id) stage_of_job.push_back(static_cast<int>(id) / 3 % stages);
   stages_of.resize(index(workers));
   const Costs& costs = problem.costs;
@@ -93,7 +99,11 @@ std::vector<double> Instance::peak_memory(const Orders& orders) const {
 }
 
 bool Instance::fits(const Orders& orders) const {
-  return std::ranges::all_of(peak_memory(orders), [&](double peak) { return fits(peak); });
+  const std::vector<double> peaks = peak_memory(orders);
+  for (int w = 0; w < workers; ++w) {
+    if (!fits(w, peaks[index(w)])) return false;
+  }
+  return true;
 }
 
 Schedule to_schedule(const Instance& instance, const Orders& orders) {
@@ -104,8 +114,12 @@ Schedule to_schedule(const Instance& instance, const Orders& orders) {
   std::vector<int> limits;
   const bool equal =
       std::ranges::adjacent_find(instance.stash, std::not_equal_to<>()) == instance.stash.end();
-  const double stashes = equal ? instance.limit_with_slack / instance.stash.front() : 0;
-  if (stashes >= 1 && stashes < 1e9) limits.assign(index(instance.workers), static_cast<int>(stashes));
+  const bool limited =
+      std::ranges::any_of(instance.limits, [](double limit) { return std::isfinite(limit); });
+  for (std::size_t w = 0; equal && limited && instance.stash.front() > 0 && w < instance.limits.size(); ++w) {
+    const double stashes = instance.limits_with_slack[w] / instance.stash.front();
+    limits.push_back(static_cast<int>(std::min(stashes, 1e9)));
+  }
   return Schedule({.name = "search",
                    .graph = StageGraph::chain(instance.stages),
                    .microbatches = instance.microbatches,

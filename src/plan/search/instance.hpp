@@ -36,8 +36,10 @@ struct Instance {
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const { return time[job % 3][index(stage_of(job))]; }
 
-  /// Whether stashes that take `memory` keep the limit.
-  [[nodiscard]] bool fits(double memory) const { return memory <= limit_with_slack; }
+  /// Whether stashes that take `memory` keep the worker's limit.
+  [[nodiscard]] bool fits(int worker, double memory) const {
+    return memory <= limits_with_slack[index(worker)];
+  }
   /// By worker, the most memory that its stashes take at once.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
   /// Whether all peaks keep the limit.
@@ -53,8 +55,8 @@ struct Instance {
   std::vector<double> forward_lag;          // by stage: time of the activation's transfer to the next stage
   std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
   std::vector<double> stash;                // by stage, the memory of one stash
-  double limit;
-  double limit_with_slack;  // the limit, and rounding errors of sums of stashes
+  std::vector<double> limits;               // by worker
+  std::vector<double> limits_with_slack;    // the limits, and rounding errors of sums of stashes
 };
 
 /// The orders as a schedule named "search". A schedule's memory limits are numbers of stashes, so it has

@@ -93,9 +93,10 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
       load.forward_rate = load.backward_rate = infinity;
     }
   }
-  const bool whole = least_stash == load.most_stash && least_stash > 0 && instance.limit < infinity;
-  load.limit =
-      whole ? std::floor(instance.limit_with_slack / least_stash) * least_stash : instance.limit_with_slack;
+  const bool whole =
+      least_stash == load.most_stash && least_stash > 0 && instance.limits[index(worker)] < infinity;
+  const double limit = instance.limits_with_slack[index(worker)];
+  load.limit = whole ? std::floor(limit / least_stash) * least_stash : limit;
   return load;
 }
 

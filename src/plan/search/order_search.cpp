@@ -184,7 +184,7 @@ bool OrderSearch::keeps_limit(const Move& move) const {
   for (std::size_t i = 0; i < std::min(move.from, move.to); ++i) live += memory_[order[i]];
   double peak = move.from < move.to ? live : live += own;
   for_each_passed(move, [&](std::size_t i) { peak = std::max(peak, live += memory_[order[i]]); });
-  return instance_.fits(peak);
+  return instance_.fits(move.worker, peak);
 }
 
 // The longest path through the jobs that change places, by the heads and tails before the move.

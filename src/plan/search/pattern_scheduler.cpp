@@ -37,7 +37,7 @@ bool PatternScheduler::make_lists() {
       }
       if (stage < 0) break;
       live += (pass == 0 ? 1 : -1) * instance_.stash[index(stage)];
-      if (!instance_.fits(live)) return false;
+      if (!instance_.fits(w, live)) return false;
       list.push_back(instance_.job(pass, stage, (pass == 0 ? forward : backward)[index(stage)]++));
     }
   }
@@ -114,7 +114,7 @@ PatternScheduler::Choice PatternScheduler::choose(int w, double now, JobId& chos
   if (gap <= 0) {
     const bool forward = Instance::pass_of(in_turn) == 0;
     const bool fits =
-        !forward || instance_.fits(worker.live + instance_.stash[index(instance_.stage_of(in_turn))]);
+        !forward || instance_.fits(w, worker.live + instance_.stash[index(instance_.stage_of(in_turn))]);
     if (!fits && !has_weights) return Choice::stuck;
     if (fits && !many) chosen = in_turn;
     return Choice::job;
@@ -139,7 +139,7 @@ bool PatternScheduler::early(int w, double now, double gap, JobId& chosen) {
     const double time = due(pass, s, b);
     if (arrival_[job] > now || gap < share * instance_.time[index(pass)][index(s)] || time >= earliest)
       return;
-    if (pass == 0 && !keeps_limit(worker, job, instance_.stash[index(s)], releasable)) return;
+    if (pass == 0 && !keeps_limit(w, job, instance_.stash[index(s)], releasable)) return;
     earliest = time;
     chosen = job;
   };
@@ -152,17 +152,18 @@ bool PatternScheduler::early(int w, double now, double gap, JobId& chosen) {
   return earliest < never;
 }
 
-bool PatternScheduler::keeps_limit(const Worker& worker, JobId early, double size, double releasable) const {
-  if (!instance_.fits(worker.live + size)) return false;
-  const double more = size + pattern_->spare * instance_.limit;
+bool PatternScheduler::keeps_limit(int w, JobId early, double size, double releasable) const {
+  const Worker& worker = workers_[index(w)];
+  if (!instance_.fits(w, worker.live + size)) return false;
+  const double more = size + pattern_->spare * instance_.limits[index(w)];
   double live = worker.live - releasable;
   for (std::size_t i = worker.next; worker.list[i] != early; ++i) {
-    if (!instance_.fits(live + more)) return false;
+    if (!instance_.fits(w, live + more)) return false;
     const JobId job = worker.list[i];
     if (started_[job]) continue;
     live += (Instance::pass_of(job) == 0 ? 1 : -1) * instance_.stash[index(instance_.stage_of(job))];
   }
-  return instance_.fits(live + more);
+  return instance_.fits(w, live + more);
 }
 
 void PatternScheduler::start(int w, double now, JobId job) {

@@ -42,7 +42,7 @@ class PatternScheduler {
   bool make_lists();
   Choice choose(int worker, double now, JobId& chosen);
   bool early(int worker, double now, double gap, JobId& chosen);
-  bool keeps_limit(const Worker& worker, JobId early, double size, double releasable) const;
+  bool keeps_limit(int worker, JobId early, double size, double releasable) const;
   void start(int worker, double now, JobId job);
   void arrive(JobId job, double time, int from);
   [[nodiscard]] double due(int pass, int stage, int microbatch) const;

@@ -51,8 +51,9 @@ class PartialRun {
     const double arrival = arrival_[instance_.job(pass, stage, b)];
     if (arrival == never) return never;
     const std::size_t s = index(stage);
-    const std::size_t w = index(instance_.worker_of[s]);
-    if (pass == 0 && !instance_.fits(live_[w] + instance_.stash[s] + later_[s])) return never;
+    const int worker = instance_.worker_of[s];
+    const std::size_t w = index(worker);
+    if (pass == 0 && !instance_.fits(worker, live_[w] + instance_.stash[s] + later_[s])) return never;
     return std::max(free_at_[w], arrival);
   }
 

@@ -9,6 +9,8 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -255,7 +257,7 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
                         .microbatches = request.microbatches,
                         .costs = request.costs,
                         .stash = request.stash,
-                        .memory_limit = request.memory_limit};
+                        .memory_limits = request.memory_limits};
   if (chunks == 1) return problem;
   const auto one_for_all_or_each = [&](std::size_t count) {
     return count == 1 || count == index(request.workers);  // else `Instance` reports the error
@@ -295,24 +297,43 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
   return variants;
 }
 
+/// The first worker whose stages' stashes of one micro-batch exceed its limit, and their sum.
+std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem) {
+  const Instance instance(problem);
+  for (int w = 0; w < instance.workers; ++w) {
+    double need = 0;
+    for (const int stage : instance.stages_of[index(w)]) need += instance.stash[index(stage)];
+    if (!instance.fits(w, need)) return std::pair(w, need);
+  }
+  return std::nullopt;
+}
+
+/// Removes the problems that no schedule solves. Throws InputError when none is left.
+void require_feasible(const SearchRequest& request, std::vector<Variant>& variants) {
+  const auto [worker, need] = first_excess(variants.front().problem).value_or(std::pair(0, 0.0));
+  double least = std::numeric_limits<double>::infinity();
+  for (const Variant& variant : variants) least = std::min(least, least_memory_limit(variant.problem));
+  std::erase_if(variants, [](const Variant& variant) { return first_excess(variant.problem).has_value(); });
+  if (!variants.empty()) return;
+  if (request.memory_limits.size() > 1) {
+    throw InputError(fmt::format(
+        "no schedule fits the memory limits: worker {} needs at least {}, one stash of each of its stages",
+        worker, need));
+  }
+  if (!request.stash.empty()) least = std::ceil(least * (1 - 1e-9));  // bytes
+  throw InputError(
+      fmt::format("no schedule fits a memory limit of {}: the least feasible limit is {}, one stash of "
+                  "each stage of a worker",
+                  request.memory_limits.front(), least));
+}
+
 }  // namespace
 
 SearchResult search(const SearchRequest& request, const SearchOptions& options) {
   if (request.workers < 1)
     throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
   std::vector<Variant> variants = variants_of(request);
-  double least = std::numeric_limits<double>::infinity();
-  for (const Variant& variant : variants) least = std::min(least, least_memory_limit(variant.problem));
-  std::erase_if(variants, [](const Variant& variant) {
-    return variant.problem.memory_limit * (1 + 1e-9) < least_memory_limit(variant.problem);
-  });
-  if (variants.empty()) {
-    if (!request.stash.empty()) least = std::ceil(least * (1 - 1e-9));  // bytes
-    throw InputError(
-        fmt::format("no schedule fits a memory limit of {}: the least feasible limit is {}, one stash of "
-                    "each stage of a worker",
-                    request.memory_limit, least));
-  }
+  require_feasible(request, variants);
   for (Variant& variant : variants) variant.bound = lower_bound(variant.problem);
   std::ranges::stable_sort(variants, {}, &Variant::bound);
 
@@ -343,7 +364,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
           .timeline = std::move(timeline),
           .layout = chosen->layout,
           .chunks = chosen->chunks,
-          .memory_limit = chosen->problem.memory_limit,
+          .memory_limits = chosen->problem.memory_limits,
           .peak_memory = instance.peak_memory(best.orders),
           .lower_bound = bound,
           .complete = !clock.was_over(),

@@ -157,7 +157,9 @@ class BranchAndBound {
         finished = false;
         const double start = std::max(state.free_at[w], arrival(state, pass, s));
         if (std::isinf(start) || start < state.now - 1e-12) continue;
-        if (pass == 0 && state.live[w] + size(s) > problem_.memory_limit * (1 + 1e-9)) continue;
+        if (pass == 0 && state.live[w] + size(s) >
+                             problem_.memory_limits[problem_.memory_limits.size() == 1 ? 0 : w] * (1 + 1e-9))
+          continue;
         next.push_back({start, pass, s});
       }
     }

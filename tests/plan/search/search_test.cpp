@@ -31,7 +31,7 @@ SearchRequest request(int workers, int microbatches, int chunks, Layout layout, 
   SearchRequest request{.workers = workers, .microbatches = microbatches, .chunks = chunks, .layout = layout};
   request.costs.durations = {durations};
   request.costs.alpha = comm;
-  request.memory_limit = limit;
+  request.memory_limits = {limit};
   return request;
 }
 
@@ -41,7 +41,7 @@ SearchProblem problem_of(const SearchRequest& request) {
           .stage_workers = layout_workers(*request.layout, request.workers, *request.chunks),
           .costs = request.costs,
           .stash = request.stash,
-          .memory_limit = request.memory_limit};
+          .memory_limits = request.memory_limits};
 }
 
 TEST(Layout, PlacesTheStages) {
@@ -76,7 +76,11 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
   for (int round = 0; round < 60; ++round) {
     SearchRequest r = uneven_request(pick, 5, 3, 9);
     const double least = least_memory_limit(problem_of(r));
-    r.memory_limit = least * (1 + 0.25 * pick(0, 6));
+    r.memory_limits = {least * (1 + 0.25 * pick(0, 6))};
+    if (round % 3 == 0) {  // a limit for each worker
+      r.memory_limits.resize(index(r.workers));
+      for (double& limit : r.memory_limits) limit = least * (1 + 0.25 * pick(0, 6));
+    }
     const SearchResult result = search(r, work(0.01));
 
     EXPECT_EQ(check(result.schedule).problem, "");
@@ -84,8 +88,26 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
     EXPECT_EQ(result.schedule.discipline(), Discipline::ordered);
     EXPECT_NEAR(result.lower_bound, lower_bound(problem_of(r)), 1e-9 * result.lower_bound);
     EXPECT_GE(result.timeline.makespan, result.lower_bound);
-    for (const double peak : result.peak_memory) EXPECT_LE(peak, r.memory_limit * (1 + 1e-9));
+    for (std::size_t w = 0; w < result.peak_memory.size(); ++w) {
+      const double limit = r.memory_limits[r.memory_limits.size() == 1 ? 0 : w];
+      EXPECT_LE(result.peak_memory[w], limit * (1 + 1e-9)) << "worker " << w;
+    }
   }
+}
+
+TEST(Search, WorkersHaveLimitsOfTheirOwn) {
+  SearchRequest r = request(3, 6, 1, Layout::v, {1, 1, 1}, 0, 0);
+  r.memory_limits = {3, 2, 1};
+  const SearchResult result = search(r, work(0.05));
+  EXPECT_THAT(result.schedule.memory_limits(), ElementsAre(3, 2, 1));
+  for (std::size_t w = 0; w < 3; ++w) EXPECT_LE(result.timeline.peak_stashes[w], r.memory_limits[w]);
+  const double same_everywhere =
+      search(request(3, 6, 1, Layout::v, {1, 1, 1}, 0, 1), work(0.05)).timeline.makespan;
+  EXPECT_LT(result.timeline.makespan, same_everywhere);
+  r.memory_limits = {3, 2, 0.5};
+  EXPECT_THAT([&] { search(r); }, ThrowsMessage<InputError>(HasSubstr("worker 2 needs at least 1")));
+  r.memory_limits = {3, 2};
+  EXPECT_THAT([&] { search(r); }, ThrowsMessage<InputError>(HasSubstr("2 memory limits for 3 workers")));
 }
 
 TEST(Search, PeakMemoryIsThatOfTheSimulatedRun) {
@@ -149,7 +171,7 @@ TEST(Search, IsNeverWorseThanANamedSchedule) {
       if (!loops || !check(*schedule).ok()) continue;
       SearchRequest r = request(workers, 6, chunks, Layout::loop, {2, 3, 1}, 0.25, 1);
       const Timeline timeline = simulate(*schedule, r.costs);
-      r.memory_limit = std::ranges::max(timeline.peak_stashes);
+      r.memory_limits = {std::ranges::max(timeline.peak_stashes)};
       EXPECT_LE(search(r, work(0.02)).timeline.makespan, timeline.makespan * (1 + 1e-9)) << entry.name;
       ++compared;
     }
@@ -169,7 +191,7 @@ TEST(Search, RefusesLimitsThatNoScheduleKeeps) {
   uneven.stash = {10, 20, 90, 70};
   EXPECT_THAT([&] { return search(uneven, work(0.01)); },
               ThrowsMessage<InputError>(HasSubstr("memory limit of 99: the least feasible limit is 100")));
-  uneven.memory_limit = 100;
+  uneven.memory_limits = {100};
   EXPECT_THAT(search(uneven, work(0.01)).peak_memory, ElementsAre(100, 90));
 }
 
@@ -183,7 +205,7 @@ TEST(Search, RefusesWrongInput) {
   refuses([](SearchRequest& r) { r.workers = 0; }, "worker");
   refuses([](SearchRequest& r) { r.microbatches = 0; }, "micro-batch");
   refuses([](SearchRequest& r) { r.chunks = 0; }, "chunk");
-  refuses([](SearchRequest& r) { r.memory_limit = -1; }, "-1");
+  refuses([](SearchRequest& r) { r.memory_limits = {-1}; }, "-1");
   refuses([](SearchRequest& r) { r.stash = {1, 2, 3}; }, "one a stage, not 3");
   refuses([](SearchRequest& r) { r.costs.durations.resize(3); }, "one a stage, not 3");
   refuses([](SearchRequest& r) { r.costs.durations[0].W = -2; }, "W=-2");
@@ -194,7 +216,7 @@ TEST(Search, RefusesWrongInput) {
 TEST(Search, ChoosesChunksAndCountsSharesOfTheModel) {
   SearchRequest r{.workers = 4, .microbatches = 4};
   r.costs.durations = {{12, 12, 12}};
-  r.memory_limit = 3;
+  r.memory_limits = {3};
   const SearchResult result = search(r, work(0.5));
   EXPECT_EQ(result.schedule.stages(), 4 * result.chunks);
   EXPECT_EQ(result.costs.duration(0).F, 12.0 / result.chunks);
@@ -207,7 +229,7 @@ TEST(Search, SplitsUnevenShares) {
   SearchRequest r{.workers = 2, .microbatches = 3};
   r.costs.durations = {{4, 4, 4}, {8, 8, 8}};
   r.stash = {1, 2};
-  r.memory_limit = 100;
+  r.memory_limits = {100};
   const SearchResult result = search(r, work(0.1));
   double forward = 0;
   for (int s = 0; s < result.schedule.stages(); ++s) forward += result.costs.duration(s).F;
@@ -263,7 +285,11 @@ TEST(LowerBound, IsBelowTheOptimum) {
   int reached = 0;
   for (int round = 0; round < 60; ++round) {
     SearchRequest r = uneven_request(pick, 3, 2, 3);
-    r.memory_limit = least_memory_limit(problem_of(r)) * (1 + pick(0, 4) * (pick(0, 3) > 0 ? 0.25 : 3));
+    r.memory_limits = {least_memory_limit(problem_of(r)) * (1 + pick(0, 4) * (pick(0, 3) > 0 ? 0.25 : 3))};
+    if (round % 3 == 0) {  // a limit for each worker
+      r.memory_limits.resize(index(r.workers), r.memory_limits.front());
+      for (double& limit : r.memory_limits) limit += 0.25 * pick(0, 4);
+    }
     const SearchProblem problem = problem_of(r);
     const double optimum = exact::BranchAndBound(problem).run(search(r, work(0.05)).timeline.makespan);
     EXPECT_LE(lower_bound(problem), optimum * (1 + 1e-9)) << round;
@@ -287,7 +313,7 @@ TEST(LowerBound, CountsFillAndTransfers) {
 // 4 F and 4 B, and a W.
 TEST(LowerBound, KnowsMemory) {
   SearchProblem problem{.workers = 4, .microbatches = 5, .stage_workers = {0, 1, 2, 3}};
-  problem.memory_limit = 1;
+  problem.memory_limits = {1};
   EXPECT_DOUBLE_EQ(lower_bound(problem), 5 * 9);
 }
 
@@ -297,7 +323,7 @@ TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
   const double bound = lower_bound(problem);
   EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
   for (const double limit : {2.0, 10.0, 1000.0, 1e15}) {
-    problem.memory_limit = limit;
+    problem.memory_limits = {limit};
     EXPECT_DOUBLE_EQ(lower_bound(problem), bound) << limit;
   }
 }
@@ -309,7 +335,7 @@ TEST(LowerBound, IsThatOfNoLimitWhereMemoryIsPlenty) {
 // adds 2 at the start and the end.
 TEST(LowerBound, KnowsTheTurnOfAV) {
   SearchProblem problem{.workers = 2, .microbatches = 4, .stage_workers = {0, 1, 1, 0}};
-  problem.memory_limit = 2;
+  problem.memory_limits = {2};
   const double bound = lower_bound(problem);
   EXPECT_DOUBLE_EQ(bound, 2 + (4 * 12 + 2 * 3 + 2) / 2.0);
   EXPECT_LE(bound, exact::BranchAndBound(problem).run(100));
@@ -319,7 +345,7 @@ TEST(LowerBound, KnowsTheTurnOfAV) {
 TEST(LowerBound, CountsTheEndOfATurnOnce) {
   SearchProblem problem{.workers = 3, .microbatches = 2, .stage_workers = {0, 1, 2, 2, 1, 0}};
   problem.costs.durations = {{9, 10, 5}};
-  problem.memory_limit = 5;
+  problem.memory_limits = {5};
   EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9));
 }
 
@@ -333,7 +359,7 @@ TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
     if (even) r.costs.durations.resize(1), r.stash.resize(1);
     SearchProblem problem = problem_of(r);
     if (pick(0, 3) == 0) std::ranges::reverse(problem.stage_workers);
-    problem.memory_limit = least_memory_limit(problem) * (1 + 0.25 * pick(0, 2));
+    problem.memory_limits = {least_memory_limit(problem) * (1 + 0.25 * pick(0, 2))};
     EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9) * (1 + 1e-9)) << round;
   }
 }

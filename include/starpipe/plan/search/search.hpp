@@ -27,7 +27,8 @@ struct SearchRequest {
   std::optional<Layout> layout = {};
   Costs costs = {};
   std::vector<double> stash = {1};
-  double memory_limit = std::numeric_limits<double>::infinity();
+  /// One for all workers, or one for each.
+  std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
 };
 
 /// State of a running search.
@@ -61,8 +62,8 @@ struct SearchResult {
   Timeline timeline;
   Layout layout;
   int chunks;
-  double memory_limit;              ///< in the unit of the stashes of its stages
-  std::vector<double> peak_memory;  ///< by worker, in the same unit
+  std::vector<double> memory_limits;  ///< of the request
+  std::vector<double> peak_memory;    ///< by worker, in the same unit
   /// No schedule of any problem that was considered has a smaller makespan.
   double lower_bound;
   bool complete;  ///< false if the budget ended the search: another run may then find another schedule

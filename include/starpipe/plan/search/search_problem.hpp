@@ -18,8 +18,8 @@ struct SearchProblem {
   Costs costs = {};
   /// Memory of one stash of each stage, or one entry for all stages, in the unit of the limit.
   std::vector<double> stash = {1};
-  /// Largest memory of all stashes on one worker.
-  double memory_limit = std::numeric_limits<double>::infinity();
+  /// Largest memory of all stashes on a worker: one limit for all workers, or one for each.
+  std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
 };
 
 }  // namespace starpipe::plan
