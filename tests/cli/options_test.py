@@ -227,6 +227,7 @@ EFFECTS = {
         "--memory-limit": Effect(PARTITION, "--memory-limit 10"),
         "--optimizer-states": Effect(PARTITION, "--optimizer-states 1"),
         "--json": Effect(PARTITION, "--json"),
+        "--format": Effect(PARTITION, "--format json"),
         "--output": Effect(PARTITION, "-o p.json", written),
     },
     "profile": {

@@ -3,7 +3,9 @@
 
 import json
 import os
+import re
 import sys
+import tomllib
 import unittest
 
 from support import CommandTest, gpt_config, mlp_config
@@ -78,6 +80,44 @@ class PartitionTest(CommandTest):
         self.assertEqual(json.loads(self.read("p.json"))["bottleneck"], 60)
         self.ok("partition", "layers.yaml", "--workers", 2, "-o", "p.txt")
         self.assertIn("bottleneck", self.read("p.txt"))
+
+    def test_stages_for_megatron(self):
+        """Its layout, read as Megatron-LM's page on custom pipeline layouts says."""
+        def stages(layout):
+            while "(" in layout:
+                layout = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
+            layout = re.sub(r"(\w)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
+            return layout.replace(",", "").split("|")
+
+        # The example of that page: 61 blocks and one of multi-token prediction on 16 ranks with two stages each.
+        example = stages("Et*3|(tt|)*29,m|L")
+        self.assertEqual(example, ["Ettt", *["tt"] * 29, "m", "L"])
+        file = self.write("t.yaml", "layers: [{name: embedding, F: 3}, {name: block, F: 1, count: 13}, {name: head, F: 4}]\n")
+        for arguments in ([], ["--chunks", 2], ["--schedule", "interleaved-1f1b"]):
+            planned = json.loads(self.ok("partition", file, "--workers", 4, "--json", *arguments))
+            text = self.ok("partition", file, "--workers", 4, "--format", "megatron", *arguments)
+            size, layout = re.fullmatch(r'--pipeline-model-parallel-size (\d+)\n--pipeline-model-parallel-layout "(.*)"\n', text).groups()
+            self.assertEqual(int(size), 4)
+            letters = {"embedding": "E", "block": "t", "head": "L"}
+            self.assertEqual(stages(layout), ["".join(letters[name] for name in stage["names"]) for stage in planned["stages"]])
+        self.refused(["partition", file, "--workers", 4, "--format", "megatron", "--schedule", "v-half"], "--format megatron", "mod 4")
+        self.refused(["partition", file, "--workers", 4, "--format", "megatron", "-o", "a.json"], "-o", ".txt")
+        other = self.write("o.yaml", EXERCISE)
+        self.refused(["partition", other, "--workers", 4, "--format", "megatron"], "--format megatron", "unit 0", "embedding")
+
+    def test_stages_for_torchtitan(self):
+        """Names of modules as torchtitan documents them: its example has five layers in three parts."""
+        file = self.write("t.yaml", "layers: [{name: embedding, F: 1}, {name: block, F: 1, count: 5}, {name: head, F: 0}]\n")
+        self.ok("partition", file, "--workers", 3, "--format", "torchtitan", "-o", "t.toml")
+        section = tomllib.loads(self.read("t.toml"))["parallelism"]
+        example = [["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["layers.3", "layers.4"]]
+        self.assertEqual(section, {"pipeline_parallel_degree": 3,
+                                   "module_fqns_per_model_part": [*example[:2], [*example[2], "norm", "output"]]})
+        text = self.ok("partition", file, "--workers", 2, "--format", "torchtitan", "--schedule", "v-zb")
+        self.assertIn("ZBVZeroBubble", text)
+        self.assertEqual(len(tomllib.loads(text)["parallelism"]["module_fqns_per_model_part"]), 4)
+        self.refused(["partition", file, "--workers", 2, "--format", "torchtitan", "--json"], "--json", "--format")
+        self.refused(["partition", self.write("o.yaml", EXERCISE), "--workers", 4, "--format", "torchtitan"], "unit 0")
 
     def test_bad_files(self):
         for text, *culprits in [

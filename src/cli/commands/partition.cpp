@@ -24,6 +24,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/partition/framework_stages.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/layout.hpp"
@@ -48,6 +49,7 @@ struct PartitionOptions {
   std::optional<std::uint64_t> memory_limit;
   bool general = false;
   bool json = false;
+  std::optional<std::string> format;
   std::optional<std::string> output;
   const CLI::Option* optimizer_states = nullptr;
 };
@@ -183,10 +185,26 @@ void follow_devices(PartitionOptions& options) {
   options.request.units = std::move(profile.units);
 }
 
+/// A form of the result, and the suffix of a file that has it.
+struct Format {
+  std::string_view name;
+  std::string_view suffix;
+};
+constexpr std::array formats = {Format{"text", ".txt"}, Format{"json", ".json"}, Format{"megatron", ".txt"},
+                                Format{"torchtitan", ".toml"}};
+
+std::string_view format_of(const PartitionOptions& options) {
+  if (options.json) return "json";
+  if (options.format) return *options.format;
+  return options.output && suffix_of(*options.output) == ".json" ? "json" : "text";
+}
+
 void check_output(const PartitionOptions& options) {
   if (!options.output) return;
-  constexpr std::array<std::string_view, 2> suffixes = {".json", ".txt"};
-  require_suffix("-o", *options.output, std::span(suffixes).first(options.json ? 1 : 2));
+  std::vector<std::string_view> suffixes = {".json", ".txt"};
+  if (options.json || options.format)
+    suffixes = {std::ranges::find(formats, format_of(options), &Format::name)->suffix};
+  require_suffix("-o", *options.output, suffixes);
   const std::array outputs = {OutputFile{"-o", *options.output}};
   const std::array inputs = {std::filesystem::path(options.file)};
   check_outputs(outputs, inputs);
@@ -214,6 +232,19 @@ void require_sizes(const PartitionOptions& options) {
   }
 }
 
+std::string shown(const PartitionOptions& options, const plan::Partition& found) {
+  const std::string_view format = format_of(options);
+  const plan::PartitionRequest& request = options.request;
+  if (format == "json") return plan::json_text(to_json(with_prediction(options, found)));
+  if (format == "text") return to_text(with_prediction(options, found));
+  try {
+    return format == "megatron" ? plan::megatron_stages(request.units, found, request.workers)
+                                : plan::torchtitan_stages(request.units, found, request.workers);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--format {}: {}", format, error.what()));
+  }
+}
+
 int partition(PartitionOptions options) {
   check_output(options);
   follow_devices(options);
@@ -222,9 +253,7 @@ int partition(PartitionOptions options) {
   if (options.memory_limit) options.request.memory_limit = static_cast<double>(*options.memory_limit);
   follow_schedule(options);
   const plan::Partition found = plan::partition(options.request);
-  const bool json = options.json || (options.output && suffix_of(*options.output) == ".json");
-  const PartitionResult result = with_prediction(options, found);
-  const std::string text = json ? plan::json_text(to_json(result)) : to_text(result);
+  const std::string text = shown(options, found);
   if (options.output) {
     write_file("-o", *options.output, text);
   } else {
@@ -305,10 +334,18 @@ void add_partition(CLI::App& app, Action& action) {
           std::vector<std::string>(runtime::device_kinds.begin(), runtime::device_kinds.end())));
   add_schedule_options(*command, *options);
   add_cost_options(*command, *options);
-  command->add_flag("--json", options->json, "Print JSON");
+  CLI::Option* const json = command->add_flag("--json", options->json, "The same as --format json");
+  command
+      ->add_option("--format", options->format,
+                   "text, json, megatron (options of Megatron-LM) or torchtitan (TOML of torchtitan). The "
+                   "last two need "
+                   "the units of gpt or llama. Default: by the suffix of the output file, else text")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"text", "json", "megatron", "torchtitan"}))
+      ->excludes(json);
   command
       ->add_option("-o,--output", options->output,
-                   "Write to a file instead of standard output (-): .txt, or .json for JSON")
+                   "Write to a file instead of standard output (-): .txt, .json or .toml, as the format is")
       ->type_name("FILE");
   command->footer(
       "Example:\n"
