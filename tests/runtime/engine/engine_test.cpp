@@ -67,6 +67,8 @@ Outcome train(const Schedule& schedule, const model::Network& network,
               const model::OptimizerConfig& optimizer, const model::Dataset& data, int steps,
               const RuntimeConfig& config = patient) {
   Outcome run;
+  // It sleeps while another rank checks its last run. The engine's collective calls would spin.
+  session->mpi().barrier();
   Engine engine(*session, schedule, network, optimizer, start_values(network), config);
   const std::uint64_t before = engine.bytes_sent_by_starpu();
   for (int step = 0; step < steps; ++step) {
