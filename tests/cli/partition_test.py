@@ -81,6 +81,16 @@ class PartitionTest(CommandTest):
         self.ok("partition", "layers.yaml", "--workers", 2, "-o", "p.txt")
         self.assertIn("bottleneck", self.read("p.txt"))
 
+    def test_memory_limits_of_workers(self):
+        text = "layers: [{F: 1, stash: 10, count: 8}]\n"
+        arguments = ("--workers", 2, "--schedule", "gpipe", "--microbatches", 1)
+        equal = self.partition(text, *arguments, "--memory-limit", 60)
+        self.assertEqual((equal["cuts"], equal["memory_limit"]), ([4], 60))
+        uneven = self.partition(text, *arguments, "--memory-limit", "20,60")
+        self.assertEqual((uneven["cuts"], uneven["memory_limit"]), ([2], [20, 60]))
+        self.refused(["partition", "layers.yaml", *arguments, "--memory-limit", "20,50"], "memory limits of the workers")
+        self.refused(["partition", "layers.yaml", *arguments, "--memory-limit", "20,60,60"], "3 memory limits for 2 workers")
+
     def test_stages_for_megatron(self):
         """Its layout, read as Megatron-LM's page on custom pipeline layouts says."""
         def stages(layout):

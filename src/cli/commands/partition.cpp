@@ -46,7 +46,7 @@ struct PartitionOptions {
   std::optional<int> microbatches;
   std::optional<int> chunks;
   std::optional<std::string> layout;
-  std::optional<std::uint64_t> memory_limit;
+  std::vector<std::uint64_t> memory_limits;
   bool general = false;
   bool json = false;
   std::optional<std::string> format;
@@ -154,9 +154,9 @@ PartitionResult with_prediction(const PartitionOptions& options, const plan::Par
   const int stages = static_cast<int>(found.stage_workers.size());
   plan::Timeline timeline =
       plan::simulate(make(options, stages, placed ? found.stage_workers : std::vector<int>{}), costs);
-  return {options.request,      found,
-          options.schedule,     *options.microbatches,
-          options.memory_limit, std::move(costs),
+  return {options.request,       found,
+          options.schedule,      *options.microbatches,
+          options.memory_limits, std::move(costs),
           std::move(timeline)};
 }
 
@@ -221,7 +221,7 @@ void require_sizes(const PartitionOptions& options) {
   const auto refuse = [&](const char* option, const char* sizes) {
     throw InputError(fmt::format("{}: the units of {} have no {}", option, options.file, sizes));
   };
-  if (options.memory_limit && none(&Sizes::weights, &Sizes::stash, &Sizes::gradient_stash)) {
+  if (!options.memory_limits.empty() && none(&Sizes::weights, &Sizes::stash, &Sizes::gradient_stash)) {
     refuse("--memory-limit", "weights and no stash");
   }
   if (options.request.beta > 0 && none(&Sizes::activation, &Sizes::gradient)) {
@@ -250,7 +250,8 @@ int partition(PartitionOptions options) {
   follow_devices(options);
   require_sizes(options);
   if (!options.microbatches) options.microbatches = 4 * options.request.workers;
-  if (options.memory_limit) options.request.memory_limit = static_cast<double>(*options.memory_limit);
+  if (!options.memory_limits.empty())
+    options.request.memory_limits.assign(options.memory_limits.begin(), options.memory_limits.end());
   follow_schedule(options);
   const plan::Partition found = plan::partition(options.request);
   const std::string text = shown(options, found);
@@ -275,10 +276,13 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
       ->type_name("T")
       ->transform(amount);
   command
-      .add_option(
-          "--memory-limit", options.memory_limit,
-          "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and stashes")
-      ->type_name("BYTES")
+      .add_option("--memory-limit", options.memory_limits,
+                  "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and "
+                  "stashes. One limit for "
+                  "all, or one for each worker")
+      ->type_name("BYTES,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->transform(byte_count(1));
   options.optimizer_states = command
                                  .add_option("--optimizer-states", options.request.optimizer_states,

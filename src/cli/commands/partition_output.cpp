@@ -90,7 +90,7 @@ std::string bars(const plan::Partition& found) {
 }  // namespace
 
 nlohmann::ordered_json to_json(const PartitionResult& result) {
-  const auto& [request, found, schedule, microbatches, memory_limit, costs, timeline] = result;
+  const auto& [request, found, schedule, microbatches, memory_limits, costs, timeline] = result;
   nlohmann::ordered_json json = {{"workers", request.workers},
                                  {"layers", request.units.size()},
                                  {"allocation", allocation_name(request)},
@@ -99,7 +99,8 @@ nlohmann::ordered_json to_json(const PartitionResult& result) {
                                  {"optimal", found.optimal()},
                                  {"cuts", found.cuts},
                                  {"placement", found.stage_workers}};
-  if (memory_limit) json["memory_limit"] = *memory_limit;
+  if (memory_limits.size() == 1) json["memory_limit"] = memory_limits.front();
+  if (memory_limits.size() > 1) json["memory_limit"] = memory_limits;
   for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
     std::vector<std::size_t> units;
     std::vector<std::string> names;
@@ -128,7 +129,7 @@ nlohmann::ordered_json to_json(const PartitionResult& result) {
 }
 
 std::string to_text(const PartitionResult& result) {
-  const auto& [request, found, schedule, microbatches, memory_limit, costs, timeline] = result;
+  const auto& [request, found, schedule, microbatches, memory_limits, costs, timeline] = result;
   const int stages = static_cast<int>(found.stage_workers.size());
   double sum = 0;
   for (const plan::WorkerLoad& load : found.loads) sum += load.load();

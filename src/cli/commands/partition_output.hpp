@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -20,8 +20,8 @@ struct PartitionResult {
   const plan::Partition& found;
   std::string schedule;  ///< its name
   int microbatches;
-  std::optional<std::uint64_t> memory_limit;  ///< bytes, as requested
-  plan::Costs costs;                          ///< of the stages
+  std::vector<std::uint64_t> memory_limits;  ///< bytes, as requested: none, one, or one a worker
+  plan::Costs costs;                         ///< of the stages
   plan::Timeline timeline;
 };
 

@@ -177,7 +177,7 @@ class ChainSearch {
     w.memory += memory;
     w.value += goal_ == Goal::bottleneck ? problem_.time(range, worker) + activation : memory;
     const double largest_now = std::max(largest, w.value);
-    if (budget_.improves(w.value) && (goal_ == Goal::memory || problem_.fits(w.memory))) {
+    if (budget_.improves(w.value) && (goal_ == Goal::memory || problem_.fits(worker, w.memory))) {
       go_on(unit, worker, following, largest_now);
     }
     w = before;
@@ -273,8 +273,7 @@ BestStages branch_and_bound(const PartitionProblem& problem, Goal goal) {
   const double start = result.stages ? value_of(problem, goal, *result.stages) : infinity;
   Budget budget(request.steps, start, problem.lower_bound(goal));
   const bool free_order = request.allocation == Allocation::general && !problem.has_transfers() &&
-                          goal == Goal::bottleneck && !request.most_stages &&
-                          request.memory_limit == infinity;
+                          goal == Goal::bottleneck && !request.most_stages && !problem.has_limit();
   if (free_order) {
     if (const auto owner = Packing(problem, budget).run()) result.stages = stages_of(*owner);
   } else if (auto stages = ChainSearch(problem, goal, budget).run()) {

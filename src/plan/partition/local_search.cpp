@@ -24,13 +24,15 @@ class LocalSearch {
     double excess = 0;
     double largest = 0;
     double squares = 0;
+    int worker = 0;
     for (const WorkerLoad& load : problem_.loads(stages)) {
       const double value = goal_ == Goal::bottleneck ? load.load() : load.memory;
       largest = std::max(largest, value);
       squares += value * value;
-      if (goal_ == Goal::bottleneck && !problem_.fits(load.memory)) {
-        excess += load.memory - problem_.request().memory_limit;
+      if (goal_ == Goal::bottleneck && !problem_.fits(worker, load.memory)) {
+        excess += load.memory - problem_.limit(worker);
       }
+      ++worker;
     }
     return {excess, largest, squares};
   }

@@ -74,7 +74,7 @@ class InOrder {
   InOrder(const PartitionProblem& problem, int most, Stage stage, Combine combine)
       : workers_(problem.workers()),
         units_(problem.units()),
-        most_(problem.request().memory_limit < infinity || most < std::min(workers_, units_) ? most : 0) {
+        most_(problem.has_limit() || most < std::min(workers_, units_) ? most : 0) {
     const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(units_) + 1);
     if (entries > most_entries) {
       throw InputError(fmt::format(
@@ -152,7 +152,7 @@ class StageCosts {
     return {memory, memory};
   }
   [[nodiscard]] StageValue load(UnitRange range, int following, int worker) const {
-    if (!problem_.fits(problem_.memory(range, following))) return {infinity, infinity};
+    if (!problem_.fits(worker, problem_.memory(range, following))) return {infinity, infinity};
     const double time = problem_.time(range, worker);
     return {time + problem_.activation_transfer(range.begin) + problem_.gradient_transfer(range.end), time};
   }

@@ -36,8 +36,21 @@ double most_memory(const PartitionProblem& problem, const Stages& stages) {
   return most;
 }
 
+bool fits(const PartitionProblem& problem, const Stages& stages) {
+  int worker = 0;
+  return std::ranges::all_of(problem.loads(stages),
+                             [&](const WorkerLoad& load) { return problem.fits(worker++, load.memory); });
+}
+
 [[noreturn]] void fail_for_memory(const PartitionProblem& problem, double least, bool proven) {
-  const double limit = problem.request().memory_limit;
+  if (problem.request().memory_limits.size() > 1) {
+    throw InputError(
+        fmt::format("partition: no partition was found within the memory limits of the workers; with one "
+                    "limit for all, {:.0f} "
+                    "bytes are enough",
+                    std::ceil(least)));
+  }
+  const double limit = problem.request().memory_limits.front();
   if (proven) {
     throw InputError(fmt::format(
         "partition: the memory limit of {:.0f} bytes is too small for every partition; the smallest "
@@ -65,7 +78,7 @@ Partition partition(const PartitionRequest& request) {
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
   detail::BestStages smallest = search(Goal::memory);
   const double least = most_memory(problem, *smallest.stages);
-  if (problem.fits(least)) return with_loads(problem, std::move(*smallest.stages), false);
+  if (fits(problem, *smallest.stages)) return with_loads(problem, std::move(*smallest.stages), false);
   fail_for_memory(problem, least, smallest.proven);
 }
 

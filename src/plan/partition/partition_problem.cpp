@@ -44,8 +44,13 @@ void check(const PartitionRequest& request) {
   require_input(finite_amounts.contains(request.alpha) && finite_amounts.contains(request.beta), "partition",
                 fmt::format("communication costs must be {}, not {} and {} a byte", finite_amounts.text(),
                             request.alpha, request.beta));
-  require_input(request.memory_limit > 0, "partition",
-                fmt::format("the memory limit must be positive, not {}", request.memory_limit));
+  const std::size_t limits = request.memory_limits.size();
+  require_input(limits == 1 || limits == index(request.workers), "partition",
+                fmt::format("{} memory limits for {} workers; give one for all, or one for each", limits,
+                            request.workers));
+  for (const double limit : request.memory_limits) {
+    require_input(limit > 0, "partition", fmt::format("the memory limit must be positive, not {}", limit));
+  }
   require_input(
       finite_amounts.contains(request.optimizer_states), "partition",
       fmt::format("optimizer states must be {}, not {}", finite_amounts.text(), request.optimizer_states));
@@ -75,15 +80,7 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
       least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
   check(request);
   const Link link{request.alpha, request.beta};
-  const bool mixed = std::ranges::adjacent_find(request.kinds, std::not_equal_to()) != request.kinds.end();
-  const int one = request.kinds.empty() ? 0 : request.kinds.front();
-  for (int kind = 0; kind <= (mixed ? std::ranges::max(request.kinds) : 0); ++kind) {
-    time_.push_back({0});
-    for (const UnitCosts& unit : request.units) {
-      const Durations& time = unit.on(mixed ? kind : one);
-      add_to(time_.back(), time.F + time.B + time.W);
-    }
-  }
+  set_kinds();
   set_speeds();
   for (const UnitCosts& unit : request.units) {
     const StageSizes& sizes = unit.sizes;
@@ -97,6 +94,28 @@ PartitionProblem::PartitionProblem(const PartitionRequest& request)
   gradient_.back() = 0;
 }
 
+void PartitionProblem::set_kinds() {
+  std::vector<std::pair<int, double>> kinds;  // device and limit
+  for (std::size_t w = 0; w < index(workers()); ++w) {
+    const int device = request_.kinds.empty() ? 0 : request_.kinds[w];
+    const std::vector<double>& limits = request_.memory_limits;
+    const std::pair kind(device, limits[limits.size() == 1 ? 0 : w]);
+    const auto at = std::ranges::find(kinds, kind);
+    kind_.push_back(static_cast<int>(at - kinds.begin()));
+    if (at == kinds.end()) kinds.push_back(kind);
+  }
+  for (const auto& [device, limit] : kinds) {
+    limit_.push_back(limit);
+    time_.push_back({0});
+    for (const UnitCosts& unit : request_.units) {
+      const Durations& time = unit.on(device);
+      add_to(time_.back(), time.F + time.B + time.W);
+    }
+  }
+}
+
+bool PartitionProblem::has_limit() const { return std::ranges::min(limit_) < infinity; }
+
 double PartitionProblem::held(int following) const {
   return request_.stashes[std::min(index(following), request_.stashes.size() - 1)];
 }
@@ -109,12 +128,10 @@ void PartitionProblem::set_speeds() {
   for (std::size_t kind = 0; is_mixed() && kind < time_.size(); ++kind) {
     if (time_[kind].back() > 0) speed_[kind] = time_[0].back() / time_[kind].back();
   }
-  const std::set<int> kinds =
-      is_mixed() ? std::set<int>(request_.kinds.begin(), request_.kinds.end()) : std::set<int>{0};
   for (int l = 0; l < units(); ++l) {
     double least = infinity;
-    for (const int kind : kinds)
-      least = std::min(least, speed_[index(kind)] * difference(time_[index(kind)], {l, l + 1}));
+    for (std::size_t kind = 0; kind < time_.size(); ++kind)
+      least = std::min(least, speed_[kind] * difference(time_[kind], {l, l + 1}));
     add_to(least_work_, least);
   }
 }

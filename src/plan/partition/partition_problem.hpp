@@ -49,11 +49,11 @@ class PartitionProblem {
   [[nodiscard]] double time(UnitRange range, int worker) const {
     return difference(time_[index(kind(worker))], range);
   }
-  /// Whether workers are of several kinds.
+  /// Whether workers are of several kinds. Workers of one kind have equal devices and equal memory limits.
   [[nodiscard]] bool is_mixed() const { return kinds() > 1; }
   [[nodiscard]] int kinds() const { return static_cast<int>(time_.size()); }
-  /// The kind of the worker's device, for tables that have one entry a kind.
-  [[nodiscard]] int kind(int worker) const { return is_mixed() ? request_.kinds[index(worker)] : 0; }
+  /// The kind of the worker, for tables that have one entry a kind.
+  [[nodiscard]] int kind(int worker) const { return kind_[index(worker)]; }
   /// The worker's speed relative to the other workers; 1 if all are of one kind.
   [[nodiscard]] double speed(int worker) const { return speed_[index(kind(worker))]; }
   /// A lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the units.
@@ -72,7 +72,10 @@ class PartitionProblem {
   [[nodiscard]] double least_memory(UnitRange range) const {
     return difference(weights_, range) + least_held_ * difference(stash_, range);
   }
-  [[nodiscard]] bool fits(double memory) const { return memory <= request_.memory_limit * (1 + 1e-12); }
+  /// The bytes that the worker may hold.
+  [[nodiscard]] double limit(int worker) const { return limit_[index(kind(worker))]; }
+  [[nodiscard]] bool has_limit() const;
+  [[nodiscard]] bool fits(int worker, double memory) const { return memory <= limit(worker) * (1 + 1e-12); }
 
   /// No partition has a smaller bottleneck (or largest memory). The bound is the larger of the largest unit
   /// and the mean over the workers, with the transfers that this number of workers needs.
@@ -84,6 +87,7 @@ class PartitionProblem {
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
  private:
+  void set_kinds();
   void set_speeds();
   [[nodiscard]] double bottleneck_bound() const;
 
@@ -95,6 +99,8 @@ class PartitionProblem {
   bool has_transfers_;
   double least_held_;
   // Prefix sums: entry i is the sum over units 0 to i - 1.
+  std::vector<int> kind_;                  // by worker
+  std::vector<double> limit_;              // [kind]
   std::vector<std::vector<double>> time_;  // [kind][i]
   std::vector<double> least_work_ = {0};
   std::vector<double> weights_ = {0};  // bytes: weights, gradient, optimizer state

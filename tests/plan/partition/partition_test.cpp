@@ -55,7 +55,8 @@ std::vector<int> owners(const Partition& partition, std::size_t units) {
 
 struct Value {
   double bottleneck = 0;
-  double memory = 0;
+  double memory = 0;  ///< the largest of a worker
+  bool keeps_limits = true;
 };
 
 /// The loads by their definition: unit by unit, without prefix sums.
@@ -83,7 +84,12 @@ Value by_definition(const PartitionRequest& request, const std::vector<int>& cut
     memory[w] += static_cast<double>(unit.sizes.weights) * (2 + request.optimizer_states) +
                  static_cast<double>(unit.sizes.stash) * request.stashes[following];
   }
-  return {*std::ranges::max_element(load), *std::ranges::max_element(memory)};
+  bool keeps_limits = true;
+  for (std::size_t w = 0; w < memory.size(); ++w) {
+    const std::vector<double>& limits = request.memory_limits;
+    keeps_limits = keeps_limits && memory[w] <= limits[limits.size() == 1 ? 0 : w];
+  }
+  return {*std::ranges::max_element(load), *std::ranges::max_element(memory), keeps_limits};
 }
 
 /// Calls f(cuts) for all ways to cut the units into `stages` stages.
@@ -108,7 +114,7 @@ Best brute_force(const PartitionRequest& request) {
   const auto consider = [&](const std::vector<int>& cuts, const std::vector<int>& workers) {
     const Value value = by_definition(request, cuts, workers);
     best.memory = std::min(best.memory, value.memory);
-    if (value.memory <= request.memory_limit) best.bottleneck = std::min(best.bottleneck, value.bottleneck);
+    if (value.keeps_limits) best.bottleneck = std::min(best.bottleneck, value.bottleneck);
   };
   const int units = static_cast<int>(request.units.size());
   if (request.allocation == Allocation::placed) {
@@ -200,7 +206,7 @@ void expect_optimal(PartitionRequest request, RandomRequests& random) {
     limits.push_back(least + random.number(1, 20));
   }
   for (const double limit : limits) {
-    request.memory_limit = limit;
+    request.memory_limits = {limit};
     const Partition found = partition(request);
     const Value value = by_definition(request, found.cuts, found.stage_workers);
     EXPECT_EQ(found.bottleneck, value.bottleneck);
@@ -211,7 +217,14 @@ void expect_optimal(PartitionRequest request, RandomRequests& random) {
     for (const WorkerLoad& load : found.loads) EXPECT_LE(load.load(), found.bottleneck);
   }
   if (least < 2) return;
-  request.memory_limit = least - 1;
+  request.memory_limits.clear();  // a limit for each worker
+  for (int w = 0; w < request.workers; ++w)
+    request.memory_limits.push_back(random.number(0, 3) == 0 ? infinity : least + random.number(0, 9));
+  const Partition found = partition(request);
+  EXPECT_TRUE(by_definition(request, found.cuts, found.stage_workers).keeps_limits);
+  EXPECT_EQ(found.bottleneck, brute_force(request).bottleneck);
+  EXPECT_TRUE(found.optimal());
+  request.memory_limits = {least - 1};
   try {
     partition(request);
     ADD_FAILURE() << "fits into " << least - 1;
@@ -300,7 +313,7 @@ TEST(Partition, AWorkerThatWouldHoldUpTheOthersGetsNothing) {
   for (UnitCosts& unit : request.units) unit.others = {{.F = 100, .B = 100, .W = 100}};
   request.kinds = {0, 1, 0};
   for (const double limit : {infinity, 1e9}) {
-    request.memory_limit = limit;
+    request.memory_limits = {limit};
     const Partition found = partition(request);
     EXPECT_THAT(found.stage_workers, ElementsAre(0, 2));
     EXPECT_THAT(found.cuts, ElementsAre(2));
@@ -381,7 +394,7 @@ PartitionRequest weights(const std::vector<std::uint64_t>& bytes, int workers) {
 // Pipelined Model Parallelism, lemma 2.
 TEST(Partition, SomeFitOnlyWhenNotContiguous) {
   PartitionRequest request = weights({1, 2, 1}, 2);
-  request.memory_limit = 4;  // weights and gradients
+  request.memory_limits = {4};  // weights and gradients
   EXPECT_THAT(owners(partition(general(request)), 3), ElementsAre(0, 1, 0));
   try {
     partition(request);
@@ -401,7 +414,7 @@ TEST(Partition, MemoryFollowsTheSchedule) {
   EXPECT_THAT(even.cuts, ElementsAre(2));
   EXPECT_EQ(even.loads[0].memory, 2 * 40 + 2 * 2 * 100);
   EXPECT_EQ(even.loads[1].memory, 2 * 40 + 2 * 100);
-  request.memory_limit = 479;  // less than two units with two stashes each need on the first worker
+  request.memory_limits = {479};  // less than two units with two stashes each need on the first worker
   const Partition tight = partition(request);
   EXPECT_THAT(tight.cuts, ElementsAre(1));
   EXPECT_EQ(tight.bottleneck, 3);
@@ -517,7 +530,7 @@ TEST(Partition, RefusesWhatMakesNoSense) {
   bad.units[1].time.F = infinity;
   expect_refused(bad, "unit 1 (l): times");
   bad = good;
-  bad.memory_limit = 0;
+  bad.memory_limits = {0};
   expect_refused(bad, "memory limit");
   bad = good;
   bad.alpha = -1;

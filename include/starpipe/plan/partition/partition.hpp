@@ -40,8 +40,8 @@ struct PartitionRequest {
   std::optional<int> most_stages = {};
   double alpha = 0;  ///< time of a transfer
   double beta = 0;   ///< additional time of a transfer per byte
-  /// Bytes that a worker may hold.
-  double memory_limit = std::numeric_limits<double>::infinity();
+  /// Bytes that a worker may hold: one limit for all workers, or one for each.
+  std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
   /// Optimizer state, in multiples of the weights: 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD.
   double optimizer_states = 2;
   /// stashes[f]: number of stashes that a stage holds if f stages follow it; the last entry is valid for
@@ -73,11 +73,11 @@ struct Partition {
 /// The partition with the smallest bottleneck within the memory limit.
 ///
 /// With one stage a worker, dynamic programming finds an optimum: the one with the smallest sum of squared
-/// loads. O(S n^2) for n units and S stages; O(S^2 n^2) if workers are of several kinds and memory is
-/// limited, because any worker may then be left out. With several stages a worker or a general allocation the
-/// problem is NP-complete (Pipelined Model Parallelism, section 4). Local search improves the contiguous
-/// optimum and a greedy partition; branch and bound then proves the best partition optimal, unless it runs
-/// out of `steps`. docs/partition.md has the recurrences. Deterministic.
+/// loads. O(S n^2) for n units and S stages; O(S^2 n^2) if workers are of several kinds, or have limits
+/// of their own, and memory is limited, because any worker may then be left out. With several stages a worker
+/// or a general allocation the problem is NP-complete (Pipelined Model Parallelism, section 4). Local search
+/// improves the contiguous optimum and a greedy partition; branch and bound then proves the best partition
+/// optimal, unless it runs out of `steps`. docs/partition.md has the recurrences. Deterministic.
 ///
 /// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, a
 /// worker that does not exist, and a memory limit that no found partition keeps; the message then has the
