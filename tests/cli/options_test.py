@@ -177,7 +177,6 @@ EFFECTS = {
         "--memory-limit": Effect(SIDE_BY_SIDE, "--memory-limit 2"),
         "--recompute": Effect(SIDE_BY_SIDE, "--recompute"),
         "--per-share": Effect(f"{SIDE_BY_SIDE} --per-stage", "--per-share"),
-        "--per-stage": Effect(SIDE_BY_SIDE, "--per-stage"),
         "--durations": Effect(SIDE_BY_SIDE, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SIDE_BY_SIDE, "--comm 0.5"),
         "--no-prefetch": Effect(f"{SIDE_BY_SIDE} --comm 1", "--no-prefetch"),
@@ -258,11 +257,14 @@ PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "parti
 # (command, option, other): with these values, `option` changes nothing beside `other`.
 SILENCED = {
     # The CSV has the order only.
-    *(("schedule show", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
+    *(("schedule show", option, "--format") for option in ("--durations", "--comm", "--no-prefetch", "--per-share")),
     *(("schedule check", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
-    *(("simulate", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
+    *(("simulate", option, "--format") for option in ("--durations", "--comm", "--no-prefetch", "--per-share")),
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
+    ("partition", "--format", "--output"),
+    # One stage a worker: a stage is a share.
+    ("simulate", "--per-share", "--set"),
     # Two nodes have two ranks.
     ("info", "--ranks", "--topology"),
     # With one stash the workers take turns, so no transfer meets a computation.

@@ -93,7 +93,7 @@ std::optional<double> bound_of(const CompareOptions& options, const plan::Schedu
                               .stage_workers = *stage_workers,
                               .costs = costs};
   // With recomputation a stash begins in B, and the bound's argument on memory does not hold.
-  if (!limits.empty() && !options.recompute) problem.memory_limit = std::ranges::max(limits);
+  if (!limits.empty() && !options.recompute) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
 

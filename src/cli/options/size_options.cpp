@@ -6,16 +6,16 @@
 
 namespace starpipe::cli {
 
-void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
-                      int most_microbatches) {
+void add_size_options(CLI::App& command, int& workers, int workers_limit, int& microbatches,
+                      int microbatches_limit) {
   command.add_option("--workers", workers, "Number of workers")
       ->required()
       ->type_name("W")
-      ->transform(whole_number(1, index(most_workers)));
+      ->transform(whole_number(1, index(workers_limit)));
   command.add_option("--microbatches", microbatches, "Number of micro-batches in a step")
       ->required()
       ->type_name("B")
-      ->transform(whole_number(1, index(most_microbatches)));
+      ->transform(whole_number(1, index(microbatches_limit)));
 }
 
 }  // namespace starpipe::cli

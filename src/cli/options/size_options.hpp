@@ -6,7 +6,7 @@
 namespace starpipe::cli {
 
 /// Adds --workers and --microbatches, both required and limited to the given numbers.
-void add_size_options(CLI::App& command, int& workers, int most_workers, int& microbatches,
-                      int most_microbatches);
+void add_size_options(CLI::App& command, int& workers, int workers_limit, int& microbatches,
+                      int microbatches_limit);
 
 }  // namespace starpipe::cli

@@ -3,6 +3,7 @@
 // memory limit.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "plan/schedules/read_request.hpp"
@@ -67,7 +68,12 @@ struct LinkedChain {
 Schedule periodic(const char* name, const ScheduleRequest& request,
                   PeriodicPattern (*best)(std::span<const ChainStage> chain, std::span<const int> limits)) {
   const int stages = requested_chain(name, request, 1).size();
-  const LinkedChain linked(requested_costs(request), stages, request.memory_limits);
+  // A pattern is made for one limit. Where workers have different limits, the order is changed as any other
+  // is.
+  const std::vector<int>& asked = request.memory_limits;
+  const bool same = std::ranges::adjacent_find(asked, std::not_equal_to()) == asked.end();
+  const std::vector<int> limits = same ? asked : std::vector<int>{};
+  const LinkedChain linked(requested_costs(request), stages, limits);
   PeriodicPattern pattern = best(linked.chain, linked.limits);
   std::vector<ChainStage> chain;
   for (std::size_t s = 0; s < linked.chain.size(); ++s) {
@@ -76,8 +82,8 @@ Schedule periodic(const char* name, const ScheduleRequest& request,
   for (PeriodicOperation& op : pattern.operations) op.stage = op.worker = linked.stages[index(op.stage)];
   std::erase_if(pattern.operations, [](const PeriodicOperation& op) { return op.stage < 0; });
   Schedule schedule = unrolled(name, pattern, chain, request.microbatches);
-  if (request.memory_limits.empty()) return schedule;
-  return schedule.with(Discipline::ordered, request.memory_limits);
+  if (limits.empty()) return schedule;
+  return schedule.with(Discipline::ordered, limits);
 }
 
 const bool registered_star = register_schedule(

@@ -128,7 +128,6 @@ PatternScheduler::Choice PatternScheduler::choose(int w, double now, JobId& chos
 }
 
 bool PatternScheduler::early(int w, double now, double gap, JobId& chosen) {
-  const Worker& worker = workers_[index(w)];
   double releasable = 0;  // memory that the waiting W would free
   for (const int s : instance_.stages_of[index(w)]) {
     releasable += (count_[1][index(s)] - count_[2][index(s)]) * instance_.stash[index(s)];

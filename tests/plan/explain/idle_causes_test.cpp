@@ -76,7 +76,7 @@ void expect_that_parts_fill_the_step(const RecordedStep& step, const std::vector
 
 TEST(IdleParts, FillTheTimeBetweenTheJobs) {
   Random random(11);
-  for (int round = 0; round < testing::rounds(1500) && !HasFatalFailure(); ++round) {
+  for (int round = 0; round < rounds(1500) && !HasFatalFailure(); ++round) {
     const RecordedStep step = random_step(random, round % 3 == 0);
     const auto parts = idle_parts(step);
     expect_that_parts_fill_the_step(step, parts);
@@ -91,7 +91,7 @@ TEST(IdleParts, FillTheTimeBetweenTheJobs) {
 /// Each part against the definition of its cause, at its middle.
 TEST(IdleParts, HaveTheirCauses) {
   Random random(12);
-  for (int round = 0; round < testing::rounds(1500) && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
     const RecordedStep step = random_step(random, false);
     if (!step.prefetch) continue;
     const auto& spans = step.timeline.spans;
@@ -131,7 +131,7 @@ TEST(IdleParts, HaveTheirCauses) {
 /// A simulated run has no runtime, and a greedy one holds nothing back.
 TEST(IdleParts, OfSimulatedStepsAreNotTheRuntimes) {
   Random random(13);
-  for (int round = 0; round < testing::rounds(1000) && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds(1000) && !HasFailure(); ++round) {
     const Schedule schedule = testing::random_schedule(random);
     const RecordedStep step = simulated_step(schedule, testing::random_costs(random, schedule.stages()));
     for (const IdlePart& part : idle_parts(step)) {
@@ -200,7 +200,7 @@ TEST(ProducerWaits, NameTheSlowStageAndNotThoseThatWaitForIt) {
 /// Against the definition, in the middle between the times at which something begins or ends.
 TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
   Random random(16);
-  for (int round = 0; round < testing::rounds(300) && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds(300) && !HasFailure(); ++round) {
     const RecordedStep step = random_step(random, false);
     const auto parts = idle_parts(step);
     const auto& spans = step.timeline.spans;
@@ -243,7 +243,7 @@ TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
 
 TEST(CriticalPath, LeadsFromTheBeginToTheEnd) {
   Random random(14);
-  for (int round = 0; round < testing::rounds(1500) && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
     const RecordedStep step = random_step(random, round % 3 == 0);
     const auto path = critical_path(step);
     double at = first_start(step.timeline);
@@ -265,7 +265,7 @@ TEST(CriticalPath, LeadsFromTheBeginToTheEnd) {
 /// Whatever is on the path makes the step longer when it takes longer, by as much.
 TEST(CriticalPath, DelaysTheStep) {
   Random random(15);
-  for (int round = 0; round < testing::rounds(800) && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds(800) && !HasFailure(); ++round) {
     const Schedule schedule = testing::random_schedule(random);
     Costs costs = testing::random_costs(random, schedule.stages());
     costs.prefetch = true;

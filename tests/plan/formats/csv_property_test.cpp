@@ -438,7 +438,7 @@ TEST(PyTorchCsv, MutatedFilesAreReadRightOrRefusedByName) {
   const std::regex place("row ([0-9]+), cell ([0-9]+)");
   int accepted = 0;
   int refused = 0;
-  for (int i = 0; i < testing::rounds(10000); ++i) {
+  for (int i = 0; i < rounds(10000); ++i) {
     const Schedule& original = originals[below(random, originals.size())];
     Grid grid = random() % 2 == 0 ? compute_only(original) : with_communication(original, random);
     for (std::size_t n = below(random, 4); n > 0; --n) mutate_cell(grid, random);
@@ -465,8 +465,8 @@ TEST(PyTorchCsv, MutatedFilesAreReadRightOrRefusedByName) {
     }
   }
   // Mutations must give both sound and unsound files, else they are too weak or too strong.
-  EXPECT_GT(accepted, testing::rounds(1000));
-  EXPECT_GT(refused, testing::rounds(1000));
+  EXPECT_GT(accepted, rounds(1000));
+  EXPECT_GT(refused, rounds(1000));
 }
 
 }  // namespace

@@ -93,13 +93,14 @@ INSTANTIATE_TEST_SUITE_P(, LimitOfEverySchedule, testing::ValuesIn(names()), [](
 
 TEST(LimitedSchedules, ALimitThatDoesNotBindCostsNothing) {
   const ScheduleRequest request{.workers = 4, .microbatches = 8};
-  const auto makespan = [&](std::optional<int> limit) {
-    const LimitedSchedule made = make_limited_schedule("v-half", request, {.memory_limits = {limit}}, {});
+  const auto makespan = [&](std::vector<int> limits) {
+    const LimitedSchedule made =
+        make_limited_schedule("v-half", request, {.memory_limits = std::move(limits)}, {});
     return simulate(made.schedule).makespan;
   };
-  EXPECT_EQ(makespan(std::nullopt), 53);
-  EXPECT_EQ(makespan(6), 53);
-  EXPECT_EQ(makespan(8), 53);
+  EXPECT_EQ(makespan({}), 53);
+  EXPECT_EQ(makespan({6}), 53);
+  EXPECT_EQ(makespan({8}), 53);
 }
 
 // An order made for a limit is not the schedule's own, whoever asks for the ordered discipline.

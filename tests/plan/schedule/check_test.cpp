@@ -75,7 +75,7 @@ ScheduleSpec one_worker_a_stage(int stages, int microbatches) {
 TEST(Check, AcceptsExactlyTheSchedulesThatFinish) {
   testing::Random random(2);
   int accepted = 0, refused = 0;
-  for (int round = 0; round < testing::rounds(4000); ++round) {
+  for (int round = 0; round < rounds(4000); ++round) {
     testing::Options options;
     options.sound_priority = 0.3;
     const Schedule schedule(testing::random_spec(random, options));
@@ -102,14 +102,14 @@ TEST(Check, AcceptsExactlyTheSchedulesThatFinish) {
     EXPECT_EQ(result.problem.find('\n'), std::string::npos);
     EXPECT_THROW(topological_order(schedule), InputError);
   }
-  EXPECT_GT(accepted, testing::rounds(500));
-  EXPECT_GT(refused, testing::rounds(500));
+  EXPECT_GT(accepted, rounds(500));
+  EXPECT_GT(refused, rounds(500));
 }
 
 TEST(Check, TopologicalOrderIsOneAndPrefersSmallN) {
   testing::Random random(3);
   int tried = 0;
-  for (int round = 0; round < testing::rounds(1000); ++round) {
+  for (int round = 0; round < rounds(1000); ++round) {
     Schedule schedule(testing::random_spec(random));
     if (testing::chance(random, 0.3)) schedule = schedule.with(Discipline::greedy);
     if (!check(schedule).ok()) continue;
@@ -140,7 +140,7 @@ TEST(Check, TopologicalOrderIsOneAndPrefersSmallN) {
       done[id] = true;
     }
   }
-  EXPECT_GT(tried, testing::rounds(500));
+  EXPECT_GT(tried, rounds(500));
 }
 
 TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
@@ -258,7 +258,7 @@ TEST(Check, OrderedScheduleMustKeepItsLimitsToo) {
 TEST(Check, OrderedLimitsAgreeWithTheOrder) {
   testing::Random random(5);
   int accepted = 0, refused = 0;
-  for (int round = 0; round < testing::rounds(500); ++round) {
+  for (int round = 0; round < rounds(500); ++round) {
     testing::Options options;
     options.one_worker_a_stash = true;
     const Schedule drawn(testing::random_spec(random, options));
@@ -280,8 +280,8 @@ TEST(Check, OrderedLimitsAgreeWithTheOrder) {
     EXPECT_EQ(result.ok(), holds) << result.problem;
     (holds ? accepted : refused) += 1;
   }
-  EXPECT_GT(accepted, testing::rounds(50));
-  EXPECT_GT(refused, testing::rounds(50));
+  EXPECT_GT(accepted, rounds(50));
+  EXPECT_GT(refused, rounds(50));
 }
 
 TEST(Check, RefusesLimitsWhenAStashMoves) {

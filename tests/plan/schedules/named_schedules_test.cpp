@@ -365,14 +365,19 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
           << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
       ASSERT_TRUE(check(make_schedule(name, wanted)).ok());
       EXPECT_TRUE(make_schedule(name, wanted).memory_limits().empty());
-      for (int w = 0; w < W; ++w) wanted.memory_limits.push_back(1 + static_cast<int>(rng() % 4));
+      const int limit = 1 + i % 4;
+      wanted.memory_limits.assign(index(W), limit);
       const Schedule schedule = make_schedule(name, wanted);
       ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
       EXPECT_THAT(schedule.memory_limits(), testing::ElementsAreArray(wanted.memory_limits));
       EXPECT_EQ(schedule.discipline(), Discipline::ordered);
       const Timeline timeline = simulate(schedule, *wanted.costs);
-      for (std::size_t w = 0; w < wanted.memory_limits.size(); ++w)
-        EXPECT_LE(timeline.peak_stashes[w], wanted.memory_limits[w]) << "worker " << w;
+      EXPECT_LE(peak(timeline), limit);
+      wanted.memory_limits.back() = limit + 1;
+      const LimitedSchedule unequal =
+          make_limited_schedule(name, wanted, {.memory_limits = wanted.memory_limits}, *wanted.costs);
+      ASSERT_TRUE(check(unequal.schedule).ok()) << check(unequal.schedule).problem;
+      EXPECT_THAT(unequal.schedule.memory_limits(), testing::ElementsAreArray(wanted.memory_limits));
     }
   }
 }

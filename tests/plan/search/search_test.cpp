@@ -74,7 +74,7 @@ SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks
 TEST(Search, ResultsKeepTheLimitAndTheBound) {
   std::mt19937 random(7);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
-  for (int round = 0; round < testing::rounds(60); ++round) {
+  for (int round = 0; round < rounds(60); ++round) {
     SearchRequest r = uneven_request(pick, 5, 3, 9);
     const double least = least_memory_limit(problem_of(r));
     r.memory_limits = {least * (1 + 0.25 * pick(0, 6))};
@@ -172,7 +172,7 @@ TEST(Search, IsNeverWorseThanANamedSchedule) {
       if (!loops || !check(*schedule).ok()) continue;
       SearchRequest r = request(workers, 6, chunks, Layout::loop, {2, 3, 1}, 0.25, 1);
       const Timeline timeline = simulate(*schedule, r.costs);
-      r.memory_limits = {std::ranges::max(timeline.peak_stashes)};
+      r.memory_limits = {static_cast<double>(std::ranges::max(timeline.peak_stashes))};
       EXPECT_LE(search(r, work(0.02)).timeline.makespan, timeline.makespan * (1 + 1e-9)) << entry.name;
       ++compared;
     }
@@ -354,7 +354,7 @@ TEST(LowerBound, CountsTheEndOfATurnOnce) {
 TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
   std::mt19937 random(5);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
-  for (int round = 0; round < testing::rounds(100); ++round) {
+  for (int round = 0; round < rounds(100); ++round) {
     const bool even = pick(0, 1) == 0;
     SearchRequest r = uneven_request(pick, 2, 2, 5);
     if (even) r.costs.durations.resize(1), r.stash.resize(1);

@@ -71,7 +71,7 @@ class Simulate : public ::testing::TestWithParam<Discipline> {
   template <class Test>
   void each(std::uint64_t seed, int all, Test test) {
     testing::Random random(seed * 10 + static_cast<std::uint64_t>(GetParam()));
-    for (int round = 0; round < testing::rounds(all) && !HasFailure(); ++round) {
+    for (int round = 0; round < rounds(all) && !HasFailure(); ++round) {
       SCOPED_TRACE("round " + std::to_string(round));
       test(random_case(random, GetParam()), random);
     }
@@ -184,7 +184,7 @@ TEST_P(Simulate, KeepsTheLimitsWhenBounded) {
     const auto free = simulate(c.schedule.with(Discipline::greedy), c.costs);
     tight += free.peak_stashes != timeline.peak_stashes ? 1 : 0;
   });
-  EXPECT_GT(tight, testing::rounds(200)) << "the limits hardly ever mattered";
+  EXPECT_GT(tight, rounds(200)) << "the limits hardly ever mattered";
 }
 
 TEST_P(Simulate, IsDeterministic) {
@@ -445,7 +445,7 @@ TEST(SimulateRefuses, ScheduleThatCannotFinish) {
 // Jobs of no length included, of which many start at the same time.
 TEST(OrderedAsSimulated, KeepsTheTimesAndTheLimits) {
   testing::Random random(20);
-  for (int run = 0; run < testing::rounds(3000); ++run) {
+  for (int run = 0; run < rounds(3000); ++run) {
     const Discipline discipline = run % 2 == 0 ? Discipline::bounded : Discipline::greedy;
     const Case c = random_case(random, discipline);
     const std::vector<Span> spans = simulate(c.schedule, c.costs).spans;

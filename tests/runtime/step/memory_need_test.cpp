@@ -375,7 +375,7 @@ TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
 
 TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
   Config config = gpipe_config();
-  config.runtime.memory_limits = {4096};
+  config.runtime.memory_limit = 4096;
   EXPECT_THAT(problem(config), HasSubstr("no named schedule fits"));
   EXPECT_THAT(problem(config), HasSubstr("the least is "));
 }

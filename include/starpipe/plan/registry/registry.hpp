@@ -27,8 +27,8 @@ struct ScheduleRequest {
   /// includes F. Unit costs when absent.
   std::optional<Costs> costs = {};
   /// Number of stashes that a worker may hold: one for all workers, or one for each; empty: no limit.
-  /// Schedules that are made for limits (1f1b-star, k-periodic) then have them as their own; others ignore
-  /// them.
+  /// Schedules that are made for a limit (1f1b-star, k-periodic) then have it as their own where it is the
+  /// same for all workers; others ignore it.
   std::vector<int> memory_limits = {};
   /// Independent pipelines G of the looped schedules; W = G * R.
   std::optional<int> groups = {};
