@@ -47,7 +47,7 @@ def train(arguments, binary, extra):
         if run.returncode:
             sys.exit(f"{shlex.join(map(str, run.args))} ended with status {run.returncode}:\n{run.stderr}")
         result = json.loads(report.read_text())
-    pauses = [one["seconds"] for one in result.get("checkpoints", {}).get("steps", [])]
+    pauses = [one["pause_seconds"] for one in result.get("checkpoints", {}).get("steps", [])]
     return statistics.median(result["step_seconds"][WARM_UP:]), pauses
 
 
