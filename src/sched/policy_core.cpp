@@ -2,6 +2,7 @@
 #include "starpipe/sched/policy_core.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <thread>
@@ -46,8 +47,10 @@ plan::WorkerQueue& PolicyCore::queue_of(Worker& worker) {
   return *worker.queue;
 }
 
-bool PolicyCore::fetch_before_push(int worker_id, std::optional<plan::JobId> job) {
-  if (!job) return true;
+bool PolicyCore::fetch_before_push(int worker_id, std::optional<plan::JobId> job, std::int64_t n) {
+  // A program may have thousands of ready tasks with an n. Their inputs need not fit into the worker's
+  // memory.
+  if (!job) return n == no_n;
   Worker& worker = *workers_.at(index(worker_id));
   const std::scoped_lock lock(worker.mutex);
   if (!queue_of(worker).is_near(*job, fetched_ahead)) return false;
@@ -59,6 +62,9 @@ std::vector<PolicyCore::Task> PolicyCore::to_fetch(int worker_id) {
   std::vector<Task> tasks;
   Worker& worker = *workers_[index(worker_id)];
   const std::scoped_lock lock(worker.mutex);
+  if (!worker.pinned.empty() && !std::exchange(worker.pinned.front().fetched, true)) {
+    tasks.push_back(worker.pinned.front().task);
+  }
   if (!worker.queue) return tasks;
   for (const plan::JobId job : worker.queue->ready_and_near(fetched_ahead)) {
     const std::size_t position = schedule_->position(job);
@@ -69,7 +75,7 @@ std::vector<PolicyCore::Task> PolicyCore::to_fetch(int worker_id) {
   return tasks;
 }
 
-bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) {
+bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job, std::int64_t n) {
   Worker& worker = *workers_.at(index(worker_id));
   bool waits = false;
   {
@@ -79,7 +85,8 @@ bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job) 
       worker.task_of[schedule_->position(*job)] = task;
       queue.push(*job);
     } else {
-      worker.pinned.push_back(task);
+      worker.pinned.push_back({.n = n, .arrival = worker.arrivals++, .task = task, .fetched = n == no_n});
+      std::ranges::push_heap(worker.pinned, std::greater<>());
     }
     worker.was_pushed = true;
     waits = worker.waits;
@@ -159,12 +166,10 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
   {
     const std::scoped_lock lock(worker.mutex);
     worker.was_pushed = false;
-    if (worker.next_pinned < worker.pinned.size()) {
-      const Task task = worker.pinned[worker.next_pinned++];
-      if (worker.next_pinned == worker.pinned.size()) {
-        worker.pinned.clear();
-        worker.next_pinned = 0;
-      }
+    if (!worker.pinned.empty()) {
+      std::ranges::pop_heap(worker.pinned, std::greater<>());
+      const Task task = worker.pinned.back().task;
+      worker.pinned.pop_back();
       return task;
     }
     if (worker.queue) {

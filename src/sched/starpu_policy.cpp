@@ -1,36 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sched/starpu_policy.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 #include <array>
 #include <chrono>
 #include <climits>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <dlfcn.h>
 #include <starpu_scheduler.h>
+
+#include "starpipe/base/environment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/messages.hpp"
 
 namespace starpipe::sched {
 namespace {
 
-// Layout of the packed pointer: bit 0 is always set, bit 1 says whether there is a job, bits 2 to 31 are the
-// worker, and the upper half is the job.
+// Layout of the packed pointer: bit 0 is always set, bit 1 says whether there is a job, bit 2 whether there
+// is an n, and bits 3 to 15 are the worker. A job is in bits 32 to 63, an n in bits 16 to 63.
 constexpr std::uint64_t ours_bit = 1;
 constexpr std::uint64_t job_bit = 2;
+constexpr std::uint64_t n_bit = 4;
+constexpr int worker_shift = 3;
+constexpr int n_shift = 16;
+constexpr int job_shift = 32;
 
 struct SchedData {
   int worker;
   std::optional<plan::JobId> job;
+  std::int64_t n = PolicyCore::no_n;
 };
 
 std::optional<SchedData> unpack(const starpu_task* task) {
   const auto bits = reinterpret_cast<std::uintptr_t>(task->sched_data);
   if ((bits & ours_bit) == 0) return std::nullopt;
-  SchedData data{static_cast<int>((bits & 0xffffffffU) >> 2), std::nullopt};
-  if ((bits & job_bit) != 0) data.job = static_cast<plan::JobId>(bits >> 32);
+  SchedData data{.worker = static_cast<int>(bits >> worker_shift) & largest_worker, .job = std::nullopt};
+  if ((bits & job_bit) != 0) data.job = static_cast<plan::JobId>(bits >> job_shift);
+  if ((bits & n_bit) != 0) data.n = static_cast<std::int64_t>(bits) >> n_shift;  // keeps the sign
   return data;
+}
+
+std::uint64_t pack_worker(int worker) {
+  if (worker < 0 || worker > largest_worker)
+    throw std::out_of_range("no worker has the number " + std::to_string(worker));
+  return ours_bit | (static_cast<std::uint64_t>(worker) << worker_shift);
 }
 
 PolicyCore& core_of(unsigned context) {
@@ -96,19 +116,23 @@ void wake(std::optional<int> worker) {
 int push_task(starpu_task* task) {
   PolicyCore& core = core_of(task->sched_ctx);
   const auto data = unpack(task);
+  // Without an abort, a task whose placement names a wrong worker would never run. This is a bug of the
+  // caller.
+  if (data && data->worker >= static_cast<int>(starpu_worker_get_count())) {
+    STARPU_ABORT_MSG("task %s names worker %d of %u", starpu_task_get_name(task), data->worker,
+                     starpu_worker_get_count());
+  }
   if (data && !choose_implementation(task, data->worker)) {
-    // The placement names a worker that has no kernel for the task. This is a bug of the caller, and without
-    // an abort the run would hang.
     STARPU_ABORT_MSG("worker %d cannot run task %s", data->worker, starpu_task_get_name(task));
   }
   const int priority = task->priority;
-  if (data && has_own_memory(data->worker) && core.fetch_before_push(data->worker, data->job)) {
+  if (data && has_own_memory(data->worker) && core.fetch_before_push(data->worker, data->job, data->n)) {
     fetch_inputs(task, data->worker);
   }
   // First: once the task is queued, another thread may take and destroy it.
   starpu_push_task_end(task);
   if (data) {
-    if (core.push(data->worker, task, data->job)) starpu_wake_worker_relax_light(data->worker);
+    if (core.push(data->worker, task, data->job, data->n)) starpu_wake_worker_relax_light(data->worker);
     return 0;
   }
   wake(core.push_free(task, priority));
@@ -157,6 +181,34 @@ void post_exec_hook(starpu_task* task, unsigned context) {
   if (data && data->job) core_of(context).finish(static_cast<int>(starpu_worker_get_id_check()), *data->job);
 }
 
+bool is_policy_of_starpu(std::string_view name) {
+  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
+    if ((*policy)->policy_name == name) return true;
+  }
+  return false;
+}
+
+// The file of this library.
+std::string own_file() {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<void*>(push_task), &found) == 0 || found.dli_fname == nullptr)
+    return "libstarpipe_sched.so";
+  return found.dli_fname;
+}
+
+// Why StarPU did not take our policy, by the variables that choose a policy.
+std::string why_not_ours() {
+  const std::string asked = environment("STARPU_SCHED").value_or("");
+  const std::string library = environment("STARPU_SCHED_LIB").value_or("");
+  const std::string wanted = "; it must be " + own_file();
+  if (asked.empty()) return std::string("STARPU_SCHED is not set; it must be ") + policy_name;
+  if (asked != policy_name) return "STARPU_SCHED is '" + asked + "'; it must be " + policy_name;
+  if (library.empty()) return "STARPU_SCHED_LIB is not set" + wanted;
+  const std::unique_ptr<void, int (*)(void*)> opened(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), dlclose);
+  if (opened == nullptr) return std::string("STARPU_SCHED_LIB: ") + dlerror() + wanted;
+  return "STARPU_SCHED_LIB is '" + library + "'" + wanted;
+}
+
 }  // namespace
 
 starpu_sched_policy starpipe_policy() {
@@ -187,18 +239,46 @@ PolicyCore* active_policy_core() {
   return &core_of(0);
 }
 
+PolicyCore& require_active_policy() {
+  if (starpu_is_initialized() == 0) throw std::logic_error("require_active_policy: StarPU does not run");
+  if (PolicyCore* const core = active_policy_core()) return *core;
+  const std::string running = starpu_sched_get_sched_policy()->policy_name;
+  if (running == policy_name) {
+    throw InputError("STARPU_SCHED_LIB is another copy of the library than the program's, which is " +
+                     own_file());
+  }
+  throw InputError("StarPU runs the policy '" + running + "', not '" + policy_name + "': " + why_not_ours());
+}
+
 void* pack_sched_data(int worker, std::optional<plan::JobId> job) {
-  std::uint64_t bits = ours_bit | (static_cast<std::uint64_t>(worker) << 2);
-  if (job) bits |= job_bit | (static_cast<std::uint64_t>(*job) << 32);
+  std::uint64_t bits = pack_worker(worker);
+  if (job) bits |= job_bit | (static_cast<std::uint64_t>(*job) << job_shift);
   return reinterpret_cast<void*>(bits);
+}
+
+void* pack_pinned(int worker, std::int64_t n) {
+  if (n < smallest_n || n > largest_n) {
+    throw std::out_of_range("n = " + std::to_string(n) + " is outside of " + std::to_string(smallest_n) +
+                            " .. " + std::to_string(largest_n));
+  }
+  return reinterpret_cast<void*>(pack_worker(worker) | n_bit | (static_cast<std::uint64_t>(n) << n_shift));
 }
 
 }  // namespace starpipe::sched
 
 // The symbols that StarPU looks up in the library that STARPU_SCHED_LIB names.
+
+// StarPU asks here first, also for its own policies. A name that nobody knows ends the process: StarPU would
+// run `lws`.
 extern "C" starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) {
-  static starpu_sched_policy policy = starpipe::sched::starpipe_policy();
-  return std::string_view(name) == starpipe::sched::policy_name ? &policy : nullptr;
+  namespace sched = starpipe::sched;
+  static starpu_sched_policy policy = sched::starpipe_policy();
+  if (std::string_view(name) == sched::policy_name) return &policy;
+  if (std::string_view(name) == "help" || sched::is_policy_of_starpu(name)) return nullptr;
+  starpipe::print_message("starpipe: no scheduling policy '" + starpipe::one_line(name) +
+                          "': StarPU has none, and " + sched::own_file() + " has '" + sched::policy_name +
+                          "'\n");
+  std::exit(2);
 }
 
 extern "C" starpu_sched_policy** starpu_get_sched_lib_policies() {

@@ -3,8 +3,12 @@
 // run on their worker, and free tasks run on any.
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <numeric>
+#include <optional>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -144,29 +148,43 @@ TEST(FreeTasks, AChainThatSleepsBetweenItsLinks) {
   }
 }
 
+/// A task that runs before all others and occupies the only worker until the end of its lifetime.
+class Held {
+ public:
+  Held() {
+    open_ = false;
+    static starpu_codelet hold = [] {
+      starpu_codelet result;
+      starpu_codelet_init(&result);
+      result.cpu_funcs[0] = [](void**, void*) { open_.wait(false); };
+      return result;
+    }();
+    starpu_task* const task = starpu_task_create();
+    task->cl = &hold;
+    task->sched_data = pack_sched_data(0, std::nullopt);
+    EXPECT_EQ(starpu_task_submit(task), 0);
+  }
+  ~Held() {
+    open_ = true;
+    open_.notify_all();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  static inline std::atomic<bool> open_;
+};
+
 TEST(FreeTasks, LargePrioritiesFirst) {
   const StarPU starpu(1);
-  static std::atomic<bool> open;
-  open = false;
-  static starpu_codelet hold = [] {
-    starpu_codelet result;
-    starpu_codelet_init(&result);
-    result.cpu_funcs[0] = [](void**, void*) { open.wait(false); };
-    return result;
-  }();
-  // Runs before all others and occupies the worker until they are submitted.
-  starpu_task* const first = starpu_task_create();
-  first->cl = &hold;
-  first->priority = STARPU_MAX_PRIO;
-  ASSERT_EQ(starpu_task_submit(first), 0);
   std::vector<Ran> ran(200);
+  std::optional<Held> held(std::in_place);
   for (std::size_t i = 0; i < ran.size(); ++i) {
     starpu_task* const task = task_for(ran[i]);
     task->priority = static_cast<int>(i % 50) - 20;
     ASSERT_EQ(starpu_task_submit(task), 0);
   }
-  open = true;
-  open.notify_all();
+  held.reset();
   starpu_task_wait_for_all();
   const auto rank = [](std::size_t i) { return std::pair{-(static_cast<int>(i % 50)), i}; };
   for (std::size_t i = 0; i < ran.size(); ++i) {
@@ -174,6 +192,56 @@ TEST(FreeTasks, LargePrioritiesFirst) {
       ASSERT_EQ(rank(i) < rank(j), ran[i].order < ran[j].order) << i << ", " << j;
     }
   }
+}
+
+TEST(PinnedTasks, SmallestNFirst) {
+  const StarPU starpu(1);
+  const std::array<std::int64_t, 10> ns = {
+      3, -1, largest_n, 0, smallest_n, 3, -1, 1 - largest_n, largest_n - 1, 3};
+  std::vector<Ran> ran(ns.size());
+  std::optional<Held> held(std::in_place);
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    starpu_task* const task = task_for(ran[i]);
+    task->sched_data = pack_pinned(0, ns[i]);
+    ASSERT_EQ(starpu_task_submit(task), 0);
+  }
+  held.reset();
+  starpu_task_wait_for_all();
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    for (std::size_t j = 0; j < ran.size(); ++j) {
+      EXPECT_EQ(std::pair(ns[i], i) < std::pair(ns[j], j), ran[i].order < ran[j].order) << i << ", " << j;
+    }
+  }
+}
+
+TEST(PinnedTasks, WhatDoesNotFitIsRefused) {
+  EXPECT_THROW(pack_pinned(0, largest_n + 1), std::out_of_range);
+  EXPECT_THROW(pack_pinned(0, smallest_n - 1), std::out_of_range);
+  for (const int worker : {-1, largest_worker + 1}) {
+    EXPECT_THROW(pack_pinned(worker, 0), std::out_of_range);
+    EXPECT_THROW(pack_sched_data(worker, std::nullopt), std::out_of_range);
+  }
+}
+
+TEST(PinnedTasksDeathTest, AWorkerThatDoesNotExist) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    const StarPU starpu(1);
+    Ran ran;
+    starpu_task* const task = task_for(ran);
+    task->name = "lost";
+    task->sched_data = pack_pinned(largest_worker, 0);
+    (void)starpu_task_submit(task);
+    starpu_task_wait_for_all();
+  };
+  EXPECT_DEATH(run(), "task lost names worker 8191 of 1");
+}
+
+TEST(RequiredPolicy, NeedsStarPU) { EXPECT_THROW(require_active_policy(), std::logic_error); }
+
+TEST(RequiredPolicy, IsTheCoreThatRuns) {
+  const StarPU starpu(1);
+  EXPECT_EQ(&require_active_policy(), active_policy_core());
 }
 
 }  // namespace

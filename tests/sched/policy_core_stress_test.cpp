@@ -2,10 +2,13 @@
 // The policy without StarPU, under many threads at once.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <numeric>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -25,8 +28,8 @@ using testing::Tasks;
 
 /// Runs all jobs as StarPU would, several times. Each worker is a thread. The thread that ends the last
 /// predecessor of a job pushes the job; the submitting thread pushes jobs without predecessors. Further
-/// threads push pinned and free tasks meanwhile; not every worker can run every free task. Idle workers sleep
-/// until they are woken, so a lost wake-up makes the test fail.
+/// threads push pinned and free tasks meanwhile; most pinned tasks have an n, and not every worker can run
+/// every free task. Idle workers sleep until they are woken, so a lost wake-up makes the test fail.
 class Stress {
  public:
   explicit Stress(const Schedule& schedule)
@@ -80,6 +83,7 @@ class Stress {
     int live = 0;  // number of stashes
     int most_live = 0;
     int refusals = 0;
+    std::vector<bool> ran_pinned = std::vector<bool>(others / 2);
   };
   [[nodiscard]] Worker& at(int worker) { return workers_[index(worker)]; }
 
@@ -99,10 +103,25 @@ class Stress {
     core_.push(schedule_.compute(id), tasks_[id], id);
     ++at(schedule_.compute(id)).ready;
   }
+  // n of pinned task i: many tasks of a worker have the same, and some none.
+  [[nodiscard]] static std::int64_t n_of(std::size_t i) {
+    return i % 13 == 0 ? PolicyCore::no_n : static_cast<std::int64_t>(i * 7919 % 17) - 8;
+  }
   void push_pinned() {
     for (std::size_t i = 0; i < others / 2; ++i) {
-      core_.push(static_cast<int>(i) % schedule_.workers(), tasks_[other(i)], std::nullopt);
+      core_.push(static_cast<int>(i) % schedule_.workers(), tasks_[other(i)], std::nullopt, n_of(i));
+      pinned_pushed_ = i + 1;
+      if (i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+  }
+  // `pushed`: number of pinned tasks that had been pushed before the worker popped task i.
+  void run_pinned(int worker, std::size_t i, std::size_t pushed) {
+    if (static_cast<int>(i) % schedule_.workers() != worker) ++misplaced_;
+    std::vector<bool>& ran = at(worker).ran_pinned;
+    for (std::size_t j = index(worker); j < pushed; j += index(schedule_.workers())) {
+      if (!ran[j] && std::pair(n_of(j), j) < std::pair(n_of(i), i)) ++overtaken_;
+    }
+    ran[i] = true;
   }
   // In bursts, so that workers fall asleep in between.
   void push_free() {
@@ -116,6 +135,7 @@ class Stress {
   void work(int worker) {
     for (;;) {
       const int ready = at(worker).ready;
+      const std::size_t pinned_pushed = pinned_pushed_;
       const PolicyCore::Task task = core_.pop(worker);
       if (task == nullptr) {
         if (ready > 0) ++at(worker).refusals;
@@ -130,7 +150,11 @@ class Stress {
       if (number >= other(others)) return;
       if (!Tasks::allowed(task, worker)) ++misplaced_;
       ++times_run_[number];
-      if (number < schedule_.id_count()) run_job(worker, static_cast<JobId>(number));
+      if (number < schedule_.id_count()) {
+        run_job(worker, static_cast<JobId>(number));
+      } else if (number < other(others / 2)) {
+        run_pinned(worker, number - other(0), pinned_pushed);
+      }
       if (--unfinished_ > 0) continue;
       for (int w = 0; w < schedule_.workers(); ++w) core_.push(w, tasks_[last(w)], std::nullopt);
     }
@@ -163,6 +187,7 @@ class Stress {
     ASSERT_FALSE(stuck_) << unfinished_ << " tasks were never given";
     EXPECT_EQ(too_early_, 0);
     EXPECT_EQ(misplaced_, 0);
+    EXPECT_EQ(overtaken_, 0) << "pinned tasks ran after one with a larger n";
     for (const JobId id : schedule_.order()) ASSERT_EQ(times_run_[id], runs) << to_string(schedule_.job(id));
     for (std::size_t i = 0; i < others; ++i) ASSERT_EQ(times_run_[other(i)], 1) << "task " << i;
     for (int w = 0; w < schedule_.workers(); ++w) {
@@ -190,6 +215,8 @@ class Stress {
   std::atomic<std::size_t> jobs_left_ = 0;
   std::atomic<int> too_early_ = 0;
   std::atomic<int> misplaced_ = 0;
+  std::atomic<int> overtaken_ = 0;
+  std::atomic<std::size_t> pinned_pushed_ = 0;
   std::atomic<bool> stuck_ = false;
 };
 

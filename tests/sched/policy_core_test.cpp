@@ -5,12 +5,15 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <ostream>
 #include <random>
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -149,6 +152,61 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   EXPECT_EQ(core.pop(1), tasks[others + 0]);
   EXPECT_EQ(core.pop(0), nullptr);
   EXPECT_EQ(core.pop(1), nullptr);
+}
+
+TEST(PolicyCore, PinnedTasksWithAnNThenJobs) {
+  const Schedule schedule = one_f_one_b(2, 2);
+  constexpr std::array<std::int64_t, 6> ns = {
+      5, -3, PolicyCore::no_n, std::numeric_limits<std::int64_t>::max(), 5, PolicyCore::no_n};
+  Tasks tasks(schedule.id_count() + ns.size());
+  const auto pinned = [&](std::size_t i) { return tasks[schedule.id_count() + i]; };
+  PolicyCore core(2, always);
+  core.begin(schedule, two_workers);
+  const JobId first = schedule.order(0)[0];
+  core.push(0, tasks[first], first);
+  for (std::size_t i = 0; i < ns.size(); ++i) core.push(0, pinned(i), std::nullopt, ns[i]);
+  EXPECT_EQ(core.pop(1), nullptr) << "another worker's";
+  for (const std::size_t i : {2, 5, 1, 0, 4, 3}) EXPECT_EQ(core.pop(0), pinned(i)) << i;
+  EXPECT_EQ(core.pop(0), tasks[first]);
+}
+
+TEST(PolicyCore, PinnedTasksByNAndArrival) {
+  std::mt19937_64 random(3);
+  constexpr std::size_t count = 3000;
+  Tasks tasks(count);
+  PolicyCore core(1, always);
+  std::set<std::pair<std::int64_t, std::size_t>> queued;  // n and position of arrival: the next is the first
+  for (std::size_t pushed = 0; pushed < count || !queued.empty();) {
+    if (pushed < count && (queued.empty() || random() % 8 < 5)) {
+      const auto n =
+          static_cast<std::int64_t>(random() % 100) * (std::int64_t{1} << 56) - (std::int64_t{1} << 62);
+      core.push(0, tasks[pushed], std::nullopt, n);
+      queued.emplace(n, pushed++);
+    } else {
+      ASSERT_EQ(core.pop(0), tasks[queued.begin()->second]);
+      queued.erase(queued.begin());
+    }
+  }
+  EXPECT_EQ(core.pop(0), nullptr);
+}
+
+TEST(PolicyCore, InputsOfTheNextPinnedTaskAreFetchedOnce) {
+  Tasks tasks(3);
+  PolicyCore core(1, always);
+  for (const auto& [i, n] : {std::pair{0, 7}, std::pair{1, 3}, std::pair{2, 5}}) {
+    EXPECT_FALSE(core.fetch_before_push(0, std::nullopt, n)) << "thousands may be pushed at once";
+    core.push(0, tasks[index(i)], std::nullopt, n);
+  }
+  EXPECT_EQ(core.pop(0), tasks[1]);
+  EXPECT_THAT(core.to_fetch(0), ::testing::ElementsAre(tasks[2]));
+  EXPECT_THAT(core.to_fetch(0), ::testing::IsEmpty());
+  core.push(0, tasks[1], std::nullopt);
+  EXPECT_THAT(core.to_fetch(0), ::testing::IsEmpty()) << "without an n, fetched when pushed";
+  EXPECT_EQ(core.pop(0), tasks[1]);
+  EXPECT_EQ(core.pop(0), tasks[2]);
+  EXPECT_THAT(core.to_fetch(0), ::testing::ElementsAre(tasks[0]));
+  EXPECT_EQ(core.pop(0), tasks[0]);
+  EXPECT_THAT(core.to_fetch(0), ::testing::IsEmpty());
 }
 
 TEST(PolicyCore, PinnedAndFreeTasksNeedNoSchedule) {

@@ -39,6 +39,7 @@ constexpr int most_workers = 8;
 enum class Kind {
   job,
   pinned,            // to a worker, by `pack_sched_data`
+  pinned_with_n,     // by `pack_pinned`
   pinned_by_starpu,  // to a worker, by StarPU itself; the policy never sees it
   free,
   choosy,  // free, but some of the workers cannot run it
@@ -137,7 +138,7 @@ class Dag {
 
   void add_other(Random& random, std::size_t jobs_before) {
     const auto workers = static_cast<int>(logical_.size());
-    Step step{.kind = static_cast<Kind>(between(random, 1, 4)),
+    Step step{.kind = static_cast<Kind>(between(random, 1, 5)),
               .seed = random(),
               .cell = shared_cell(between(random, 0, shared - 1)),
               .update = chance(random, 0.8),
@@ -214,6 +215,7 @@ void submit(const std::vector<starpu_data_handle_t>& cells, Ran& ran) {
   task->priority = step.priority;
   if (step.kind == Kind::job) task->sched_data = pack_sched_data(step.worker, step.job);
   if (step.kind == Kind::pinned) task->sched_data = pack_sched_data(step.worker, std::nullopt);
+  if (step.kind == Kind::pinned_with_n) task->sched_data = pack_pinned(step.worker, step.priority);
   if (step.kind == Kind::pinned_by_starpu) {
     task->execute_on_a_specific_worker = 1;
     task->workerid = static_cast<unsigned>(step.worker);

@@ -5,7 +5,7 @@
 
 #include <starpu.h>
 
-#include "sched/starpu_policy.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::sched::testing {
 

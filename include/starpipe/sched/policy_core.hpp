@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,9 +28,12 @@ namespace starpipe::sched {
 /// them carries.
 ///
 /// Tasks. A task is an opaque pointer. It is either a *job* of the schedule (pushed with its JobId, to the
-/// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer
-/// steps), or *free* (any worker that can run it: tasks of other libraries). A worker takes pinned tasks
-/// first, since jobs may wait for them, then the job that the discipline picks, then free tasks.
+/// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer steps,
+/// and the tasks of a program with a w and an n of its own), or *free* (any worker that can run it: tasks of
+/// other libraries). A worker takes pinned tasks first, since jobs may wait for them, then the job that the
+/// discipline picks, then free tasks. Of its pinned tasks it takes the one with the smallest n, and of those
+/// with equal n the one that was pushed first. Pinned tasks that are pushed without an n come before those
+/// with one.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many
@@ -38,8 +42,8 @@ namespace starpipe::sched {
 ///
 /// Locks. Each worker's queue has a mutex of its own, and the free tasks have one. They are leaves: while one
 /// is held, no other mutex is locked and no code of StarPU or of a user runs. A worker's mutex is held for
-/// O(log jobs) (in `begin` for O(jobs), in `to_fetch` for a pass over the ready jobs), the one of the free
-/// tasks for a pass over these tasks and the idle workers. So they may be locked in any StarPU callback
+/// O(log tasks), where tasks are its jobs or its queued pinned tasks (in `begin` for O(jobs)), the one of the
+/// free tasks for a pass over these tasks and the idle workers. So they may be locked in any StarPU callback
 /// without relaxing the worker first.
 ///
 /// Wake-ups. The caller must wake the worker when `push` returns true, and the worker that `push_free` or
@@ -78,20 +82,24 @@ class PolicyCore {
   /// have not finished.
   void begin(const plan::Schedule& schedule, std::span<const int> logical);
 
+  /// The n of a pinned task that is pushed without one.
+  static constexpr std::int64_t no_n = std::numeric_limits<std::int64_t>::min();
+
   // A worker with memory of its own (a GPU) fetches the inputs of tasks ahead, weights included (the second
-  // thread of the appendix of Unifying Schemes): those of pinned tasks, and of its next `fetched_ahead` jobs.
-  // `fetch_before_push` and `to_fetch` together name each job at most once.
+  // thread of the appendix of Unifying Schemes): those of all pinned tasks without an n, of the next pinned
+  // task with one, and of its next `fetched_ahead` jobs. `fetch_before_push` and `to_fetch` together name
+  // each task at most once.
   static constexpr std::size_t fetched_ahead = 2;
-  /// Whether to fetch the inputs of a task that the caller is about to push. `job`: none for a pinned task.
-  /// The caller asks, and begins to fetch, before `push`: after it another thread may run and destroy the
-  /// task.
-  [[nodiscard]] bool fetch_before_push(int worker, std::optional<plan::JobId> job);
-  /// Pushed tasks whose inputs to fetch now, because their jobs have come among the next `fetched_ahead`.
-  /// Call it after `pop`.
+  /// Whether to fetch the inputs of a task that the caller is about to push with the same arguments. The
+  /// caller asks, and begins to fetch, before `push`: after it another thread may run and destroy the task.
+  [[nodiscard]] bool fetch_before_push(int worker, std::optional<plan::JobId> job, std::int64_t n = no_n);
+  /// Pushed tasks whose inputs to fetch now: jobs that have come among the next `fetched_ahead`, and the
+  /// pinned task that comes next. Call it after `pop`.
   [[nodiscard]] std::vector<Task> to_fetch(int worker);
 
-  /// Queues a job, or without `job` a pinned task. Returns whether the caller must wake the worker.
-  bool push(int worker, Task task, std::optional<plan::JobId> job);
+  /// Queues a job, or without `job` a pinned task, whose n is any 64-bit number; smaller comes first. (The n
+  /// of a job is its schedule's; the argument is not used.) Returns whether the caller must wake the worker.
+  bool push(int worker, Task task, std::optional<plan::JobId> job, std::int64_t n = no_n);
   /// Queues a free task. Larger priorities come first, as StarPU's. Returns the worker to wake, or none.
   [[nodiscard]] std::optional<int> push_free(Task task, int priority);
   /// The task that `worker` starts now, or null: then the worker is idle until its next `start`.
@@ -109,14 +117,24 @@ class PolicyCore {
   void finish(int worker, plan::JobId job);
 
  private:
+  struct PinnedTask {
+    std::int64_t n;
+    std::uint64_t arrival;  // number of pinned tasks that were pushed to the worker before this one
+    Task task;
+    bool fetched;  // whether the task was named to be fetched
+    bool operator>(const PinnedTask& other) const {
+      return n != other.n ? n > other.n : arrival > other.arrival;
+    }
+  };
+
   struct Worker {
     std::mutex mutex;
     std::condition_variable pushed;
     std::atomic<bool> was_pushed = false;  // since the last pop
     std::atomic<bool> waits = false;       // whether the worker is in `wait`
-    bool was_idle = false;     // `pop` gave null since the last start; for the worker's thread only
-    std::vector<Task> pinned;  // in order of arrival; those before `next_pinned` are gone
-    std::size_t next_pinned = 0;
+    bool was_idle = false;           // `pop` gave null since the last start; for the worker's thread only
+    std::vector<PinnedTask> pinned;  // a heap, whose first element runs next
+    std::uint64_t arrivals = 0;      // number of pinned tasks pushed so far
     std::optional<plan::WorkerQueue> queue;  // none when all jobs of the run have finished
     std::vector<Task> task_of;               // by the job's position in the worker's order
     std::vector<bool> fetched;               // by the same position: whether the job was named to be fetched

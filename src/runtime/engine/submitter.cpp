@@ -8,10 +8,10 @@
 #include <starpu.h>
 #include <starpu_mpi.h>
 
-#include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,10 +9,10 @@
 #include <fmt/ranges.h>
 #include <starpu.h>
 
-#include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/runtime/config/config_rules.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -30,6 +30,11 @@ starpu_sched_policy* policy_of_library(const std::string& library, const std::st
   const auto find = reinterpret_cast<Find>(dlsym(opened, "starpu_get_sched_lib_policy"));
   if (find == nullptr)
     throw InputError(fmt::format("STARPU_SCHED_LIB: {} has no starpu_get_sched_lib_policy", library));
+  // A copy of our own library has nothing else, and would end the process instead of saying so.
+  using List = starpu_sched_policy** (*)();
+  const auto list = reinterpret_cast<List>(dlsym(opened, "starpu_get_sched_lib_policies"));
+  if (list != nullptr && *list() != nullptr && (*list())->policy_name == std::string_view(sched::policy_name))
+    return name == sched::policy_name ? *list() : nullptr;
   return find(name.c_str());
 }
 

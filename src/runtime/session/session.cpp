@@ -14,10 +14,10 @@
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/session/starpu_folder.hpp"
-#include "sched/starpu_policy.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 // Not in StarPU's headers. Weak: a StarPU without it prints its statistics.
 // NOLINTNEXTLINE(bugprone-reserved-identifier)

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduling policy `starpipe` as StarPU sees it, for any StarPU program. PolicyCore's contract says how
+// it schedules (starpipe/sched/policy_core.hpp).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <starpu.h>
+
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/sched/policy_core.hpp"
+
+namespace starpipe::sched {
+
+inline constexpr const char* policy_name = "starpipe";
+
+/// The policy, for `starpu_conf::sched_policy`. StarPU copies it. STARPU_SCHED in the environment wins over
+/// it.
+starpu_sched_policy starpipe_policy();
+
+/// The names of our policy and of those that StarPU brings.
+std::vector<std::string> known_policies();
+
+/// The core behind the policy that runs in StarPU's default context. Null under any other policy, and under
+/// another copy of this library that STARPU_SCHED_LIB names. Owned by the policy, from starpu_init to
+/// starpu_shutdown.
+PolicyCore* active_policy_core();
+
+/// The same core, for programs that must not run under another policy: when StarPU does not find the policy
+/// that STARPU_SCHED names, it only warns and takes its own `lws`. Throws InputError under another policy;
+/// the line says which policy runs, and what is wrong with STARPU_SCHED and STARPU_SCHED_LIB. Throws
+/// std::logic_error before starpu_init.
+PolicyCore& require_active_policy();
+
+// What the policy knows of a task is packed into the pointer `starpu_task::sched_data`
+// (STARPU_TASK_SCHED_DATA). The pointer itself holds it, so nobody owns memory. A task whose sched_data is
+// null runs on any worker that can run it, by StarPU's priority. Workers have StarPU's numbers, from 0 to
+// starpu_worker_get_count() - 1. Both functions throw std::out_of_range for a worker below 0 or above
+// `largest_worker`. When a task names a worker that does not exist or cannot run it, the process ends with a
+// message as soon as the task is ready.
+
+inline constexpr int largest_worker = (1 << 13) - 1;
+
+/// For a task that `worker` must run: the task's job of the schedule that PolicyCore::begin was given, or
+/// none. Tasks without a job run in the order in which they become ready, before all jobs.
+void* pack_sched_data(int worker, std::optional<plan::JobId> job);
+
+/// The n of pack_pinned is in this range: the pointer has 48 bits for it.
+inline constexpr std::int64_t smallest_n = -(std::int64_t{1} << 47);
+inline constexpr std::int64_t largest_n = (std::int64_t{1} << 47) - 1;
+
+/// For a task with a placement w and a priority n that need no schedule: `worker` runs the task, and of its
+/// ready tasks the one with the smallest n first. With equal n, the task that became ready first. Throws
+/// std::out_of_range also for an n outside of smallest_n .. largest_n.
+void* pack_pinned(int worker, std::int64_t n);
+
+}  // namespace starpipe::sched
