@@ -6,6 +6,10 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/starpipe")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/starpipe" "${PROJECT_BINARY_DIR}/include/starpipe"
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 
+# Projects that are built against the package.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/experiments/cholesky" "${PROJECT_SOURCE_DIR}/experiments/plugins"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/starpipe/examples")
+
 # The planning library and base have an export set of their own, since their users need no StarPU.
 get_property(libraries GLOBAL PROPERTY STARPIPE_INSTALLED_LIBRARIES)
 foreach(library IN LISTS libraries)

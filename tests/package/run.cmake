@@ -29,6 +29,17 @@ if(STARPU_PROGRAM)
   run("${CMAKE_COMMAND}" -E env "STARPU_SCHED_LIB=${prefix}/${LIBDIR}/libstarpipe_sched.so" STARPU_SCHED=starpipe
     "${STARPU_PROGRAM}" starpipe 8 16 2)
 endif()
+if(COMPONENT STREQUAL "runtime")
+  # The installed example of a placement and a priority of one's own. It checks itself.
+  set(example "${WORK_DIR}/cholesky")
+  run("${CMAKE_COMMAND}" -S "${prefix}/share/starpipe/examples/cholesky" -B "${example}" -G "${GENERATOR}"
+    "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_CXX_FLAGS=${flags}")
+  run("${CMAKE_COMMAND}" --build "${example}")
+  foreach(workers 1 3 4)
+    run("${CMAKE_COMMAND}" -E env STARPU_NCPU=${workers} STARPU_SCHED=starpipe
+      "STARPU_SCHED_LIB=${prefix}/${LIBDIR}/libstarpipe_sched.so" "${example}/cholesky" 10 16)
+  endforeach()
+endif()
 if(EXISTS "${BUILD_DIR}/bin/starpipe")
   run("${prefix}/bin/starpipe" --version)
 endif()
