@@ -164,7 +164,8 @@ void for_each_task(int n, Function function) {
   }
 }
 
-/// Calls `function` with each task that reads or updates the tile that `task` updates, as the next to do so.
+/// Calls `function` with each task that waits for `task`: the next update of its tile, or the tasks that read
+/// the finished tile.
 template <class Function>
 void for_each_successor(int n, const Task& task, Function function) {
   const auto [i, j, k] = task;
