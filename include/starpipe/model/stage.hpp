@@ -43,11 +43,12 @@ template <class View>
 struct ParameterViews {
   ParameterViews() = default;
   ParameterViews(View its_own, std::span<const View> of_sets) : own(its_own), shared(of_sets) {}
+  // NOLINTBEGIN(bugprone-forwarding-reference-overload): it is no view
   template <class Single>
-  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): it is no view
   requires(!std::same_as<std::remove_cvref_t<Single>, ParameterViews> && std::convertible_to<Single, View>)
       ParameterViews(Single&& single)
       : own(std::forward<Single>(single)) {}
+  // NOLINTEND(bugprone-forwarding-reference-overload)
 
   [[nodiscard]] bool empty() const { return own.empty() && shared.empty(); }
 
