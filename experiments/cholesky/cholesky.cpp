@@ -4,8 +4,9 @@
 //   w  owner computes: a task runs on the worker that owns the tile it updates. Tiles are dealt block-cyclic.
 //   n  the longest path from a task to the end comes first.
 //
-// Checks that each task ran on its worker, with one worker that the smallest n among the ready tasks always
-// ran first, and that L L^T = A. Exit status: 0, 1 when a check fails, 2 under another policy.
+// It checks that each task ran on the worker that w names, and that L L^T = A. With a single worker it also
+// checks that of the ready tasks the one with the smallest n always ran next. Exit status: 0 when all checks
+// hold, 1 when one fails, 2 under another policy.
 //
 // Usage: STARPU_SCHED_LIB=PREFIX/lib/libstarpipe_sched.so STARPU_SCHED=starpipe cholesky TILES TILE_SIZE
 #include <algorithm>

@@ -262,7 +262,11 @@ void draw(const CompareOptions& options, const std::vector<Row>& rows, const std
     if (options.microbatches.size() > 1) title += fmt::format(", {} micro-batches", row.microbatches);
     runs.push_back(plan::explained_run(title, row.run->step));
   }
-  write_file("--timeline", *options.timeline, plan::timeline_svg(runs, {.unit = unit}));
+  // Stashes of larger and smaller stages would be drawn alike, and look like equal amounts of memory.
+  const bool same_stashes = std::ranges::all_of(
+      rows, [&](const Row& row) { return !row.run || row.stages == options.workers || !options.per_share; });
+  write_file("--timeline", *options.timeline,
+             plan::timeline_svg(runs, {.unit = unit, .memory = same_stashes}));
 }
 
 int compare(CompareOptions options) {
@@ -321,7 +325,10 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   command->add_flag("--json", options->json, "Print JSON");
   command->add_option("-o,--output", options->output, "Also write the figures to a file, as CSV or JSON")
       ->type_name("FILE.csv|FILE.json");
-  command->add_option("--timeline", options->timeline, "Draw all runs on one time axis")
+  command
+      ->add_option("--timeline", options->timeline,
+                   "Draw all runs on one time axis, with the stashes that workers hold where these are of "
+                   "the same size in all of them")
       ->type_name("FILE.svg");
   command->footer(
       "Example:\n"

@@ -7,8 +7,6 @@
 
 namespace starpipe::plan::detail {
 
-namespace {}  // namespace
-
 PatternScheduler::PatternScheduler(const Instance& instance)
     : instance_(instance), workers_(index(instance.workers)) {}
 

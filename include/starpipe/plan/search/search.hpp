@@ -63,7 +63,7 @@ struct SearchResult {
   Layout layout;
   int chunks;
   std::vector<double> memory_limits;  ///< of the request
-  std::vector<double> peak_memory;    ///< by worker, in the same unit
+  std::vector<double> peak_memory;    ///< by worker, in the unit of the limits
   /// No schedule of any problem that was considered has a smaller makespan.
   double lower_bound;
   bool complete;  ///< false if the budget ended the search: another run may then find another schedule

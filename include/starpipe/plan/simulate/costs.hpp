@@ -84,10 +84,10 @@ struct Costs {
   [[nodiscard]] Link link() const { return {alpha, beta}; }
 };
 
-/// The costs of a model's `stages` equal stages, from those of its `shares` equal shares along the chain: one
-/// for each share, or one for all. Durations, stashes and weights are divided, sizes are rounded up; what
-/// stages send each other is not divided. Throws InputError when there is one for each share, and `stages` is
-/// not a multiple of `shares`.
+/// The costs of `stages` equal stages of a model, made from the costs of `shares` equal parts of its chain.
+/// `of_shares` has one entry for each share, or one for all, and no shared weights. A stage takes its part of
+/// a share's durations, stashes and weights; bytes are rounded up. What stages send each other stays as it
+/// is. Throws InputError if there is an entry for each share and `stages` is not a multiple of `shares`.
 Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
 
 /// The costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by itself,
