@@ -3,14 +3,15 @@
 
 namespace starpipe {
 
-/// The rounds of a test with random input. A round takes ten times as long under the address sanitizer, and
-/// one of them is enough to find a fault of memory there: it does a fifth of them.
-constexpr int rounds(int all) {
-#ifdef __SANITIZE_ADDRESS__
-  return (all + 4) / 5;
+/// How many rounds of a test with many inputs stand for one that is run. A round takes ten times as long
+/// under a sanitizer, and one of them is enough to find a fault of memory or of threads there.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int round_stride = 5;
 #else
-  return all;
+inline constexpr int round_stride = 1;
 #endif
-}
+
+/// The rounds of a test with random input: a fifth of them under a sanitizer.
+constexpr int rounds(int all) { return (all + round_stride - 1) / round_stride; }
 
 }  // namespace starpipe
