@@ -32,4 +32,22 @@ std::string table_text(std::span<const TableRow> rows, std::span<const TableColu
   return text;
 }
 
+std::string csv_text(std::span<const TableRow> rows) {
+  std::string text;
+  for (const TableRow& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      if (c > 0) text += ',';
+      if (row[c].find_first_of(",\"\r\n") == std::string::npos) {
+        text += row[c];
+        continue;
+      }
+      text += '"';
+      for (const char letter : row[c]) text.append(letter == '"' ? 2 : 1, letter);
+      text += '"';
+    }
+    text += '\n';
+  }
+  return text;
+}
+
 }  // namespace starpipe

@@ -30,5 +30,12 @@ TEST(Table, RowsMayBeShort) {
   EXPECT_EQ(table_text(rows), "a\n1  2\n\n");
 }
 
+TEST(Csv, CellsAreQuotedWhereTheyMustBe) {
+  const std::array<TableRow, 2> rows = {{{"plain", "with, comma", ""}, {"a \"word\"", "two\nlines", "1e-3"}}};
+  EXPECT_EQ(csv_text(rows),
+            "plain,\"with, comma\",\n"
+            "\"a \"\"word\"\"\",\"two\nlines\",1e-3\n");
+}
+
 }  // namespace
 }  // namespace starpipe

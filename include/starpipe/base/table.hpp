@@ -24,4 +24,8 @@ using TableRow = std::vector<std::string>;
 /// last column is not padded. Rows may have fewer cells than others. Cells are ASCII.
 std::string table_text(std::span<const TableRow> rows, std::span<const TableColumn> columns = {});
 
+/// The rows as CSV (RFC 4180, with a newline alone at the end of each line): cells with commas, quotes or
+/// line breaks are quoted.
+std::string csv_text(std::span<const TableRow> rows);
+
 }  // namespace starpipe

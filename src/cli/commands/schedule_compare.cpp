@@ -194,27 +194,22 @@ nlohmann::ordered_json to_json(const CompareOptions& options, const std::vector<
   return json;
 }
 
-/// A field of CSV (RFC 4180).
-std::string quoted(std::string text) {
-  for (std::size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
-  return '"' + text + '"';
-}
-
 std::string to_csv(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
-  std::string text = "schedule,workers,microbatches,stages,per,unit";
-  for (const Figure& figure : figures) text += fmt::format(",{}", figure.name);
-  text += ",reordered,problem\n";
+  std::vector<TableRow> table = {{"schedule", "workers", "microbatches", "stages", "per", "unit"}};
+  for (const Figure& figure : figures) table.front().emplace_back(figure.name);
+  table.front().insert(table.front().end(), {"reordered", "problem"});
   for (const Row& row : rows) {
-    text += fmt::format("{},{},{},{},{},{}", row.name, options.workers, row.microbatches, row.stages,
-                        options.per_share ? "share" : "stage", unit);
+    TableRow& cells = table.emplace_back(
+        TableRow{row.name, std::to_string(options.workers), std::to_string(row.microbatches),
+                 std::to_string(row.stages), options.per_share ? "share" : "stage", unit});
     for (const Figure& figure : figures) {
       const auto value = row.run ? figure.value(*row.run) : nlohmann::ordered_json();
-      text += "," + (value.is_null() ? "" : value.dump());
+      cells.push_back(value.is_null() ? "" : value.dump());
     }
-    const bool reordered = row.run && row.run->reordering;
-    text += fmt::format(",{},{}\n", reordered, row.problem.empty() ? "" : quoted(row.problem));
+    cells.emplace_back(row.run && row.run->reordering ? "true" : "false");
+    cells.push_back(row.problem);
   }
-  return text;
+  return csv_text(table);
 }
 
 std::string to_text(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
