@@ -3,9 +3,7 @@
 
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <system_error>
@@ -13,11 +11,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/conformance/plugin_crash.hpp"
+#include "cli/processes/child_process.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/signals.hpp"
 
@@ -25,7 +23,6 @@ namespace starpipe::cli {
 namespace {
 
 constexpr int exit_exception = 70;
-constexpr int exit_no_program = 127;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -84,68 +81,37 @@ std::optional<std::string> read_all(int descriptor, TimePoint end, const HeldSig
   }
 }
 
-std::string how_it_failed(int status) {
-  if (WIFSIGNALED(status)) {
-    return fmt::format("it was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  }
-  switch (WEXITSTATUS(status)) {
-    case 0:
-      return {};
-    case exit_exception:
-      return "it threw an exception";
-    default:
-      return fmt::format("it ended with exit status {}", WEXITSTATUS(status));
-  }
+/// As `cli::how_it_failed`, for a child that ends with `exit_exception` when its work throws.
+std::string failure_of(int status) {
+  const bool threw = WIFEXITED(status) && WEXITSTATUS(status) == exit_exception;
+  return threw ? "it threw an exception" : how_it_failed(status);
 }
 
 /// The status of a child when it ends; nothing if it has not ended at time `end`. Throws EndedBySignal when
 /// one of the held signals comes.
-std::optional<int> wait_for(pid_t child, TimePoint end, const HeldSignals& held) {
-  int status = 0;
-  while (waitpid(child, &status, WNOHANG) == 0) {
+std::optional<int> wait_for(ChildProcess& child, TimePoint end, const HeldSignals& held) {
+  while (!child.status()) {
     pollfd wanted{held.descriptor(), POLLIN, 0};
     ::poll(&wanted, 1, 1);  // ms
     held.check();
     if (std::chrono::steady_clock::now() > end) return std::nullopt;
   }
-  return status;
+  return child.status();
 }
 
-/// Ends a child and the processes of its group. Kills them: a launcher of ranks that is asked to end while it
-/// starts may leave its ranks behind, but when it is killed its helpers on the hosts end them.
-void end_group(pid_t child) {
-  kill(-child, SIGKILL);
-  waitpid(child, nullptr, 0);
-}
-
-/// Calls `child` in a new process, with the writing end of a pipe. `child` must not return.
-SubprocessResult run(const std::function<void(int)>& child, std::chrono::seconds most) {
+/// Calls `work` in a new process, with the writing end of a pipe. `work` must not return.
+SubprocessResult run(const std::function<void(int)>& work, std::chrono::seconds most) {
   const HeldSignals held;
   Pipe pipe;
-  std::fflush(nullptr);  // or both processes would print the buffered text
-  const pid_t parent = getpid();
-  const pid_t id = fork();
-  if (id < 0) fail("fork");
-  if (id == 0) {
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(exit_exception);
-    reset_signals();
+  ChildProcess child([&] {
     leave_plugin_crashes_to_parent();
-    child(pipe.writing());
-  }
-  setpgid(id, id);  // in both processes: either may come first
+    work(pipe.writing());
+  });
   pipe.close_writing();
-  try {
-    const TimePoint end = std::chrono::steady_clock::now() + most;
-    const std::optional<std::string> output = read_all(pipe.reading(), end, held);
-    const std::optional<int> status = output ? wait_for(id, end, held) : std::nullopt;
-    if (status) return {*output, how_it_failed(*status)};
-  } catch (const EndedBySignal&) {
-    end_group(id);
-    throw;
-  }
-  end_group(id);
+  const TimePoint end = std::chrono::steady_clock::now() + most;
+  const std::optional<std::string> output = read_all(pipe.reading(), end, held);
+  const std::optional<int> status = output ? wait_for(child, end, held) : std::nullopt;
+  if (status) return {*output, failure_of(*status)};
   return {{}, fmt::format("it did not end within {} s", most.count())};
 }
 
@@ -169,16 +135,12 @@ SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std
 }
 
 SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most) {
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
   return run(
-      [&arguments](int output) {
+      [&command](int output) {
         dup2(output, STDOUT_FILENO);
         dup2(output, STDERR_FILENO);
         ::close(output);
-        execvp(arguments.front(), arguments.data());
-        _exit(exit_no_program);
+        become_program(command);
       },
       most);
 }

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/processes/child_process.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "starpipe/base/signals.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr int exit_no_program = 127;  // as shells have it
+constexpr pid_t nobody = -1;
+
+}  // namespace
+
+ChildProcess::ChildProcess(const std::function<void()>& work) {
+  std::fflush(nullptr);  // or both processes would print the buffered text
+  const pid_t parent = getpid();
+  id_ = fork();
+  if (id_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (id_ == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);  // it died before prctl
+    reset_signals();
+    work();
+    _exit(1);
+  }
+  setpgid(id_, id_);  // in both processes: either may come first
+}
+
+ChildProcess::~ChildProcess() {
+  if (id_ == nobody || status_) return;
+  kill(-id_, SIGKILL);
+  waitpid(id_, nullptr, 0);
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : id_(std::exchange(other.id_, nobody)), status_(other.status_) {}
+
+std::optional<int> ChildProcess::status() {
+  int status = 0;
+  if (!status_ && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
+  return status_;
+}
+
+void become_program(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  execvp(arguments.front(), arguments.data());
+  _exit(exit_no_program);
+}
+
+std::string how_it_failed(int status) {
+  if (WIFSIGNALED(status)) return "it was ended by " + signal_text(WTERMSIG(status));
+  if (WEXITSTATUS(status) == 0) return {};
+  return fmt::format("it ended with exit status {}", WEXITSTATUS(status));
+}
+
+}  // namespace starpipe::cli

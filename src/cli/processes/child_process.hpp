@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace starpipe::cli {
+
+/// A process that this one starts, in a process group of its own. Ending signals (starpipe/base/signals.hpp)
+/// have their default actions in it. It does not outlive this object, nor this process: its group is killed.
+/// It is killed and not asked to end, since a launcher of ranks that is asked while it starts may leave its
+/// ranks behind. When a launcher is killed, its helpers on the hosts end the ranks.
+class ChildProcess {
+ public:
+  /// Calls `work` in a copy of this process. `work` must not return. Throws std::system_error when no process
+  /// can be started.
+  explicit ChildProcess(const std::function<void()>& work);
+  ~ChildProcess();
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  /// How it has ended, as waitpid says it; nothing while it runs. Does not wait.
+  std::optional<int> status();
+
+ private:
+  pid_t id_;
+  std::optional<int> status_;
+};
+
+/// For a child: becomes the program of this name on PATH. Ends with status 127 when there is none.
+[[noreturn]] void become_program(const std::vector<std::string>& command);
+
+/// Why a process with this status of waitpid has failed: "it ended with exit status 1", "it was ended by
+/// signal 11 (Segmentation fault)". Empty when it succeeded.
+std::string how_it_failed(int status);
+
+}  // namespace starpipe::cli
