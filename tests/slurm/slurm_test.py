@@ -194,6 +194,24 @@ class Slurm(unittest.TestCase):
         self.assertRegex(state, r" JobState=CANCELLED .* Restarts=0 ")
         self.assertTrue(list((self.folder / f"results/train-{job}-checkpoints").glob("step-*/manifest.json")))
 
+    def test_a_study(self):
+        """An array of two jobs divides the runs of a study, those on several ranks among them."""
+        (self.folder / "study.yaml").write_text(
+            "command: train\nconfig: experiments/mlp.yaml\nset: {training.steps: 2}\n"
+            "grid: {ranks: [1, 2], training.seed: [1, 2]}\n")
+        sweep = [str(STARPIPE), "sweep", "study.yaml", "-o", "results/study"]
+        script = self.run_command(*sweep, "--slurm", "2")
+        self.assertEqual((script.returncode, script.stderr), (0, ""))
+        submitted = subprocess.run(["sbatch", "--wait"], input=script.stdout, cwd=self.folder, capture_output=True, text=True,
+                                   timeout=200, check=False)
+        output = "".join(file.read_text() for file in sorted((self.folder / "results/study").glob("slurm-*.txt")))
+        self.assertEqual(submitted.returncode, 0, submitted.stderr + output)
+        self.assertEqual(output.count("2 runs: 2 done;"), 2, output)
+        collected = self.run_command(*sweep, "--collect")
+        self.assertIn("4 runs: 4 done (4 before);", collected.stdout)
+        rows = [json.loads(line) for line in (self.folder / "results/study/results.jsonl").read_text().splitlines()]
+        self.assertEqual([(row["ranks"], row["training.seed"]) for row in rows], [(1, "1"), (1, "2"), (2, "1"), (2, "2")])
+
     def test_a_lost_rank_ends_the_job(self):
         job = self.start_training()
         family = processes_of(job, rank=1)

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/study/study_sweep.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "cli/commands/subcommand.hpp"
+#include "cli/options/value_checks.hpp"
+#include "cli/study/run_folder.hpp"
+#include "cli/study/sbatch.hpp"
+#include "cli/study/study_results.hpp"
+#include "starpipe/base/environment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/number_input.hpp"
+#include "starpipe/base/numbers.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr std::size_t most_printed_rows = 60;
+
+struct SweepCommand {
+  std::string study;
+  std::string folder;
+  int jobs = 1;
+  bool retry = false;
+  bool print = false;
+  bool collect = false;
+  std::optional<int> slurm;
+  std::optional<std::string> block;
+  std::optional<std::string> launcher;
+};
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+/// MPICH's launcher on PATH: by the names that Debian and hydra give it, else `mpiexec`.
+std::string find_mpiexec() {
+  for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
+    std::istringstream folders(environment("PATH").value_or(""));
+    for (std::string folder; std::getline(folders, folder, ':');) {
+      if (::access((std::filesystem::path(folder) / name).c_str(), X_OK) == 0) return name;
+    }
+  }
+  throw InputError("there is no mpiexec on PATH, and the study has runs on several ranks (see --launcher)");
+}
+
+SweepOptions options_of(const SweepCommand& command, const std::vector<StudyRun>& runs) {
+  SweepOptions options{.folder = command.folder, .jobs = command.jobs, .retry = command.retry};
+  if (command.launcher) {
+    options.launcher = words_of(*command.launcher);
+    options.local = false;
+    if (options.launcher.empty()) throw InputError("--launcher: is blank");
+  } else if (std::ranges::any_of(runs, [](const StudyRun& run) { return run.ranks > 1; })) {
+    options.launcher = {find_mpiexec(), "-n"};
+  }
+  return options;
+}
+
+/// The runs of block K of N: every N-th one, so that long and short runs are shared out.
+std::vector<StudyRun> runs_of_block(const std::string& block, const std::vector<StudyRun>& runs) {
+  const auto slash = block.find('/');
+  std::errc error{};
+  const auto number = parse_number<int>(block.substr(0, slash), error);
+  const auto blocks = parse_number<int>(slash == std::string::npos ? "" : block.substr(slash + 1), error);
+  if (!number || !blocks || *number < 1 || *number > *blocks)
+    throw InputError(fmt::format("--block: expected K/N with K from 1 to N, got '{}'", block));
+  std::vector<StudyRun> found;
+  for (auto r = static_cast<std::size_t>(*number) - 1; r < runs.size();
+       r += static_cast<std::size_t>(*blocks))
+    found.push_back(runs[r]);
+  return found;
+}
+
+void write_tables(const std::vector<nlohmann::ordered_json>& rows, const std::filesystem::path& folder) {
+  write_file("-o", folder / "results.csv", rows_csv(rows));
+  write_file("-o", folder / "results.jsonl", rows_jsonl(rows));
+}
+
+std::string summary(const SweepCounts& counts, std::size_t runs, const std::filesystem::path& folder) {
+  std::string text = fmt::format("{}: {} done", counted_text(static_cast<std::int64_t>(runs), "run"),
+                                 counts.done_before + counts.done);
+  if (counts.done_before > 0) text += fmt::format(" ({} before)", counts.done_before);
+  if (const int failed = counts.failed + counts.failed_before; failed > 0)
+    text += fmt::format(", {} failed", failed);
+  if (counts.elsewhere > 0) text += fmt::format(", {} run by another sweep", counts.elsewhere);
+  return text +
+         fmt::format("; {} and results.jsonl have a row for each\n", (folder / "results.csv").string());
+}
+
+/// A line for each reason for which runs of this sweep have failed.
+std::string failures(const std::vector<StudyRun>& runs, const std::filesystem::path& folder) {
+  struct Reason {
+    std::string problem;
+    std::string first;  ///< run
+    int count = 0;
+  };
+  std::vector<Reason> reasons;
+  for (const StudyRun& run : runs) {
+    const RunOutcome outcome = read_outcome(folder_of(run, folder));
+    if (outcome.state != RunState::failed) continue;
+    const auto known = std::ranges::find(reasons, outcome.problem, &Reason::problem);
+    ++(known == reasons.end() ? reasons.emplace_back(Reason{outcome.problem, run.title}) : *known).count;
+  }
+  std::string text;
+  for (const auto& [problem, first, count] : reasons) {
+    const std::string others = count > 1 ? fmt::format(" and {} more", count - 1) : "";
+    text += fmt::format("failed: {}{}: {}\n", first, others, problem);
+  }
+  if (!text.empty())
+    text += fmt::format("log.txt in the folder of each run, in {}, tells more; --retry runs them again\n",
+                        (folder / "runs").string());
+  return text;
+}
+
+int print_commands(const Study& study, const std::vector<StudyRun>& runs, const SweepOptions& options) {
+  std::string text;
+  for (const StudyRun& run : runs) {
+    if (read_outcome(folder_of(run, options.folder)).state == RunState::done) continue;
+    const std::array folder = {std::string("mkdir"), std::string("-p"),
+                               folder_of(run, options.folder).string()};
+    text += fmt::format("{} && {}\n", shell_text(folder),
+                        shell_text(command_of(study, run, options, study.config)));
+  }
+  print(text);
+  return 0;
+}
+
+int sweep(const SweepCommand& command) {
+  const Study study = read_study(command.study);
+  const std::vector<StudyRun> all = runs_of(study);
+  if (command.slurm) {
+    take_folder(command.folder);  // Slurm writes its logs there
+    print(sbatch_script(study, all, command.folder, *command.slurm));
+    return 0;
+  }
+  const std::vector<StudyRun> runs = command.block ? runs_of_block(*command.block, all) : all;
+  const SweepOptions options = options_of(command, runs);
+  if (command.print) return print_commands(study, runs, options);
+  take_folder(options.folder);
+  SweepCounts counts;
+  if (!command.collect) {
+    counts = run_sweep(study, runs, options);
+  } else {
+    for (const StudyRun& run : runs) {
+      const RunState state = read_outcome(folder_of(run, options.folder)).state;
+      counts.done_before += state == RunState::done ? 1 : 0;
+      counts.failed_before += state == RunState::failed ? 1 : 0;
+    }
+  }
+  const std::vector<nlohmann::ordered_json> rows = study_rows(study, all, options.folder);
+  write_tables(rows, options.folder);
+  if (!command.block && rows.size() <= most_printed_rows) print(rows_text(study, rows) + "\n");
+  print(summary(counts, runs.size(), options.folder) + failures(runs, options.folder));
+  return counts.failed + counts.failed_before > 0 ? 1 : 0;
+}
+
+void add_sweep(CLI::App& app, Action& action) {
+  CLI::App* const command = app.add_subcommand(
+      "sweep", "Run a study: many runs of train, simulate or compare, and one table of all");
+  const auto options = std::make_shared<SweepCommand>();
+  command->add_option("study", options->study, "The study: a base configuration, and what varies")
+      ->required()
+      ->type_name("STUDY.yaml");
+  command
+      ->add_option(
+          "-o,--output", options->folder,
+          "Folder of the results: results.csv, results.jsonl, and a folder for each run in runs/. Runs "
+          "that are done there are not run again")
+      ->required()
+      ->type_name("FOLDER");
+  CLI::Option* const jobs =
+      command
+          ->add_option("--jobs", options->jobs,
+                       "The most runs at a time. Runs that measure times get a share of the "
+                       "cores each")
+          ->type_name("N")
+          ->transform(whole_number(1, 1024))
+          ->capture_default_str();
+  CLI::Option* const retry = command->add_flag("--retry", options->retry, "Also run again what has failed");
+  CLI::Option* const print = command->add_flag(
+      "--print", options->print, "Print the commands of the runs that are not done, and run none");
+  CLI::Option* const collect =
+      command->add_flag("--collect", options->collect, "Write the tables of what is done, and run nothing");
+  CLI::Option* const block =
+      command->add_option("--block", options->block, "Run only the K-th of N parts of the study")
+          ->type_name("K/N");
+  CLI::Option* const launcher =
+      command
+          ->add_option(
+              "--launcher", options->launcher,
+              "What starts a run on several ranks; their number and the program follow. Default: MPICH's "
+              "mpiexec -n")
+          ->type_name("\"COMMAND -n\"");
+  CLI::Option* const slurm =
+      command
+          ->add_option(
+              "--slurm", options->slurm,
+              "Print a script for sbatch: an array of so many tasks, which divide the runs among them")
+          ->type_name("TASKS")
+          ->transform(whole_number(1, 100'000));
+  for (CLI::Option* const alone : {print, collect, slurm}) alone->excludes(jobs)->excludes(retry);
+  print->excludes(collect)->excludes(slurm);
+  collect->excludes(slurm)->excludes(launcher);
+  slurm->excludes(block)->excludes(launcher);
+  command->footer(
+      "Examples:\n"
+      "  starpipe sweep experiments/studies/schedules.yaml -o results/schedules --jobs 2\n"
+      "  starpipe sweep experiments/studies/schedules.yaml -o results/schedules --slurm 4 | sbatch "
+      "--time=1:00:00");
+  command->callback([options, &action] { action = [options] { return sweep(*options); }; });
+}
+
+const bool sweep_registered = register_subcommand({.position = 25, .add = add_sweep});
+
+}  // namespace
+}  // namespace starpipe::cli

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/study/run_folder.hpp"
+
+#include <array>
+#include <cerrno>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/version.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path record_of(const fs::path& folder) { return folder / "run.json"; }
+
+/// The last line of the log that is a message of starpipe; empty when there is none.
+std::string last_message(const fs::path& log) {
+  std::error_code error;
+  if (!fs::exists(log, error)) return {};
+  std::istringstream lines(read_file(log));
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("starpipe: ")) last = line;
+  }
+  return last;
+}
+
+}  // namespace
+
+fs::path config_of(const fs::path& folder) { return folder / "config.yaml"; }
+fs::path log_of(const fs::path& folder) { return folder / "log.txt"; }
+
+RunOutcome read_outcome(const fs::path& folder) {
+  std::error_code error;
+  RunOutcome outcome;
+  if (fs::is_regular_file(record_of(folder), error)) {
+    const nlohmann::json record = nlohmann::json::parse(read_file(record_of(folder)), nullptr, false);
+    if (record.is_object()) {
+      outcome.seconds = record.value("seconds", 0.0);
+      outcome.problem = record.value("problem", "");
+    }
+  }
+  if (!outcome.problem.empty()) {
+    outcome.state = RunState::failed;
+  } else if (fs::is_regular_file(folder / report_file, error)) {
+    outcome.state = RunState::done;
+  }
+  return outcome;
+}
+
+RunLock::RunLock(const fs::path& folder) {
+  const auto refuse = [&](int problem) {
+    throw InputError(
+        fmt::format("cannot write {}: {}", folder.string(), std::generic_category().message(problem)));
+  };
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) refuse(error.value());
+  const int descriptor = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) refuse(errno);
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+    descriptor_ = descriptor;
+  } else {
+    ::close(descriptor);
+  }
+}
+
+RunLock::~RunLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+void prepare_folder(const fs::path& folder, std::string_view config_text) {
+  std::vector<fs::path> old = {record_of(folder), log_of(folder), folder / report_file};
+  for (const std::string_view command : study_commands) {
+    for (const StudyOutput& output : outputs_of(command)) old.push_back(folder / output.file);
+  }
+  for (const fs::path& file : old) fs::remove(file);
+  write_file("sweep", config_of(folder), config_text);
+}
+
+void record_end(const fs::path& folder, const std::vector<std::string>& command, const std::string& failure,
+                double seconds) {
+  nlohmann::ordered_json record = {
+      {"command", command}, {"starpipe", version}, {"commit", commit()}, {"seconds", seconds}};
+  std::error_code error;
+  if (!failure.empty()) {
+    const std::string message = last_message(log_of(folder));
+    record["problem"] = message.empty() ? failure : message;
+  } else if (!fs::is_regular_file(folder / report_file, error)) {
+    record["problem"] = "it wrote no report";
+  }
+  write_file("sweep", record_of(folder),
+             record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace starpipe::cli

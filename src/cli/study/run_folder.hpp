@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder of one run of a study: config.yaml (a copy of the base configuration), log.txt (what the run has
+// printed), the report and other outputs, run.json (how the run ended) and lock.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/study/study.hpp"
+
+namespace starpipe::cli {
+
+enum class RunState : std::uint8_t {
+  open,  ///< not run, or interrupted
+  done,
+  failed
+};
+
+/// What a run's folder says.
+struct RunOutcome {
+  RunState state = RunState::open;
+  std::string problem;  ///< of a failed run: the line that says why
+  double seconds = 0;   ///< how long the run took; 0 where that is not known
+};
+
+/// A run is done when its report is there. A command writes its report last, and at once.
+RunOutcome read_outcome(const std::filesystem::path& folder);
+
+/// The lock of a run's folder: the process that has it runs the run. It ends with the process.
+class RunLock {
+ public:
+  /// Creates the folder, and takes the lock if no other process has it. Throws InputError when the folder
+  /// cannot be written.
+  explicit RunLock(const std::filesystem::path& folder);
+  ~RunLock();
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&&) = delete;
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+  /// Whether this process may run the run. True also on a file system without locks.
+  [[nodiscard]] bool taken() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Before a run: removes the files of an earlier attempt, and writes `config_text` to config.yaml.
+void prepare_folder(const std::filesystem::path& folder, std::string_view config_text);
+
+/// After a run: writes run.json. `failure`: why the process failed; empty when it succeeded. A failed run's
+/// problem is the last message of starpipe in its log, else `failure`.
+void record_end(const std::filesystem::path& folder, const std::vector<std::string>& command,
+                const std::string& failure, double seconds);
+
+/// Files of a run's folder.
+std::filesystem::path config_of(const std::filesystem::path& folder);
+std::filesystem::path log_of(const std::filesystem::path& folder);
+
+}  // namespace starpipe::cli

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/study/sbatch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/ceil_div.hpp"
+
+namespace starpipe::cli {
+
+std::string shell_text(std::span<const std::string> command) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  std::string text;
+  for (const std::string& word : command) {
+    if (!text.empty()) text += ' ';
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
+      text += word;
+      continue;
+    }
+    text += '\'';
+    for (const char letter : word) letter == '\'' ? text += "'\\''" : text += letter;
+    text += '\'';
+  }
+  return text;
+}
+
+std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
+                          const std::filesystem::path& folder, int tasks) {
+  int ranks = 1;
+  int cores = 1;  // of a rank
+  for (const StudyRun& run : runs) {
+    ranks = std::max(ranks, run.ranks);
+    if (study.command != "simulate") cores = std::max(cores, ceil_div(run.workers, run.ranks));
+  }
+  const std::filesystem::path here = std::filesystem::current_path();
+  const std::array command = {std::filesystem::read_symlink("/proc/self/exe").string(), std::string("sweep"),
+                              study.source, std::string("-o"), folder.string()};
+  return fmt::format(R"(#!/usr/bin/env bash
+# Written by `starpipe sweep --slurm`: an array of {0} tasks, each with its part of {1} runs.
+# sbatch's own options and environment override the settings below.
+#SBATCH --job-name={2}
+#SBATCH --array=1-{0}
+#SBATCH --ntasks={3}
+#SBATCH --cpus-per-task={4}
+#SBATCH --chdir={5}
+#SBATCH --output={6}
+set -euo pipefail
+# Load here the modules or packages that starpipe's libraries need on your cluster (module load, spack load, ...).
+
+export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-1}}
+exec {7} --block "$SLURM_ARRAY_TASK_ID/{0}" \
+  --launcher "srun --mpi=pmi2 --cpu-bind=none --wait=60 -n"
+)",
+                     tasks, runs.size(), std::filesystem::path(study.source).stem().string(), ranks, cores,
+                     here.string(), (std::filesystem::absolute(folder) / "slurm-%A_%a.txt").string(),
+                     shell_text(command));
+}
+
+}  // namespace starpipe::cli

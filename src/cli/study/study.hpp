@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A study: many runs of one command, which differ in the values of some settings. docs/studies.md describes
+// its file.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace starpipe::cli {
+
+/// A value of a run: of a key of the configuration, of an option of the command, or of `ranks`.
+struct Setting {
+  std::string name;   ///< such as schedule.name, --policies (an option begins with dashes), ranks
+  std::string value;  ///< of a key as --set takes it; of an option its word; a flag has true or false
+
+  [[nodiscard]] bool is_option() const { return name.starts_with("--"); }
+};
+using Settings = std::vector<Setting>;
+
+/// The commands that a study can run.
+inline constexpr std::array<std::string_view, 3> study_commands = {"train", "simulate", "compare"};
+
+/// The setting that says how many MPI ranks a run has.
+inline constexpr std::string_view ranks_setting = "ranks";
+
+/// One name of the grid and the values that it takes.
+struct GridLine {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+struct Study {
+  std::string source;            ///< the study's file, for messages
+  std::string command;           ///< train, simulate or compare
+  std::filesystem::path config;  ///< the base configuration
+  Settings base;                 ///< `set`: of all runs
+  std::vector<GridLine> grid;    ///< every combination of these values is a run
+  std::vector<Settings> runs;    ///< each is combined with every point of the grid; at least one, maybe empty
+  int repetitions = 1;           ///< of each run
+  std::vector<std::string> outputs;  ///< files of each run beside its report, such as "timeline"
+};
+
+/// An output of a command's run: its option, and the file's name in the run's folder.
+struct StudyOutput {
+  std::string_view command;
+  std::string_view name;  ///< in the study's `outputs`
+  std::string_view option;
+  std::string_view file;
+};
+
+/// What `outputs` may ask for of this command.
+std::vector<StudyOutput> outputs_of(std::string_view command);
+
+/// Reads a study. Throws InputError that names file, line and key.
+Study read_study(const std::filesystem::path& file);
+
+/// The report of each run, in its folder.
+inline constexpr const char* report_file = "report.json";
+
+}  // namespace starpipe::cli

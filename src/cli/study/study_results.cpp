@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/study/study_results.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "cli/study/run_folder.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/files.hpp"
+#include "starpipe/base/numbers.hpp"
+#include "starpipe/base/table.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array parts_of_difference = {"durations", "transfers", "order", "runtime"};
+
+/// A report, for values that may be missing in it.
+class Report {
+ public:
+  explicit Report(const Json& json) : json_(json) {}
+
+  /// The value at a path such as "/makespan/predicted"; null when it is missing.
+  [[nodiscard]] Json at(const std::string& path) const {
+    const Json::json_pointer pointer(path);
+    return json_.contains(pointer) ? json_.at(pointer) : Json();
+  }
+  [[nodiscard]] Json smallest(const std::string& path) const {
+    const Json list = at(path);
+    return list.is_array() && !list.empty() ? *std::ranges::min_element(list) : Json();
+  }
+  /// The largest value of a list.
+  [[nodiscard]] Json largest(const std::string& path) const {
+    const Json list = at(path);
+    return list.is_array() && !list.empty() ? *std::ranges::max_element(list) : Json();
+  }
+
+ private:
+  const Json& json_;
+};
+
+void put(Json& row, std::string_view name, Json value) {
+  if (!value.is_null()) row[std::string(name)] = std::move(value);
+}
+
+/// The sum of all numbers inside of a value; null when it is missing.
+Json total(const Json& value) {
+  if (value.is_null()) return {};
+  if (value.is_number_unsigned()) return value;
+  std::uint64_t sum = 0;
+  for (const Json& part : value) {
+    if (part.is_structured() || part.is_number_unsigned()) sum += total(part).get<std::uint64_t>();
+  }
+  return sum;
+}
+
+/// The bytes that all workers received, predicted or measured, of a report of `train`.
+Json bytes_moved(const Report& report, const std::string& which) {
+  std::uint64_t sum = 0;
+  const Json kinds = report.at("/received");
+  for (const auto& [kind, transfers] : kinds.items())
+    sum += total(transfers.at("bytes").at(which)).get<std::uint64_t>();
+  return kinds.is_null() ? Json() : Json(sum);
+}
+
+/// Versions, machine and numbers of workers: what all rows of a report have.
+void put_head(Json& row, const Report& report) {
+  for (const char* name : {"starpipe", "commit", "starpu", "mpi"})
+    put(row, name, report.at(std::string("/versions/") + name));
+  for (const auto& [name, path] : {std::pair{"machine", "/machine/name"},
+                                   {"processor", "/machine/processor"},
+                                   {"cores", "/machine/cores"}})
+    put(row, name, report.at(path));
+  put(row, "ranks", report.at("/machine/ranks"));
+  put(row, "schedule", report.at("/config/schedule/name"));
+  put(row, "workers", report.at("/workers"));
+  if (!row.contains("workers")) put(row, "workers", report.at("/config/schedule/workers"));
+  put(row, "stages", report.at("/stages"));
+  put(row, "microbatches", report.at("/microbatches"));
+  if (!row.contains("microbatches")) put(row, "microbatches", report.at("/config/training/microbatches"));
+  put(row, "emulated", report.at("/emulated"));
+  put(row, "reordered", !report.at("/reordered").is_null());
+}
+
+/// The parts of the difference between prediction and measurement in the median step, in seconds.
+void put_difference(Json& row, const Report& report) {
+  const Json first = report.at("/explain/steps/first");
+  const Json median = report.at("/explain/steps/median");
+  if (!first.is_number() || !median.is_number()) return;
+  const auto step = median.get<std::int64_t>() - first.get<std::int64_t>();
+  for (const char* part : parts_of_difference) {
+    const Json value = report.at(fmt::format("/explain/per_step/{}/{}", part, step));
+    if (value.is_number()) row[fmt::format("difference_{}", part)] = value.get<double>() * 1e-9;
+  }
+}
+
+void put_train(Json& row, const Report& report) {
+  put_head(row, report);
+  put(row, "policy", report.at("/policy/ran"));
+  put(row, "discipline", report.at("/discipline"));
+  put(row, "parameters", report.at("/parameters"));
+  for (const std::string which : {"predicted", "measured"}) {
+    put(row, which + "_makespan", report.at("/makespan/" + which));
+    put(row, which + "_bubble_fraction", report.at("/bubble_fraction/" + which));
+    put(row, which + "_device_span", report.at("/device_span/" + which));
+    put(row, which + "_peak_stashes", report.largest("/peak_activations/" + which));
+    put(row, which + "_peak_stash_bytes", report.largest("/peak_activation_bytes/" + which));
+    put(row, which + "_bytes_moved", bytes_moved(report, which));
+    put(row, which + "_bytes_between_ranks", report.at("/bytes_between_ranks/" + which));
+  }
+  put_difference(row, report);
+  for (const char* rate : {"tokens_per_second", "samples_per_second"})
+    put(row, rate, report.at(std::string("/") + rate));
+  const Json losses = report.at("/losses");
+  if (losses.is_array() && !losses.empty()) row["last_loss"] = losses.back();
+  const Json evaluations = report.at("/evaluations");
+  if (evaluations.is_array() && !evaluations.empty())
+    put(row, "last_validation_loss", Report(evaluations.back()).at("/loss"));
+}
+
+void put_simulate(Json& row, const Report& report) {
+  for (const char* name : {"schedule", "workers", "stages", "microbatches", "discipline", "unit"})
+    put(row, name, report.at(std::string("/") + name));
+  put(row, "reordered", !report.at("/reordered").is_null());
+  for (const char* name : {"makespan", "bubble_fraction", "device_span"})
+    put(row, std::string("predicted_") + name, report.at(std::string("/") + name));
+  put(row, "predicted_peak_stashes", report.largest("/peak_activations"));
+  put(row, "predicted_peak_stash_bytes", report.largest("/peak_activation_bytes"));
+  put(row, "predicted_bytes_moved", total(report.at("/received_bytes")));
+  Json most;
+  for (const Json& worker : report.at("/memory")) most = std::max(most, total(worker));
+  put(row, "predicted_memory", std::move(most));
+}
+
+/// One policy of one schedule of a report of `compare`.
+void put_compared(Json& row, const Report& report, const Report& policy) {
+  put_head(row, report);
+  put(row, "requested_policy", policy.at("/policy"));
+  put(row, "policy", policy.at("/ran"));
+  put(row, "predicted_makespan", policy.at("/predicted_makespan"));
+  put(row, "measured_makespan", policy.at("/makespan"));
+  put(row, "least_makespan", policy.smallest("/makespans"));
+  put(row, "most_makespan", policy.largest("/makespans"));
+  for (const char* name : {"bubble_fraction", "bytes_moved"}) {
+    put(row, std::string("predicted_") + name, report.at(std::string("/predicted/") + name));
+    put(row, std::string("measured_") + name, policy.at(std::string("/") + name));
+  }
+  for (const auto& [name, key] :
+       {std::pair{"peak_stashes", "peak_activations"}, {"peak_stash_bytes", "peak_activation_bytes"}}) {
+    put(row, std::string("predicted_") + name, report.largest(std::string("/predicted/") + key));
+    put(row, std::string("measured_") + name, policy.largest(std::string("/") + key));
+  }
+}
+
+/// The cells that tell which run a row is of.
+Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
+  constexpr std::array words = {"open", "done", "failed"};
+  Json row = {{"run", run.name}};
+  for (const Setting& setting : run.varied) row[setting.name] = setting.value;
+  if (repeated) row["repetition"] = run.repetition;
+  row["status"] = words[static_cast<std::size_t>(outcome.state)];
+  if (!outcome.problem.empty()) row["problem"] = outcome.problem;
+  if (outcome.seconds > 0) row["seconds"] = outcome.seconds;
+  return row;
+}
+
+void add_rows(std::vector<Json>& rows, const Study& study, const Json& head,
+              const std::filesystem::path& file) {
+  const Json json = Json::parse(read_file(file), nullptr, false);
+  if (!json.is_object()) throw InputError(fmt::format("{}: is not a report", file.string()));
+  if (study.command == "compare") {
+    const Json schedules = json.contains("schedules") ? json.at("schedules") : Json::array({json});
+    for (const Json& schedule : schedules) {
+      for (const Json& policy : Report(schedule).at("/policies"))
+        put_compared(rows.emplace_back(head), Report(schedule), Report(policy));
+    }
+    return;
+  }
+  Json& row = rows.emplace_back(head);
+  study.command == "train" ? put_train(row, Report(json)) : put_simulate(row, Report(json));
+}
+
+std::vector<std::string> columns_of(std::span<const Json> rows) {
+  std::vector<std::string> columns;
+  for (const Json& row : rows) {
+    // A column that only later rows have stands behind the one it follows there.
+    auto at = columns.begin();
+    for (const auto& [name, value] : row.items()) {
+      const auto found = std::ranges::find(columns, name);
+      at = (found == columns.end() ? columns.insert(at, name) : found) + 1;
+    }
+  }
+  return columns;
+}
+
+std::string cell_text(const Json& row, const std::string& name) {
+  if (!row.contains(name)) return "";
+  const Json& value = row.at(name);
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+}  // namespace
+
+std::filesystem::path folder_of(const StudyRun& run, const std::filesystem::path& folder) {
+  return folder / "runs" / run.name;
+}
+
+std::vector<Json> study_rows(const Study& study, std::span<const StudyRun> runs,
+                             const std::filesystem::path& folder) {
+  std::vector<Json> rows;
+  for (const StudyRun& run : runs) {
+    const std::filesystem::path of_run = folder_of(run, folder);
+    const RunOutcome outcome = read_outcome(of_run);
+    Json head = row_of(run, outcome, study.repetitions > 1);
+    if (outcome.state == RunState::done) {
+      add_rows(rows, study, head, of_run / report_file);
+    } else {
+      rows.push_back(std::move(head));
+    }
+  }
+  return rows;
+}
+
+std::string rows_csv(std::span<const Json> rows) {
+  std::vector<TableRow> table = {columns_of(rows)};
+  for (const Json& row : rows) {
+    TableRow& cells = table.emplace_back();
+    for (const std::string& column : table.front()) cells.push_back(cell_text(row, column));
+  }
+  return csv_text(table);
+}
+
+std::string rows_text(const Study& study, std::span<const Json> rows) {
+  std::vector<std::string> names;  // of what varies
+  for (const Settings& entry : study.runs) {
+    for (const Setting& setting : entry) {
+      if (std::ranges::find(names, setting.name) == names.end()) names.push_back(setting.name);
+    }
+  }
+  for (const GridLine& line : study.grid) names.push_back(line.name);
+  if (study.repetitions > 1) names.emplace_back("repetition");
+  if (study.command == "compare") {
+    if (std::ranges::find(names, "schedule.name") == names.end()) names.emplace_back("schedule");
+    names.emplace_back("policy");
+  }
+  const bool measured = study.command != "simulate";
+  const std::string which = measured ? "measured_" : "predicted_";
+  std::vector<TableRow> table = {names};
+  TableRow& head = table.front();
+  head.emplace_back("predicted");
+  if (measured) head.insert(head.end(), {"measured", "difference"});
+  head.insert(head.end(), {"bubble", "peak stashes"});
+  for (const Json& row : rows) {
+    TableRow cells;
+    for (const std::string& name : names) cells.push_back(cell_text(row, name));
+    const bool in_seconds = measured || cell_text(row, "unit") == "s";
+    const auto number = [&](const std::string& name) {
+      const auto found = row.find(name);
+      return found == row.end() ? std::nullopt : std::optional(found->get<double>());
+    };
+    const auto makespan = [&](std::optional<double> time) {
+      if (!time) return std::string();
+      return in_seconds ? fmt::format("{:.2f} ms", *time * 1e3) : number_text(*time);
+    };
+    const std::optional<double> expected = number("predicted_makespan");
+    const std::optional<double> found = number("measured_makespan");
+    cells.push_back(makespan(expected));
+    if (measured) {
+      cells.push_back(makespan(found));
+      cells.push_back(expected && found ? difference_text(*found / *expected - 1) : "");
+    }
+    const std::optional<double> bubble = number(which + "bubble_fraction");
+    cells.push_back(bubble ? percent_text(*bubble) : cell_text(row, "status"));
+    cells.push_back(cell_text(row, which + "peak_stashes"));
+    table.push_back(std::move(cells));
+  }
+  return table_text(table);
+}
+
+std::string rows_jsonl(std::span<const Json> rows) {
+  std::string text;
+  for (const Json& row : rows) text += row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text;
+}
+
+}  // namespace starpipe::cli

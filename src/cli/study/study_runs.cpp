@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/study/study_runs.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/input/config.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/hash.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
+
+namespace starpipe::cli {
+namespace {
+
+constexpr std::size_t most_runs = 100'000;
+
+/// The settings of one run without those of `set`: an entry of `runs`, and a point of the grid.
+std::vector<Settings> combinations(const Study& study) {
+  std::vector<Settings> points = study.runs;
+  for (const GridLine& line : study.grid) {
+    if (points.size() * line.values.size() > most_runs)
+      throw InputError(fmt::format("{}: grid: more than {} runs", study.source, most_runs));
+    std::vector<Settings> wider;
+    for (const Settings& point : points) {
+      for (const std::string& value : line.values) {
+        wider.push_back(point);
+        wider.back().push_back({line.name, value});
+      }
+    }
+    points = std::move(wider);
+  }
+  return points;
+}
+
+std::vector<std::string> overrides_of(const Settings& settings) {
+  std::vector<std::string> overrides;
+  for (const Setting& setting : settings) {
+    if (!setting.is_option() && setting.name != ranks_setting)
+      overrides.push_back(setting.name + "=" + setting.value);
+  }
+  return overrides;
+}
+
+/// An option as one word; nothing for a flag that is off.
+std::vector<std::string> words_of(const Setting& option) {
+  if (option.value == "false") return {};
+  return {option.value == "true" ? option.name : option.name + "=" + option.value};
+}
+
+std::vector<std::string> options_of(const Settings& settings) {
+  std::vector<std::string> options;
+  for (const Setting& setting : settings) {
+    if (setting.is_option()) std::ranges::copy(words_of(setting), std::back_inserter(options));
+  }
+  return options;
+}
+
+/// "name=1f1b": the last part of the setting's name, in characters that shells leave alone.
+std::string short_text(const Setting& setting) {
+  std::string text = setting.name.substr(setting.name.find_last_of(".-") + 1) + "=" + setting.value;
+  for (char& c : text) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (!plain && std::string_view("=._+-").find(c) == std::string_view::npos) c = '_';
+  }
+  return text;
+}
+
+/// The name of the run's folder. `hash` stands for all that the run does.
+std::string name_of(const StudyRun& run, bool repeated, std::uint64_t hash) {
+  constexpr std::size_t most = 120;
+  std::vector<std::string> parts;
+  for (const Setting& setting : run.varied) parts.push_back(short_text(setting));
+  if (repeated) parts.push_back(fmt::format("repetition={}", run.repetition));
+  const std::string text = fmt::format("{}", fmt::join(parts, "_")).substr(0, most);
+  return fmt::format("{}{}{:08x}", text, text.empty() ? "" : "-", hash >> 32U);
+}
+
+std::string title_of(const StudyRun& run, bool repeated) {
+  std::vector<std::string> parts;
+  for (const Setting& setting : run.varied) parts.push_back(setting.name + "=" + setting.value);
+  if (repeated) parts.push_back(fmt::format("repetition {}", run.repetition));
+  return parts.empty() ? "the only run" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+int ranks_of(const Settings& settings) {
+  const auto found = std::ranges::find(settings, ranks_setting, &Setting::name);
+  return found == settings.end() ? 1 : std::stoi(found->value);
+}
+
+void load_plugins_of(const Settings& settings) {
+  for (const Setting& setting : settings) {
+    if (setting.name == "--plugin") plan::load_plugin(setting.value);
+  }
+}
+
+}  // namespace
+
+std::vector<StudyRun> runs_of(const Study& study) {
+  std::vector<StudyRun> runs;
+  std::set<std::uint64_t> hashes;
+  const bool repeated = study.repetitions > 1;
+  for (const Settings& varied : combinations(study)) {
+    StudyRun run{.settings = study.base, .varied = varied};
+    std::ranges::copy(varied, std::back_inserter(run.settings));
+    run.ranks = ranks_of(run.settings);
+    std::uint64_t hash = 0;
+    try {
+      load_plugins_of(run.settings);
+      const runtime::Config config = load_config(study.config, overrides_of(run.settings));
+      run.workers = config.schedule.workers.value_or(1);
+      const nlohmann::json whole = {study.command, runtime::config_json(config), options_of(run.settings),
+                                    run.ranks, study.outputs};
+      hash = hash_of(whole.dump(), hash_start);
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {}: {}", study.source, title_of(run, false), error.what()));
+    }
+    for (run.repetition = 1; run.repetition <= study.repetitions; ++run.repetition) {
+      const std::uint64_t whole = hash_of(static_cast<std::uint64_t>(run.repetition), hash);
+      run.name = name_of(run, repeated, whole);
+      run.title = title_of(run, repeated);
+      if (!hashes.insert(whole).second)
+        throw InputError(fmt::format("{}: two runs are the same: {}", study.source, run.title));
+      runs.push_back(run);
+    }
+    if (runs.size() > most_runs)
+      throw InputError(fmt::format("{}: more than {} runs", study.source, most_runs));
+  }
+  return runs;
+}
+
+std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
+                                      const std::filesystem::path& config,
+                                      const std::filesystem::path& folder) {
+  std::vector<std::string> words = {study.command, config.string()};
+  for (const std::string& override : overrides_of(run.settings)) {
+    words.emplace_back("--set");
+    words.push_back(override);
+  }
+  std::ranges::copy(options_of(run.settings), std::back_inserter(words));
+  words.emplace_back(study.command == "train" ? "--report" : "--output");
+  words.push_back((folder / report_file).string());
+  for (const StudyOutput& output : outputs_of(study.command)) {
+    if (std::ranges::find(study.outputs, output.name) == study.outputs.end()) continue;
+    words.emplace_back(output.option);
+    words.push_back((folder / output.file).string());
+  }
+  return words;
+}
+
+}  // namespace starpipe::cli
