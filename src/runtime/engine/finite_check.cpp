@@ -61,7 +61,9 @@ std::optional<plan::JobId> FiniteCheck::first(const Mpi& mpi) const {
     if (of_worker != none) mine = std::min(mine, static_cast<std::int64_t>(of_worker));
   }
   std::int64_t smallest = none_anywhere;
-  MPI_Allreduce(&mine, &smallest, 1, MPI_INT64_T, MPI_MIN, mpi.comm());
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&mine, &smallest, 1, MPI_INT64_T, MPI_MIN, mpi.comm(), &request);
+  wait_for(request);
   if (smallest == none_anywhere) return std::nullopt;
   return graph_.tasks()[static_cast<std::size_t>(smallest)].job;
 }

@@ -55,7 +55,9 @@ std::optional<GradientNorm> Gathering::gradient_norm() const {
           known.sums().begin();
     });
   }
-  MPI_Bcast(&message, sizeof message, MPI_BYTE, data_.owner(verdict), session_.mpi().comm());
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibcast(&message, sizeof message, MPI_BYTE, data_.owner(verdict), session_.mpi().comm(), &request);
+  wait_for(request);
   GradientNorm result{.norm = message.norm};
   if (!std::isfinite(message.norm)) result.first_nonfinite = parameter_name(message.first_nonfinite);
   return result;
@@ -74,8 +76,10 @@ std::vector<float> Gathering::losses() const {
   const std::vector<float> mine = data_.losses();
   std::vector<float> all(mine.size());
   // One rank has each loss, the others zero, so the sum is exact.
-  MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
-                session_.mpi().comm());
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
+                 session_.mpi().comm(), &request);
+  wait_for(request);
   return all;
 }
 
@@ -158,7 +162,9 @@ std::optional<int> Gathering::first_nonfinite_stage() const {
     });
   }
   int first = none;
-  MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, session_.mpi().comm());
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&mine, &first, 1, MPI_INT, MPI_MIN, session_.mpi().comm(), &request);
+  wait_for(request);
   if (first == none) return std::nullopt;
   return first;
 }

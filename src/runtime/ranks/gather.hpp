@@ -36,7 +36,9 @@ std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine)
   // MPI counts in int: records, since bytes may be more.
   const std::uint64_t count = mine.size();
   std::vector<std::uint64_t> counts(index(mpi.ranks()));
-  MPI_Allgather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, mpi.comm());
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, mpi.comm(), &request);
+  wait_for(request);
   const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
   const std::vector<int> sizes(counts.begin(), counts.end());
@@ -46,8 +48,9 @@ std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine)
   MPI_Datatype record = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(sizeof(Record), MPI_BYTE, &record);
   MPI_Type_commit(&record);
-  MPI_Gatherv(mine.data(), static_cast<int>(count), record, all.data(), sizes.data(), offsets.data(), record,
-              0, mpi.comm());
+  MPI_Igatherv(mine.data(), static_cast<int>(count), record, all.data(), sizes.data(), offsets.data(), record,
+               0, mpi.comm(), &request);
+  wait_for(request);
   MPI_Type_free(&record);
   return all;
 }

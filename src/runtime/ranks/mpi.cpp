@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ranks/mpi.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -57,6 +58,19 @@ void require_launcher() {
 
 }  // namespace
 
+void wait_for(MPI_Request& request) {
+  using std::chrono::microseconds;
+  constexpr int eager_polls = 30;
+  const auto start = std::chrono::steady_clock::now();
+  for (int done = 0, polls = 1; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0; ++polls) {
+    if (polls < eager_polls) continue;
+    // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
+    // thirtieth to it at most.
+    const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
+    std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), microseconds(500)));
+  }
+}
+
 Mpi::Mpi() {
   require_limits();
   require_launcher();
@@ -82,20 +96,22 @@ Mpi::~Mpi() {
 void Mpi::barrier() const {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Ibarrier(comm_, &request);
-  for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  wait_for(request);
 }
 
 std::vector<std::string> Mpi::gather(const std::string& mine) const {
   const auto ranks = index(ranks_);
   const int size = static_cast<int>(mine.size());
   std::vector<int> sizes(ranks);
-  MPI_Allgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, &request);
+  wait_for(request);
   std::vector<int> starts(ranks);
   std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
   std::string all(index(starts.back() + sizes.back()), '\0');
-  MPI_Allgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_);
+  MPI_Iallgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_,
+                  &request);
+  wait_for(request);
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < ranks; ++r) {
     texts.push_back(all.substr(index(starts[r]), index(sizes[r])));
@@ -106,25 +122,33 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 bool Mpi::all_equal(std::uint64_t mine) const {
   const std::array both = {mine, ~mine};
   std::array<std::uint64_t, 2> least{};  // the smallest number, and the complement of the largest
-  MPI_Allreduce(both.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, comm_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(both.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, comm_, &request);
+  wait_for(request);
   return least[0] == ~least[1];
 }
 
 std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
   std::uint64_t sum = 0;
-  MPI_Reduce(&mine, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, comm_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ireduce(&mine, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, comm_, &request);
+  wait_for(request);
   return sum;
 }
 
 unsigned Mpi::bits_of_any(unsigned mine) const {
   unsigned any = 0;
-  MPI_Allreduce(&mine, &any, 1, MPI_UNSIGNED, MPI_BOR, comm_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&mine, &any, 1, MPI_UNSIGNED, MPI_BOR, comm_, &request);
+  wait_for(request);
   return any;
 }
 
 double Mpi::largest(double mine) const {
   double most = 0;
-  MPI_Allreduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, comm_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, comm_, &request);
+  wait_for(request);
   return most;
 }
 
@@ -143,12 +167,15 @@ std::string Mpi::first_problem(const std::string& mine, int place) const {
   constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
   std::int64_t candidate = mine.empty() ? none : std::int64_t{place} * ranks_ + rank_;
   std::int64_t first = none;
-  MPI_Allreduce(&candidate, &first, 1, MPI_INT64_T, MPI_MIN, comm_);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&candidate, &first, 1, MPI_INT64_T, MPI_MIN, comm_, &request);
+  wait_for(request);
   if (first == none) return {};
   std::array<char, 4096> message{};
   mine.copy(message.data(), message.size() - 1);
-  MPI_Bcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, static_cast<int>(first % ranks_),
-            comm_);
+  MPI_Ibcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, static_cast<int>(first % ranks_),
+             comm_, &request);
+  wait_for(request);
   return message.data();
 }
 

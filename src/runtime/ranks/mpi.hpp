@@ -12,6 +12,10 @@
 
 namespace starpipe::runtime {
 
+/// Waits for a nonblocking call, for a few microseconds in a loop and then with naps. MPI's own waits always
+/// loop: where ranks share a core, that takes it from the rank which the call waits for.
+void wait_for(MPI_Request& request);
+
 /// MPI in this process, from MPI_Init_thread to MPI_Finalize, with a communicator of our own: our messages
 /// never meet StarPU-MPI's. The environment has StarPU's settings for the same time. Start and end it while
 /// no other thread of the program uses the environment.
@@ -31,8 +35,7 @@ class Mpi {
   /// For the session. There is one session at a time.
   [[nodiscard]] StarpuSettings& starpu_settings() const { return *starpu_settings_; }
 
-  /// Collective. A barrier that sleeps while it waits. MPI's own barrier spins, and would take a core from a
-  /// rank that still works.
+  /// Collective. Returns when all ranks have called it. Waits as `wait_for` does.
   void barrier() const;
 
   /// Collective. The texts of all ranks, by rank, on every rank.

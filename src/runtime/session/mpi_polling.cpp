@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/session/mpi_polling.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -57,9 +58,21 @@ Sleep& mpi_sleep() {
 // Of StarPU-MPI's thread.
 struct Rounds {
   bool is_mpi_thread = false;
-  bool yields = false;  // whether this StarPU yields where it has given up its lock
-  int vain = 0;         // rounds since something was started or found
-  int vain_polls = 0;   // in this round; with a StarPU that does not yield, since something was found
+  bool yields = false;     // whether this StarPU yields where it has given up its lock
+  int vain = 0;            // rounds since something was started or found
+  int vain_polls = 0;      // in this round; with a StarPU that does not yield, since something was found
+  microseconds napped{0};  // since something was started or found
+
+  void start_over() {
+    vain = 0;
+    napped = microseconds(0);
+  }
+  // Each nap ends with an interruption of the worker that computes on this core. So naps grow with the wait.
+  microseconds next_nap() {
+    const microseconds nap = std::clamp(napped / 4, microseconds(50), microseconds(500));
+    napped += nap;
+    return nap;
+  }
 };
 thread_local Rounds rounds;
 
@@ -74,9 +87,9 @@ void rest(bool transfer) {
   const auto always = [] { return true; };
   if (all_cores_compute()) {
     mpi_sleep().sleep(transfer ? microseconds(2000) : microseconds(5000), all_cores_compute);
-    rounds.vain = 0;
+    rounds.start_over();
   } else if (polling.load(std::memory_order_relaxed) == Polling::napping) {
-    mpi_sleep().sleep(microseconds(100), always);
+    mpi_sleep().sleep(rounds.next_nap(), always);
   } else if (rounds.vain < yielding_rounds) {
     syscall(SYS_sched_yield);  // the function of this name may be the one that called us
   } else {
@@ -94,7 +107,7 @@ void poll_mpi(Polling chosen, int cores) {
 void note_poll(bool done) {
   if (polling.load(std::memory_order_relaxed) == Polling::eager || !rounds.is_mpi_thread) return;
   if (done) {
-    rounds.vain = 0;
+    rounds.start_over();
     rounds.vain_polls = 0;
     return;
   }
@@ -114,7 +127,7 @@ void note_poll(bool done) {
 
 void note_transfer() {
   rounds.is_mpi_thread = true;
-  rounds.vain = 0;
+  rounds.start_over();
 }
 
 bool rest_of_mpi_thread() {

@@ -14,8 +14,8 @@ enum class Polling : std::uint8_t {
   eager,     ///< it begins the next round at once, always: it has a core of its own
   yielding,  ///< it yields, and after many rounds sleeps 20 microseconds: only workers of this rank want its
              ///< core
-  napping,   ///< it sleeps 100 microseconds: workers of other ranks want its core, or idle workers that spin,
-             ///< as those of StarPU's policies do
+  napping,   ///< it sleeps, at first 50 microseconds and after a long wait 500: workers of other ranks want
+             ///< its core, or idle workers that spin, as those of StarPU's policies do
 };
 
 /// Sets the way of polling for this process, which has `cores` cores. While as many tasks compute, no core
