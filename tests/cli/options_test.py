@@ -30,6 +30,7 @@ COMPARE = f"compare mlp.yaml {RUN} --policies starpipe,lws --repetitions 1"
 EVALUATE = "evaluate mlp.yaml --weights trained.safetensors"
 VERIFY = "verify mlp.yaml --set training.steps=2"
 PROFILE = "profile mlp.yaml --repetitions 3"
+SWEEP = "sweep study.yaml -o out"
 
 
 def output(result, files):
@@ -134,6 +135,16 @@ EFFECTS = {
         "--json": Effect(COMPARE, "--json", words),
         "--output": Effect(COMPARE, "-o c.json", written),
         "--timeline": Effect(COMPARE, "--timeline c.svg", written),
+    },
+    "sweep": {
+        "--output": Effect("sweep study.yaml", "--output out", status),
+        "--jobs": Effect("sweep training.yaml -o out", "--jobs 1000", errors),
+        "--retry": Effect("sweep failing.yaml -o failed", "--retry"),
+        "--print": Effect(SWEEP, "--print"),
+        "--collect": Effect(SWEEP, "--collect"),
+        "--block": Effect(SWEEP, "--block 1/2"),
+        "--launcher": Effect("sweep ranks.yaml -o out --print", "--launcher srun"),
+        "--slurm": Effect(SWEEP, "--slurm 2"),
     },
     "explain": {
         "--what-if": Effect("explain run.json", "--what-if comm=0"),
@@ -330,6 +341,10 @@ REFUSED = [
     ("verify mlp.yaml --plugin PLUGIN", "--plugin", "'1f1b'"),
     ("train emulated.yaml --save-weights w", "--save-weights", "emulate"),
     ("train mlp.yaml --resume", "--resume", "checkpoint.folder"),
+    (f"{SWEEP} --launcher srun", "--launcher", "several ranks"),
+    (f"{SWEEP} --print --retry", "--print", "--retry"),
+    (f"{SWEEP} --collect --jobs 2", "--collect", "--jobs"),
+    (f"{SWEEP} --slurm 2 --block 1/2", "--slurm", "--block"),
     (f"{PERIODIC} --period 9 --repeat 2", "--period", "--repeat"),
     ("periodic placed.yaml --period 9", "--period"),
     ("periodic placed.yaml --repeat 2", "--repeat"),
@@ -413,6 +428,12 @@ class Options(CommandTest):
         done = self.run_command("train", "mlp.yaml", *RUN.split(), "--set", "checkpoint.folder=done")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.run_command("train", "mlp.yaml", *RUN.split(), "--save-weights", "trained.safetensors")
+        study = "command: simulate\nconfig: mlp.yaml\n"
+        self.write("study.yaml", study + "grid: {training.microbatches: [2, 4]}\n")
+        self.write("failing.yaml", study + "set: {schedule.name: dualpipe, schedule.workers: 3}\n")
+        self.write("training.yaml", study.replace("simulate", "train") + "set: {training.steps: 1}\n")
+        self.write("ranks.yaml", study.replace("simulate", "train") + "set: {ranks: 2}\n")
+        self.run_command("sweep", "failing.yaml", "-o", "failed")
         self.inputs = set(os.listdir(self.folder))
 
     def subcommands(self, path=()):
@@ -444,6 +465,10 @@ class Options(CommandTest):
         done = self.run_command(*self.words(line), environment={"STARPIPE_ODD": "sound"})
         files = {}
         for name in set(os.listdir(self.folder)) - self.inputs:
+            if os.path.isdir(self.path(name)):
+                files[name] = sorted(os.listdir(self.path(name)))
+                shutil.rmtree(self.path(name))
+                continue
             with open(self.path(name), encoding="utf-8", errors="replace") as file:
                 files[name] = file.read()
             os.remove(self.path(name))
@@ -531,7 +556,7 @@ class Options(CommandTest):
                     self.refused(self.words(self.with_option(effect.base, f"{name} EMPTY")), option)
         for line, argument in (("train", "config"), ("compare", "config"), ("simulate", "config"), ("info", "config"),
                                ("profile", "config"), ("schedule check", "file"), ("plugin check", "file"),
-                               ("partition --workers 2", "file"), ("periodic", "file"), ("explain", "report")):
+                               ("partition --workers 2", "file"), ("periodic", "file"), ("sweep -o out", "study"), ("explain", "report")):
             self.refused([*line.split(), ""], f"{argument}: the name of the file is empty")
         self.refused([*SHOW.split(), "--durations", ""], "--durations: the name of the file is empty")
         self.refused([*SHOW.split(), "-o", ""], "--output: the name of the file is empty")

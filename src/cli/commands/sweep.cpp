@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/study_sweep.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -22,6 +20,7 @@
 #include "cli/study/run_folder.hpp"
 #include "cli/study/sbatch.hpp"
 #include "cli/study/study_results.hpp"
+#include "cli/study/study_sweep.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -63,13 +62,16 @@ std::string find_mpiexec() {
   throw InputError("there is no mpiexec on PATH, and the study has runs on several ranks (see --launcher)");
 }
 
-SweepOptions options_of(const SweepCommand& command, const std::vector<StudyRun>& runs) {
+/// `all`: the runs of the study.
+SweepOptions options_of(const SweepCommand& command, const std::vector<StudyRun>& all) {
   SweepOptions options{.folder = command.folder, .jobs = command.jobs, .retry = command.retry};
+  const bool several_ranks = std::ranges::any_of(all, [](const StudyRun& run) { return run.ranks > 1; });
   if (command.launcher) {
+    if (!several_ranks) throw InputError("--launcher: no run of the study is on several ranks");
     options.launcher = words_of(*command.launcher);
     options.local = false;
     if (options.launcher.empty()) throw InputError("--launcher: is blank");
-  } else if (std::ranges::any_of(runs, [](const StudyRun& run) { return run.ranks > 1; })) {
+  } else if (several_ranks) {
     options.launcher = {find_mpiexec(), "-n"};
   }
   return options;
@@ -101,6 +103,7 @@ std::string summary(const SweepCounts& counts, std::size_t runs, const std::file
   if (counts.done_before > 0) text += fmt::format(" ({} before)", counts.done_before);
   if (const int failed = counts.failed + counts.failed_before; failed > 0)
     text += fmt::format(", {} failed", failed);
+  if (counts.failed_before > 0) text += fmt::format(" ({} before)", counts.failed_before);
   if (counts.elsewhere > 0) text += fmt::format(", {} run by another sweep", counts.elsewhere);
   return text +
          fmt::format("; {} and results.jsonl have a row for each\n", (folder / "results.csv").string());
@@ -153,7 +156,7 @@ int sweep(const SweepCommand& command) {
     return 0;
   }
   const std::vector<StudyRun> runs = command.block ? runs_of_block(*command.block, all) : all;
-  const SweepOptions options = options_of(command, runs);
+  const SweepOptions options = options_of(command, all);
   if (command.print) return print_commands(study, runs, options);
   take_folder(options.folder);
   SweepCounts counts;

@@ -52,12 +52,12 @@ set -euo pipefail
 # Load here the modules or packages that starpipe's libraries need on your cluster (module load, spack load, ...).
 
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-1}}
-exec {7} --block "$SLURM_ARRAY_TASK_ID/{0}" \
-  --launcher "srun --mpi=pmi2 --cpu-bind=none --wait=60 -n"
+exec {7} --block "$SLURM_ARRAY_TASK_ID/{0}"{8}
 )",
                      tasks, runs.size(), std::filesystem::path(study.source).stem().string(), ranks, cores,
                      here.string(), (std::filesystem::absolute(folder) / "slurm-%A_%a.txt").string(),
-                     shell_text(command));
+                     shell_text(command),
+                     ranks > 1 ? R"( --launcher "srun --mpi=pmi2 --cpu-bind=none --wait=60 -n")" : "");
 }
 
 }  // namespace starpipe::cli
