@@ -166,7 +166,7 @@ class Explain(CommandTest):
         self.assertEqual((path["stage"], path["pass"], path["jobs"]), (2, "BW", 6))
         text = self.ok("explain", "r.json")
         self.assertRegex(text, r"Slowest kernels.*\nBW of stage 2 on worker 2 +6 +20\.000 +2\.50\n")
-        self.assertIn("Waited for longest: BW of stage 2 on worker 2", text)
+        self.assertIn("Waited for longest, over all workers: BW of stage 2 on worker 2 (", text)
 
     def test_a_slow_link_is_named(self):
         slow = Pipeline()

@@ -74,6 +74,12 @@ class Chains {
     return now_[worker] < pieces_[worker].size() ? &pieces_[worker][now_[worker]] : nullptr;
   }
 
+  // Under the cause order the worker had something else to run. It waited all the same, for the job that its
+  // next one reads.
+  static bool waits_for_job(const IdlePart& idle) {
+    return idle.cause == IdleCause::producer || (idle.cause == IdleCause::order && idle.producer);
+  }
+
   // The job that runs where the chain from `worker` ends; nothing when none runs there.
   [[nodiscard]] std::optional<JobId> running(std::size_t worker) const {
     // Where clocks differ, workers may seem to wait for each other. So the chain has at most all of them.
@@ -89,7 +95,7 @@ class Chains {
 
   void count(std::size_t worker, double seconds) {
     const Piece* now = piece(worker);
-    if (now == nullptr || now->idle == nullptr || now->idle->cause != IdleCause::producer) return;
+    if (now == nullptr || now->idle == nullptr || !waits_for_job(*now->idle)) return;
     const std::optional<JobId> id = running(worker);
     if (!id) return;
     const Job job = step_.as_run.job(*id);

@@ -49,8 +49,8 @@ CoreClaims claim_cores(const Mpi& mpi, CoreShare& share) {
     const unsigned pu = Topology::host().system_number(number);
     if (claims.claim(pu)) continue;
     line = fmt::format(
-        "starpipe: another run of starpipe has bound a worker to PU {} of {}; the workers of rank {} are not "
-        "bound, and both runs may be slower",
+        "starpipe: another run of starpipe has bound a worker to PU {} of {}; the workers of rank {} have no "
+        "cores of their own, and both runs may be slower",
         pu, find_hardware().machine, mpi.rank());
     claims.release();
     share.worker_pus.clear();

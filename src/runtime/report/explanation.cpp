@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -25,7 +26,8 @@ namespace {
 using plan::Difference;
 using plan::idle_cause_count;
 
-constexpr std::size_t most_rows = 5;  // of lists that begin with the most important
+constexpr std::size_t most_producers = 3;  // in a line
+constexpr std::size_t most_rows = 5;       // of lists that begin with the most important
 
 // Makespans are rounded before they are subtracted: so the figures of a table add up.
 std::int64_t hundredths_of_ms(double seconds) { return std::llround(seconds * 1e5); }
@@ -75,17 +77,28 @@ std::string kernel_text(plan::Pass pass, int stage, int worker) {
   return fmt::format("{} of stage {} on worker {}", plan::to_string(pass), stage, worker);
 }
 
-// Shares of a step: [worker][0] of computing, [worker][1 + cause] of idle time.
-std::vector<std::array<double, idle_cause_count + 1>> shares(const plan::RecordedStep& step,
-                                                             std::span<const plan::IdlePart> idle_parts) {
+std::int64_t tenths_of_percent(double share) { return std::llround(share * 1e3); }
+std::string tenths_text(std::int64_t tenths) {
+  return fmt::format("{:.1f}", static_cast<double>(tenths) / 10);
+}
+
+// Shares of a step in tenths of a percent: [worker][0] of computing, [worker][1 + cause] of idle time. Sums
+// are rounded, not shares: so those of a worker add up to 100 %.
+std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(
+    const plan::RecordedStep& step, std::span<const plan::IdlePart> idle_parts) {
   const int workers = step.as_run.workers();
   const auto idle = plan::idle_seconds(idle_parts, workers);
-  std::vector<std::array<double, idle_cause_count + 1>> all(index(workers));
+  std::vector<std::array<std::int64_t, idle_cause_count + 1>> all(index(workers));
   const double makespan = step.timeline.makespan;
   if (makespan <= 0) return all;  // emulated jobs may take no time
   for (std::size_t w = 0; w < all.size(); ++w) {
-    all[w][0] = step.timeline.busy[w] / makespan;
-    for (std::size_t c = 0; c < idle_cause_count; ++c) all[w][1 + c] = idle[w][c] / makespan;
+    double sum = 0;
+    std::int64_t rounded = 0;
+    for (std::size_t c = 0; c <= idle_cause_count; ++c) {
+      sum += c == 0 ? step.timeline.busy[w] : idle[w][c - 1];
+      all[w][c] = tenths_of_percent(sum / makespan) - rounded;
+      rounded += all[w][c];
+    }
   }
   return all;
 }
@@ -101,12 +114,14 @@ std::string difference_table(const plan::ComparedRun& run) {
   std::vector<TableRow> rows = {{"", "ms", "of predicted"},
                                 {"predicted", ms_text(hundredths_of_ms(step.predicted))}};
   if (several) rows[0].push_back(steps_text(run));
-  const auto percent = [&](double seconds) {
-    return step.predicted > 0 ? difference_text(seconds / step.predicted) : "";
+  const auto percent = [&](double from, double to) {
+    if (step.predicted <= 0) return std::string();
+    const auto tenths = tenths_of_percent(to / step.predicted) - tenths_of_percent(from / step.predicted);
+    return fmt::format("{:+.1f} %", static_cast<double>(tenths) / 10);
   };
   for (const Part& part : difference_parts) {
     TableRow& row = rows.emplace_back(
-        TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.to - step.*part.from)});
+        TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.from, step.*part.to)});
     if (several)
       row.push_back(range_text(
           steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
@@ -114,7 +129,7 @@ std::string difference_table(const plan::ComparedRun& run) {
   }
   const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
   TableRow& last = rows.emplace_back(
-      TableRow{"measured", ms_text(measured(step)), percent(step.measured - step.predicted)});
+      TableRow{"measured", ms_text(measured(step)), percent(step.predicted, step.measured)});
   if (several) last.push_back(range_text(steps, measured, ms_text));
   std::vector<TableColumn> aligned(columns.begin(), columns.end());
   if (several) aligned.push_back({Align::right});
@@ -132,21 +147,22 @@ std::string idle_table(const plan::ComparedRun& run) {
   const auto measured = shares(run.measured, measured_parts);
   std::vector<TableRow> rows = {{"worker", "busy"}};
   for (const std::string_view cause : plan::idle_cause_words) rows[0].emplace_back(cause);
-  const auto number = [](double share) { return fmt::format("{:.1f}", std::max(0.0, share) * 100); };
   for (std::size_t w = 0; w < measured.size(); ++w) {
     TableRow& row = rows.emplace_back(TableRow{std::to_string(w)});
     for (std::size_t c = 0; c < measured[w].size(); ++c)
-      row.push_back(number(predicted[w][c]) + " / " + number(measured[w][c]));
+      row.push_back(tenths_text(predicted[w][c]) + " / " + tenths_text(measured[w][c]));
   }
   constexpr std::array columns = {TableColumn{Align::left, 8}};
   std::string text = "Where each worker's time went, % of the step; idle by cause (predicted / measured):\n" +
                      table_text(rows, columns);
   const auto waits = plan::producer_waits(measured_parts, run.measured);
-  if (!waits.empty()) {
-    const auto& [stage, pass, worker, seconds] = waits.front();
-    text += fmt::format("Waited for longest: {}, {:.2f} ms over all workers.\n",
-                        kernel_text(pass, stage, worker), seconds * 1e3);
+  std::vector<std::string> producers;
+  for (const auto& [stage, pass, worker, seconds] : waits) {
+    if (producers.size() == most_producers) break;
+    producers.push_back(fmt::format("{} ({:.2f} ms)", kernel_text(pass, stage, worker), seconds * 1e3));
   }
+  if (!producers.empty())
+    text += fmt::format("Waited for longest, over all workers: {}.\n", fmt::join(producers, ", "));
   const auto links = plan::link_waits(measured_parts);
   if (!links.empty()) {
     text += fmt::format("Longest wait for transfers: from worker {} to {}, {:.2f} ms.\n", links.front().from,

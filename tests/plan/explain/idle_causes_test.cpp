@@ -197,6 +197,19 @@ TEST(ProducerWaits, NameTheSlowStageAndNotThoseThatWaitForIt) {
   EXPECT_EQ(waits[0].seconds, 2 * (40 - 3 * 2) - 3 * 2);
 }
 
+/// Under 1F1B the workers before a slow last stage have other forward passes ready: the order holds them
+/// back.
+TEST(ProducerWaits, NameTheSlowStageWhereTheOrderHoldsJobsBack) {
+  const Schedule schedule = named("1f1b", 4, 8);
+  Costs costs;
+  costs.durations = {{1, 2, 0}, {1, 2, 0}, {1, 2, 0}, {6, 2, 0}};
+  const RecordedStep step = simulated_step(schedule, costs);
+  const auto waits = producer_waits(idle_parts(step), step);
+  ASSERT_FALSE(waits.empty());
+  EXPECT_EQ(waits[0].stage, 3);
+  EXPECT_EQ(waits[0].pass, Pass::F);
+}
+
 /// Against the definition, in the middle between the times at which something begins or ends.
 TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
   Random random(16);
@@ -218,7 +231,8 @@ TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
       const double middle = (from + *to) / 2;
       for (int worker = 0; worker < step.as_run.workers(); ++worker) {
         auto part = part_at(worker, middle);
-        if (part == parts.end() || part->cause != IdleCause::producer) continue;
+        if (part == parts.end() || !part->producer) continue;
+        if (part->cause != IdleCause::producer && part->cause != IdleCause::order) continue;
         int at = worker;
         while (part != parts.end() && part->cause != IdleCause::transfer && part->producer) {
           at = step.as_run.compute(*part->producer);
