@@ -184,6 +184,7 @@ std::string other_value(const runtime::ConfigKey& key) {
   using Kind = runtime::ValueType::Kind;
   switch (key.type.kind) {
     case Kind::whole:
+      if (key.type.count == runtime::ValueType::Count::map) return "{some: 7}";
       return key.type.count == runtime::ValueType::Count::list ? "[3, 5]" : "7";
     case Kind::number:
       return "0.3";
@@ -232,7 +233,7 @@ TEST_F(LoadConfig, ReadsTheConfigOfAReport) {
     const bool is_profile = key.name == "schedule.profile";
     const std::string value = is_profile ? (folder_ / "profile.yaml").string() : other_value(key);
     overrides.push_back(key.name + "='" + value + "'");
-    if (value.starts_with('[')) overrides.back() = key.name + "=" + value;
+    if (value.starts_with('[') || value.starts_with('{')) overrides.back() = key.name + "=" + value;
     const nlohmann::ordered_json written = runtime::config_json(load(minimal_mlp, overrides));
     ASSERT_TRUE(written.contains(at)) << written;
     EXPECT_NE(written[at], runtime::config_json(load(minimal_mlp)).value(at, nlohmann::ordered_json()));

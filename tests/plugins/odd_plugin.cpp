@@ -97,6 +97,13 @@ STARPIPE_PLUGIN(schedules) {
     s.discipline = starpipe::plan::Discipline::bounded;
     s.memory_limits.assign(static_cast<std::size_t>(s.workers), 8);
   }));
+  ScheduleEntry counted = entry("counted", [](ScheduleSpec&) {});
+  counted.options = {
+      {.name = "copies", .meaning = "stages of a worker", .default_value = 2, .least = 1, .most = 4}};
+  counted.stages_with = [](const starpipe::plan::ScheduleOptions& options) { return options.at("copies"); };
+  if (odd == "option twice") counted.options.push_back(counted.options.front());
+  if (odd == "option out of range") counted.options.front().default_value = 5;
+  schedules.push_back(counted);
   if (odd == "taken") schedules.push_back(entry("1f1b", [](ScheduleSpec&) {}));
   if (odd == "twice") schedules.push_back(entry("sound", [](ScheduleSpec&) {}));
   if (odd == "blank name") schedules.push_back(entry("two words", [](ScheduleSpec&) {}));

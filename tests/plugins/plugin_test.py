@@ -73,6 +73,40 @@ class Plugins(CommandTest):
         self.assertEqual(report["peak_activations"], {"predicted": [3, 3], "measured": [3, 3]})
         self.assertEqual(report["reordered"]["limit"], 3)
 
+    def test_options(self):
+        """A schedule's own numbers: declared, checked, listed, and part of the configuration."""
+        def stages(*more):
+            return json.loads(self.ok(*self.show("counted"), "--json", *more))["stages"]
+
+        self.assertEqual([stages(), stages("--option", "copies=3"), stages("--option=copies=1")], [4, 6, 2])
+        for value, *culprits in (("copies=5", "copies", "at most 4"), ("copies=0", "copies", "at least 1"),
+                                 ("copies=-1", "copies", "at least 1"), ("pages=1", "'pages'", "it has: copies"),
+                                 ("copies", "--option", "NAME=NUMBER"), ("copies=x", "--option", "'copies=x'"),
+                                 ("copies=99999999999", "--option"), ("=1", "--option")):
+            self.refused([*self.show("counted"), "--option", value], *culprits)
+        self.refused([*self.show("counted"), "--option", "copies=1", "--option", "copies=2"], "--option", "copies is given twice")
+        self.refused(["schedule", "show", "1f1b", *SIZE, "--option", "copies=1"], "'1f1b' has no option 'copies' (it has none)")
+        text = self.ok("schedule", "list", "--long", "--plugin", PLUGIN)
+        self.assertIn("option copies: stages of a worker (1 to 4; default 2)", text)
+        listed = {entry["name"]: entry for entry in json.loads(self.ok("schedule", "list", "--json", "--plugin", PLUGIN))["schedules"]}
+        self.assertEqual(listed["counted"]["options"],
+                         [{"name": "copies", "meaning": "stages of a worker", "default": 2, "least": 1, "most": 4}])
+        self.assertNotIn("options", listed["1f1b"])
+
+        self.write("a.yaml", mlp_config(schedule="name: counted, workers: 2, options: {copies: 3}").replace("layers: 2", "layers: 6"))
+        simulate = ["simulate", "a.yaml", "--json", "--plugin", PLUGIN]
+        self.assertEqual(json.loads(self.ok(*simulate))["stages"], 6)
+        self.assertEqual(json.loads(self.ok(*simulate, "--set", "schedule.options={copies: 1}"))["stages"], 2)
+        # They belong to the file's schedule.
+        self.assertEqual(json.loads(self.ok(*simulate[:-2], "--set", "schedule.name=1f1b"))["stages"], 2)
+        for value, *culprits in (("{copies: 9}", "copies", "at most 4"), ("{copies: a}", "schedule.options: copies: expected an integer"),
+                                 ("3", "schedule.options", "a map"), ("{pages: 1}", "'pages'")):
+            self.refused([*simulate, "--set", f"schedule.options={value}"], *culprits)
+        result = self.run_command("train", "a.yaml", "--plugin", PLUGIN, "--report", "r.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(self.read("r.json"))
+        self.assertEqual((report["stages"], report["config"]["schedule"]["options"]), (6, {"copies": 3}))
+
     def test_what_is_no_plugin(self):
         library = next(pathlib.Path(PLUGIN).parent.parent.glob("libstarpipe_plan.so"))
         self.write("text", "starpipe plug-in")
@@ -155,7 +189,8 @@ class Plugins(CommandTest):
     def test_handing_over(self):
         for odd, word in (("throw", "no std::exception"), ("throw exception", "two lines"), ("nothing", "no schedule"),
                           ("taken", "'1f1b' is taken"), ("twice", "'sound' is taken"), ("blank name", "blanks"),
-                          ("no name", "name"), ("no stages", "0 stages"), ("no function", "'no-function'")):
+                          ("no name", "name"), ("no stages", "0 stages"), ("option twice", "'copies': it is there twice"),
+                          ("option out of range", "'copies': its default"), ("no function", "'no-function'")):
             for command in (["schedule", "list", "--plugin", PLUGIN], ["plugin", "check", PLUGIN]):
                 self.refused(command, PLUGIN, word, environment={"STARPIPE_ODD": odd})
         self.refused(["plugin", "check", PLUGIN], PLUGIN, "signal 11", environment={"STARPIPE_ODD": "crash"})
@@ -203,8 +238,12 @@ class Plugins(CommandTest):
         self.assertEqual((result.returncode, result.stderr), (1, ""))
         stages = {(s["schedule"], s["stage"]): s for s in json.loads(result.stdout)["stages"]}
         for (name, stage), found in stages.items():
-            if name in ("sound", "wave"):
+            if name in ("sound", "wave", "counted"):
                 self.assertFalse(found["failed"], found)
+        self.assertTrue(stages["refuses-all", "default"]["failed"])
+        self.assertIn("W=4 B=8 is refused: ", stages["refuses-all", "default"]["words"])
+        self.assertEqual(stages["counted", "options"]["words"], "3 requests answered, 0 refused")
+        self.assertFalse(stages["sound", "options"]["applies"])
         self.assertTrue(stages["sound", "two ranks"]["applies"], stages["sound", "two ranks"])
         self.assertIn("losses", stages["sound", "two ranks"]["words"])
         self.assertTrue(stages["by-rank", "two ranks"]["failed"])
@@ -218,7 +257,7 @@ class Plugins(CommandTest):
 
     def test_check_that_nothing_fails(self):
         text = self.ok("plugin", "check", PLUGIN, environment={"STARPIPE_ODD": "sound"})
-        for word in ("sound", "chain", "graph", "split backward", "memory limit", "replicas", "two ranks",
+        for word in ("sound", "default", "options", "chain", "graph", "split backward", "memory limit", "replicas", "two ranks",
                      "Nothing failed"):
             self.assertIn(word, text)
 

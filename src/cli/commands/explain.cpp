@@ -125,7 +125,7 @@ plan::Schedule named_schedule(const plan::WhatIf& change, const plan::ComparedRu
   const plan::Costs costs = divided_costs(run);
   std::optional<int> stages;  // that the schedule has by itself
   try {
-    stages = plan::find_schedule(change.schedule).stages_per_worker * planned.workers();
+    stages = plan::default_stages(plan::find_schedule(change.schedule), planned.workers());
     plan::LimitedSchedule made = make_for_run(change.schedule,
                                               {.workers = planned.workers(),
                                                .microbatches = planned.microbatches(),

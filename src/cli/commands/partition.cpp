@@ -86,7 +86,7 @@ bool takes_placement(const PartitionOptions& options) {
 
 /// Number of stages on each worker: --chunks, or else the schedule's own number.
 int chunks_of(const PartitionOptions& options) {
-  return options.chunks.value_or(plan::find_schedule(options.schedule).stages_per_worker);
+  return options.chunks.value_or(plan::default_stages(plan::find_schedule(options.schedule), 1));
 }
 
 /// Sets which stages a worker may get, and how many stashes of each stage the schedule holds.

@@ -35,8 +35,20 @@ namespace {
 
 struct ListOptions {
   std::vector<std::string> plugins;
+  bool long_text = false;
   bool json = false;
 };
+
+void add_options(std::vector<TableRow>& rows, const plan::ScheduleEntry& entry) {
+  for (const plan::ScheduleOption& option : entry.options) {
+    const std::string most =
+        option.most == std::numeric_limits<int>::max() ? "" : fmt::format(" to {}", option.most);
+    rows.push_back({"", fmt::format("option {}: {} ({}{}; default {})", option.name, option.meaning,
+                                    option.least, most.empty() ? " or more" : most, option.default_value)});
+  }
+  if (!entry.options.empty()) return;
+  rows.push_back({"", "no options"});
+}
 
 int list(const ListOptions& options) {
   load_plugins(options.plugins);
@@ -46,6 +58,13 @@ int list(const ListOptions& options) {
     for (const auto& entry : entries) {
       all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}});
       if (!entry.alias.empty()) all.back()["alias"] = entry.alias;
+      for (const plan::ScheduleOption& option : entry.options) {
+        all.back()["options"].push_back({{"name", option.name},
+                                         {"meaning", option.meaning},
+                                         {"default", option.default_value},
+                                         {"least", option.least},
+                                         {"most", option.most}});
+      }
     }
     print(plan::json_text({{"schedules", all}}));
     return 0;
@@ -55,6 +74,7 @@ int list(const ListOptions& options) {
     const std::string alias = entry.alias.empty() ? "" : fmt::format("; {} in PyTorch", entry.alias);
     rows.push_back({entry.name, entry.summary});
     rows.push_back({"", fmt::format("({}{})", entry.source, alias)});
+    if (options.long_text) add_options(rows, entry);
   }
   constexpr std::array columns = {TableColumn{.align = Align::left}, TableColumn{.align = Align::left}};
   print(table_text(rows, columns));
@@ -65,7 +85,8 @@ void add_list(CLI::App& schedule, Action& action) {
   CLI::App* const command = schedule.add_subcommand("list", "List the named schedules");
   const auto options = std::make_shared<ListOptions>();
   add_plugin_option(*command, options->plugins);
-  command->add_flag("--json", options->json, "Print JSON");
+  CLI::Option* const json = command->add_flag("--json", options->json, "Print JSON");
+  command->add_flag("--long", options->long_text, "Print the options of each schedule, too")->excludes(json);
   command->callback([options, &action] { action = [options] { return list(*options); }; });
 }
 
@@ -98,7 +119,9 @@ int show(const ShowOptions& options) {
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
-  if (!stages) stages = plan::find_schedule(options.name).stages_per_worker * request.workers;
+  const int own_stages =
+      plan::default_stages(plan::find_schedule(options.name), request.workers, request.options);
+  if (!stages) stages = own_stages;
   require_few_jobs(*stages, request.microbatches);
   request.graph = plan::StageGraph::chain(*stages);
   plan::Costs costs;
@@ -141,6 +164,7 @@ void add_show(CLI::App& schedule, Action& action) {
                    "Groups (G) of lpp and fslpp, W / G workers each; G divides W")
       ->type_name("G")
       ->transform(whole_number(0, most_workers));
+  add_schedule_option(*command, options->request.options);
   command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
       ->type_name("W,W,...")
       ->delimiter(',')

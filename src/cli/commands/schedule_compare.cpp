@@ -126,7 +126,7 @@ std::uint64_t transfers_of(const Run& run) {
 std::vector<Row> rows_of(const CompareOptions& options, std::string& unit) {
   std::int64_t stages = 0;
   for (const std::string& name : options.names)
-    stages += std::int64_t{plan::find_schedule(name).stages_per_worker} * options.workers;
+    stages += plan::default_stages(plan::find_schedule(name), options.workers);
   require_few_jobs(stages,
                    std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
   std::vector<Row> rows;
@@ -135,7 +135,7 @@ std::vector<Row> rows_of(const CompareOptions& options, std::string& unit) {
       const plan::ScheduleEntry& entry = plan::find_schedule(name);
       rows.push_back({.name = entry.name,
                       .microbatches = microbatches,
-                      .stages = entry.stages_per_worker * options.workers,
+                      .stages = plan::default_stages(entry, options.workers),
                       .run = {},
                       .problem = {}});
       Row& row = rows.back();

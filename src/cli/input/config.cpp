@@ -60,9 +60,21 @@ std::string expected_list(const ValueType& type) {
   return fmt::format("one of {}, or a list of them", fmt::join(type.words, ", "));
 }
 
+json read_values_by_name(const YamlValue& value, const ValueType& type) {
+  if (!value.node().IsMap()) value.expected("a map of names and values such as {waves: 2}");
+  json map = json::object();
+  for (const auto& pair : value.node()) {
+    const std::string name = YamlValue(pair.first, value.label()).word();
+    if (map.contains(name)) value.fail(name + " is given twice");
+    map[name] = read_one(value.member(name, pair.second), type);
+  }
+  return map;
+}
+
 /// A value in the form that ConfigKey::set takes.
 json read(const YamlValue& value, const ValueType& type) {
   if (type.count == ValueType::Count::one) return read_one(value, type);
+  if (type.count == ValueType::Count::map) return read_values_by_name(value, type);
   if (!value.node().IsSequence()) {
     if (type.count == ValueType::Count::list) value.expected(expected_list(type));
     return json::array({read_one(value, type)});
@@ -308,6 +320,9 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   runtime::set_defaults(config, schema.keys, [&](const ConfigKey& key) { return given.has(key.name); });
   require_consistent(schema, given, config);
   if (!config.schedule.plugins.empty()) drop_plugins(given, config.schedule);
+  // The file's options belong to the file's schedule.
+  if (given.is_overridden("schedule.name") && !given.is_overridden("schedule.options"))
+    config.schedule.options.clear();
   if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
   return config;
 }

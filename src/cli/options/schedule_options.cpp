@@ -5,12 +5,15 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/number_input.hpp"
 
 namespace starpipe::cli {
 
@@ -19,6 +22,28 @@ void require_few_jobs(std::int64_t stages, std::int64_t microbatches) {
   if (stages * microbatches <= most_jobs) return;
   throw InputError(
       fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs", microbatches, stages));
+}
+
+void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options) {
+  const auto read = [&options](const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const auto equals = word.find('=');
+      std::errc error{};
+      const auto value = parse_number<int>(equals == std::string::npos ? "" : word.substr(equals + 1), error);
+      if (!value || error != std::errc{} || equals == 0)
+        throw CLI::ValidationError("--option",
+                                   fmt::format("expected NAME=NUMBER, such as waves=2, got '{}'", word));
+      if (!options.emplace(word.substr(0, equals), *value).second)
+        throw CLI::ValidationError("--option", fmt::format("{} is given twice", word.substr(0, equals)));
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--option", read, "Option of the schedule, as `schedule list --long` shows them; may be repeated")
+      ->type_name("NAME=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute) {

@@ -35,6 +35,7 @@ std::string describe(const ScheduleRequest& request) {
   if (request.groups) text += fmt::format(" G={}", *request.groups);
   if (!request.stage_workers.empty())
     text += fmt::format(" placement={}", fmt::join(request.stage_workers, ","));
+  for (const auto& [name, value] : request.options) text += fmt::format(" {}={}", name, value);
   return text;
 }
 
@@ -109,10 +110,42 @@ std::optional<Schedule> ask(std::string_view name, const ScheduleRequest& reques
   }
 }
 
+// Refusals whose messages differ only in their numbers.
+struct Refusals {
+  int count = 0;
+  std::string first;  // request and message
+};
+
 struct Sweep {
   int answered = 0;
   int refused = 0;
-  std::string first_refusal;
+  std::map<std::string, Refusals> refusals = {};  // by message without its numbers
+
+  void refuse(const ScheduleRequest& request, const std::string& message) {
+    ++refused;
+    std::string kind;
+    for (const char c : message) {
+      const bool digit = c >= '0' && c <= '9';
+      if (!digit) kind += c;
+      if (digit && !kind.ends_with('#')) kind += '#';
+    }
+    Refusals& alike = refusals[kind];
+    if (++alike.count == 1) alike.first = fmt::format("{}: {}", describe(request), message);
+  }
+  // "12 like "W=3 B=1: needs an even number of workers, not 3"", the largest group first.
+  [[nodiscard]] std::string reasons() const {
+    constexpr std::size_t most = 3;
+    std::vector<Refusals> groups;
+    for (const auto& [kind, alike] : refusals) groups.push_back(alike);
+    std::ranges::stable_sort(groups, std::greater<>{}, &Refusals::count);
+    std::vector<std::string> texts;
+    for (const auto& [count, first] : groups) {
+      if (texts.size() == most) break;
+      texts.push_back(fmt::format("{} like \"{}\"", count, first));
+    }
+    if (groups.size() > most) texts.push_back(fmt::format("and {} other kinds", groups.size() - most));
+    return fmt::format("{}", fmt::join(texts, ", "));
+  }
 };
 
 Sweep sweep(std::string_view name, GraphChoice graphs,
@@ -123,8 +156,8 @@ Sweep sweep(std::string_view name, GraphChoice graphs,
     if (const auto schedule = ask(name, request, refusal)) {
       ++count.answered;
       look(request, *schedule);
-    } else if (++count.refused == 1) {
-      count.first_refusal = fmt::format("{}: {}", describe(request), refusal);
+    } else {
+      count.refuse(request, refusal);
     }
   }
   return count;
@@ -137,7 +170,59 @@ void simulate_unit(const ScheduleRequest& request, const Schedule& schedule) {
 
 std::string counts_text(const Sweep& count) {
   const std::string text = fmt::format("{} requests answered, {} refused", count.answered, count.refused);
-  return count.refused == 0 ? text : text + ", the first for " + count.first_refusal;
+  return count.refused == 0 ? text : text + ": " + count.reasons();
+}
+
+// What a user asks for first. With two groups if the schedule must have groups.
+std::optional<Schedule> ask_first(std::string_view name, ScheduleRequest& request, std::string& refusal) {
+  auto schedule = ask(name, request, refusal);
+  if (!schedule && refusal.starts_with("groups: ")) {
+    request.groups = 2;
+    schedule = ask(name, request, refusal);
+  }
+  return schedule;
+}
+
+ScheduleRequest first_request() { return {.workers = 4, .microbatches = 8}; }
+
+Finding default_request(std::string_view name) {
+  ScheduleRequest request = first_request();
+  std::string refusal;
+  const auto schedule = ask_first(name, request, refusal);
+  if (!schedule) return {Verdict::failed, fmt::format("{} is refused: {}", describe(request), refusal)};
+  simulate_unit(request, *schedule);
+  return {Verdict::passed, fmt::format("{}: {} stages, {}", describe(request), schedule->stages(),
+                                       to_string(schedule->discipline()))};
+}
+
+std::vector<ScheduleOption> options_of(std::string_view name) {
+  try {
+    return find_schedule(name).options;
+  } catch (const InputError& error) {
+    throw Failure{error.what()};
+  }
+}
+
+Finding options(std::string_view name) {
+  const std::vector<ScheduleOption> declared = options_of(name);
+  if (declared.empty()) return {Verdict::does_not_apply, "it has no options"};
+  Sweep count;
+  for (const ScheduleOption& option : declared) {
+    const int next = option.default_value < option.most ? option.default_value + 1 : option.most;
+    for (const int value : std::set{option.least, option.default_value, next}) {
+      ScheduleRequest request = first_request();
+      request.options[option.name] = value;
+      std::string refusal;
+      if (const auto schedule = ask_first(name, request, refusal)) {
+        ++count.answered;
+        simulate_unit(request, *schedule);
+      } else {
+        count.refuse(request, refusal);
+      }
+    }
+  }
+  if (count.answered == 0) return {Verdict::failed, "no value of an option is answered: " + count.reasons()};
+  return {Verdict::passed, counts_text(count)};
 }
 
 Finding chain(std::string_view name) {
@@ -146,15 +231,15 @@ Finding chain(std::string_view name) {
     simulate_unit(request, schedule);
     parallel = parallel || request.workers > 1;
   });
-  if (count.answered == 0) return {Verdict::failed, "no request at all is answered: " + count.first_refusal};
+  if (count.answered == 0) return {Verdict::failed, "no request at all is answered: " + count.reasons()};
   if (!parallel)
-    return {Verdict::failed, "no request for more than one worker is answered: " + count.first_refusal};
+    return {Verdict::failed, "no request for more than one worker is answered: " + count.reasons()};
   return {Verdict::passed, counts_text(count)};
 }
 
 Finding graph(std::string_view name) {
   const Sweep count = sweep(name, trees, simulate_unit);
-  if (count.answered == 0) return {Verdict::does_not_apply, "refuses trees: " + count.first_refusal};
+  if (count.answered == 0) return {Verdict::does_not_apply, "refuses trees: " + count.reasons()};
   return {Verdict::passed, counts_text(count)};
 }
 
@@ -298,10 +383,13 @@ std::string_view to_string(Verdict verdict) {
 }
 
 std::span<const ConformanceStep> conformance_steps() {
-  static constexpr std::array steps = {
-      ConformanceStep{"chain", guarded<chain>}, ConformanceStep{"graph", guarded<graph>},
-      ConformanceStep{"split backward", guarded<split_backward>},
-      ConformanceStep{"memory limit", guarded<memory_limit>}, ConformanceStep{"replicas", guarded<replicas>}};
+  static constexpr std::array steps = {ConformanceStep{"default", guarded<default_request>},
+                                       ConformanceStep{"options", guarded<options>},
+                                       ConformanceStep{"chain", guarded<chain>},
+                                       ConformanceStep{"graph", guarded<graph>},
+                                       ConformanceStep{"split backward", guarded<split_backward>},
+                                       ConformanceStep{"memory limit", guarded<memory_limit>},
+                                       ConformanceStep{"replicas", guarded<replicas>}};
   return steps;
 }
 

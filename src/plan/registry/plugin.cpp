@@ -20,8 +20,6 @@
 namespace starpipe::plan {
 namespace {
 
-constexpr int most_stages_per_worker = 1024;
-
 using PluginFunction = void(std::vector<ScheduleEntry>&);
 
 std::atomic<const char*> running = nullptr;
@@ -157,6 +155,17 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
     if (entry.stages_per_worker < 1 || entry.stages_per_worker > most_stages_per_worker) {
       refuse(fmt::format("schedule '{}' has {} stages a worker, need 1 to {}", entry.name,
                          entry.stages_per_worker, most_stages_per_worker));
+    }
+    std::set<std::string_view> options;
+    for (const ScheduleOption& option : entry.options) {
+      const auto of_option = [&](std::string_view why) {
+        refuse(fmt::format("schedule '{}': option '{}': {}", entry.name, option.name, why));
+      };
+      if (option.name.empty() || !std::ranges::all_of(option.name, is_plain))
+        of_option("its name must be letters, digits and signs, without blanks");
+      if (!options.insert(option.name).second) of_option("it is there twice");
+      if (option.least < 0 || option.least > option.default_value || option.default_value > option.most)
+        of_option("its default is not from its least to its most value, or these are negative");
     }
     if (!taken.insert(entry.name).second) refuse(fmt::format("the name '{}' is taken", entry.name));
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/registry/registry.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <new>
 #include <utility>
@@ -9,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/number_input.hpp"
 #include "starpipe/base/registration.hpp"
 
 namespace starpipe::plan {
@@ -18,6 +21,12 @@ namespace {
 std::map<std::string, ScheduleEntry, std::less<>>& registry() {
   static std::map<std::string, ScheduleEntry, std::less<>> entries;
   return entries;
+}
+
+std::string names_of(const std::vector<ScheduleOption>& options) {
+  std::vector<std::string_view> names;
+  for (const ScheduleOption& option : options) names.push_back(option.name);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 // Throws unless the schedule has the size that was asked for: callers size their tables by the request.
@@ -91,6 +100,34 @@ const ScheduleEntry& find_schedule(std::string_view name) {
   throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
 }
 
+ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given) {
+  for (const auto& [name, value] : given) {
+    const auto found = std::ranges::find(entry.options, name, &ScheduleOption::name);
+    if (found == entry.options.end()) {
+      throw InputError(
+          fmt::format("schedule '{}' has no option '{}' ({})", entry.name, name,
+                      entry.options.empty() ? "it has none" : "it has: " + names_of(entry.options)));
+    }
+    if (const std::string problem =
+            range_problem(std::to_string(value), static_cast<std::uint64_t>(found->least),
+                          static_cast<std::uint64_t>(found->most));
+        !problem.empty())
+      throw InputError(fmt::format("schedule '{}': option {} {}", entry.name, name, problem));
+  }
+  for (const ScheduleOption& option : entry.options) given.emplace(option.name, option.default_value);
+  return given;
+}
+
+int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options) {
+  const ScheduleOptions complete = complete_options(entry, options);
+  const int of_worker = entry.stages_with ? entry.stages_with(complete) : entry.stages_per_worker;
+  if (of_worker < 1 || of_worker > most_stages_per_worker) {
+    throw BrokenSchedule(fmt::format("schedule '{}': {} stages per worker, expected 1 to {}", entry.name,
+                                     of_worker, most_stages_per_worker));
+  }
+  return of_worker * workers;
+}
+
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   const ScheduleEntry& entry = find_schedule(name);
   if (request.workers < 1 || request.microbatches < 1) {
@@ -105,7 +142,9 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
       throw InputError(fmt::format("schedule '{}': {}", name, error.what()));
     }
   }
-  if (!request.graph) complete.graph = StageGraph::chain(entry.stages_per_worker * request.workers);
+  complete.options = complete_options(entry, request.options);
+  if (!request.graph)
+    complete.graph = StageGraph::chain(default_stages(entry, request.workers, request.options));
   Schedule schedule = build(entry, complete);
   return request.recompute ? schedule.with_recomputation() : schedule;
 }

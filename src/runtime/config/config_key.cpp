@@ -79,12 +79,14 @@ std::string ValueType::text() const {
       return text_of_one(*this) + "; or a list";
     case Count::list:
       return "a list, each " + text_of_one(*this);
+    case Count::map:
+      return "a map from names, each to " + text_of_one(*this);
   }
   return text_of_one(*this);
 }
 
 std::string ValueType::problem(const json& value) const {
-  if (value.is_array()) {
+  if (value.is_structured()) {
     for (const json& item : value) {
       if (std::string found = problem(item); !found.empty()) return found;
     }

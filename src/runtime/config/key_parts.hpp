@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +57,10 @@ json to_json_value(NonFinitePolicy value);
 json to_json_value(MappingKind value);
 template <class T>
 json to_json_value(const std::vector<T>& value) {
+  return value.empty() ? json() : json(value);
+}
+template <class T>
+json to_json_value(const std::map<std::string, T>& value) {
   return value.empty() ? json() : json(value);
 }
 template <class T>

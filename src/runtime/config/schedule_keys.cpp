@@ -39,6 +39,13 @@ void add_shape_keys(Keys& keys) {
                         "W times the schedule's number of stages on a worker")));
   add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
                      at(&Config::schedule, &ScheduleConfig::groups))));
+  ValueType option = whole(0);
+  option.count = Count::map;
+  add(only_named(
+      key("schedule.options", std::move(option),
+          "Options of the schedule, such as `{waves: 2}`: those that `starpipe schedule list --long` "
+          "shows. The others have their defaults.",
+          at(&Config::schedule, &ScheduleConfig::options))));
   add(described_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
                                        at(&Config::schedule, &ScheduleConfig::placement))),
                         "the schedule's own"));

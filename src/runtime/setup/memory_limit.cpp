@@ -76,10 +76,11 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   Config other = config;
   ScheduleConfig& schedule = other.schedule;
   const int workers = run.schedule.workers();
-  const int stages = entry.stages_per_worker * workers;
+  const int stages = plan::default_stages(entry, workers);
   schedule.file.reset();
   schedule.plugins.clear();  // they are loaded; `stage_count` refuses one without the schedule
   schedule.name = entry.name;
+  schedule.options.clear();
   schedule.workers = workers;
   other.training.microbatches = run.schedule.microbatches();
   schedule.stages = stages;

@@ -18,6 +18,7 @@ Config with_name(Config config, const std::string& name) {
   for (const std::string& file : plan::load_plugins_without(config.schedule.plugins, name)) {
     std::erase(config.schedule.plugins, file);
   }
+  if (config.schedule.name != name) config.schedule.options.clear();  // they are of the other schedule
   config.schedule.name = name;
   return config;
 }

@@ -25,8 +25,11 @@ namespace starpipe::runtime {
 
 int stage_count(const Config& config) {
   plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin");
-  return config.schedule.stages.value_or(plan::find_schedule(config.schedule.name).stages_per_worker *
-                                         config.schedule.workers.value());
+  const ScheduleConfig& wanted = config.schedule;
+  // Asked even where the stages are given: it refuses wrong options.
+  const int own =
+      plan::default_stages(plan::find_schedule(wanted.name), wanted.workers.value(), wanted.options);
+  return wanted.stages.value_or(own);
 }
 
 void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
@@ -121,6 +124,7 @@ plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGrap
   request.graph = graph;
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
+  request.options = config.schedule.options;
   request.recompute = config.schedule.recompute.value_or(false);
   request.costs = known;
   if (known && request.recompute) request.costs = plan::with_recomputation(*known);

@@ -64,6 +64,23 @@ TEST(Conformance, AnEntryThatDoesNotKeepItsContract) {
   EXPECT_THROW(make_schedule("1f1b", {.workers = 2, .microbatches = 0}), InputError);
 }
 
+/// Refusals that differ in their numbers are one kind.
+TEST(Conformance, GroupsRefusalsByTheirReason) {
+  register_schedule({"odd-even", "odd", "tests", [](const ScheduleRequest& request) {
+                       if (request.groups) throw InputError("no groups");
+                       if (request.workers % 2 != 0)
+                         throw InputError("needs an even number of workers, not " +
+                                          std::to_string(request.workers));
+                       return make_schedule("1f1b", request);
+                     }});
+  const auto findings = all_steps("odd-even");
+  EXPECT_EQ(findings.at("default").message, "W=4 B=8: 4 stages, ordered");
+  const std::string& chains = findings.at("chain").message;
+  EXPECT_THAT(chains, HasSubstr("like \"W=1 B=1: needs an even number of workers, not 1\""));
+  EXPECT_THAT(chains, ::testing::Not(HasSubstr("not 3")));
+  EXPECT_THAT(chains, HasSubstr(": no groups\""));
+}
+
 TEST(Conformance, SchedulesOfOurs) {
   for (const ScheduleEntry& entry : schedule_entries()) {
     if (entry.source == "tests") continue;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,7 +25,7 @@ namespace starpipe::plan {
 
 /// A text of fixed capacity, ended by zeros.
 struct InterfaceText {
-  std::array<char, 1280> characters{};
+  std::array<char, 1536> characters{};
   std::size_t size = 0;
 
   constexpr void add(std::string_view text) {
@@ -69,6 +70,9 @@ constexpr auto members(T& value) {
   } else if constexpr (count == 3) {
     [[maybe_unused]] auto& [a, b, c] = value;
     return TypeList<decltype(a), decltype(b), decltype(c)>();
+  } else if constexpr (count == 5) {
+    [[maybe_unused]] auto& [a, b, c, d, e] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e)>();
   } else if constexpr (count == 6) {
     [[maybe_unused]] auto& [a, b, c, d, e, f] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f)>();
@@ -80,6 +84,10 @@ constexpr auto members(T& value) {
     [[maybe_unused]] auto& [a, b, c, d, e, f, g, h] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
                     decltype(h)>();
+  } else if constexpr (count == 9) {
+    [[maybe_unused]] auto& [a, b, c, d, e, f, g, h, i] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
+                    decltype(h), decltype(i)>();
   } else {
     static_assert(count == 10, "add a case for this number of members");
     [[maybe_unused]] auto& [a, b, c, d, e, f, g, h, i, j] = value;
@@ -156,6 +164,7 @@ constexpr InterfaceText interface_text() {
   add_class<std::vector<int>>(text, "std::vector");
   add_class<std::optional<int>>(text, "std::optional");
   add_class<std::function<void()>>(text, "std::function");
+  add_class<std::map<std::string, int>>(text, "std::map");
   add_aggregate<Job, 3>(text, "Job");
   add_aggregate<Placement, 2>(text, "Placement");
   add_class<StageGraph>(text, "StageGraph");
@@ -164,8 +173,9 @@ constexpr InterfaceText interface_text() {
   add_aggregate<Costs, 6>(text, "Costs");
   add_class<Schedule>(text, "Schedule");
   add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
-  add_aggregate<ScheduleRequest, 8>(text, "ScheduleRequest");
-  add_aggregate<ScheduleEntry, 6>(text, "ScheduleEntry");
+  add_aggregate<ScheduleOption, 5>(text, "ScheduleOption");
+  add_aggregate<ScheduleRequest, 9>(text, "ScheduleRequest");
+  add_aggregate<ScheduleEntry, 8>(text, "ScheduleEntry");
   return text;
 }
 

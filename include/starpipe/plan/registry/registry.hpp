@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +15,19 @@
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 
 namespace starpipe::plan {
+
+/// Options of a schedule and their values, by name.
+using ScheduleOptions = std::map<std::string, int>;
+
+/// A whole number that a schedule takes beside the numbers of workers and micro-batches, such as the number
+/// of waves.
+struct ScheduleOption {
+  std::string name;
+  std::string meaning;  ///< one line for `schedule list --long`
+  int default_value = 1;
+  int least = 1;  ///< not negative
+  int most = std::numeric_limits<int>::max();
+};
 
 /// The parameters with which a named schedule is built.
 struct ScheduleRequest {
@@ -35,7 +50,13 @@ struct ScheduleRequest {
   /// Worker of each stage, one entry a stage, for schedules that place by stage. When empty, stage s is on
   /// worker s.
   std::vector<int> stage_workers = {};
+  /// Values of the schedule's options. `make_schedule` adds those that are missing, with their defaults,
+  /// before it calls the schedule's function.
+  ScheduleOptions options = {};
 };
+
+/// The most stages of a worker in a schedule's default chain.
+inline constexpr int most_stages_per_worker = 1024;
 
 /// A named schedule: its description, and the function that builds it.
 struct ScheduleEntry {
@@ -47,10 +68,16 @@ struct ScheduleEntry {
   /// Builds the schedule for a request, whose graph is always given. Throws InputError, naming the value at
   /// fault, when the schedule is not defined for the request.
   std::function<Schedule(const ScheduleRequest&)> build;
-  /// Number of stages per worker of the default chain.
+  /// Number of stages per worker of the default chain; with the default values of the options, where these
+  /// change it.
   int stages_per_worker = 1;
   /// The schedule's name in torch.distributed.pipelining, if it has one there. `make_schedule` takes it too.
   std::string alias = {};
+  /// The options that the schedule takes.
+  std::vector<ScheduleOption> options = {};
+  /// Number of stages per worker of the default chain for these values of all options, where it depends on
+  /// them; empty where it does not.
+  std::function<int(const ScheduleOptions& options)> stages_with = {};
 };
 
 /// Registers a schedule. Call it from a file-scope initialiser (`const bool registered = ...`). Returns
@@ -64,6 +91,15 @@ std::vector<ScheduleEntry> schedule_entries();
 /// The entry of a name or alias. Throws InputError for an unknown one, listing the known names, and when a
 /// registration failed.
 const ScheduleEntry& find_schedule(std::string_view name);
+
+/// `given` and the defaults of the options that it lacks. Throws InputError, naming schedule and option, for
+/// an option that the schedule does not have, and for a value out of range.
+ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given);
+
+/// Number of stages of the default chain of this schedule with these options. Throws as `complete_options`
+/// does, and BrokenSchedule when the schedule gives a number below 1 or above
+/// `most_stages_per_worker` for a worker.
+int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options = {});
 
 /// The function of a named schedule broke its contract.
 class BrokenSchedule : public InputError {

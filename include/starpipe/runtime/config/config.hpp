@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,7 @@ struct ScheduleConfig {
   std::optional<int> workers = 1;
   std::optional<int> stages;
   std::optional<int> groups;
+  std::map<std::string, int> options;
   std::vector<int> placement;
   std::vector<int> cuts;
   bool partition = false;    ///< `auto`: choose_partition finds cuts and placement

@@ -26,7 +26,7 @@ struct ValueType {
     bytes,  ///< a number of bytes of at least `least`, with or without a unit (16MiB); `most` does not count
     time,   ///< a time with its unit (2ms); in JSON as a number of seconds
   };
-  enum class Count : std::uint8_t { one, one_or_list, list };
+  enum class Count : std::uint8_t { one, one_or_list, list, map };
 
   Kind kind = Kind::word;
   Count count = Count::one;
