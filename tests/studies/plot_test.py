@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""experiments/studies/plot.py draws what `starpipe sweep` has written. Usage: plot_test.py BINARY PLOT"""
+
+import os
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cli"))
+from support import CommandTest, mlp_config  # noqa: E402
+
+PLOT = ""
+
+
+class Plot(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("base.yaml", mlp_config("runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}"))
+        self.write("study.yaml", "command: simulate\nconfig: base.yaml\n"
+                   "grid: {training.microbatches: [4, 8], schedule.name: [gpipe, 1f1b]}\n")
+        self.ok("sweep", "study.yaml", "-o", "out")
+
+    def plot(self, *arguments):
+        return subprocess.run([sys.executable, PLOT, "out/results.csv", *arguments], cwd=self.folder, capture_output=True, text=True,
+                              env={**os.environ, "MPLCONFIGDIR": self.folder}, timeout=100, check=False)
+
+    def texts(self, *arguments):
+        """The words in an SVG figure."""
+        result = self.plot(*arguments, "-o", "f.svg")
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+        return [element.text for element in ElementTree.parse(self.path("f.svg")).iter() if element.text and element.text.strip()]
+
+    def test_lines(self):
+        texts = self.texts("--x", "training.microbatches", "--y", "predicted_makespan")
+        for text in ("training.microbatches", "predicted makespan (ms)", "gpipe", "1f1b"):
+            self.assertIn(text, texts)
+
+    def test_panels_and_a_frontier(self):
+        texts = self.texts("--x", "predicted_peak_stash_bytes", "--y", "predicted_makespan", "--panel", "schedule.name",
+                           "--frontier")
+        for text in ("schedule.name: gpipe", "schedule.name: 1f1b", "predicted peak stash (KiB)", "4", "8"):
+            self.assertIn(text, texts)
+
+    def test_formats(self):
+        for suffix, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+            self.assertEqual(self.plot("--x", "training.microbatches", "--y", "predicted_makespan", "-o", f"f.{suffix}").returncode, 0)
+            self.assertTrue(Path(self.path(f"f.{suffix}")).read_bytes().startswith(begin))
+
+    def test_an_unknown_column(self):
+        result = self.plot("--x", "training.microbatches", "--y", "makespan")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no column makespan; there are run, training.microbatches", result.stderr)
+
+
+if __name__ == "__main__":
+    CommandTest.binary = sys.argv.pop(1)
+    PLOT = sys.argv.pop(1)
+    unittest.main()
