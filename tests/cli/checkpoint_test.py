@@ -338,6 +338,10 @@ class Faults(CheckpointTest):
                 self.end_by_sigterm(job)
                 self.assertLessEqual(len(self.checkpoints()), 3)
 
+    def child_of(self, job):
+        (child,) = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        return int(child)
+
     def last_process(self, job):
         """Of the processes of all ranks."""
         found = []
@@ -377,6 +381,17 @@ class Faults(CheckpointTest):
                            "--metrics", "m.jsonl", "--save-weights", "w.safetensors")
                 self.assertEqual(self.metrics("m.jsonl"), self.metrics("once.jsonl"))
                 self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
+
+    def test_the_same_sigterm_comes_late(self):
+        """A batch system signals each process of a rank, and some of these signals arrive while the run ends."""
+        job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl")
+        self.wait_for(job, self.steps)
+        os.kill(self.child_of(job), signal.SIGTERM)
+        while job.poll() is None:
+            os.kill(job.pid, signal.SIGTERM)
+            time.sleep(0.001)
+        self.assertEqual(job.returncode, 75, self.read("log"))
+        self.assertNotIn("was ended by signal", self.read("log"))
 
     def test_a_second_sigterm_ends_at_once(self):
         self.write("slow.yaml", MLP.replace("hidden: 16", "hidden: 2048").replace("microbatch_size: 2", "microbatch_size: 8192"))

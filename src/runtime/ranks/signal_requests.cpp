@@ -79,6 +79,8 @@ SignalRequests::SignalRequests(int checkpoint_signal) : checkpoint_signal_(check
 }
 
 SignalRequests::~SignalRequests() {
+  // The process ends now. The same SIGTERM may still be on its way, from the parent or to the parent.
+  if (stop_at.load() != 0) return;
   shared->checkpoint_signal = 0;
   give_back(checkpoint_signal_, checkpoint_before_);
   give_back(SIGTERM, stop_before);

@@ -13,9 +13,10 @@ enum class SignalRequest : std::uint8_t { none = 0, checkpoint = 1, stop = 2, bo
 /// While this lives, two signals no longer end this process: the given one asks for a checkpoint, SIGTERM for
 /// a checkpoint and the end of the run. A launcher and a batch system may send a signal to several processes
 /// of a run, some of which hand it on, so signals of one kind within two seconds count as one. A SIGTERM that
-/// comes later than two seconds after the first one has the effect that it had before. Signals that the
-/// process ignored at its start stay ignored. One at a time; not thread-safe, but the signals may come on any
-/// thread.
+/// comes later than two seconds after the first one has the effect that it had before. After a SIGTERM all
+/// this holds until the process has ended, since the same signal may come again while objects are destroyed.
+/// Signals that the process ignored at its start stay ignored. One a process; not thread-safe, but the
+/// signals may come on any thread.
 class SignalRequests {
  public:
   explicit SignalRequests(int checkpoint_signal);
