@@ -4,17 +4,32 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
+namespace {
+
+/// The step's own times for the planned workers. A transfer between other workers than planned says nothing
+/// about the planned one, which then takes its predicted time (that of an empty message).
+JobTimes times_as_planned(const RecordedStep& step, const Costs& costs) {
+  JobTimes times = step.times(true);
+  const auto moved = [&](JobId id) { return step.as_run.compute(id) != step.planned.compute(id); };
+  for (const JobId id : step.planned.order()) {
+    bool as_planned = !moved(id);
+    step.planned.for_each_pred(id, [&](JobId producer) { as_planned = as_planned && !moved(producer); });
+    if (!as_planned) times.transfer[id] = costs.alpha;
+  }
+  return times;
+}
+
+}  // namespace
 
 Difference difference(const RecordedStep& step, const Costs& costs) {
-  const JobTimes times = step.times(true);
   // The step's transfer times were taken with or without prefetch, whatever was predicted.
   Costs own = costs;
   own.prefetch = step.prefetch;
   Difference result;
   result.predicted = simulated_makespan(step.planned, costs);
   result.own_durations = simulated_makespan(step.planned, costs, step.times(false));
-  result.own_transfers = simulated_makespan(step.planned, own, times);
-  result.own_order = simulated_makespan(step.as_run, own, times);
+  result.own_transfers = simulated_makespan(step.planned, own, times_as_planned(step, costs));
+  result.own_order = simulated_makespan(step.as_run, own, step.times(true));
   result.measured = step.timeline.makespan;
   return result;
 }

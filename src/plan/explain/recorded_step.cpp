@@ -146,14 +146,25 @@ void set_transfers(RecordedStep& step) {
   }
 }
 
+// By the median of the transfers observed on the same link; where there is none, of all.
 void bound_unobserved_transfers(RecordedStep& step) {
   std::vector<double> observed;
+  std::map<std::pair<int, int>, std::vector<double>> of_links;
+  const auto link_of = [&](JobId id) {
+    return std::pair(last_input(step.as_run, step.timeline, id).from.value_or(-1), step.as_run.compute(id));
+  };
   for (const JobId id : step.as_run.order()) {
-    if (step.transfer_observed[id]) observed.push_back(step.transfer[id]);
+    if (!step.transfer_observed[id]) continue;
+    observed.push_back(step.transfer[id]);
+    of_links[link_of(id)].push_back(step.transfer[id]);
   }
   const double median = detail::lower_median(std::move(observed)).value_or(0);
+  std::map<std::pair<int, int>, double> medians;
+  for (auto& [between, times] : of_links) medians[between] = *detail::lower_median(std::move(times));
   for (const JobId id : step.as_run.order()) {
-    if (!step.transfer_observed[id]) step.transfer[id] = std::min(step.transfer[id], median);
+    if (step.transfer_observed[id] || step.transfer[id] == 0) continue;
+    const auto found = medians.find(link_of(id));
+    step.transfer[id] = std::min(step.transfer[id], found == medians.end() ? median : found->second);
   }
 }
 

@@ -19,7 +19,9 @@ void StepCosts::add(const RecordedStep& step) {
     const std::size_t kind = index(job.stage) * pass_count + index(job.pass);
     sums[kind] += step.timeline.spans[id].end - step.timeline.spans[id].start;
     ++counts[kind];
-    if (step.transfer_observed[id]) transfers_.push_back(step.transfer[id]);
+    if (!step.transfer_observed[id]) continue;
+    const int from = *last_input(step.as_run, step.timeline, id).from;
+    transfers_[{from, step.as_run.compute(id)}].push_back(step.transfer[id]);
   }
   for (std::size_t kind = 0; kind < kinds; ++kind) {
     if (counts[kind] > 0) means_[kind].push_back(sums[kind] / counts[kind]);
@@ -32,7 +34,9 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   costs.sizes = std::move(sizes);
   costs.shared = std::move(shared);
   costs.prefetch = prefetch_;
-  costs.alpha = detail::lower_median(transfers_).value_or(0);
+  std::vector<double> links;
+  for (const auto& [between, times] : transfers_) links.push_back(*detail::lower_median(times));
+  costs.alpha = detail::lower_median(std::move(links)).value_or(0);
   costs.durations.clear();
   for (std::size_t first = 0; first < means_.size(); first += pass_count) {
     const auto of = [&](Pass pass) { return detail::lower_median(means_[first + index(pass)]); };

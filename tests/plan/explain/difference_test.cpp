@@ -192,6 +192,31 @@ TEST(Difference, NamesTheOneThingThatDiffered) {
   expect_only("runtime", runs);
 }
 
+/// A policy that chooses workers: transfers are as fast as predicted, and only the workers differ.
+TEST(Difference, OtherWorkersAreAnotherOrder) {
+  const Schedule schedule = named("gpipe", 4, 8);
+  const Costs costs = {.durations = {{1, 2, 0}}, .alpha = 1.5};
+  for (int round = 0; round < 20; ++round) {
+    const ScheduleSpec spec = {.name = "moved",
+                               .graph = schedule.graph(),
+                               .microbatches = 8,
+                               .workers = 4,
+                               .placement =
+                                   [round](const Job& job) {
+                                     const int worker = (job.stage * 5 + job.microbatch * (round + 3)) % 4;
+                                     return Placement{worker, worker};
+                                   },
+                               .priority = [](const Job& job) { return job.microbatch; },
+                               .discipline = Discipline::greedy};
+    const Schedule moved(spec);
+    std::vector<JobRun> runs = runs_of(moved, simulate(moved, costs));
+    for (JobRun& run : runs) run.job = *schedule.find(moved.job(run.job));
+    const Difference found = difference(measured_step(schedule, runs, costs), costs);
+    EXPECT_EQ(found.durations(), 0);
+    EXPECT_EQ(found.transfers(), 0) << found.transfers();
+  }
+}
+
 TEST(MeasuredStep, RefusesWhatCannotHaveRun) {
   const Schedule schedule = named("1f1b", 2, 2);
   const auto runs = runs_of(schedule, simulate(schedule));
@@ -253,6 +278,23 @@ TEST(StepCosts, AreMediansOverStepsOfMeansInAStep) {
   EXPECT_EQ(found.durations[1], (Durations{.F = 4.5, .B = 12.5, .W = 0}));
   EXPECT_EQ(found.alpha, 1);
   EXPECT_EQ(found.beta, 0);
+}
+
+/// Two links, one of them slow: the other is typical, whichever has more observed transfers.
+TEST(StepCosts, HaveTheTimeOfATypicalLink) {
+  const Schedule schedule = named("1f1b", 2, 6);
+  for (const int slow : {0, 1}) {
+    JobTimes times;
+    times.transfer.assign(schedule.id_count(), 0.25);
+    for (const JobId id : schedule.order()) {
+      if (schedule.compute(id) == slow) times.transfer[id] = 4;
+    }
+    const RecordedStep step = simulated_step(schedule, {.durations = {{1, 2, 0}}}, times);
+    StepCosts costs;
+    costs.add(step);
+    EXPECT_EQ(costs.costs().alpha, 0.25);
+    EXPECT_GT(difference(step, costs.costs()).transfers(), 0);
+  }
 }
 
 TEST(StepCosts, TellBFromW) {

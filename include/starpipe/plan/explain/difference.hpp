@@ -23,6 +23,9 @@ struct Difference {
   [[nodiscard]] double runtime() const { return measured - own_order; }
 };
 
+/// Where the step ran a job, or a job that it reads from, on another worker than planned, its transfer time
+/// counts with the order: `own_transfers` has the predicted time there.
+///
 /// `costs`: those of the prediction. Throws InputError as `simulate` does. O(jobs log jobs).
 Difference difference(const RecordedStep& step, const Costs& costs);
 

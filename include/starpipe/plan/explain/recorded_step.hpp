@@ -39,9 +39,10 @@ struct RecordedStep {
 ///
 /// With prefetch, a transfer lasts from the end of the last producer on another worker, or from the
 /// submission of the job if that came later, until the job was ready. Where it was not observed this is only
-/// a bound, and the smaller of the bound and the median of the step's observed transfers counts. Without
-/// prefetch a job is ready when it starts, and its transfer lasts from the time at which it was submitted,
-/// its producers and the job before it on its worker had ended.
+/// a bound, and the smaller of the bound and a median counts: of the transfers observed in the step on the
+/// same link, or of all where there are none. Without prefetch a job is ready when it starts, and its
+/// transfer lasts from the time at which it was submitted, its producers and the job before it on its worker
+/// had ended.
 ///
 /// Throws InputError for a job that is missing, unknown or there twice, for a worker that does not exist, for
 /// a time that is not finite or an end before its start, and for an order that data dependencies forbid.

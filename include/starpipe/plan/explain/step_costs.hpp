@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "starpipe/plan/explain/recorded_step.hpp"
@@ -17,15 +19,18 @@ class StepCosts {
 
   /// For each stage and pass, the mean duration over the micro-batches of a step, and of these the median
   /// over the steps. The mean, because a makespan is a sum of durations; the median, because one disturbed
-  /// step must not count. `alpha` is the median of all observed transfers, `beta` is 0. BW counts as B, with
-  /// W = 0. Where a stage has BW for some micro-batches and B and W for others, BW is not counted. At least
-  /// one step must have been added.
+  /// step must not count. BW counts as B, with W = 0. Where a stage has BW for some micro-batches and B and W
+  /// for others, BW is not counted. At least one step must have been added.
+  ///
+  /// A link leads from one worker to another. `alpha` is the lower median over the links of the lower median
+  /// of the transfers observed on each, and `beta` is 0. So one slow link among others does not count,
+  /// however many transfers it has.
   [[nodiscard]] Costs costs(std::vector<StageSizes> sizes = {StageSizes{}},
                             std::vector<SharedWeights> shared = {}) const;
 
  private:
-  std::vector<std::vector<double>> means_;  // [stage * pass_count + pass]: one a step
-  std::vector<double> transfers_;           // observed ones of all steps
+  std::vector<std::vector<double>> means_;                        // [stage * pass_count + pass]: one a step
+  std::map<std::pair<int, int>, std::vector<double>> transfers_;  // observed ones, by sender and receiver
   bool prefetch_ = true;
 };
 
