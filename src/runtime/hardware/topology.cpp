@@ -130,6 +130,21 @@ void Topology::bind(const std::string& pus) const {
   hwloc_set_cpubind(topology_.get(), PuSet(pus).get(), HWLOC_CPUBIND_PROCESS);
 }
 
+void Topology::bind_thread(const std::string& pus) const {
+  hwloc_set_cpubind(topology_.get(), PuSet(pus).get(), HWLOC_CPUBIND_THREAD);
+}
+
+std::string Topology::free_pus(const CoreShare& share) const {
+  if (share.worker_pus.empty()) return {};
+  const PuSet free(share.binding);
+  for (const unsigned pu : share.worker_pus) {
+    const PuSet worker(std::to_string(system_number(pu)));
+    for (const hwloc_obj_t core : cores_with(topology_.get(), worker))
+      hwloc_bitmap_andnot(free.get(), free.get(), core->cpuset);
+  }
+  return free.list();
+}
+
 CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) const {
   const PuSet mine(ranks[rank].binding);
   const PuSet all(ranks[rank].binding);

@@ -74,6 +74,8 @@ class Topology {
   /// Binds all threads of this process, and the threads that they will start. Ignores an error: the threads
   /// then keep their binding.
   void bind(const std::string& pus) const;
+  /// The same for the calling thread alone.
+  void bind_thread(const std::string& pus) const;
 
   /// The share of rank `rank` of `ranks`, all on this host. Ranks with the same binding (several on an
   /// unbound host, or in one Slurm allocation) divide its cores into runs of adjacent cores:
@@ -85,6 +87,9 @@ class Topology {
   /// its MPI thread. Where bindings overlap in part, each rank keeps its binding and does not bind its
   /// workers.
   [[nodiscard]] CoreShare share(std::span<const RankOnHost> ranks, std::size_t rank) const;
+  /// The PUs of the share's cores that have no worker. Empty when every core has one, and when workers are
+  /// not bound to cores.
+  [[nodiscard]] std::string free_pus(const CoreShare& share) const;
 
  private:
   Topology(const std::string& description, const std::filesystem::path& file, bool with_devices);

@@ -11,29 +11,40 @@
 
 namespace starpipe::runtime {
 
+namespace {
+
+std::string mpi_thread_text(const RankLocation& rank) {
+  if (!rank.free_pus.empty()) return "on PUs " + rank.free_pus;
+  return rank.bound ? "where a worker waits" : "not bound";
+}
+
+}  // namespace
+
 std::string rank_table(std::span<const RankLocation> ranks) {
   constexpr std::array columns = {TableColumn{Align::right}, TableColumn{Align::left},
                                   TableColumn{Align::left},  TableColumn{Align::right},
-                                  TableColumn{Align::left},  TableColumn{Align::left}};
-  std::vector<TableRow> rows = {{"rank", "machine", "PUs", "cores", "bound by", "workers"}};
+                                  TableColumn{Align::left},  TableColumn{Align::left},
+                                  TableColumn{Align::left}};
+  std::vector<TableRow> rows = {{"rank", "machine", "PUs", "cores", "bound by", "workers", "MPI's thread"}};
   for (const RankLocation& rank : ranks) {
     const std::string_view bound = rank.bound ? "each bound to a core" : "not bound to cores";
     rows.push_back({std::to_string(rows.size() - 1), rank.machine, rank.binding, std::to_string(rank.cores),
                     rank.bound_by.empty() ? "nobody" : rank.bound_by,
-                    fmt::format("{}, {}", rank.workers, bound)});
+                    fmt::format("{}, {}", rank.workers, bound), mpi_thread_text(rank)});
   }
   return table_text(rows, columns);
 }
 
 nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const auto& [machine, binding, bound_by, cores, workers, bound, logical, devices] : ranks) {
+  for (const auto& [machine, binding, bound_by, cores, workers, bound, free_pus, logical, devices] : ranks) {
     all.push_back({{"machine", machine},
                    {"binding", binding},
                    {"bound_by", bound_by},
                    {"cores", cores},
                    {"workers", workers},
                    {"workers_bound", bound},
+                   {"mpi_thread_pus", free_pus.empty() ? binding : free_pus},
                    {"logical_workers", logical},
                    {"devices", devices}});
   }

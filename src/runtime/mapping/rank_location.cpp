@@ -6,7 +6,7 @@
 
 namespace starpipe::runtime {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound, free_pus,
                                    logical_workers, devices)
 
 std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share) {
@@ -23,6 +23,7 @@ std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map,
                     .cores = Topology::host().cores(share.binding),
                     .workers = map.count(mpi.rank()),
                     .bound = !share.worker_pus.empty(),
+                    .free_pus = Topology::host().free_pus(share),
                     .logical_workers = map.workers_of(mpi.rank()),
                     .devices = {}};
   for (const Device& device : devices) mine.devices.push_back(device.name);

@@ -15,11 +15,12 @@ namespace starpipe::runtime {
 /// Where a rank runs, for the report.
 struct RankLocation {
   std::string machine;
-  std::string binding;               ///< PUs
-  std::string bound_by;              ///< "launcher", "starpipe", or "" when the rank may use the whole host
-  int cores = 1;                     ///< within the binding
-  int workers = 1;                   ///< logical
-  bool bound = false;                ///< whether each worker has a core to itself
+  std::string binding;   ///< PUs
+  std::string bound_by;  ///< "launcher", "starpipe", or "" when the rank may use the whole host
+  int cores = 1;         ///< within the binding
+  int workers = 1;       ///< logical
+  bool bound = false;    ///< whether each worker has a core to itself
+  std::string free_pus;  ///< PUs of cores without a worker, where MPI's thread runs; see CoreShare
   std::vector<int> logical_workers;  ///< by slot
   std::vector<std::string> devices;  ///< by slot
 };

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/hardware/topology.hpp"
 #include "runtime/ranks/clock.hpp"
 
 namespace starpipe::runtime {
@@ -21,6 +22,12 @@ using std::chrono::microseconds;
 std::atomic<Polling> polling = Polling::eager;
 std::atomic<int> cores_of_rank = 1;
 std::atomic<int> computing = 0;  // tasks
+
+// Of StarPU-MPI's thread; empty: it may run on all PUs of the rank. Set before the thread starts.
+std::string& own_pus() {
+  static std::string pus;
+  return pus;
+}
 
 // The sleep of StarPU-MPI's thread, which other threads may end.
 class Sleep {
@@ -99,7 +106,8 @@ void rest(bool transfer) {
 
 }  // namespace
 
-void poll_mpi(Polling chosen, int cores) {
+void poll_mpi(Polling chosen, int cores, const std::string& pus) {
+  own_pus() = pus;
   cores_of_rank = cores;
   polling = chosen;
 }
@@ -126,6 +134,7 @@ void note_poll(bool done) {
 }
 
 void note_transfer() {
+  if (!rounds.is_mpi_thread && !own_pus().empty()) Topology::host().bind_thread(own_pus());
   rounds.is_mpi_thread = true;
   rounds.start_over();
 }

@@ -67,7 +67,8 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const P
     const bool alone = share.exclusive && choice.starpu == sched::policy_name;
     chosen = alone ? Polling::yielding : Polling::napping;
   }
-  poll_mpi(chosen, std::min(workers, Topology::host().cores(share.binding)));
+  const Topology& host = Topology::host();
+  poll_mpi(chosen, std::min(workers, host.cores(share.binding)), host.free_pus(share));
 }
 
 // Each of StarPU's threads to a core of its own.

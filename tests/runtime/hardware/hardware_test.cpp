@@ -92,6 +92,16 @@ TEST(Share, MpiThreadsShareCoresBeforeWorkersDo) {
   EXPECT_EQ(uneven[2].binding, "14-15");
 }
 
+TEST(Share, TellsTheCoresWithoutAWorker) {
+  const auto free = [](const std::string& binding, int workers) {
+    return server().free_pus(server().share(std::vector<RankOnHost>{{binding, workers}}, 0));
+  };
+  EXPECT_EQ(free("0-15", 7), "14-15");
+  EXPECT_EQ(free("0-15", 8), "") << "a second thread of a worker's core is not free";
+  EXPECT_EQ(free("1,5,9", 2), "9");
+  EXPECT_EQ(free("0-1", 2), "") << "workers are not bound";
+}
+
 TEST(Share, WorkersFloatOverTheCoresOfTheirRank) {
   const auto two = shares(server(), {{"0-7", 4}, {"0-7", 3}});
   EXPECT_EQ(two[0].binding, "0-3");

@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -18,11 +20,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "runtime/hardware/topology.hpp"
 #include "runtime/mapping/core_share.hpp"
 #include "runtime/mapping/gpu_share.hpp"
 #include "runtime/ranks/clock.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "runtime/report/gpu_copies.hpp"
+#include "runtime/session/mpi_polling.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
@@ -331,6 +335,30 @@ TEST(Clocks, OfOneHostAreTheSame) {
   const double measured = measure_clock_offset(*mpi, std::to_string(mpi->rank()));
   EXPECT_EQ(measured != 0, mpi->rank() != 0);
   EXPECT_LT(std::abs(measured), 1) << "a round trip";
+}
+
+TEST(MpiThread, RunsOnTheGivenPus) {
+  const auto pus_of_thread = [] {
+    std::string pus;
+    std::thread([&] {
+      note_transfer();
+      const std::ifstream status("/proc/thread-self/status");
+      std::stringstream text;
+      text << status.rdbuf();
+      const std::string words = text.str();
+      const std::string key = "Cpus_allowed_list:\t";
+      const std::size_t begin = words.find(key) + key.size();
+      pus = words.substr(begin, words.find('\n', begin) - begin);
+    }).join();
+    return pus;
+  };
+  const std::string all = Topology::host().binding();
+  EXPECT_EQ(pus_of_thread(), all);
+  const std::string first = all.substr(0, all.find_first_of(",-"));
+  poll_mpi(Polling::eager, 1, first);
+  EXPECT_EQ(pus_of_thread(), first);
+  poll_mpi(Polling::eager);
+  EXPECT_EQ(pus_of_thread(), all);
 }
 
 // Asks StarPU-MPI and MPI themselves, which needs no GPU.
