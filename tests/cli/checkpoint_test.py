@@ -81,7 +81,7 @@ class CheckpointTest(CommandTest):
         self.train(config, *settings("training.steps=2", *before), "--metrics", "m.jsonl", launcher=launchers[0])
         result = self.train(config, *settings(*after), "--resume", "--report", "r.json", "--metrics", "m.jsonl",
                             "--save-weights", "w.safetensors", launcher=launchers[1])
-        self.assertRegex("\n".join(self.messages(result)), r"goes on after step 2 of 4, from ck/step-00000002$")
+        self.assertRegex("\n".join(self.messages(result)), r"(?m)goes on after step 2 of 4, from ck/step-00000002$")
         return self.report("r.json")
 
 
@@ -163,6 +163,27 @@ class Resume(CheckpointTest):
                      "training.optimizer.schedule.steps", "with 4, this run has 6")
         self.train("mlp.yaml", "--resume", *cosine, *settings("training.steps=6", "training.optimizer.schedule.steps=6"))
 
+    def test_changed_settings_are_told(self):
+        self.train("mlp.yaml", *settings("training.steps=2"))
+        result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
+                                                              "schedule.name=gpipe"))
+        goes_on, *changes = self.messages(result)
+        self.assertIn("goes on after step 2 of 4", goes_on)
+        self.assertEqual(changes, [
+            "starpipe: --resume: training.clip was nothing, and is 0.5 from now on",
+            "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on"])
+        result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
+                                                              "training.steps=5"))
+        self.assertEqual(len(self.messages(result)), 1, result.stderr)
+
+    def test_start_weights_are_those_of_step_1(self):
+        """A run that goes on needs neither the file nor the key."""
+        self.train("gpt.yaml", *settings("checkpoint.folder=other", "training.steps=1"), "--save-weights", "start.safetensors")
+        start = ("model.init=start.safetensors",)
+        losses = self.run_once("gpt.yaml", *start)
+        part = self.stop_and_go_on("gpt.yaml", start, ())
+        self.assertEqual(part["losses"], losses[2:])
+
     def test_the_report(self):
         self.train("mlp.yaml", *settings("checkpoint.every=1", "checkpoint.keep=2"), "--report", "r.json")
         report = self.report("r.json")
@@ -242,10 +263,14 @@ class Refused(CheckpointTest):
 
     def test_no_checkpoint_yet(self):
         """One command line for a job that may be started again: it begins with step 1, and so does its file of metrics."""
-        self.write("m.jsonl", '{"step":1,"loss":1.5}\n{"step":2')
+        before = '{"step":1,"loss":1.5}\n{"step":2'
+        self.write("m.jsonl", before)
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl")
-        self.assertEqual(self.messages(result), ["starpipe: --resume: ck has no checkpoint; training begins with step 1"])
+        self.assertEqual(self.messages(result), [
+            "starpipe: --resume: ck has no checkpoint; training begins with step 1",
+            "starpipe: --metrics: m.jsonl had metrics of steps that are done again; it is m.jsonl.old now"])
         self.assertEqual([line["step"] for line in self.metrics("m.jsonl")], [1, 2, 3, 4])
+        self.assertEqual(self.read("m.jsonl.old"), before)
         shutil.rmtree(self.path("ck"))
         self.write("m.jsonl", "my notes\n")
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl", status=2)
@@ -274,6 +299,44 @@ class Faults(CheckpointTest):
             if not name.endswith(".damaged"):
                 self.damage(name)
         self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+
+    def test_the_only_one_is_damaged(self):
+        self.train("mlp.yaml", *settings("checkpoint.keep=1"))
+        (name,) = self.checkpoints()
+        self.damage(name)
+        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+
+    def test_a_link_that_leads_nowhere(self):
+        """It may lead to a checkpoint on a disk that is not mounted."""
+        self.train("mlp.yaml")
+        for name in ("step-00000004", "step-00000002"):
+            shutil.rmtree(self.path(f"ck/{name}"))
+            os.symlink("/nowhere", self.path(f"ck/{name}"))
+            if name == "step-00000004":
+                result = self.train("mlp.yaml", "--resume", *settings("training.steps=3"))
+                self.assertRegex(self.messages(result)[0], "skipped the checkpoint of step 4: .*manifest.json: is missing")
+                self.assertTrue(os.path.islink(self.path("ck/step-00000004.damaged")))
+                shutil.rmtree(self.path("ck/step-00000003"))
+        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "is missing")
+        self.refused(["train", "mlp.yaml"], "ck has checkpoints")
+
+    def test_infinite_weights_are_no_checkpoint(self):
+        """They would push out the good ones, and no later run could go on."""
+        self.train("mlp.yaml", *settings("training.steps=3", "checkpoint.every=1", "checkpoint.keep=1"))
+        for how in ("stop", "skip"):
+            result = self.train("mlp.yaml", "--resume", *settings(
+                "training.steps=5" if how == "skip" else "training.steps=4", "checkpoint.every=1", "checkpoint.keep=1",
+                f"training.nonfinite={how}", "training.optimizer={kind: adamw, learning_rate: 3e38, weight_decay: 100}"), status=1)
+            self.assertRegex("\n".join(self.messages(result)),
+                             "the checkpoint of step 4 could not be written: .* has infinity or NaN")
+            self.assertEqual(self.checkpoints(), ["step-00000003"])
+
+    def test_the_steps_fail(self):
+        """The checkpoint of an earlier step is finished first."""
+        result = self.train("mlp.yaml", *settings("checkpoint.every=1", "training.optimizer={kind: sgd, learning_rate: 1e30}"),
+                            status=1)
+        self.assertRegex(self.messages(result)[-1], "step 2, .*infinity or NaN")
+        self.assertEqual(self.checkpoints(), ["step-00000001"])
 
     def start(self, *arguments, launcher=()):
         environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_RANKS}
@@ -381,6 +444,16 @@ class Faults(CheckpointTest):
                            "--metrics", "m.jsonl", "--save-weights", "w.safetensors")
                 self.assertEqual(self.metrics("m.jsonl"), self.metrics("once.jsonl"))
                 self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
+
+    def test_sigterm_in_the_last_step(self):
+        """The run is complete, so its last validation is there, too."""
+        large = settings("model.hidden=256", "training.microbatch_size=64", "training.steps=1", "data.validation=text")
+        job = self.start("gpt.yaml", *large, "--metrics", "m.jsonl")
+        self.wait_for(job, self.steps)
+        os.kill(job.pid, signal.SIGTERM)
+        self.assertEqual(job.wait(60), 0, self.read("log"))
+        self.assertEqual([(line["step"], "validation_loss" in line) for line in self.metrics("m.jsonl")],
+                         [(0, True), (1, False), (1, True)])
 
     def test_the_same_sigterm_comes_late(self):
         """A batch system signals each process of a rank, and some of these signals arrive while the run ends."""

@@ -79,9 +79,7 @@ FolderContent content_of(const fs::path& folder) {
   if (fs::status(folder, error).type() == fs::file_type::not_found) return content;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const fs::path& path = entry->path();
-    std::error_code ignored;
-    if (!entry->is_directory(ignored)) continue;
+    const fs::path& path = entry->path();  // perhaps of a link that leads nowhere now
     const std::string name = path.filename().string();
     if (const auto checkpoint = parse_name(name, path)) content.checkpoints.push_back(*checkpoint);
     for (const std::string_view ending : {writing_ending, removing_ending}) {

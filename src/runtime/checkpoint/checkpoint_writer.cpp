@@ -146,7 +146,7 @@ void complete(const fs::path& directory, const std::vector<PartRecord>& parts, c
 }  // namespace
 
 std::string state_name(const std::string& kind, const std::string& parameter) {
-  return fmt::format("optimizer:{}:{}", kind, parameter);
+  return fmt::format("{}{}:{}", state_prefix, kind, parameter);
 }
 
 PartRecord write_part(const fs::path& folder, std::int64_t step, int rank,

@@ -21,6 +21,9 @@ struct TensorView {
   std::span<const float> values;
 };
 
+/// Names of optimizer state begin with it; names of parameters do not.
+inline constexpr std::string_view state_prefix = "optimizer:";
+
 /// The name of a piece of optimizer state ("first_moment") of a parameter: "optimizer:first_moment:NAME".
 std::string state_name(const std::string& kind, const std::string& parameter);
 

@@ -48,7 +48,7 @@ void require_same_parameters(const AgreedRun& run, const CheckpointReader& reade
       known.insert(parameter.name);
     }
   }
-  const auto is_state = [](const std::string& saved) { return saved.starts_with("optimizer:"); };
+  const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
   for (const std::string& saved : reader.names()) {
     if (!known.contains(saved) && !is_state(saved))
       throw InputError(fmt::format("--resume: {} has {}, which is no parameter of the model", name, saved));
@@ -114,7 +114,7 @@ ordered_json training_facts(const AgreedRun& run) {
     if (applies(key, run.config, keys)) facts[key.name] = key.get(run.config);
   };
   for (const ConfigKey& key : keys) {
-    if (key.name.starts_with("model.")) add(key);
+    if (key.name.starts_with("model.") && key.name != "model.init") add(key);
   }
   for (const char* name : fixed_keys) add(*find_key(keys, name));
   facts["training.microbatches"] = run.experiment.schedule.microbatches();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/commands/checkpointing.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <exception>
 #include <string_view>
@@ -27,6 +29,12 @@ std::optional<int> number_of(std::string_view signal) {
     if (word == signal) return number;
   }
   return std::nullopt;
+}
+
+// Infinity and NaN would push out the checkpoints from before.
+void require_finite(const TensorView& parameter) {
+  if (std::ranges::all_of(parameter.values, [](float value) { return std::isfinite(value); })) return;
+  throw std::runtime_error(parameter.name + " has infinity or NaN");
 }
 
 }  // namespace
@@ -66,13 +74,20 @@ double Checkpointing::copy(int steps) {
 }
 
 void Checkpointing::begin_writing(const MetricsFile* metrics) {
-  record_ = {engine_.updates(), std::nullopt, training_facts(run_)};
+  record_ = {engine_.updates(), std::nullopt, training_facts(run_), config_json(run_.config)};
   if (metrics != nullptr) {
     record_.metrics_bytes = metrics->bytes();
     metrics_file_ = metrics->path();
   }
-  phase_ = Phase::parts;
-  thread_ = std::async(std::launch::async, [this] { return write_own_part(); });
+  const bool alone = run_.mpi.ranks() == 1;  // nobody else's part is missing
+  phase_ = alone ? Phase::commit : Phase::parts;
+  thread_ = std::async(std::launch::async, [this, alone] {
+    Outcome own = write_own_part();
+    if (!alone) return own;
+    if (own.problem.empty()) return commit({part_to_json(own.part).dump()});
+    abandon(folder_.path(), steps_);
+    return own;
+  });
 }
 
 void Checkpointing::finish(CheckpointSummary& summary) {
@@ -87,7 +102,12 @@ Checkpointing::Outcome Checkpointing::write_own_part() const {
     if (run_.mpi.rank() == 0) folder_.renew_lock();
     std::vector<TensorView> tensors;
     for (const SetCopy& copy : copies_) {
-      for (TensorView& tensor : tensors_of(run_, copy)) tensors.push_back(std::move(tensor));
+      for (TensorView& tensor : tensors_of(run_, copy)) {
+        const bool is_parameter = !tensor.name.starts_with(state_prefix);
+        if (is_parameter && run_.config.training.nonfinite != NonFinitePolicy::proceed)
+          require_finite(tensor);
+        tensors.push_back(std::move(tensor));
+      }
     }
     outcome.part = write_part(folder_.path(), steps_, run_.mpi.rank(), tensors);
   } catch (const std::exception& error) {

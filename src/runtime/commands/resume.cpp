@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/commands/resume.hpp"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "runtime/ranks/agreement.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/numbers.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -23,10 +25,41 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
     if (const auto& bytes = manifest.run.at("metrics_bytes"); !bytes.is_null())
       record.metrics_bytes = bytes.get<std::uint64_t>();
     record.facts = manifest.run.at("facts");
+    record.config = manifest.run.value("config", nlohmann::json());
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw InputError(fmt::format("{}: {}: {}", name, "manifest.json", error.what()));
   }
+}
+
+// Where the training of `now` differs from that of `before`: a line for each key of `training`, and for the
+// precision. The number of steps is in another line, and other keys that may differ do not change what is
+// trained.
+std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
+  if (before.is_null()) return {};
+  const auto flat = [](const nlohmann::json& config) {
+    nlohmann::json part = {{"training", config.value("training", nlohmann::json::object())}};
+    part["runtime"]["precision"] = config.value(nlohmann::json::json_pointer("/runtime/precision"), "");
+    part["training"].erase("steps");
+    return part.flatten();
+  };
+  const nlohmann::json old_values = flat(before);
+  const nlohmann::json new_values = flat(now);
+  std::set<std::string> paths;
+  for (const nlohmann::json* values : {&old_values, &new_values}) {
+    for (const auto& [path, value] : values->items()) paths.insert(path);
+  }
+  std::vector<std::string> lines;
+  for (const std::string& path : paths) {
+    const auto text = [&](const nlohmann::json& values) {
+      return values.contains(path) ? values[path].dump() : std::string("nothing");
+    };
+    if (text(old_values) == text(new_values)) continue;
+    std::string key = path.substr(1);
+    std::ranges::replace(key, '/', '.');
+    lines.push_back(fmt::format("{} was {}, and is {} from now on", key, text(old_values), text(new_values)));
+  }
+  return lines;
 }
 
 void say(const std::string& line) { print_message(fmt::format("starpipe: {}\n", line)); }
@@ -36,7 +69,8 @@ void say(const std::string& line) { print_message(fmt::format("starpipe: {}\n", 
 nlohmann::json to_json(const RunRecord& record) {
   return {{"updates", record.updates},
           {"metrics_bytes", record.metrics_bytes ? nlohmann::json(*record.metrics_bytes) : nlohmann::json()},
-          {"facts", record.facts}};
+          {"facts", record.facts},
+          {"config", record.config}};
 }
 
 CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run) {
@@ -62,9 +96,8 @@ void CheckpointFolder::find(bool resume) {
   Found found = find_newest(path());
   if (!found.manifest) {
     if (!found.damaged.empty()) {
-      throw InputError(fmt::format("--resume: {} in {} can be read: {}",
-                                   found.damaged.size() == 1 ? "the checkpoint" : "no checkpoint",
-                                   path().string(), found.damaged.front().reason));
+      throw InputError(fmt::format("--resume: no checkpoint in {} can be read: {}", path().string(),
+                                   found.damaged.front().reason));
     }
     for (const std::string& line : set_aside(found)) say(line);
     say(fmt::format("--resume: {} has no checkpoint; training begins with step 1", path().string()));
@@ -77,11 +110,14 @@ void CheckpointFolder::find(bool resume) {
     throw InputError(fmt::format("--resume: {} is after step {}, and training.steps is {}", name,
                                  found.manifest->step, steps));
   }
-  require_same_training(run_, reader, record_of(*found.manifest, name).facts, name);
+  const RunRecord record = record_of(*found.manifest, name);
+  require_same_training(run_, reader, record.facts, name);
   for (const DamagedCheckpoint& damaged : found.damaged)
     say(fmt::format("--resume: skipped the checkpoint of step {}: {}", damaged.step, damaged.reason));
   for (const std::string& line : set_aside(found)) say(line);
   say(fmt::format("--resume: goes on after step {} of {}, from {}", found.manifest->step, steps, name));
+  for (const std::string& line : changed_settings(record.config, config_json(run_.config)))
+    say("--resume: " + line);
   directory_ = found.directory;
   found_ = std::move(found.manifest);
 }

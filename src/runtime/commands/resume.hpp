@@ -19,6 +19,8 @@ struct RunRecord {
   /// Bytes of the file of metrics after the checkpoint's steps; nothing when the run wrote none.
   std::optional<std::uint64_t> metrics_bytes;
   nlohmann::ordered_json facts;  ///< training_facts()
+  /// config_json() of the run that wrote it; null in checkpoints of earlier versions.
+  nlohmann::ordered_json config;
 };
 
 /// The folder of checkpoints. Rank 0 holds its lock as long as this lives.

@@ -190,7 +190,7 @@ TrainRecord run_steps(const Training& training) {
     if (training.session.mpi().rank() == 0)
       record_step(training, std::move(result), step, loss, pause, progress);
     if (due) training.checkpoints->begin_writing(training.metrics);
-    if (due && training.checkpoints->is_stopping()) break;
+    if (due && training.checkpoints->is_stopping() && step + 1 < steps) break;
     evaluate_after(training, step + 1, record, progress);
   }
   std::vector<double> after_first(record.step_seconds.begin() + (record.step_seconds.size() > 1 ? 1 : 0),
@@ -201,6 +201,17 @@ TrainRecord run_steps(const Training& training) {
                                                   index(experiment.schedule.microbatches())) /
                               after_first[after_first.size() / 2];
   return record;
+}
+
+// When the steps fail, on all ranks, a checkpoint of an earlier step may be half written.
+TrainRecord run_steps_and_checkpoints(const Training& training) {
+  try {
+    return run_steps(training);
+  } catch (const RunFailure&) {
+    CheckpointSummary ignored;
+    if (training.checkpoints != nullptr) training.checkpoints->finish(ignored);
+    throw;
+  }
 }
 
 void count_rank_bytes(const Engine& engine, const Session& session, const TaskGraph& graph,
@@ -316,7 +327,7 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
   std::optional<Checkpointing> checkpoints;
   if (folder != nullptr) checkpoints.emplace(run, *folder, engine);
   training.checkpoints = checkpoints ? &*checkpoints : nullptr;
-  TrainRecord record = run_steps(training);
+  TrainRecord record = run_steps_and_checkpoints(training);
   record.requested_policy = session.choice().name;
   record.policy = session.policy();
   count_rank_bytes(engine, session, engine.graph(), record);

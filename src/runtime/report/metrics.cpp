@@ -13,6 +13,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -44,6 +45,20 @@ bool is_record_to(const std::filesystem::path& file, const MetricsPosition& posi
     std::swap(line, last);
   }
   return read == end && step_of(last) == position.step;
+}
+
+// Gives the record of steps that are done again a name that no file has.
+void keep_as_old(const std::filesystem::path& file) {
+  const std::filesystem::path first = file.string() + ".old";
+  std::filesystem::path old = first;
+  for (int number = 2; std::filesystem::exists(std::filesystem::symlink_status(old)); ++number)
+    old = fmt::format("{}.{}", first.string(), number);
+  std::error_code error;
+  std::filesystem::rename(file, old, error);
+  if (error) throw cannot_write_metrics(file, error.value());
+  print_message(
+      fmt::format("starpipe: --metrics: {} had metrics of steps that are done again; it is {} now\n",
+                  file.string(), old.string()));
 }
 
 bool has_content(const std::filesystem::path& file) {
@@ -95,6 +110,7 @@ void MetricsFile::check(const std::filesystem::path& file, const std::optional<M
 MetricsFile::MetricsFile(std::filesystem::path file, const std::optional<MetricsPosition>& position)
     : file_(std::move(file)) {
   check(file_, position);
+  if (has_content(file_) && position->step == 0) keep_as_old(file_);
   if (has_content(file_)) {
     bytes_ = position->bytes.value_or(0);
     std::error_code error;

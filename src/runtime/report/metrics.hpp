@@ -43,7 +43,8 @@ struct MetricsPosition {
 class MetricsFile {
  public:
   /// Throws InputError as `check` does. Cuts off the lines after `position`: of steps that the resumed run
-  /// does again.
+  /// does again. Where these are all steps, the file gets another name (FILE.old), and a line says so: it may
+  /// be the record of another run.
   explicit MetricsFile(std::filesystem::path file, const std::optional<MetricsPosition>& position = {});
   /// Throws InputError when `file` cannot be created, and when it has content of another run: any content
   /// without `position`, else content that is not the record up to `position`. Leaves no trace.
