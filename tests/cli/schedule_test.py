@@ -161,6 +161,12 @@ class ScheduleShow(CommandTest):
                 self.assertEqual(json.loads(self.ok("schedule", "check", "again.json", *times, "--json"))["makespan"],
                                  shown["makespan"])
         self.refused(["schedule", "check", "plain.json", "--memory-limit", 0], "--memory-limit")
+        # A time a byte has the unit of the file's times.
+        priced = {**self.show("1f1b", 3, 6), "comm_per_byte": 0.01, "sizes": {"activation": 100}}
+        for unit, other in (({}, "F=2ms,B=2ms,W=2ms"), ({"unit": "s"}, "F=2,B=2,W=2")):
+            self.write("priced.json", json.dumps({**priced, **unit}))
+            for comm in ([], ["--comm", 0]):
+                self.refused(["schedule", "check", "priced.json", "--durations", other, *comm], "comm_per_byte", "unit")
         # Greedy keeps no limit, whether an option, a key or a file asks for it.
         self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 6, "--discipline", "greedy", "-o", "greedy.json")
         self.write("c.yaml", mlp_config(schedule="file: greedy.json").replace("microbatches: 4, ", "").replace("layers: 2", "layers: 3"))

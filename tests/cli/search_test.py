@@ -107,6 +107,8 @@ class Search(CommandTest):
         peaks = stash_peaks(data, [size << 20 for size in sizes])
         self.assertEqual(peaks, data["peak_activation_bytes"])
         self.assertLessEqual(max(peaks), 10 << 20)
+        text = self.ok("search", "--workers", 2, "--microbatches", 4, "--chunks", 1, "--stash", "3MiB", "--quiet", "--budget", 0.1)
+        self.assertRegex(text, r"; stashes of up to (3|6|9|12)\.0 MiB on a worker; ")
         self.refused(["search", "--workers", 2, "--microbatches", 6, "--chunks", 2, "--layout", "v", "--stash",
                       "3,1,2,5", "--memory-limit", "7"], "least feasible limit is 8")
         # Shares of 13000, 13000, 13000 and 12001 bytes in three: whole bytes, and enough of them.

@@ -690,6 +690,20 @@ class Train(CommandTest):
             report = json.loads(self.read("r.json"))
             self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
             os.remove(self.path("r.json"))
+            # Some of the policies keep it: the output names those that do not.
+            text = self.ok("compare", *limit, "--policies", "starpipe,lws,on-worker", "--repetitions", 1, "-o", "c.json")
+            self.assertIn(f"\n{key} is not kept by lws, on-worker\n", text)
+            self.assertEqual(json.loads(self.read("c.json"))["not_kept"], {key: ["lws", "on-worker"]})
+            os.remove(self.path("c.json"))
+
+    def test_an_order_of_the_run_time(self):
+        """`schedule.dynamic` takes away the order that worker-order runs, and the needs that are known before the run."""
+        dynamic = ["mlp.yaml", "--set", "schedule.dynamic=true", "--set", "schedule.discipline=bounded", "--set",
+                   "schedule.memory_limit=1"]
+        self.refused(["train", *dynamic, "--set", "runtime.policy=worker-order"], "schedule.dynamic", "worker-order")
+        self.refused(["compare", *dynamic, "--policies", "starpipe,worker-order"], "schedule.dynamic", "worker-order")
+        self.refused_by_all(dynamic, "STARPU_SCHED", "schedule.dynamic", environment={"STARPU_SCHED": "worker-order"})
+        self.refused(["train", *dynamic, "--set", "runtime.memory_limit=8GiB"], "runtime.memory_limit", "schedule.dynamic")
 
     def test_bad_outputs(self):
         for option in ("--report", "--trace", "--timeline", "--save-weights"):

@@ -100,7 +100,13 @@ STARPIPE_PLUGIN(schedules) {
   ScheduleEntry counted = entry("counted", [](ScheduleSpec&) {});
   counted.options = {
       {.name = "copies", .meaning = "stages of a worker", .default_value = 2, .least = 1, .most = 4}};
-  counted.stages_with = [](const starpipe::plan::ScheduleOptions& options) { return options.at("copies"); };
+  counted.stages_with = [odd](const starpipe::plan::ScheduleOptions& options) {
+    if (odd == "stages crash") std::raise(SIGSEGV);
+    if (odd == "stages exit") std::exit(0);
+    if (odd == "stages throw") throw 3;
+    if (odd == "stages exception") throw std::runtime_error("two\nlines");
+    return options.at("copies");
+  };
   if (odd == "option twice") counted.options.push_back(counted.options.front());
   if (odd == "option out of range") counted.options.front().default_value = 5;
   schedules.push_back(counted);

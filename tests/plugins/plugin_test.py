@@ -178,6 +178,17 @@ class Plugins(CommandTest):
         self.assertEqual((result.returncode, len(result.stderr.splitlines())), (139, 1), result.stderr)
         self.assertIn("signal 11", result.stderr)
 
+    def test_the_number_of_stages(self):
+        """The plug-in's function that counts them fails."""
+        for odd, status, what in (("stages crash", 139, "signal 11"), ("stages exit", 1, "a call of exit"),
+                                  ("stages throw", 2, "schedule 'counted': counting its stages threw something"),
+                                  ("stages exception", 2, "schedule 'counted': counting its stages threw: two lines")):
+            with self.subTest(odd=odd):
+                result = self.run_command(*self.show("counted"), environment={"STARPIPE_ODD": odd})
+                self.assertEqual((result.returncode, len(result.stderr.splitlines())), (status, 1), result.stderr)
+                self.assertIn(f"plug-in {PLUGIN}: ", result.stderr)
+                self.assertIn(what, result.stderr)
+
     def test_what_the_loader_refuses(self):
         content = pathlib.Path(PLUGIN).read_bytes()
         begin = content.index(b"starpipe plug-in interface ")

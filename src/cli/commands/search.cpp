@@ -145,13 +145,17 @@ nlohmann::ordered_json described(const plan::SearchResult& result, const SearchC
 }
 
 /// The line below the drawing.
-std::string verdict(const plan::SearchResult& result, const std::string& unit) {
+std::string verdict(const plan::SearchResult& result, const std::string& unit, bool in_bytes) {
   const double makespan = result.timeline.makespan;
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
   const plan::ShownUnit shown(unit, makespan);
+  const double most = result.peak_memory.empty() ? 0 : std::ranges::max(result.peak_memory);
+  const std::string peak = in_bytes ? fmt::format("; stashes of up to {} on a worker",
+                                                  bytes_text(static_cast<std::uint64_t>(most)))
+                                    : "";
   return fmt::format(
-      "\nlayout {}, {} a worker; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
-      plan::to_string(result.layout), counted_text(result.chunks, "chunk"),
+      "\nlayout {}, {} a worker{}; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
+      plan::to_string(result.layout), counted_text(result.chunks, "chunk"), peak,
       result.lower_bound * shown.factor(), blank_and(shown.name()), above);
 }
 
@@ -183,7 +187,8 @@ int search(const SearchCommand& options) {
   warn_of_unused(options.plugins, result);
   const PredictedRun run{result.schedule, result.costs, result.timeline, unit};
   options.result.show(
-      run, [&] { return options.result.drawn(run) + verdict(result, unit); }, described(result, options));
+      run, [&] { return options.result.drawn(run) + verdict(result, unit, !options.stash.empty()); },
+      described(result, options));
   return 0;
 }
 

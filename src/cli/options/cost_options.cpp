@@ -132,6 +132,10 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const
     for (const Reading& reading : readings) costs.durations.push_back(reading.durations);
     unit = std::ranges::any_of(readings, &Reading::units) ? "s" : "";
   }
+  if (unit != former_unit && costs.beta > 0) {
+    throw InputError(fmt::format("--durations: comm_per_byte in the file is {} a unit, unlike the durations",
+                                 former_unit.empty() ? "without" : "with"));
+  }
   if (comm_) {
     const Time time = YamlValue(YAML::Node(*comm_), "--comm").time_or_number();
     if (time.value > 0 && time.has_unit != (unit == "s")) {
@@ -141,7 +145,7 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const
               : fmt::format("--comm {}: needs a unit (s, ms, us), as the durations have one", *comm_));
     }
     costs.alpha = time.value;
-  } else if (unit != former_unit && (costs.alpha > 0 || costs.beta > 0)) {
+  } else if (unit != former_unit && costs.alpha > 0) {
     throw InputError(
         fmt::format("--durations: the times of transfers are {} a unit, unlike the durations; give "
                     "--comm too",

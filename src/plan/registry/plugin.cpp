@@ -99,6 +99,30 @@ PluginFunction* load(const std::filesystem::path& file) {
   throw InputError(fmt::format("plug-in {}: cannot be loaded: {}", file.string(), why));
 }
 
+// Calls a function of the plug-in's schedule. Its exceptions become ours, with names.
+template <class Function>
+auto guarded(const char* plugin, const std::string& schedule, std::string_view doing,
+             const Function& function) {
+  const PluginCall call(plugin);
+  const auto broken = [&](std::string_view what) {
+    return BrokenSchedule(
+        fmt::format("plug-in {}: schedule '{}': {} threw{}", plugin, schedule, doing, what));
+  };
+  try {
+    return function();
+  } catch (const RequestError&) {
+    throw;  // names the option or the key
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("plug-in {}: schedule '{}': {}", plugin, schedule, error.what()));
+  } catch (const std::bad_alloc&) {
+    throw PluginOutOfMemory(fmt::format("plug-in {}: schedule '{}': out of memory", plugin, schedule));
+  } catch (const std::exception& error) {
+    throw broken(std::string(": ") + error.what());
+  } catch (...) {
+    throw broken(" something that is no std::exception");
+  }
+}
+
 std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::filesystem::path& file) {
   std::vector<ScheduleEntry> schedules;
   const auto refuse = [&](std::string_view what) {
@@ -117,23 +141,12 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
     if (!entry.build) continue;  // `require_usable` refuses it
     entry.build = [name, schedule = entry.name,
                    build = std::move(entry.build)](const ScheduleRequest& request) {
-      const PluginCall call(name);
-      try {
-        return build(request);
-      } catch (const RequestError&) {
-        throw;  // names the option or the key
-      } catch (const InputError& error) {
-        throw InputError(fmt::format("plug-in {}: schedule '{}': {}", name, schedule, error.what()));
-      } catch (const std::bad_alloc&) {
-        throw PluginOutOfMemory(fmt::format("plug-in {}: schedule '{}': out of memory", name, schedule));
-      } catch (const std::exception& error) {
-        throw BrokenSchedule(
-            fmt::format("plug-in {}: schedule '{}': building it threw: {}", name, schedule, error.what()));
-      } catch (...) {
-        throw BrokenSchedule(
-            fmt::format("plug-in {}: schedule '{}': building it threw something that is no std::exception",
-                        name, schedule));
-      }
+      return guarded(name, schedule, "building it", [&] { return build(request); });
+    };
+    if (!entry.stages_with) continue;
+    entry.stages_with = [name, schedule = entry.name,
+                         stages = std::move(entry.stages_with)](const ScheduleOptions& options) {
+      return guarded(name, schedule, "counting its stages", [&] { return stages(options); });
     };
   }
   return schedules;

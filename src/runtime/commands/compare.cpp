@@ -61,11 +61,14 @@ std::vector<ComparedPolicy> find_policies(const Config& config, const Comparison
     policies.emplace_back().choice = find_policy(name, "--policies");
   }
   for (const std::string& key : keys_of_policies(config)) {
-    const auto applies = [&](const std::string& policy) { return applies_under(policy, key); };
-    if (std::ranges::none_of(comparison.policies, applies)) {
+    const std::vector<std::string> without = policies_without(key, comparison.policies);
+    if (without.size() == comparison.policies.size()) {
       throw InputError(fmt::format("{}: does not apply to any of --policies {}", key,
                                    fmt::join(comparison.policies, ",")));
     }
+    // It takes the schedule's order away from this policy, which then keeps no limit either.
+    if (key == "schedule.dynamic" && !without.empty())
+      throw InputError(fmt::format("{}: does not apply to --policies {}", key, fmt::join(without, ",")));
   }
   return policies;
 }

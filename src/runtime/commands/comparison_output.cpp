@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/report/report.hpp"
@@ -100,6 +101,10 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
   report["emulated"] = run.experiment.emulated.has_value();
+  for (const std::string& key : keys_of_policies(run.config)) {
+    if (const auto without = policies_without(key, comparison.policies); !without.empty())
+      report["not_kept"][key] = without;
+  }
   if (compared.stage_share != 1) report["stage_share"] = compared.stage_share;
   if (run.experiment.reordering) report["reordered"] = plan::reordering_json(*run.experiment.reordering);
   report["stages"] = compared.schedule().stages();
@@ -192,6 +197,16 @@ std::string describe_skipped(const std::vector<ComparedSchedule>& schedules) {
   return text;
 }
 
+/// A line for each key that some of the policies do not keep.
+std::string describe_not_kept(const Comparison& comparison, const Config& config) {
+  std::string text;
+  for (const std::string& key : keys_of_policies(config)) {
+    if (const auto without = policies_without(key, comparison.policies); !without.empty())
+      text += fmt::format("{} is not kept by {}\n", key, fmt::join(without, ", "));
+  }
+  return text;
+}
+
 std::string comparison_table(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
                              const std::vector<Predictions>& predictions) {
   const bool by_schedule = !comparison.schedules.empty();
@@ -221,6 +236,7 @@ std::string comparison_table(const Comparison& comparison, const std::vector<Com
   }
   std::string text =
       table_text(cells, shown) + describe_skipped(schedules) +
+      describe_not_kept(comparison, schedules.front().run->config) +
       "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
   if (emulated(schedules)) return text;
   text += "Predicted: with the durations measured in the run itself";

@@ -110,11 +110,14 @@ void add_runtime_keys(Keys& keys) {
           "Which worker gets which device of the ranks: linear takes them in order, auto puts workers that "
           "exchange much on near devices.",
           at(&Config::runtime, &RuntimeConfig::mapping)));
-  // Other policies choose the order or the workers, so what a worker needs is not known before the run.
-  add(only_with(key("runtime.memory_limit", {.kind = Kind::bytes, .least = 1024},
+  // Other policies, and `schedule.dynamic`, choose the order or the workers at run time, so what a worker
+  // needs is not known before.
+  add(not_with(
+      only_with(key("runtime.memory_limit", {.kind = Kind::bytes, .least = 1024},
                     "Bytes that a worker may need in all. A run in which a worker needs more is refused.",
                     at(&Config::runtime, &RuntimeConfig::memory_limit)),
-                "runtime.policy", {"starpipe", "worker-order"}));
+                "runtime.policy", {"starpipe", "worker-order"}),
+      "schedule.dynamic"));
   add_emulation_keys(keys);
 }
 

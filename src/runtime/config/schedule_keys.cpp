@@ -100,11 +100,13 @@ void add_order_keys(Keys& keys) {
     return of.size() == 1 ? json(of.front()) : to_json_value(of);
   };
   add(std::move(memory_limit));
-  add(unset_when_false(
+  // Tasks in the order of workers would neither pick jobs at run time nor keep a limit.
+  add(unset_when_false(not_with(
       key("schedule.dynamic", boolean(),
           "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "
           "order before the run, and every run follows it.",
-          at(&Config::schedule, &ScheduleConfig::dynamic))));
+          at(&Config::schedule, &ScheduleConfig::dynamic)),
+      "runtime.policy", {"worker-order"})));
   add(or_from_file(key("schedule.recompute", boolean(),
                        "Whether F keeps only the stage's inputs, and B computes F again; false unless a file "
                        "says otherwise.",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -46,6 +47,14 @@ starpu_sched_policy* policy_of_starpu(std::string_view name) {
   return nullptr;
 }
 
+// Whether the key has an effect under this policy.
+bool applies_under(const std::string& policy, const std::string& key) {
+  Config asked;
+  asked.runtime.policy = policy;
+  const std::vector<ConfigKey> keys = config_keys();
+  return applies(*find_key(keys, key), asked, keys);
+}
+
 }  // namespace
 
 std::vector<std::string> policy_names() {
@@ -82,14 +91,15 @@ std::vector<std::string> keys_of_policies(const Config& config) {
   if (config.runtime.window != RuntimeConfig().window) keys.emplace_back("runtime.window");
   if (!config.schedule.memory_limits.empty()) keys.emplace_back("schedule.memory_limit");
   if (config.runtime.memory_limit) keys.emplace_back("runtime.memory_limit");
+  if (config.schedule.dynamic) keys.emplace_back("schedule.dynamic");
   return keys;
 }
 
-bool applies_under(const std::string& policy, const std::string& key) {
-  Config asked;
-  asked.runtime.policy = policy;
-  const std::vector<ConfigKey> keys = config_keys();
-  return applies(*find_key(keys, key), asked, keys);
+std::vector<std::string> policies_without(const std::string& key, std::span<const std::string> policies) {
+  std::vector<std::string> without;
+  std::ranges::copy_if(policies, std::back_inserter(without),
+                       [&](const std::string& policy) { return !applies_under(policy, key); });
+  return without;
 }
 
 PolicyChoice configured_policy(const Config& config) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,8 +49,8 @@ bool follows_schedule(const PolicyChoice& choice);
 /// The keys that have an effect under some policies only, and that `config` sets.
 std::vector<std::string> keys_of_policies(const Config& config);
 
-/// Whether the key has an effect under this policy.
-bool applies_under(const std::string& policy, const std::string& key);
+/// Those of the policies under which the key has no effect.
+std::vector<std::string> policies_without(const std::string& key, std::span<const std::string> policies);
 
 /// All names that `find_policy` accepts without a library.
 std::vector<std::string> policy_names();

@@ -13,6 +13,7 @@
 #include "runtime/step/task_graph.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/forward_passes.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -312,6 +313,11 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers,
                                       const StepRules& rules) {
+  if (timeline.makespan <= 0) {  // then not the times but the order tells which data are there together
+    plan::Costs timed = costs;
+    timed.durations = {{1, 1, 1}};
+    return memory_need(schedule, network, optimizer, timed, plan::simulate(schedule, timed), workers, rules);
+  }
   const TaskGraph graph(schedule, network, optimizer, rules);
   const std::vector<int> devices = device_of_workers(workers, schedule.workers());
   std::vector<Holdings> holdings =

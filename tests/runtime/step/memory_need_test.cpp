@@ -289,6 +289,17 @@ TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
   }
 }
 
+/// Times of 0 do not tell which data are there together; the order of the jobs does.
+TEST(MemoryNeed, OfPassesWithoutLength) {
+  for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
+    const Schedule schedule = plan::make_schedule(name, {.workers = 4, .microbatches = 6});
+    const model::Network network = dag_network(schedule.graph());
+    const auto without = need(schedule, network, adamw, {.durations = {{0, 0, 0}}});
+    const auto with = need(schedule, network, adamw, {.durations = {{1, 1, 1}}});
+    for (std::size_t w = 0; w < with.size(); ++w) EXPECT_EQ(without[w].total(), with[w].total()) << name;
+  }
+}
+
 // ---- runtime.memory_limit ----
 
 Config gpipe_config() {
