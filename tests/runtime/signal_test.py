@@ -85,6 +85,21 @@ class OfARun(JobTest):
                        signal.SIGPROF):
             self.check(2, ("group", 0), number)
 
+    def test_the_launcher_dies(self):
+        """Its process on this host, which starts the ranks, is killed. mpiexec itself may wait for ever then."""
+        self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
+        self.train()
+        launched, _ = self.pids_of(0)
+        proxy = int(read(f"/proc/{launched}/stat").rpartition(b")")[2].split()[1])
+        if proxy == self.job.pid or b"hydra" not in read(f"/proc/{proxy}/cmdline"):
+            self.skipTest("this launcher has no process of its own on the host")
+        ranks = {pid for rank in range(2) for pid in self.pids_of(rank)}
+        os.kill(proxy, signal.SIGKILL)
+        give_up = time.monotonic() + 15
+        while ranks & set(processes(self.marker)) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        self.assertEqual(ranks & set(processes(self.marker)), set(), "left running")
+
     def test_without_a_launcher(self):
         for number in ASKED:
             for which in "launched", "working", "group":

@@ -27,7 +27,8 @@
 namespace starpipe::runtime {
 namespace {
 
-// Sent to the child when its parent dies. Not one of the signals that people and batch systems send.
+// Sent to the child when its parent dies, and to the parent when the launcher's process on this host does.
+// Not one of the signals that people and batch systems send.
 int parent_died() { return SIGRTMAX - 1; }
 
 // The time that the child has to end after a signal.
@@ -37,6 +38,7 @@ constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
 std::array<char, 96> orphan_line{};
 bool hydra = false;   // whether hydra has started the parent
 pid_t launched = 0;   // the parent, which the launcher started
+pid_t launcher = 0;   // the process that started the parent
 int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
 
 // A signal handler may call it.
@@ -101,6 +103,7 @@ struct ChildEnd {
   int status = 0;  // of waitpid
   int asked = 0;   // ending signal that the parent received; 0: none
   bool asked_by_launcher = false;
+  bool launcher_died = false;
 };
 
 // Waits for one of `awaited`; without `most`, for ever. Returns the signal, or -1 with errno.
@@ -108,21 +111,31 @@ int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* most) {
   siginfo_t info{};
   const int signal = sigtimedwait(&awaited, &info, most);
   if (signal <= 0 || signal == SIGCHLD) return signal;
+  if (signal == parent_died()) {  // or a thread of the launcher has ended
+    end.launcher_died = getppid() != launcher;
+    return signal;
+  }
   if (!is_request(signal)) end.asked = signal;
   end.asked_by_launcher = end.asked_by_launcher || info.si_pid == getppid();
   return signal;
 }
 
 // Needs `awaited`, the ending signals and SIGCHLD, blocked. A signal to the parent goes on to the child,
-// which removes its temporary files and ends, or does what the signal asks for.
+// which removes its temporary files and ends, or does what the signal asks for. When the launcher has died,
+// nobody ends the ranks, so the child gets SIGTERM.
 ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
   ChildEnd end;
   for (;;) {
     const pid_t ended = waitpid(child, &end.status, WNOHANG);
     if (ended < 0) throw std::system_error(errno, std::generic_category(), "waitpid");
     if (ended == child) return end;
-    const int signal = take_signal(end, awaited, end.asked == 0 ? nullptr : &most_for_child);
-    if (signal > 0 && signal != SIGCHLD) kill(child, signal);
+    const bool is_ending = end.asked != 0 || end.launcher_died;
+    const int signal = take_signal(end, awaited, is_ending ? &most_for_child : nullptr);
+    if (signal == parent_died()) {
+      if (end.launcher_died) kill(child, SIGTERM);
+    } else if (signal > 0 && signal != SIGCHLD) {
+      kill(child, signal);
+    }
     if (signal < 0 && errno == EAGAIN) kill(child, SIGKILL);
   }
 }
@@ -185,9 +198,11 @@ void end_stopped_run() {
 std::optional<int> watch_over_rank() {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
   launched = getpid();
+  launcher = getppid();
   hydra = name_of_process(getppid()) == std::string_view("hydra_pmi_proxy").substr(0, 15);
   sigset_t awaited = ending_signal_set();
   sigaddset(&awaited, SIGCHLD);
+  sigaddset(&awaited, parent_died());
   sigset_t before;
   sigprocmask(SIG_BLOCK, &awaited, &before);
   share_signal_requests();
@@ -200,7 +215,15 @@ std::optional<int> watch_over_rank() {
     follow_parent();
     return std::nullopt;
   }
+  if (launcher_rank()) {
+    prctl(PR_SET_PDEATHSIG, parent_died());
+    if (getppid() != launcher) raise(parent_died());  // it has died before
+  }
   ChildEnd end = wait_for_child(child, awaited);
+  if (end.launcher_died) {
+    print_message(fmt::format("starpipe: {} was lost: its launcher has died\n", who()));
+    return 1;
+  }
   const int signal = signal_of(end);
   if (signal == 0) return WEXITSTATUS(end.status);
   if (!signal_of_status(status_of_signal(signal))) {
