@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -117,12 +118,32 @@ constexpr void add_class(InterfaceText& text, std::string_view key) {
   text.add(alignof(T));
 }
 
-/// An aggregate: also the types of its `count` members.
+constexpr std::uint64_t nine_digits(std::uint64_t hash) { return hash % 1'000'000'007U; }
+
+/// Where names stand: members of equal types by their offsets, or enumerators by their numbers.
+constexpr void add_places(InterfaceText& text, std::initializer_list<std::uint64_t> places) {
+  std::uint64_t hash = hash_start;
+  for (const std::uint64_t place : places) hash = hash_of(place, hash);
+  text.add("#");
+  text.add(nine_digits(hash));
+}
+
+/// An aggregate: also the types of its `count` members. `places`: of members with equal types, whose order
+/// the types do not tell.
 template <class T, std::size_t count>
-constexpr void add_aggregate(InterfaceText& text, std::string_view key) {
+constexpr void add_aggregate(InterfaceText& text, std::string_view key,
+                             std::initializer_list<std::uint64_t> places = {}) {
   add_class<T>(text, key);
   text.add(",-member-types-#");
-  text.add(decltype(members<count>(std::declval<T&>()))::hash() % 1'000'000'007U);
+  text.add(nine_digits(decltype(members<count>(std::declval<T&>()))::hash()));
+  if (places.size() == 0) return;
+  text.add(",-order-");
+  add_places(text, places);
+}
+
+template <class Enumerator>
+constexpr std::uint64_t number_of(Enumerator enumerator) {
+  return static_cast<std::uint64_t>(enumerator);
 }
 
 }  // namespace interface_parts
@@ -165,11 +186,22 @@ constexpr InterfaceText interface_text() {
   add_class<std::optional<int>>(text, "std::optional");
   add_class<std::function<void()>>(text, "std::function");
   add_class<std::map<std::string, int>>(text, "std::map");
-  add_aggregate<Job, 3>(text, "Job");
-  add_aggregate<Placement, 2>(text, "Placement");
+  begin(text, "Pass");
+  add_places(text, {number_of(Pass::F), number_of(Pass::B), number_of(Pass::W), number_of(Pass::BW)});
+  begin(text, "Discipline");
+  add_places(text,
+             {number_of(Discipline::greedy), number_of(Discipline::bounded), number_of(Discipline::ordered)});
+  add_aggregate<Job, 3>(text, "Job", {offsetof(Job, stage), offsetof(Job, microbatch)});
+  add_aggregate<Placement, 2>(text, "Placement",
+                              {offsetof(Placement, weights), offsetof(Placement, compute)});
   add_class<StageGraph>(text, "StageGraph");
-  add_aggregate<Durations, 3>(text, "Durations");
-  add_aggregate<StageSizes, 7>(text, "StageSizes");
+  add_aggregate<Durations, 3>(text, "Durations",
+                              {offsetof(Durations, F), offsetof(Durations, B), offsetof(Durations, W)});
+  add_aggregate<StageSizes, 7>(
+      text, "StageSizes",
+      {offsetof(StageSizes, activation), offsetof(StageSizes, gradient), offsetof(StageSizes, stash),
+       offsetof(StageSizes, gradient_stash), offsetof(StageSizes, weights), offsetof(StageSizes, master)});
+  add_aggregate<SharedWeights, 3>(text, "SharedWeights");
   add_aggregate<Costs, 6>(text, "Costs");
   add_class<Schedule>(text, "Schedule");
   add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
