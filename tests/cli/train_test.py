@@ -476,20 +476,20 @@ class Train(CommandTest):
 
     def test_info_tells_where_ranks_would_run(self):
         """Under the launcher as train does, and without it for as many ranks."""
-        keys = ("binding", "bound_by", "cores", "workers", "mpi_thread_pus", "logical_workers")
+        keys = ("binding", "bound_by", "cores", "workers", "mpi_thread", "logical_workers")
         with unittest.mock.patch.dict(os.environ):
             os.environ.pop("STARPU_WORKERS_NOBIND", None)
             eight = {"HWLOC_SYNTHETIC": "package:2 core:4 pu:1"}
             three = ("--set", "schedule={name: gpipe, workers: 3, stages: 3}")
             ranks = [[rank[key] for key in keys] for rank in self.report_of(*three, launcher=LAUNCHER, environment=eight)["ranks"]]
-            self.assertEqual([rank[:5] for rank in ranks], [["0-2", "starpipe", 3, 1, "1-2"], ["3-7", "starpipe", 5, 2, "5-7"]])
+            self.assertEqual([rank[:5] for rank in ranks], [["0-2", "starpipe", 3, 1, "on PUs 1-2"], ["3-7", "starpipe", 5, 2, "on PUs 5-7"]])
             for more, launcher in ((), LAUNCHER), (("--ranks", 2), []):
                 result = self.run_command("info", "mlp.yaml", *three, *more, "--json", launcher=launcher, environment=eight)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertEqual([[rank[key] for key in keys] for rank in json.loads(result.stdout)["ranks"]], ranks)
                 text = self.run_command("info", "mlp.yaml", *three, *more, launcher=launcher, environment=eight).stdout
                 for number, rank in enumerate(ranks):
-                    row = rf"(?m)^ +{number}  \S+ +{rank[0]} +{rank[2]}  starpipe  {rank[3]}, each bound to a core +on PUs {rank[4]}$"
+                    row = rf"(?m)^ +{number}  \S+ +{rank[0]} +{rank[2]}  starpipe  {rank[3]}, each bound to a core +{rank[4]}$"
                     self.assertEqual(len(re.findall(row, text)), 1, text)
             # Without a configuration each rank tells its own.
             text = self.run_command("info", launcher=LAUNCHER, environment=eight).stdout

@@ -62,7 +62,7 @@ void add_ranks(const MappedNode& node, int number, std::span<const std::vector<b
                                                .cores = node.topology.cores(share.binding),
                                                .workers = workers,
                                                .bound = !share.worker_pus.empty(),
-                                               .free_pus = node.topology.free_pus(share),
+                                               .mpi_thread = mpi_thread_place(node.topology, share),
                                                .logical_workers = {},
                                                .devices = {}});
     for (const Device& device : devices) location.devices.push_back(device.name);

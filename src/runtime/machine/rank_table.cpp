@@ -11,15 +11,6 @@
 
 namespace starpipe::runtime {
 
-namespace {
-
-std::string mpi_thread_text(const RankLocation& rank) {
-  if (!rank.free_pus.empty()) return "on PUs " + rank.free_pus;
-  return rank.bound ? "where a worker waits" : "not bound";
-}
-
-}  // namespace
-
 std::string rank_table(std::span<const RankLocation> ranks) {
   constexpr std::array columns = {TableColumn{Align::right}, TableColumn{Align::left},
                                   TableColumn{Align::left},  TableColumn{Align::right},
@@ -30,21 +21,22 @@ std::string rank_table(std::span<const RankLocation> ranks) {
     const std::string_view bound = rank.bound ? "each bound to a core" : "not bound to cores";
     rows.push_back({std::to_string(rows.size() - 1), rank.machine, rank.binding, std::to_string(rank.cores),
                     rank.bound_by.empty() ? "nobody" : rank.bound_by,
-                    fmt::format("{}, {}", rank.workers, bound), mpi_thread_text(rank)});
+                    fmt::format("{}, {}", rank.workers, bound), rank.mpi_thread});
   }
   return table_text(rows, columns);
 }
 
 nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const auto& [machine, binding, bound_by, cores, workers, bound, free_pus, logical, devices] : ranks) {
+  for (const auto& [machine, binding, bound_by, cores, workers, bound, mpi_thread, logical, devices] :
+       ranks) {
     all.push_back({{"machine", machine},
                    {"binding", binding},
                    {"bound_by", bound_by},
                    {"cores", cores},
                    {"workers", workers},
                    {"workers_bound", bound},
-                   {"mpi_thread_pus", free_pus.empty() ? binding : free_pus},
+                   {"mpi_thread", mpi_thread},
                    {"logical_workers", logical},
                    {"devices", devices}});
   }

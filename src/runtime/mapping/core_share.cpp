@@ -2,9 +2,10 @@
 #include "runtime/mapping/core_share.hpp"
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -64,12 +65,21 @@ int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank
       std::ranges::count_if(map.workers_of(rank), [&](int worker) { return !config.on_gpu(worker); }));
 }
 
+std::optional<std::string_view> first_set(std::initializer_list<const char*> variables) {
+  for (const char* name : variables) {
+    if (!environment(name).value_or("").empty()) return name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool user_binds_workers() {
-  return std::ranges::any_of(
-      std::array{"STARPU_WORKERS_NOBIND", "STARPU_WORKERS_CPUID", "STARPU_WORKERS_COREID"},
-      [](const char* name) { return !environment(name).value_or("").empty(); });
+  return first_set({"STARPU_WORKERS_NOBIND", "STARPU_WORKERS_CPUID", "STARPU_WORKERS_COREID"}).has_value();
+}
+
+std::optional<std::string_view> user_binds_mpi_thread() {
+  return first_set({"STARPU_MPI_THREAD_CPUID", "STARPU_MPI_THREAD_COREID"});
 }
 
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map) {

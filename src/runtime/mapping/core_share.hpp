@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "runtime/hardware/topology.hpp"
 #include "runtime/mapping/worker_map.hpp"
 #include "runtime/ranks/mpi.hpp"
@@ -10,6 +13,9 @@ namespace starpipe::runtime {
 
 /// Whether the user binds StarPU's workers, by STARPU_WORKERS_CPUID or a variable like it.
 bool user_binds_workers();
+
+/// The variable by which the user binds MPI's thread, STARPU_MPI_THREAD_CPUID or STARPU_MPI_THREAD_COREID.
+std::optional<std::string_view> user_binds_mpi_thread();
 
 /// Collective. This rank's share of the cores of its host (Topology::share), whether or not the cores can
 /// carry the workers. Workers have no cores of their own when the user binds them by StarPU's variables.

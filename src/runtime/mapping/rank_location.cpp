@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/mapping/rank_location.hpp"
 
+#include <fmt/format.h>
+
 #include "runtime/hardware/hardware.hpp"
+#include "runtime/mapping/core_share.hpp"
 #include "runtime/ranks/gather.hpp"
 
 namespace starpipe::runtime {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound, free_pus,
-                                   logical_workers, devices)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
+                                   mpi_thread, logical_workers, devices)
+
+std::string mpi_thread_place(const Topology& host, const CoreShare& share) {
+  if (const auto variable = user_binds_mpi_thread()) return fmt::format("as {} says", *variable);
+  if (const std::string pus = host.free_pus(share); !pus.empty()) return "on PUs " + pus;
+  return share.worker_pus.empty() ? "not bound" : "where a worker waits";
+}
 
 std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share) {
   if (share.binding != binding) return "starpipe";
@@ -23,7 +32,7 @@ std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map,
                     .cores = Topology::host().cores(share.binding),
                     .workers = map.count(mpi.rank()),
                     .bound = !share.worker_pus.empty(),
-                    .free_pus = Topology::host().free_pus(share),
+                    .mpi_thread = mpi_thread_place(Topology::host(), share),
                     .logical_workers = map.workers_of(mpi.rank()),
                     .devices = {}};
   for (const Device& device : devices) mine.devices.push_back(device.name);

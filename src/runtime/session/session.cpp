@@ -68,7 +68,8 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const P
     chosen = alone ? Polling::yielding : Polling::napping;
   }
   const Topology& host = Topology::host();
-  poll_mpi(chosen, std::min(workers, host.cores(share.binding)), host.free_pus(share));
+  poll_mpi(chosen, std::min(workers, host.cores(share.binding)),
+           user_binds_mpi_thread() ? "" : host.free_pus(share));
 }
 
 // Each of StarPU's threads to a core of its own.

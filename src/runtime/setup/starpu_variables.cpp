@@ -48,7 +48,7 @@ constexpr std::string_view whole_numbers =
     "MPI_EARLYDATA_ALLOCATE MPI_GPUDIRECT MPI_MASTER_NODE MPI_MEM_THROTTLE "
     "MPI_MS_MULTIPLE_THREAD MPI_NDETACHED_SEND MPI_NOBIND MPI_NREADY_PROCESS MPI_PRIORITIES MPI_PSM2 "
     "MPI_RECV_WAIT_FINALIZE MPI_REDUX_ARITY_THRESHOLD MPI_STATS MPI_THREAD_COREID MPI_THREAD_CPUID "
-    "MPI_THREAD_MULTIPLE_SEND MPI_TRACE_SYNC_CLOCKS NCPU NCPUS NCUDA NHIP NMAX_FPGA NMPIMSTHREADS "
+    "MPI_THREAD_MULTIPLE_SEND MPI_TRACE_SYNC_CLOCKS NCPU NCUDA NHIP NMAX_FPGA NMPIMSTHREADS "
     "NMPI_MS NOPENCL NTASKS_THRESHOLD NTCPIPMSTHREADS NTCPIP_MS NWORKER_PER_CUDA "
     "NWORKER_PER_HIP OPENCL_ONLY_ON_CPUS OPENCL_ON_CPUS OPENCL_PIPELINE PCI_FLAT "
     "PERF_MODEL_HOMOGENEOUS_CPU PREFETCH SCHED_GRAPH_TEST_DESCENDANTS SCHED_READY "
@@ -156,6 +156,8 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     if (value != "0") return "0 (starpipe chooses the cores of its workers)";
   } else if (name == "RESERVE_NCPU") {
     if (value != "0") return "0 (starpipe chooses the cores of its workers)";
+  } else if (name == "NCPUS") {
+    return "it to be unset (STARPU_NCPU is the limit that is kept)";
   } else if (name == "DISABLE_KERNELS") {
     if (value != "0") return "0 (without kernels nothing is trained)";
   } else if (name ==

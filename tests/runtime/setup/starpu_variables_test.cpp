@@ -24,16 +24,21 @@ std::string problem(const char* name, const char* value) {
 }
 
 TEST(StarpuVariables, WholeNumbers) {
-  for (const char* name : {"STARPU_NCPUS", "STARPU_NCUDA", "STARPU_LIMIT_MAX_SUBMITTED_TASKS",
-                           "STARPU_LIMIT_MIN_SUBMITTED_TASKS", "STARPU_MAIN_THREAD_CPUID",
-                           "STARPU_WORKERS_NOBIND", "STARPU_SILENT", "STARPU_MPI_STATS",
-                           "STARPU_MPI_NDETACHED_SEND", "STARPU_LIMIT_CUDA_12_MEM", "STARPU_BUS_STATS"}) {
+  for (const char* name :
+       {"STARPU_NCPU", "STARPU_NCUDA", "STARPU_LIMIT_MAX_SUBMITTED_TASKS", "STARPU_LIMIT_MIN_SUBMITTED_TASKS",
+        "STARPU_MAIN_THREAD_CPUID", "STARPU_WORKERS_NOBIND", "STARPU_SILENT", "STARPU_MPI_STATS",
+        "STARPU_MPI_NDETACHED_SEND", "STARPU_LIMIT_CUDA_12_MEM", "STARPU_BUS_STATS"}) {
     for (const char* value : {"abc", "-1", "1.5", "2x", "99999999999"}) {
       EXPECT_EQ(problem(name, value),
                 std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + value + "'");
     }
     for (const char* value : {"0", "7", " 7", ""}) EXPECT_EQ(problem(name, value), "") << name;
   }
+}
+
+TEST(StarpuVariables, OneThatStarpuWouldNotRead) {
+  EXPECT_EQ(problem("STARPU_NCPUS", "1"),
+            "STARPU_NCPUS: expected it to be unset (STARPU_NCPU is the limit that is kept), got '1'");
 }
 
 TEST(StarpuVariables, RealNumbers) {
