@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
 
 #include "model/microbatch_runner.hpp"
@@ -66,37 +65,64 @@ class Derivatives {
   }
 
  private:
-  // The mean square of the direction is 1.
+  // Central differences of some lengths: the derivatives, and how far rounding of the losses moves each.
+  struct Differences {
+    std::array<double, 5> derivatives = {};
+    std::array<double, 5> noise = {};
+
+    // What length `i` may be wrong by. It has two neighbours at least, because two inexact values may agree
+    // by chance.
+    [[nodiscard]] double error(std::size_t i) const {
+      const auto apart = [this](std::size_t k) { return std::abs(derivatives[k] - derivatives[k - 1]); };
+      return std::max(apart(i), apart(i == 1 ? 2 : i - 1)) + noise[i];
+    }
+  };
+
+  // A difference may look exact by chance, so a check that fails is repeated with other lengths.
   DerivativeCheck check_along(std::size_t stage, std::size_t first, std::span<const float> gradient,
                               std::span<const float> direction) {
-    const std::size_t size = direction.size();
-    const std::vector<float> kept(weights_[stage].begin() + static_cast<std::ptrdiff_t>(first),
-                                  weights_[stage].begin() + static_cast<std::ptrdiff_t>(first + size));
-    const double usual = std::max(root_mean_square(kept), 1e-2);
+    constexpr std::array usual_lengths = {0.3, 0.1, 0.03, 0.01, 0.003};
+    constexpr std::array other_lengths = {0.17, 0.055, 0.017, 0.0055, 0.0017};
+    const DerivativeCheck check = check_at(usual_lengths, stage, first, gradient, direction);
+    return check.agrees() ? check : check_at(other_lengths, stage, first, gradient, direction);
+  }
+
+  DerivativeCheck check_at(const std::array<double, 5>& lengths, std::size_t stage, std::size_t first,
+                           std::span<const float> gradient, std::span<const float> direction) {
+    const Differences found = differences(lengths, stage, first, direction);
     DerivativeCheck check;
     check.stage = static_cast<int>(stage);
     check.passes = product(gradient, direction);
     check.error = std::numeric_limits<double>::infinity();
-    std::optional<double> wider;
-    for (const double share : {0.3, 0.1, 0.03, 0.01, 0.003}) {
-      const double step = share * usual;
-      const double high = loss_at(stage, first, kept, direction, step);
-      const double low = loss_at(stage, first, kept, direction, -step);
-      const double derivative = (high - low) / (2 * step);
-      // Rounding of the losses, and what a step of about three times the length changes.
-      constexpr double rounding = 8 * 0x1p-24;
-      const double noise = rounding * std::max({std::abs(high), std::abs(low), std::abs(loss_)}) / step;
-      const double error = wider ? std::abs(*wider - derivative) + noise : check.error;
-      wider = derivative;
+    for (std::size_t i = 1; i < lengths.size(); ++i) {
+      const double error = found.error(i);
       if (!(error < check.error)) continue;
       check.error = error;
-      check.differences = derivative;
+      check.differences = found.derivatives[i];
     }
-    std::ranges::copy(kept, weights_[stage].begin() + static_cast<std::ptrdiff_t>(first));
     // A gradient of zeros has the scale of what the differences find.
-    check.scale = std::max(root_mean_square(gradient) * std::sqrt(static_cast<double>(size)),
+    check.scale = std::max(root_mean_square(gradient) * std::sqrt(static_cast<double>(direction.size())),
                            std::abs(check.differences));
     return check;
+  }
+
+  // `lengths`: descending, as shares of the parameter's usual size. The mean square of the direction is 1.
+  Differences differences(const std::array<double, 5>& lengths, std::size_t stage, std::size_t first,
+                          std::span<const float> direction) {
+    const auto begin = weights_[stage].begin() + static_cast<std::ptrdiff_t>(first);
+    const std::vector<float> kept(begin, begin + static_cast<std::ptrdiff_t>(direction.size()));
+    const double usual = std::max(root_mean_square(kept), 1e-2);
+    Differences found;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      const double step = lengths[i] * usual;
+      const double high = loss_at(stage, first, kept, direction, step);
+      const double low = loss_at(stage, first, kept, direction, -step);
+      found.derivatives[i] = (high - low) / (2 * step);
+      constexpr double rounding = 8 * 0x1p-24;
+      found.noise[i] = rounding * std::max({std::abs(high), std::abs(low), std::abs(loss_)}) / step;
+    }
+    std::ranges::copy(kept, begin);
+    return found;
   }
 
   double loss_at(std::size_t stage, std::size_t first, std::span<const float> from,
