@@ -29,6 +29,25 @@ double root_mean_square(std::span<const float> values) {
   return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
 }
 
+void keep_differences(const Parameters& a, const Parameters& b, std::vector<std::vector<double>>& largest) {
+  for (std::size_t s = 0; s < a.size(); ++s) {
+    for (std::size_t i = 0; i < a[s].size(); ++i) {
+      const double found = difference(static_cast<double>(a[s][i]), static_cast<double>(b[s][i]));
+      largest[s][i] = std::max(largest[s][i], found);
+    }
+  }
+}
+
+void add(const Parameters& gradient, ExpectedGradient& expected) {
+  for (std::size_t s = 0; s < gradient.size(); ++s) {
+    for (std::size_t i = 0; i < gradient[s].size(); ++i) {
+      const auto value = static_cast<double>(gradient[s][i]);
+      expected.gradients[s][i] += value;
+      expected.magnitudes[s][i] += std::abs(value);
+    }
+  }
+}
+
 double product(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
@@ -149,6 +168,12 @@ double weight_of(const DerivativeCheck& check) {
 
 }  // namespace
 
+double difference(double found, double expected) {
+  if (!std::isfinite(found) && !std::isfinite(expected)) return 0;
+  const double absolute = std::abs(found - expected);
+  return std::isfinite(absolute) ? absolute : std::numeric_limits<double>::infinity();
+}
+
 bool DerivativeCheck::agrees() const { return !is_decided() || std::abs(passes - differences) <= allowed(); }
 
 ExpectedGradient expected_gradient(const Network& network, const Dataset& data, const Parameters& parameters,
@@ -160,19 +185,23 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
     one.emplace_back(stage.size());
     expected.gradients.emplace_back(stage.size());
     expected.magnitudes.emplace_back(stage.size());
+    if (step == 0) expected.repeated_gradients.emplace_back(stage.size());
   }
   const Parameters weights = weights_of(network, parameters);
-  for (int b = 0; b < microbatches; ++b) {
-    expected.losses.push_back(runner.forward(data, step, b, weights));
+  const auto run = [&](int b) {
+    const double loss = runner.forward(data, step, b, weights);
     for (auto& gradient : one) std::ranges::fill(gradient, 0.0F);
     runner.backward(1.0F / static_cast<float>(microbatches), weights, one);
-    for (std::size_t s = 0; s < one.size(); ++s) {
-      for (std::size_t i = 0; i < one[s].size(); ++i) {
-        const auto value = static_cast<double>(one[s][i]);
-        expected.gradients[s][i] += value;
-        expected.magnitudes[s][i] += std::abs(value);
-      }
-    }
+    return loss;
+  };
+  run(0);
+  for (int b = 0; b < microbatches; ++b) {
+    expected.losses.push_back(run(b));
+    add(one, expected);
+    if (step > 0) continue;
+    const Parameters first = one;
+    expected.repeated_losses.push_back(difference(run(b), expected.losses.back()));
+    keep_differences(first, one, expected.repeated_gradients);
   }
   return expected;
 }

@@ -53,7 +53,7 @@ class Verify(CommandTest):
                     self.assertEqual(verdict["ranks"], 2 if launcher else 1)
                     self.assertEqual(verdict["steps"], 2)
                     found = {(c["what"], c["step"]) for c in verdict["compared"]}
-                    self.assertEqual(found, {("derivative", 1)} |
+                    self.assertEqual(found, {("repeat", 1), ("derivative", 1)} |
                                      {(what, step) for what in ("loss", "gradient", "norm", "update") for step in (1, 2)})
                     # On cores a loss and an update have the bits of the other side: one order of additions.
                     for compared in verdict["compared"]:
@@ -91,6 +91,18 @@ class Verify(CommandTest):
         first = verdict["first_difference"]
         self.assertEqual((first["what"], first["step"], first["stage"], first["name"]), ("gradient", 1, 1, "suspect.scale"))
         self.assertIn("step 1, stage 1: the gradient of suspect.scale differs by ", line)
+
+    def test_a_layer_that_adds_in_some_calls_only_is_named(self):
+        """The engine's calls and the other side's would otherwise be wrong in the same micro-batches."""
+        for fault in ("skips-odd", "one-in-four"):
+            for keys in ([], ["--set", "schedule.workers=1", "--set", "training.microbatches=2"]):
+                with self.subTest(fault=fault, keys=keys):
+                    verdict, line = self.suspect(fault, "--no-derivatives", *keys)
+                    first = verdict["first_difference"]
+                    self.assertEqual((first["what"], first["step"], first["stage"], first["name"]),
+                                     ("repeat", 1, 0 if keys else 1, "suspect.scale"))
+                    self.assertIn(": the gradient of suspect.scale, from two runs of the same passes, differs by ", line)
+                    self.assertIn("keeps state between passes", line)
 
     def train(self, *arguments):
         result = self.run_command("train", "mlp.yaml", *arguments)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plug-in with a network whose gradients are wrong on purpose: `model.fault` says how. For `verify`.
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -15,8 +17,9 @@ namespace {
 
 using namespace starpipe;
 
-enum class Fault { none, factor, overwrites, half, backward };
-const std::vector<std::string> faults = {"none", "factor", "overwrites", "half", "backward"};
+enum class Fault { none, factor, overwrites, half, backward, skips_odd, one_in_four, big };
+const std::vector<std::string> faults = {"none",     "factor",    "overwrites",  "half",
+                                         "backward", "skips-odd", "one-in-four", "big"};
 
 /// Scales each column. Its only parameter has a factor for each of them.
 class Scaled final : public model::Layer {
@@ -56,11 +59,15 @@ class Scaled final : public model::Layer {
   void backward_weights(std::span<const float> stash, std::span<const float> output_gradient,
                         std::span<float> parameter_gradient,
                         std::span<float> /*scratch*/) const noexcept override {
+    const int call = calls_++;
+    if (fault_ == Fault::skips_odd && call % 2 == 1) return;
+    if (fault_ == Fault::one_in_four && call % 4 != 0) return;
     const float factor = fault_ == Fault::factor ? 1.1F : 1.0F;
     const std::size_t columns = fault_ == Fault::half ? columns_ / 2 : columns_;
     for (std::size_t c = 0; c < columns; ++c) {
       float sum = 0;
       for (std::size_t r = 0; r < rows_; ++r) {
+        if (fault_ == Fault::big && std::abs(stash[r * columns_ + c]) > 2.5F) continue;
         sum += factor * stash[r * columns_ + c] * output_gradient[r * columns_ + c];
       }
       parameter_gradient[c] = fault_ == Fault::overwrites ? sum : parameter_gradient[c] + sum;
@@ -72,6 +79,7 @@ class Scaled final : public model::Layer {
   std::size_t rows_;
   std::size_t columns_;
   Fault fault_;
+  mutable std::atomic<int> calls_ = 0;  // of backward_weights
 };
 
 model::UnitGraph units(const model::ModelConfig& config, std::size_t rows) {

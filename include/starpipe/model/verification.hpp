@@ -11,6 +11,10 @@
 
 namespace starpipe::model {
 
+/// The size of the difference between two values. Infinity and NaN agree with each other: which of them a sum
+/// gives depends on its order.
+double difference(double found, double expected);
+
 /// The losses of a step and its gradient. Each micro-batch's gradient starts from zeros, so a W that
 /// overwrites the accumulator instead of adding to it is found out. The micro-batches are added up in fp64.
 /// [set]: as Network::sets() numbers them.
@@ -18,10 +22,15 @@ struct ExpectedGradient {
   std::vector<double> losses;                   ///< by micro-batch
   std::vector<std::vector<double>> gradients;   ///< [set]: mean over the micro-batches
   std::vector<std::vector<double>> magnitudes;  ///< [set]: the mean of absolute values, the scale of rounding
+  /// In step 0 only: the largest difference between two runs of the passes of one micro-batch. It is 0 unless
+  /// a layer keeps state between passes.
+  std::vector<double> repeated_losses = {};                  ///< by micro-batch
+  std::vector<std::vector<double>> repeated_gradients = {};  ///< [set], scaled as `gradients`
 };
 
 /// Runs the micro-batches of step `step` (from 0) one after the other on the calling thread. `parameters`:
-/// fp32 values before the step, [set].
+/// fp32 values before the step, [set]. Passes run once more before the first micro-batch, and in step 0 twice
+/// for each: a layer that counts its calls is then at another count than in the engine.
 ExpectedGradient expected_gradient(const Network& network, const Dataset& data,
                                    const std::vector<std::vector<float>>& parameters, int microbatches,
                                    int step);

@@ -19,18 +19,11 @@
 namespace starpipe::runtime {
 namespace {
 
-constexpr std::array<std::string_view, 7> compared_words = {
-    "loss", "gradient", "norm", "update", "derivative", "file's gradient", "file's weight"};
+constexpr std::array<std::string_view, 8> compared_words = {
+    "repeat", "loss", "gradient", "norm", "update", "derivative", "file's gradient", "file's weight"};
 std::string_view word_of(Compared what) { return compared_words[static_cast<std::size_t>(what)]; }
 
 constexpr double fp32_unit = 0x1p-24;  // relative error of one rounding
-
-// Infinity and NaN agree with each other: which of them a sum gives depends on its order.
-double difference(double found, double expected) {
-  if (!std::isfinite(found) && !std::isfinite(expected)) return 0;
-  const double absolute = std::abs(found - expected);
-  return std::isfinite(absolute) ? absolute : std::numeric_limits<double>::infinity();
-}
 
 // The largest finite size of some values.
 template <class Value>
@@ -47,7 +40,7 @@ template <class Expected>
 double largest_difference(std::span<const float> found, std::span<const Expected> expected) {
   double most = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    most = std::max(most, difference(static_cast<double>(found[i]), static_cast<double>(expected[i])));
+    most = std::max(most, model::difference(static_cast<double>(found[i]), static_cast<double>(expected[i])));
   }
   return most;
 }
@@ -56,7 +49,7 @@ double largest_difference(std::span<const float> found, std::span<const Expected
 double mean_difference(std::span<const float> found, std::span<const float> expected) {
   double squares = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const double one = difference(static_cast<double>(found[i]), static_cast<double>(expected[i]));
+    const double one = model::difference(static_cast<double>(found[i]), static_cast<double>(expected[i]));
     squares += one * one;
   }
   return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, found.size())));
@@ -93,9 +86,11 @@ double norm_of(const model::Network& network, const std::vector<std::vector<floa
 }
 
 std::string describe(const Difference& d) {
-  const std::string_view word = word_of(d.what);
+  const bool repeat = d.what == Compared::repeat;
+  const std::string_view word = repeat ? "gradient" : word_of(d.what);
   const std::string what =
-      d.stage < 0 ? fmt::format("the {}", d.name) : fmt::format("the {} of {}", word, d.name);
+      fmt::format("the {}{}", d.stage < 0 ? d.name : fmt::format("{} of {}", word, d.name),
+                  repeat ? ", from two runs of the same passes," : "");
   const std::string where = d.stage < 0 ? "" : fmt::format(", stage {}", d.stage);
   return fmt::format("step {}{}: {} differs by {:.3g} (relative {:.3g}, allowed {:.3g})", d.step + 1, where,
                      what, d.absolute, d.relative(), d.scale > 0 ? d.allowed / d.scale : d.allowed);
@@ -151,6 +146,7 @@ void StepComparison::add(int step, const StepResult& result, const std::vector<s
                          std::vector<std::vector<float>> parameters) {
   const model::ExpectedGradient expected =
       model::expected_gradient(network_, data_, parameters_, microbatches_, step);
+  add_repeats(step, expected);
   add_losses(step, expected.losses, result.losses);
   add_gradients({.what = Compared::gradient, .step = step}, expected.magnitudes, expected.gradients,
                 gradients, tolerance_);
@@ -168,11 +164,36 @@ void StepComparison::add(int step, const StepResult& result, const std::vector<s
   last_step_ = step;
 }
 
+void StepComparison::add_repeats(int step, const model::ExpectedGradient& expected) {
+  for (std::size_t b = 0; b < expected.repeated_losses.size(); ++b) {
+    all_.push_back({.what = Compared::repeat,
+                    .step = step,
+                    .name = fmt::format("loss of micro-batch {}", b),
+                    .absolute = expected.repeated_losses[b],
+                    .scale = std::abs(expected.losses[b])});
+  }
+  for (std::size_t s = 0; s < expected.repeated_gradients.size(); ++s) {
+    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
+      const auto part = [&](const std::vector<double>& values) {
+        return std::span(values).subspan(first, parameter.size());
+      };
+      double most = 0;  // may be infinity
+      for (const double one : part(expected.repeated_gradients[s])) most = std::max(most, one);
+      all_.push_back({.what = Compared::repeat,
+                      .step = step,
+                      .stage = sets_[s].first_stage(),
+                      .name = parameter.name,
+                      .absolute = most,
+                      .scale = largest(part(expected.magnitudes[s]))});
+    });
+  }
+}
+
 void StepComparison::add_losses(int step, const std::vector<double>& expected,
                                 const std::vector<float>& found) {
   for (std::size_t b = 0; b < expected.size(); ++b) {
     Difference d{.what = Compared::loss, .step = step, .name = fmt::format("loss of micro-batch {}", b)};
-    d.absolute = difference(static_cast<double>(found.at(b)), expected[b]);
+    d.absolute = model::difference(static_cast<double>(found.at(b)), expected[b]);
     d.scale = std::abs(expected[b]);
     d.allowed = std::isfinite(d.scale) ? tolerance_ * d.scale : 0;
     all_.push_back(std::move(d));
@@ -229,7 +250,7 @@ void StepComparison::add_norm(int step, const model::ExpectedGradient& expected,
                               std::optional<double> found) {
   Difference d{.what = Compared::norm, .step = step, .name = "gradient norm"};
   d.absolute =
-      difference(found.value_or(std::numeric_limits<double>::infinity()), norm_of(expected.gradients));
+      model::difference(found.value_or(std::numeric_limits<double>::infinity()), norm_of(expected.gradients));
   d.scale = norm_of(expected.magnitudes);
   d.allowed = std::isfinite(d.scale) ? tolerance_ * d.scale : 0;
   all_.push_back(std::move(d));
@@ -277,7 +298,7 @@ void StepComparison::add(const std::vector<model::DerivativeCheck>& checks) {
                     .step = 0,
                     .stage = check.stage,
                     .name = check.parameter,
-                    .absolute = difference(check.passes, check.differences),
+                    .absolute = model::difference(check.passes, check.differences),
                     .scale = check.scale,
                     .allowed = check.allowed()});
   }
@@ -303,10 +324,10 @@ std::string StepComparison::problem() const {
   const Difference* const first = first_wrong();
   if (first == nullptr) return "";
   const auto wrong = std::ranges::count_if(all_, [](const Difference& d) { return !d.agrees(); });
-  const std::string_view passes =
-      first->what == Compared::derivative
-          ? "; passes B and W of this layer, or B of the next, are not the derivative of F"
-          : "";
+  std::string_view passes;
+  if (first->what == Compared::repeat) passes = "; a layer keeps state between passes";
+  if (first->what == Compared::derivative)
+    passes = "; passes B and W of this layer, or B of the next, are not the derivative of F";
   return fmt::format("verify: {}{}; {} of {} comparisons differ", describe(*first), passes, wrong,
                      all_.size());
 }

@@ -17,7 +17,16 @@
 namespace starpipe::runtime {
 
 /// What `verify` compares, in the order of a step.
-enum class Compared : std::uint8_t { loss, gradient, norm, update, derivative, file_gradient, file_weights };
+enum class Compared : std::uint8_t {
+  repeat,  ///< two runs of the same passes, without the engine
+  loss,
+  gradient,
+  norm,
+  update,
+  derivative,
+  file_gradient,
+  file_weights
+};
 
 /// The largest difference of one loss, norm or parameter.
 struct Difference {
@@ -69,6 +78,7 @@ class StepComparison {
   [[nodiscard]] nlohmann::ordered_json json() const;
 
  private:
+  void add_repeats(int step, const model::ExpectedGradient& expected);
   void add_losses(int step, const std::vector<double>& expected, const std::vector<float>& found);
   template <class Value>
   void add_gradients(const Difference& kind, const std::vector<std::vector<double>>& magnitudes,
