@@ -58,10 +58,22 @@ std::map<std::string, Tensor> read_safetensors_shapes(
   return tensors;
 }
 
+/// Completes the tensors of start weights. What other files leave out stays missing.
+void complete(std::map<std::string, Tensor>& tensors, const ModelConfig& config, FileContents contents) {
+  const NetworkKind& kind = find_network(config.kind);
+  if (!kind.complete_weights || contents == FileContents::gradients) return;
+  std::map<std::string, std::vector<std::size_t>> shapes;
+  for (const auto& [name, tensor] : tensors) shapes[name] = tensor.shape;
+  kind.complete_weights(tensors, config);
+  if (contents == FileContents::start_weights) return;
+  std::erase_if(tensors, [&](const auto& entry) { return !shapes.contains(entry.first); });
+  for (auto& [name, tensor] : tensors) tensor.shape = shapes[name];  // `taken` refuses another one
+}
+
 /// The tensors of a file, with the network's names and completed. `read`: read_safetensors, or
 /// read_safetensors_shapes.
 std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config,
-                                       decltype(&read_safetensors) read) {
+                                       FileContents contents, decltype(&read_safetensors) read) {
   const NetworkKind& kind = find_network(config.kind);
   const auto name_of = [&](const std::string& name) {
     return kind.weight_name ? kind.weight_name(name) : name;
@@ -79,7 +91,7 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
     }
   }
   try {
-    if (kind.complete_weights) kind.complete_weights(tensors, config);
+    complete(tensors, config, contents);
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}: {}", file.string(), error.what()));
   }
@@ -133,8 +145,9 @@ void save_weights(const std::filesystem::path& file, const Network& network,
   write_safetensors(file, tensors, all);
 }
 
-std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network) {
-  std::map<std::string, Tensor> tensors = read_for(file, network.config, read_safetensors);
+std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network,
+                                             FileContents contents) {
+  std::map<std::string, Tensor> tensors = read_for(file, network.config, contents, read_safetensors);
   std::vector<std::vector<float>> parameters;
   for (const ParameterSet& set : network.sets()) {
     std::vector<float>& values = parameters.emplace_back();
@@ -150,7 +163,8 @@ std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, 
 }
 
 void check_weights(const std::filesystem::path& file, const Network& network) {
-  std::map<std::string, Tensor> tensors = read_for(file, network.config, read_safetensors_shapes);
+  std::map<std::string, Tensor> tensors =
+      read_for(file, network.config, FileContents::start_weights, read_safetensors_shapes);
   for (const ParameterSet& set : network.sets()) {
     for (const Parameter& parameter : set.parameters) taken(tensors, parameter, file);
   }

@@ -170,6 +170,20 @@ class Verify(CommandTest):
         self.assertEqual(self.differing(verdict, "file's gradient"), ["head.weight"])
         self.assertIn("step 1, stage 1: the file's gradient of head.weight differs by ", line)
 
+    def test_files_of_another_framework_are_not_completed(self):
+        """As start weights, a file without a head gets a copy of the embedding, and a short table gets rows."""
+        result = self.run_command("train", "gpt.yaml", "--save-weights", "w.safetensors")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        weights = self.tensors("w.safetensors")
+        self.save("headless.safetensors", {name: t for name, t in weights.items() if name != "lm_head.weight"})
+        (rows, columns), values = weights["transformer.wte.weight"]
+        self.save("short.safetensors",
+                  {**weights, "transformer.wte.weight": ([rows - 1, columns], values[:-columns])})
+        for option in "--against-weights", "--against-gradients":
+            self.refused(["verify", "gpt.yaml", option, "headless.safetensors"], "tensor lm_head.weight: is missing")
+            self.refused(["verify", "gpt.yaml", option, "short.safetensors"],
+                         f"tensor transformer.wte.weight: has shape [{rows - 1}, {columns}], the model has [{rows}, {columns}]")
+
     def test_without_derivatives(self):
         verdict, _ = self.suspect("factor", "--no-derivatives", status=0)
         self.assertNotIn("derivative", {c["what"] for c in verdict["compared"]})

@@ -104,6 +104,34 @@ TEST_F(Weights, ATiedHeadIsTheEmbedding) {
   EXPECT_EQ(head, embedding);
 }
 
+TEST_F(Weights, OnlyStartWeightsAreCompleted) {
+  const auto expect = [&](const std::filesystem::path& file, const Network& network,
+                          const std::string& part) {
+    EXPECT_NO_THROW(load_weights(file, network));
+    for (const FileContents contents : {FileContents::weights, FileContents::gradients})
+      expect_input_error([&] { load_weights(file, network, contents); }, file.string() + ": tensor " + part);
+  };
+  expect(changed([](auto& tensors) { tensors.erase("lm_head.weight"); }), network_,
+         "lm_head.weight: is missing");
+  ModelConfig config = gpt();
+  config.options["vocabulary"] = 257;
+  expect(file_, build_network(config, 1, 2),
+         "transformer.wte.weight: has shape [256, 8], the model has [257, 8]");
+  EXPECT_EQ(load_weights(file_, network_, FileContents::weights), parameters_);
+  EXPECT_EQ(load_weights(file_, network_, FileContents::gradients), parameters_);
+}
+
+TEST_F(Weights, ATiedHeadHasNoGradientOfItsOwn) {
+  ModelConfig config = gpt();
+  config.options["tied"] = true;
+  const Network tied = build_network(config, 1, 2);
+  const auto file =
+      changed([](auto& tensors) { tensors["lm_head.weight"] = tensors["transformer.wte.weight"]; });
+  EXPECT_EQ(load_weights(file, tied, FileContents::weights), load_weights(file, tied));
+  expect_input_error([&] { load_weights(file, tied, FileContents::gradients); },
+                     file.string() + ": tensor lm_head.weight: is not one of the model's");
+}
+
 TEST_F(Weights, MasksOfOldCheckpointsAreIgnored) {
   const auto file = changed([](auto& tensors) {
     tensors["transformer.h.0.attn.bias"] = {{1, 1, 2, 2}, {1, 0, 1, 1}};

@@ -18,14 +18,23 @@ void save_weights(const std::filesystem::path& file, const Network& network,
                   const std::vector<std::vector<float>>& parameters,
                   const std::map<std::string, std::string>& metadata = {});
 
-/// Loads the parameters of all sets, [set]. The file may come from a network with other cuts, or from
-/// another program with names of its own (NetworkKind::weight_name) and fewer tensors or tokens
-/// (NetworkKind::complete_weights). Throws InputError with the file and the tensor that is missing, unknown,
-/// of another shape or of a type that is not read, or the metadata entry ("heads", "context", ...) that
-/// contradicts the network's configuration.
-std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network);
+/// What a file of tensors holds.
+enum class FileContents : std::uint8_t {
+  start_weights,  ///< tensors and rows may be left out (NetworkKind::complete_weights)
+  weights,        ///< nothing is left out; a tied head may be there beside the embedding that it equals
+  gradients       ///< nothing is left out, nothing is there twice
+};
 
-/// Throws InputError as load_weights does, but reads only the header of the file and no parameters.
+/// Loads the parameters of all sets, [set]. The file may come from a network with other cuts, or from
+/// another program with names of its own (NetworkKind::weight_name). `contents` says whether it may have
+/// fewer tensors or tokens. Throws InputError with the file and the tensor that is missing, unknown, of
+/// another shape or of a type that is not read, or the metadata entry ("heads", "context", ...) that
+/// contradicts the network's configuration.
+std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network,
+                                             FileContents contents = FileContents::start_weights);
+
+/// Throws InputError as load_weights does for start weights, but reads only the header of the file and no
+/// parameters.
 void check_weights(const std::filesystem::path& file, const Network& network);
 
 /// The parameters that training starts from, [set]: those of the file `model.init` when it is set,

@@ -82,8 +82,11 @@ struct FileValues {
 
 FileValues read_files(const VerifyRequest& request, const model::Network& network) {
   FileValues values;
-  if (request.against_gradients) values.gradients = model::load_weights(*request.against_gradients, network);
-  if (request.against_weights) values.weights = model::load_weights(*request.against_weights, network);
+  const auto read = [&](const std::optional<std::filesystem::path>& file, model::FileContents contents) {
+    return file ? std::optional(model::load_weights(*file, network, contents)) : std::nullopt;
+  };
+  values.gradients = read(request.against_gradients, model::FileContents::gradients);
+  values.weights = read(request.against_weights, model::FileContents::weights);
   return values;
 }
 
