@@ -184,6 +184,10 @@ class Verify(CommandTest):
             self.refused(["verify", "gpt.yaml", option, "short.safetensors"],
                          f"tensor transformer.wte.weight: has shape [{rows - 1}, {columns}], the model has [{rows}, {columns}]")
 
+    def test_the_file_of_validation_is_not_opened(self):
+        self.write("evaluated.yaml", gpt_config("text, validation: absent") + "evaluate: {every: 1}\n")
+        self.verify("evaluated.yaml", "--no-derivatives")
+
     def test_without_derivatives(self):
         verdict, _ = self.suspect("factor", "--no-derivatives", status=0)
         self.assertNotIn("derivative", {c["what"] for c in verdict["compared"]})
