@@ -54,14 +54,16 @@ double product(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-/// Derivatives of the loss of one micro-batch. The weights are those of fp32 passes: the parameters.
+/// Derivatives of the mean loss of some micro-batches. The weights are those of fp32 passes: the parameters.
 class Derivatives {
  public:
-  Derivatives(const Network& network, const Dataset& data, Parameters weights)
-      : data_(data), runner_(network), weights_(std::move(weights)) {
+  Derivatives(const Network& network, const Dataset& data, Parameters weights, int microbatches)
+      : data_(data), runner_(network), weights_(std::move(weights)), microbatches_(microbatches) {
     for (const auto& stage : weights_) gradients_.emplace_back(stage.size());
-    loss_ = runner_.forward(data_, 0, 0, weights_);
-    runner_.backward(1.0F, weights_, gradients_);
+    for (int b = 0; b < microbatches_; ++b) {
+      loss_ += runner_.forward(data_, 0, b, weights_) / microbatches_;
+      runner_.backward(1.0F / static_cast<float>(microbatches_), weights_, gradients_);
+    }
   }
 
   /// Checks the numbers [first, first + size) of a set (`stage`: its number), along its gradient and along a
@@ -150,12 +152,15 @@ class Derivatives {
       weights_[stage][first + i] =
           static_cast<float>(static_cast<double>(from[i]) + step * static_cast<double>(direction[i]));
     }
-    return runner_.forward(data_, 0, 0, weights_);
+    double sum = 0;
+    for (int b = 0; b < microbatches_; ++b) sum += runner_.forward(data_, 0, b, weights_);
+    return sum / microbatches_;
   }
 
   const Dataset& data_;
   MicrobatchRunner runner_;
   Parameters weights_;
+  int microbatches_;
   Parameters gradients_;
   double loss_ = 0;
 };
@@ -207,8 +212,8 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
 }
 
 std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
-                                               const Parameters& parameters) {
-  Derivatives derivatives(network, data, parameters);
+                                               const Parameters& parameters, int microbatches) {
+  Derivatives derivatives(network, data, parameters, microbatches);
   std::vector<DerivativeCheck> checks;
   const std::vector<ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < parameters.size(); ++s) {

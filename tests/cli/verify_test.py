@@ -80,6 +80,22 @@ class Verify(CommandTest):
                 self.assertIn("starpipe: verify: step 1, stage 1: the derivative of suspect.scale differs by ", line)
                 self.assertEqual(len(line.splitlines()), 1)
 
+    def test_a_layer_that_is_wrong_with_some_values_is_named(self):
+        """Those of micro-batch 0 are not among them."""
+        few = ["--set", "training.microbatches=1"]
+        self.suspect("big", "--steps", 1, *few, status=0)
+        _, line = self.suspect("big")
+        self.assertIn("step 1, stage 1: the derivative of suspect.scale differs by ", line)
+
+    def test_derivatives_are_those_of_four_micro_batches(self):
+        line = "derivatives are those of the first 4 of 5 micro-batches of step 1\n"
+        for count in 3, 4, 5:
+            keys = ["--steps", 1, "--set", f"training.microbatches={count}"]
+            verdict, _ = self.suspect("none", *keys, status=0)
+            self.assertEqual(verdict["derivative_microbatches"], min(4, count))
+            result = self.run_command("verify", "wrong.yaml", "--plugin", PLUGIN, *keys)
+            self.assertEqual(result.stdout.endswith(line), count == 5, result.stdout)
+
     def test_a_wrong_input_gradient_is_seen_in_what_lies_before(self):
         verdict, line = self.suspect("backward")
         wrong = {c["name"] for c in verdict["compared"] if not c["agrees"]}

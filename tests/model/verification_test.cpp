@@ -52,7 +52,7 @@ void expect_agreement(const std::string& kind) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const auto data = make_dataset({.path = text}, config, {3, 2}, seed);
     for (const DerivativeCheck& check :
-         check_derivatives(network, *data, normal_weights(network, 0.3, seed))) {
+         check_derivatives(network, *data, normal_weights(network, 0.3, seed), 1)) {
       EXPECT_TRUE(check.agrees()) << "seed " << seed << ", " << check.parameter << ": passes " << check.passes
                                   << ", differences " << check.differences << ", error " << check.error
                                   << ", scale " << check.scale;

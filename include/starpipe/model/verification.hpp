@@ -50,12 +50,13 @@ struct DerivativeCheck {
   [[nodiscard]] bool agrees() const;
 };
 
-/// Checks the derivative of the loss of micro-batch 0 of step 0 by each parameter, along two directions: the
-/// parameter's own gradient, and a random one. Returns for each parameter the direction with the larger
-/// difference relative to what is allowed. Passes run in fp32 on the calling thread: `network` must be of
-/// that precision. `parameters`: [set]. Each parameter takes 20 runs of F, and 10 more for each derivative
-/// that does not agree at first.
+/// Checks the derivative of the mean loss of the first micro-batches of step 0 by each parameter, along two
+/// directions: the parameter's own gradient, and a random one. Returns for each parameter the direction with
+/// the larger difference relative to what is allowed. Passes run in fp32 on the calling thread: `network`
+/// must be of that precision. `parameters`: [set]. Each parameter takes 20 runs of F of each micro-batch, and
+/// 10 more for each derivative that does not agree at first.
 std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
-                                               const std::vector<std::vector<float>>& parameters);
+                                               const std::vector<std::vector<float>>& parameters,
+                                               int microbatches);
 
 }  // namespace starpipe::model

@@ -69,7 +69,7 @@ void add_verify(CLI::App& app, Action& action) {
       ->type_name("FILE.safetensors");
   command->add_flag("!--no-derivatives", request.derivatives,
                     "Do not check the passes B and W by finite differences of the loss, which takes 20 runs "
-                    "of F for each parameter");
+                    "of F of up to 4 micro-batches for each parameter");
   command->add_flag("--json", request.json, "Print JSON");
   command->add_option("--report", request.report, "Also write JSON to a file")->type_name("FILE.json");
   command->footer(

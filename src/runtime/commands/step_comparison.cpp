@@ -288,7 +288,8 @@ void StepComparison::add_updates(int step, const StepResult& result,
   }
 }
 
-void StepComparison::add(const std::vector<model::DerivativeCheck>& checks) {
+void StepComparison::add(const std::vector<model::DerivativeCheck>& checks, int microbatches) {
+  derivative_microbatches_ = microbatches;
   for (const model::DerivativeCheck& check : checks) {
     if (!check.is_decided()) {
       ++undecided_;
@@ -365,15 +366,18 @@ std::string StepComparison::table() const {
     text += fmt::format("derivatives by {} parameters are too small for differences of the loss to say\n",
                         undecided_);
   }
+  if (derivative_microbatches_ > 0 && derivative_microbatches_ < microbatches_) {
+    text += fmt::format("derivatives are those of the first {} of {} micro-batches of step 1\n",
+                        derivative_microbatches_, microbatches_);
+  }
   return text;
 }
 
 nlohmann::ordered_json StepComparison::json() const {
-  nlohmann::ordered_json result{{"agrees", first_wrong() == nullptr},
-                                {"tolerance", tolerance_},
-                                {"undecided_derivatives", undecided_},
-                                {"first_difference", nullptr},
-                                {"compared", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json result{
+      {"agrees", first_wrong() == nullptr},  {"tolerance", tolerance_},
+      {"undecided_derivatives", undecided_}, {"derivative_microbatches", derivative_microbatches_},
+      {"first_difference", nullptr},         {"compared", nlohmann::ordered_json::array()}};
   if (const Difference* first = first_wrong()) result["first_difference"] = json_of(*first);
   for (const Difference& d : all_) result["compared"].push_back(json_of(d));
   return result;

@@ -58,8 +58,8 @@ class StepComparison {
   /// Compares a step. `gradients` and `parameters`: the engine's after the step, [set].
   void add(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
            std::vector<std::vector<float>> parameters);
-  /// Adds what finite differences say of the first step.
-  void add(const std::vector<model::DerivativeCheck>& checks);
+  /// Adds what finite differences say of the first `microbatches` micro-batches of the first step.
+  void add(const std::vector<model::DerivativeCheck>& checks, int microbatches);
 
   /// Compares the engine's gradients of the first step, `found`, with those of another framework, [set].
   /// Call it after `add` of that step. `tolerance` is relative to the same sizes as among our own gradients.
@@ -101,6 +101,7 @@ class StepComparison {
   int last_step_ = 0;
   int updates_ = 0;
   int undecided_ = 0;  // derivatives
+  int derivative_microbatches_ = 0;
   std::vector<Difference> all_;
 };
 
