@@ -74,9 +74,14 @@ double Checkpointing::copy(int steps) {
 }
 
 void Checkpointing::begin_writing(const MetricsFile* metrics) {
-  record_ = {engine_.updates(), std::nullopt, training_facts(run_), config_json(run_.config)};
+  record_ = {.updates = engine_.updates(),
+             .metrics_bytes = std::nullopt,
+             .metrics_hash = std::nullopt,
+             .facts = training_facts(run_),
+             .config = config_json(run_.config)};
   if (metrics != nullptr) {
     record_.metrics_bytes = metrics->bytes();
+    record_.metrics_hash = metrics->hash();
     metrics_file_ = metrics->path();
   }
   const bool alone = run_.mpi.ranks() == 1;  // nobody else's part is missing

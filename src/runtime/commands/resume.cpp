@@ -24,6 +24,8 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
     manifest.run.at("updates").get_to(record.updates);
     if (const auto& bytes = manifest.run.at("metrics_bytes"); !bytes.is_null())
       record.metrics_bytes = bytes.get<std::uint64_t>();
+    if (const auto hash = manifest.run.find("metrics_hash"); hash != manifest.run.end() && !hash->is_null())
+      record.metrics_hash = hash->get<std::uint64_t>();
     record.facts = manifest.run.at("facts");
     record.config = manifest.run.value("config", nlohmann::json());
     return record;
@@ -69,6 +71,7 @@ void say(const std::string& line) { print_message(fmt::format("starpipe: {}\n", 
 nlohmann::json to_json(const RunRecord& record) {
   return {{"updates", record.updates},
           {"metrics_bytes", record.metrics_bytes ? nlohmann::json(*record.metrics_bytes) : nlohmann::json()},
+          {"metrics_hash", record.metrics_hash ? nlohmann::json(*record.metrics_hash) : nlohmann::json()},
           {"facts", record.facts},
           {"config", record.config}};
 }

@@ -18,7 +18,8 @@ struct RunRecord {
   int updates = 0;  ///< of the optimizer
   /// Bytes of the file of metrics after the checkpoint's steps; nothing when the run wrote none.
   std::optional<std::uint64_t> metrics_bytes;
-  nlohmann::ordered_json facts;  ///< training_facts()
+  std::optional<std::uint64_t> metrics_hash;  ///< of these bytes; see MetricsPosition
+  nlohmann::ordered_json facts;               ///< training_facts()
   /// config_json() of the run that wrote it; null in checkpoints of earlier versions.
   nlohmann::ordered_json config;
 };

@@ -109,7 +109,10 @@ class StepProgress {
 std::optional<MetricsPosition> metrics_position(const CheckpointFolder* folder, bool resume) {
   if (!resume || folder == nullptr) return std::nullopt;
   MetricsPosition position{.step = folder->first_step()};
-  if (folder->resumed()) position.bytes = folder->resumed()->metrics_bytes;
+  if (const auto& resumed = folder->resumed()) {
+    position.bytes = resumed->metrics_bytes;
+    position.hash = resumed->metrics_hash;
+  }
   return position;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -30,21 +31,36 @@ std::optional<int> step_of(const std::string& line) {
   return json["step"].get<int>();
 }
 
+// The beginning of a file of metrics.
+struct Record {
+  std::uint64_t bytes = 0;
+  std::uint64_t hash = hash_start;
+  std::string last_line;
+};
+
+// The lines of the file from its beginning to `bytes`, or a whole line beyond.
+Record read_record(const std::filesystem::path& file, std::uint64_t bytes) {
+  Record record;
+  std::ifstream stream(file, std::ios::binary);
+  std::string line;
+  while (record.bytes < bytes && std::getline(stream, line)) {
+    if (!stream.eof()) line += '\n';  // the last line of a file may lack it
+    record.bytes += line.size();
+    record.hash = hash_of(std::string_view(line), record.hash);
+    std::swap(line, record.last_line);
+  }
+  return record;
+}
+
 // Whether the file is the record of a run up to the position. Before the first step any record of a run will
 // do: its steps are done again.
 bool is_record_to(const std::filesystem::path& file, const MetricsPosition& position) {
-  std::ifstream stream(file, std::ios::binary);
-  std::string line;
-  if (position.step == 0) return std::getline(stream, line) && step_of(line).value_or(2) <= 1;
+  if (position.step == 0) return step_of(read_record(file, 1).last_line).value_or(2) <= 1;
   const std::uint64_t end = position.bytes.value_or(0);
-  if (end == 0 || std::filesystem::file_size(file) < end) return false;
-  std::string last;
-  std::uint64_t read = 0;
-  while (read < end && std::getline(stream, line)) {
-    read += line.size() + 1;
-    std::swap(line, last);
-  }
-  return read == end && step_of(last) == position.step;
+  if (end == 0) return false;
+  const Record record = read_record(file, end);
+  return record.bytes == end && record.hash == position.hash.value_or(record.hash) &&
+         step_of(record.last_line) == position.step;
 }
 
 // Gives the record of steps that are done again a name that no file has.
@@ -113,6 +129,7 @@ MetricsFile::MetricsFile(std::filesystem::path file, const std::optional<Metrics
   if (has_content(file_) && position->step == 0) keep_as_old(file_);
   if (has_content(file_)) {
     bytes_ = position->bytes.value_or(0);
+    hash_ = read_record(file_, bytes_).hash;
     std::error_code error;
     std::filesystem::resize_file(file_, bytes_, error);
     if (error) throw cannot_write_metrics(file_, error.value());
@@ -155,6 +172,7 @@ void MetricsFile::write(const std::string& line) {
     throw cannot_write_metrics(file_, error);
   }
   bytes_ += text.size();
+  hash_ = hash_of(std::string_view(text), hash_);
 }
 
 }  // namespace starpipe::runtime

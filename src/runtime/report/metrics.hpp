@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/engine/engine.hpp"
+#include "starpipe/base/hash.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
@@ -36,6 +37,8 @@ struct MetricsPosition {
   int step = 0;  ///< steps done
   /// Bytes of the file after these steps; nothing when the run has written no file, or done no step.
   std::optional<std::uint64_t> bytes = std::nullopt;
+  /// Hash of these bytes; nothing in checkpoints of earlier versions.
+  std::optional<std::uint64_t> hash = std::nullopt;
 };
 
 /// Writes a line of JSON for each step, and for each evaluation, as soon as it has ended: another program may
@@ -58,12 +61,15 @@ class MetricsFile {
   [[nodiscard]] const std::filesystem::path& path() const { return file_; }
   /// Bytes written so far, those before a resumed run's first step included.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  /// Hash of these bytes (base/hash.hpp).
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
 
  private:
   void write(const std::string& line);
 
   std::filesystem::path file_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t hash_ = hash_start;
   std::ofstream stream_;
 };
 
