@@ -14,7 +14,16 @@ std::vector<std::string>& errors() {
   return messages;
 }
 
+std::vector<Registration>& kept() {
+  static std::vector<Registration> registrations;
+  return registrations;
+}
+
 }  // namespace
+
+void keep_registration(Registration registration) { kept().push_back(std::move(registration)); }
+
+const std::vector<Registration>& registrations() { return kept(); }
 
 void keep_registration_error(std::string message) { errors().push_back(std::move(message)); }
 

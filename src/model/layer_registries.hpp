@@ -31,7 +31,9 @@ Registry<Factory>& registry() {
 template <class Factory>
 bool add_factory(std::string_view registered, std::string kind, Factory factory) {
   const auto [where, added] = registry<Factory>().try_emplace(std::move(kind), std::move(factory));
-  if (!added)
+  if (added)
+    keep_registration({std::string(registered), where->first});
+  else
     keep_registration_error(fmt::format("{} kind {} is registered twice", registered, where->first));
   return added;
 }

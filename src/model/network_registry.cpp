@@ -82,7 +82,10 @@ bool register_network(NetworkKind kind) {
   }
   std::string name = kind.name;
   const auto [where, added] = registry().try_emplace(std::move(name), std::move(kind));
-  if (!added) keep_registration_error("network " + where->first + " is registered twice");
+  if (added)
+    keep_registration({"network", where->first});
+  else
+    keep_registration_error("network " + where->first + " is registered twice");
   return added;
 }
 

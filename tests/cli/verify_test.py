@@ -71,6 +71,13 @@ class Verify(CommandTest):
         verdict, _ = self.suspect("none", status=0)
         self.assertEqual(verdict["undecided_derivatives"], 0)
 
+    def test_a_plugin_may_have_the_network_alone(self):
+        keys = ["--set", "schedule.name=1f1b", "--set", "schedule.workers=2"]
+        self.suspect("none", *keys, status=0)
+        self.suspect("half", *keys)
+        self.refused(["verify", "mlp.yaml", "--plugin", PLUGIN],
+                     "has no schedule 'gpipe' and no network 'mlp', so it would change nothing")
+
     def test_wrong_derivatives_are_named(self):
         for fault in ("factor", "half"):
             with self.subTest(fault=fault):

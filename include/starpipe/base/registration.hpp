@@ -10,6 +10,16 @@ namespace starpipe {
 // the program before `main` without a message. So a registration that fails keeps its error here, and the
 // first use of a registry throws it. Not thread-safe: registrations run one after the other.
 
+/// A layer, loss or network that was registered. Loading a plug-in compares the lists before and after it.
+struct Registration {
+  std::string what;  ///< "layer", "loss", "network"
+  std::string name;
+};
+void keep_registration(Registration registration);
+
+/// All that were kept, in the order of their registrations.
+const std::vector<Registration>& registrations();
+
 /// Keeps the message of a registration that failed.
 void keep_registration_error(std::string message);
 

@@ -63,7 +63,7 @@ runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) c
     throw InputError("--plugin: does not apply with schedule.file");
   }
   plan::load_plugins_for(plugins_, schedules.empty() ? std::vector{config.schedule.name} : schedules,
-                         "--plugin");
+                         "--plugin", config.model.kind);
   std::vector<std::string>& plugins = config.schedule.plugins;
   plugins.insert(plugins.end(), plugins_.begin(), plugins_.end());
   return config;

@@ -7,9 +7,10 @@ namespace starpipe::cli {
 
 CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
   return command
-      .add_option("--plugin", files,
-                  "Plug-in (shared object) that adds schedules; may be repeated. Where the command or the "
-                  "configuration names a schedule, each plug-in must have it")
+      .add_option(
+          "--plugin", files,
+          "Plug-in (shared object) that adds schedules or networks; may be repeated. Where the command or "
+          "the configuration names a schedule, each plug-in must have it or the configuration's network")
       ->type_name("FILE")
       ->expected(1)
       ->allow_extra_args(false)

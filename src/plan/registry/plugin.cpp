@@ -152,11 +152,30 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
   return schedules;
 }
 
+// What a plug-in has added to the registries, by name.
+struct Added {
+  std::vector<std::string> schedules;
+  std::vector<std::string> networks;
+  bool layers = false;
+};
+
+// `first`: the number of registrations before the plug-in was loaded.
+Added added_since(std::size_t first) {
+  Added added;
+  for (std::size_t i = first; i < registrations().size(); ++i) {
+    const Registration& one = registrations()[i];
+    if (one.what == "network")
+      added.networks.push_back(one.name);
+    else
+      added.layers = true;
+  }
+  return added;
+}
+
 void require_usable(const std::vector<ScheduleEntry>& schedules, const std::filesystem::path& file) {
   const auto refuse = [&](std::string_view why) {
     throw InputError(fmt::format("plug-in {}: {}", file.string(), why));
   };
-  if (schedules.empty()) refuse("it adds no schedule");
   std::set<std::string_view> taken;
   const std::vector<ScheduleEntry> registered = schedule_entries();
   for (const ScheduleEntry& entry : registered) taken.insert(entry.name);
@@ -186,20 +205,38 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
 
 }  // namespace
 
-std::vector<std::string> load_plugin(const std::filesystem::path& file) {
-  static std::map<std::filesystem::path, std::vector<std::string>> loaded;
+namespace {
+
+const Added& loaded_plugin(const std::filesystem::path& file) {
+  static std::map<std::filesystem::path, Added> loaded;
   require_plugin(file);
   // The path is absolute, because the loader looks for bare names elsewhere.
   const std::filesystem::path path = std::filesystem::canonical(file);
   if (const auto found = loaded.find(path); found != loaded.end()) return found->second;
+  const std::size_t before = registrations().size();
   const std::vector<ScheduleEntry> schedules = schedules_of(*load(path), file);
+  Added added = added_since(before);
+  if (schedules.empty() && added.networks.empty() && !added.layers)
+    throw InputError(fmt::format("plug-in {}: it adds no schedule, layer or network", file.string()));
   require_usable(schedules, file);
-  std::vector<std::string> names;
   for (const ScheduleEntry& entry : schedules) {
     register_schedule(entry);
-    names.push_back(entry.name);
+    added.schedules.push_back(entry.name);
   }
-  return loaded[path] = names;
+  return loaded[path] = std::move(added);
+}
+
+// Layers alone may be those of another plug-in's network.
+bool may_build(const Added& added, const std::string& network) {
+  if (network.empty()) return false;
+  if (added.networks.empty()) return added.layers;
+  return std::ranges::find(added.networks, network) != added.networks.end();
+}
+
+}  // namespace
+
+std::vector<std::string> load_plugin(const std::filesystem::path& file) {
+  return loaded_plugin(file).schedules;
 }
 
 std::vector<std::string> load_plugins_without(const std::vector<std::string>& files, std::string_view name) {
@@ -214,7 +251,7 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
 }
 
 void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
-                      std::string_view asked_by) {
+                      std::string_view asked_by, const std::string& network) {
   if (files.empty()) return;
   std::vector<std::string> idle = files;  // those without any of the schedules
   for (const std::string& name : names) {
@@ -222,9 +259,12 @@ void load_plugins_for(const std::vector<std::string>& files, const std::vector<s
     std::erase_if(idle,
                   [&](const std::string& file) { return std::ranges::find(without, file) == without.end(); });
   }
+  std::erase_if(idle, [&](const std::string& file) { return may_build(loaded_plugin(file), network); });
   if (idle.empty()) return;
-  throw InputError(fmt::format("{}: {} has no schedule '{}', so it would change nothing", asked_by,
-                               idle.front(), fmt::join(names, "' or '")));
+  const bool networks = !network.empty() && !loaded_plugin(idle.front()).networks.empty();
+  throw InputError(fmt::format("{}: {} has no schedule '{}'{}, so it would change nothing", asked_by,
+                               idle.front(), fmt::join(names, "' or '"),
+                               networks ? fmt::format(" and no network '{}'", network) : ""));
 }
 
 const char* running_plugin() { return running; }

@@ -24,7 +24,8 @@
 namespace starpipe::runtime {
 
 int stage_count(const Config& config) {
-  plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin");
+  plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin",
+                         config.model.kind);
   const ScheduleConfig& wanted = config.schedule;
   // Asked even where the stages are given: it refuses wrong options.
   const int own =

@@ -46,7 +46,7 @@ namespace starpipe::plan {
 /// Throws InputError, naming the file, when it is not a plug-in or was built for another interface; then none
 /// of its code runs. Also throws when the dynamic loader refuses the file, when an initialiser registers a
 /// schedule under a name that is taken, when the plug-in's function throws, and when an entry has no name, no
-/// function, or a name that is taken.
+/// function, or a name that is taken; and when it adds no schedule, layer or network.
 std::vector<std::string> load_plugin(const std::filesystem::path& file);
 
 /// Loads plug-ins from their files. Returns the files of the plug-ins without a schedule of this name or
@@ -55,9 +55,9 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
 
 /// Loads the plug-ins of the schedules with these names or aliases. Throws InputError as `load_plugin` and
 /// `find_schedule` do, and, starting with `asked_by`, for a plug-in that has none of the schedules: it would
-/// change nothing.
+/// change nothing. With `network`, a plug-in that has registered this network, or only layers, is of use too.
 void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
-                      std::string_view asked_by);
+                      std::string_view asked_by, const std::string& network = "");
 
 /// Thrown when a plug-in's function needs more memory than there is. `what()` is one line, which names the
 /// plug-in's file and the schedule.
