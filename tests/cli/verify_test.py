@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`starpipe verify`: right runs agree, and each wrong one is named.
 
-Usage: verify_test.py BINARY PLUGIN LAUNCHER..., where PLUGIN is tests/plugins/wrong_plugin and the launcher starts two
-ranks.
+Usage: verify_test.py BINARY PLUGIN NETWORK_PLUGIN LAUNCHER..., where the plug-ins are those of tests/plugins/wrong_plugin.cpp,
+with and without a schedule, and the launcher starts two ranks.
 """
 
 import json
@@ -14,6 +14,7 @@ import unittest
 from support import CommandTest, gpt_config, mlp_config
 
 PLUGIN = ""
+NETWORK_PLUGIN = ""
 LAUNCHER = []
 
 
@@ -77,6 +78,13 @@ class Verify(CommandTest):
         self.suspect("half", *keys)
         self.refused(["verify", "mlp.yaml", "--plugin", PLUGIN],
                      "has no schedule 'gpipe' and no network 'mlp', so it would change nothing")
+
+    def test_a_plugin_need_not_have_a_schedule(self):
+        keys = ["--set", "schedule.name=1f1b", "--set", "schedule.workers=2", "--plugin", NETWORK_PLUGIN]
+        self.verify("wrong.yaml", *keys, "--set", "model.fault=none")
+        self.verify("wrong.yaml", *keys, "--set", "model.fault=half", status=1)
+        for command in (["schedule", "list", "--plugin", NETWORK_PLUGIN], ["plugin", "check", NETWORK_PLUGIN]):
+            self.refused(command, f"plug-in {NETWORK_PLUGIN}: it adds no schedule")
 
     def test_wrong_derivatives_are_named(self):
         for fault in ("factor", "half"):
@@ -254,5 +262,6 @@ class Verify(CommandTest):
 
 
 if __name__ == "__main__":
-    CommandTest.binary, PLUGIN, *LAUNCHER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), *sys.argv[3:]
+    CommandTest.binary, PLUGIN, NETWORK_PLUGIN = map(os.path.abspath, sys.argv[1:4])
+    LAUNCHER = sys.argv[4:]
     unittest.main(argv=sys.argv[:1])

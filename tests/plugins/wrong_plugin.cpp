@@ -116,6 +116,12 @@ const bool has_network =
                                       {"fault", std::string("none"), "What is wrong.", {}, faults}},
                              .units = units});
 
+#ifdef STARPIPE_NETWORK_ALONE
+constexpr bool with_schedule = false;
+#else
+constexpr bool with_schedule = true;
+#endif
+
 plan::Schedule in_order(const plan::ScheduleRequest& request) {
   return plan::Schedule(
       {.name = "in-order",
@@ -129,4 +135,6 @@ plan::Schedule in_order(const plan::ScheduleRequest& request) {
 
 }  // namespace
 
-STARPIPE_PLUGIN(schedules) { schedules.push_back({"in-order", "", "", in_order}); }
+STARPIPE_PLUGIN(schedules) {
+  if (with_schedule) schedules.push_back({"in-order", "", "", in_order});
+}

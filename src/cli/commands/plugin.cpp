@@ -12,6 +12,7 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/conformance/subprocess.hpp"
 #include "cli/conformance/two_ranks.hpp"
+#include "cli/options/plugin_option.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -55,7 +56,9 @@ std::vector<std::string> names_of(const std::string& file, std::chrono::seconds 
   }
   const ordered_json answer = ordered_json::parse(loaded.output);
   if (answer.contains("refusal")) throw InputError(answer.at("refusal").get<std::string>());
-  return answer.at("names");
+  std::vector<std::string> names = answer.at("names");
+  require_schedules(file, names);
+  return names;
 }
 
 Finding run_step(const std::string& file, const std::string& name, const plan::ConformanceStep& step,

@@ -55,7 +55,8 @@ void ConfigOptions::add_plugin_to(CLI::App& command) {
 
 runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) const {
   require_shared(file_);
-  load_plugins(plugins_);  // first: the configuration may name a network of theirs
+  // First: the configuration may name a network of theirs.
+  for (const std::string& file : plugins_) plan::load_plugin(file);
   runtime::Config config = load_config(file_, overrides_);
   check_policy(config);
   for (const std::filesystem::path& file : inputs_of(config)) require_shared(file);

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/plugin_option.hpp"
 
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
+
+void require_schedules(const std::string& file, const std::vector<std::string>& schedules) {
+  if (schedules.empty()) throw InputError(fmt::format("plug-in {}: it adds no schedule", file));
+}
 
 CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
   return command
@@ -18,7 +25,7 @@ CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& file
 }
 
 void load_plugins(const std::vector<std::string>& files) {
-  for (const std::string& file : files) plan::load_plugin(file);
+  for (const std::string& file : files) require_schedules(file, plan::load_plugin(file));
 }
 
 }  // namespace starpipe::cli
