@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -55,10 +56,12 @@ std::string stage_table(const PartitionResult& result) {
   for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
     const auto [first, last] = units_of(found, s, units.size());
     const plan::Durations& time = costs.durations[s];
+    std::uint64_t weights = costs.sizes[s].weights;
+    for (const plan::SharedWeights& shared : costs.shared)
+      weights += std::cmp_equal(shared.stages.front(), s) ? shared.weights : 0;
     rows.push_back({std::to_string(s), std::to_string(found.stage_workers[s]),
                     first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), number(time.F),
-                    number(time.B), number(time.W), bytes_text(costs.sizes[s].weights),
-                    bytes_text(costs.sizes[s].stash)});
+                    number(time.B), number(time.W), bytes_text(weights), bytes_text(costs.sizes[s].stash)});
     if (named) rows.back().push_back(units[first].name);
   }
   return table_text(rows);

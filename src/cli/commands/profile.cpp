@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/subcommand.hpp"
@@ -59,7 +60,7 @@ std::string summary(const runtime::MeasuredUnits& measured) {
   const auto time = [](double median, double spread) {
     return fmt::format("{:.3f} ms +- {:.3f}", median * 1e3, spread * 1e3);
   };
-  const auto& [devices, units] = measured.profile;
+  const auto& [devices, units, shared] = measured.profile;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const auto& [name, first, sizes, others] = units[u];
     for (std::size_t kind = 0; kind < devices.size(); ++kind) {
@@ -70,7 +71,12 @@ std::string summary(const runtime::MeasuredUnits& measured) {
                       bytes_text(sizes.stash), name});
     }
   }
-  return table_text(rows) + "Medians and interquartile ranges of one micro-batch.\n";
+  std::string text = table_text(rows);
+  for (const plan::SharedUnits& set : shared) {
+    text += fmt::format("{}: {} of weights, shared by units {}\n", set.name, bytes_text(set.weights),
+                        fmt::join(set.units, " and "));
+  }
+  return text + "Medians and interquartile ranges of one micro-batch.\n";
 }
 
 int profile(const ProfileOptions& options) {

@@ -123,7 +123,8 @@ class ChainSearch {
         sequence_(problem.request().stage_workers),
         most_stages_(placed() ? static_cast<int>(sequence_.size())
                               : problem.request().most_stages.value_or(problem.units())),
-        workers_(index(problem.workers())) {
+        workers_(index(problem.workers())),
+        owners_(index(problem.units())) {
     // open_[n]: the workers of the first n stages of the placement.
     open_.resize(sequence_.size() + 1);
     std::vector<bool> seen(workers_.size(), false);
@@ -173,7 +174,8 @@ class ChainSearch {
     Worker& w = workers_[index(worker)];
     const Worker before = w;
     const UnitRange range{unit, unit + 1};
-    const double memory = problem_.memory(range, following);
+    owners_[index(unit)] = worker;
+    const double memory = problem_.memory(range, following) + problem_.shared_memory(unit, owners_);
     w.memory += memory;
     w.value += goal_ == Goal::bottleneck ? problem_.time(range, worker) + activation : memory;
     const double largest_now = std::max(largest, w.value);
@@ -261,6 +263,7 @@ class ChainSearch {
   std::vector<std::vector<int>> open_;
   std::vector<int> all_;
   std::vector<Worker> workers_;
+  std::vector<int> owners_;    // of the units that are placed
   std::vector<Start> starts_;  // of the complete stages, last stage first
   std::optional<Stages> best_;
 };

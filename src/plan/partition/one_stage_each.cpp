@@ -148,11 +148,12 @@ class StageCosts {
   explicit StageCosts(const PartitionProblem& problem) : problem_(problem) {}
 
   [[nodiscard]] StageValue memory(UnitRange range, int following) const {
-    const double memory = problem_.memory(range, following);
-    return {memory, memory};
+    const auto [bytes, least] = problem_.memory_alone(range, following);
+    return {bytes, least};
   }
   [[nodiscard]] StageValue load(UnitRange range, int following, int worker) const {
-    if (!problem_.fits(worker, problem_.memory(range, following))) return {infinity, infinity};
+    const auto [bytes, least] = problem_.memory_alone(range, following);
+    if (!problem_.fits(worker, bytes)) return {infinity, problem_.fits(worker, least) ? 0 : infinity};
     const double time = problem_.time(range, worker);
     return {time + problem_.activation_transfer(range.begin) + problem_.gradient_transfer(range.end), time};
   }

@@ -2,6 +2,7 @@
 #include "plan/partition/partition_problem.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -54,6 +55,13 @@ void check(const PartitionRequest& request) {
   require_input(
       finite_amounts.contains(request.optimizer_states), "partition",
       fmt::format("optimizer states must be {}, not {}", finite_amounts.text(), request.optimizer_states));
+  for (const SharedUnits& set : request.shared) {
+    const bool ascending = std::ranges::adjacent_find(set.units, std::greater_equal<>()) == set.units.end();
+    require_input(!set.units.empty() && ascending && set.units.front() >= 0 &&
+                      std::cmp_less(set.units.back(), request.units.size()),
+                  "partition",
+                  fmt::format("the units that share {} are not ascending units of the chain", set.name));
+  }
   require_input(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0, "partition",
                 "a number of stashes is missing or negative");
   require_input(!request.most_stages || *request.most_stages >= 1, "partition", "at least 1 stage is needed");
@@ -112,6 +120,55 @@ void PartitionProblem::set_kinds() {
       add_to(time_.back(), time.F + time.B + time.W);
     }
   }
+}
+
+// With n units, gradients from at most n - 1 other workers are added in a binary tree: its root, the first
+// worker, receives at most bit_width(n - 1) of them, and the others fewer. They count as if all were there at
+// once, beside the most stashes.
+PartitionProblem::SharedBytes PartitionProblem::bytes_of(const SharedUnits& set) const {
+  const auto updated = static_cast<double>(set.updated());
+  const int levels = std::max(1, static_cast<int>(std::bit_width(set.units.size() - 1)));
+  return {
+      .alone = static_cast<double>(set.weights + set.master) + (request_.optimizer_states + levels) * updated,
+      .received = updated,
+      .copy = static_cast<double>(set.weights) + levels * updated};
+}
+
+StageMemory PartitionProblem::memory_alone(UnitRange range, int following) const {
+  const double own = memory(range, following);
+  StageMemory total{own, own};
+  for (const SharedUnits& set : request_.shared) {
+    const auto [alone, received, copy] = bytes_of(set);
+    const auto first = std::ranges::lower_bound(set.units, range.begin);
+    if (first == set.units.end() || *first >= range.end) continue;
+    const bool holds = first == set.units.begin();
+    total.least += holds ? alone : copy;
+    total.bytes += holds ? alone + (set.units.back() >= range.end ? received : 0) : copy;
+  }
+  return total;
+}
+
+template <class Owner>
+double PartitionProblem::added_by(const SharedUnits& set, std::size_t member, Owner owner) const {
+  const auto [alone, received, copy] = bytes_of(set);
+  const int worker = owner(set.units[member]);
+  bool here = false;
+  bool elsewhere = false;
+  for (std::size_t later = member + 1; later < set.units.size(); ++later)
+    (owner(set.units[later]) == worker ? here : elsewhere) = true;
+  if (member == 0) return alone + (elsewhere ? received : 0) - (here ? copy : 0);
+  return here ? 0 : copy;
+}
+
+double PartitionProblem::shared_memory(int unit, const std::vector<int>& owners) const {
+  double sum = 0;
+  for (const SharedUnits& set : request_.shared) {
+    const auto at = std::ranges::lower_bound(set.units, unit);
+    if (at == set.units.end() || *at != unit) continue;
+    sum += added_by(set, static_cast<std::size_t>(at - set.units.begin()),
+                    [&owners](int of) { return owners[index(of)]; });
+  }
+  return sum;
 }
 
 bool PartitionProblem::has_limit() const { return std::ranges::min(limit_) < infinity; }
@@ -202,6 +259,14 @@ std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
     if (s == 0 || stages.workers[index(s - 1)] == worker) continue;
     load.transfers += activation_transfer(units.begin);
     loads[index(stages.workers[index(s - 1)])].transfers += gradient_transfer(units.begin);
+  }
+  const auto owner = [&stages](int unit) {
+    return stages
+        .workers[static_cast<std::size_t>(std::ranges::upper_bound(stages.cuts, unit) - stages.cuts.begin())];
+  };
+  for (const SharedUnits& set : request_.shared) {
+    for (std::size_t member = 0; member < set.units.size(); ++member)
+      loads[index(owner(set.units[member]))].memory += added_by(set, member, owner);
   }
   return loads;
 }

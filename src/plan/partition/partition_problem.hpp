@@ -21,6 +21,12 @@ struct UnitRange {
   int end;
 };
 
+/// Bytes of a stage: its own, and a lower bound for it and all longer stages with the same first unit.
+struct StageMemory {
+  double bytes;
+  double least;
+};
+
 /// Cuts and the worker of each stage.
 struct Stages {
   std::vector<int> cuts;
@@ -62,10 +68,15 @@ class PartitionProblem {
   /// before it reads.
   [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
   [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
-  /// Bytes that a stage holds when `following` stages come after it.
+  /// Bytes that a stage holds when `following` stages come after it, without weights that units share.
   [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
+  /// The same with the weights that units share, if no other stage is on the stage's worker.
+  [[nodiscard]] StageMemory memory_alone(UnitRange range, int following) const;
+  /// Bytes of weights that `unit` shares with other units: what it adds to the memory of its worker, which
+  /// may have later units. `owners`: the worker of each unit, from `unit` on.
+  [[nodiscard]] double shared_memory(int unit, const std::vector<int>& owners) const;
   /// Number of stashes that a stage holds when `following` stages come after it.
   [[nodiscard]] double held(int following) const;
   /// A lower bound of the bytes that the units need in any partition.
@@ -87,6 +98,18 @@ class PartitionProblem {
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
  private:
+  /// What a set of shared weights takes on the worker of its first unit, if that is its only worker; what a
+  /// further worker adds there; and what it takes on any further worker.
+  struct SharedBytes {
+    double alone;
+    double received;
+    double copy;
+  };
+  [[nodiscard]] SharedBytes bytes_of(const SharedUnits& set) const;
+  /// What a unit, of the set's units the one numbered `member`, adds to the memory of its worker, which may
+  /// have later units of the set. `owner(unit)`: the worker of a unit.
+  template <class Owner>
+  [[nodiscard]] double added_by(const SharedUnits& set, std::size_t member, Owner owner) const;
   void set_kinds();
   void set_speeds();
   [[nodiscard]] double bottleneck_bound() const;

@@ -34,7 +34,8 @@ std::vector<int> equal_cuts(int units, int stages) {
   return cuts;
 }
 
-Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, std::span<const int> kinds) {
+Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, std::span<const int> kinds,
+                  std::span<const SharedUnits> shared) {
   Costs costs;
   costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
   costs.sizes.assign(cuts.size() + 1, StageSizes{});
@@ -53,6 +54,14 @@ Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, s
     sum.gradient_stash += sizes.gradient_stash;
     sum.weights += sizes.weights;
     sum.master += sizes.master;
+  }
+  for (const SharedUnits& set : shared) {
+    SharedWeights& weights =
+        costs.shared.emplace_back(SharedWeights{.stages = {}, .weights = set.weights, .master = set.master});
+    for (const int unit : set.units) {
+      const auto of_unit = static_cast<int>(std::ranges::upper_bound(cuts, unit) - cuts.begin());
+      if (weights.stages.empty() || weights.stages.back() != of_unit) weights.stages.push_back(of_unit);
+    }
   }
   return costs;
 }

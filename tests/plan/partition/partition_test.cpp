@@ -3,6 +3,7 @@
 
 #include <numeric>
 #include <random>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,6 +60,22 @@ struct Value {
   bool keeps_limits = true;
 };
 
+/// Adds the memory of weights that units share: the worker of the first unit has all of them, the others have
+/// copies.
+void add_shared(const PartitionRequest& request, const std::vector<int>& owner, std::vector<double>& memory) {
+  for (const SharedUnits& set : request.shared) {
+    double gradients = 1;  // a worker's own one, or those that it receives
+    for (std::size_t most = 2; most < set.units.size(); most *= 2) ++gradients;
+    const auto updated = static_cast<double>(set.updated());
+    std::set<int> workers;
+    for (const int unit : set.units) workers.insert(owner[index(unit)]);
+    const int first = owner[index(set.units.front())];
+    for (const int w : workers) memory[index(w)] += static_cast<double>(set.weights) + gradients * updated;
+    memory[index(first)] += static_cast<double>(set.master) + request.optimizer_states * updated;
+    if (workers.size() > 1) memory[index(first)] += updated;
+  }
+}
+
 /// The loads by their definition: unit by unit, without prefix sums.
 Value by_definition(const PartitionRequest& request, const std::vector<int>& cuts,
                     const std::vector<int>& stage_workers) {
@@ -84,6 +101,10 @@ Value by_definition(const PartitionRequest& request, const std::vector<int>& cut
     memory[w] += static_cast<double>(unit.sizes.weights) * (2 + request.optimizer_states) +
                  static_cast<double>(unit.sizes.stash) * request.stashes[following];
   }
+  Partition partition;
+  partition.cuts = cuts;
+  partition.stage_workers = stage_workers;
+  add_shared(request, owners(partition, request.units.size()), memory);
   bool keeps_limits = true;
   for (std::size_t w = 0; w < memory.size(); ++w) {
     const std::vector<double>& limits = request.memory_limits;
@@ -177,6 +198,21 @@ class RandomRequests {
     request.optimizer_states = number(0, 2);
     request.stashes = {1};
     while (number(0, 2) > 0) request.stashes.push_back(request.stashes.back() + number(0, 2));
+    return request;
+  }
+
+  /// Adds one or two sets of weights that some of the units share.
+  PartitionRequest sharing(PartitionRequest request) {
+    for (int k = number(1, 2); k > 0; --k) {
+      SharedUnits& set = request.shared.emplace_back();
+      const int units = static_cast<int>(request.units.size());
+      for (int l = 0; l < units; ++l) {
+        if (number(0, 2) == 0) set.units.push_back(l);
+      }
+      if (set.units.empty()) set.units = {units - 1};
+      set.weights = static_cast<std::uint64_t>(number(0, 9));
+      if (number(0, 1) == 1) set.master = 2 * set.weights;
+    }
     return request;
   }
 
@@ -287,6 +323,54 @@ TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
     for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
     expect_optimal(placed(request, workers), random);
   }
+}
+
+TEST(Partition, WithSharedWeightsItIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 200; ++i) {
+    expect_optimal(random.sharing(random.next(9, 5)), random);
+    expect_optimal(general(random.sharing(random.next(7, 3))), random);
+    expect_optimal(random.sharing(random.mixed(random.next(8, 4))), random);
+    const PartitionRequest request = random.sharing(random.next(9, 4));
+    std::vector<int> workers;
+    const int stages = random.number(1, static_cast<int>(request.units.size()));
+    for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
+    expect_optimal(placed(request, workers), random);
+  }
+}
+
+/// The table of a language model: the worker of the embedding has it with its state, and receives a gradient;
+/// the worker of the head has a copy and a gradient.
+TEST(Partition, MemoryOfSharedWeights) {
+  PartitionRequest request = chain({4, 4, 4, 4}, 2);
+  request.shared = {{.name = "tokens", .units = {0, 3}, .weights = 10, .master = 20}};
+  const Partition apart = partition(request);
+  EXPECT_THAT(apart.cuts, ElementsAre(2));
+  EXPECT_EQ(apart.loads[0].memory, 10 + 20 + (1 + 2 + 1) * 20);
+  EXPECT_EQ(apart.loads[1].memory, 10 + 20);
+  const Partition together = evaluate_partition(request, {1, 3}, {0, 1, 0});
+  EXPECT_EQ(together.loads[0].memory, 10 + 20 + (1 + 2) * 20);
+  EXPECT_EQ(together.loads[1].memory, 0);
+  // Only with the embedding and the head on one worker no gradient is received.
+  request.memory_limits = {90};
+  EXPECT_EQ(partition(general(request)).bottleneck, 8);
+  EXPECT_THAT(partition(request).stage_workers, ElementsAre(0));
+  for (const std::vector<int>& units : {std::vector<int>{}, {3, 0}, {0, 0}, {-1}, {4}}) {
+    request.shared[0].units = units;
+    EXPECT_THROW(partition(request), InputError);
+  }
+}
+
+TEST(Partition, StagesShareWhatTheirUnitsShare) {
+  const PartitionRequest request = chain({4, 4, 4, 4}, 2);
+  const std::vector<SharedUnits> shared = {{.name = "a", .units = {0, 1, 3}, .weights = 10, .master = 20},
+                                           {.name = "b", .units = {2, 3}, .weights = 5}};
+  const Costs costs = stage_costs(request.units, std::vector{2}, {}, shared);
+  ASSERT_EQ(costs.shared.size(), 2U);
+  EXPECT_THAT(costs.shared[0].stages, ElementsAre(0, 1));
+  EXPECT_EQ(costs.shared[0].weights, 10U);
+  EXPECT_EQ(costs.shared[0].master, 20U);
+  EXPECT_THAT(costs.shared[1].stages, ElementsAre(1));
 }
 
 // If a CPU needs k times as long for a unit as a GPU, the GPU gets k times as many units.

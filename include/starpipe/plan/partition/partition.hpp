@@ -27,9 +27,13 @@ enum class Allocation : std::uint8_t {
 /// schedule has a shorter period (Pipelined Model Parallelism, section 4).
 ///
 /// The memory of a worker is the sum over its stages: (2 + optimizer_states) * weights for the weights, their
-/// gradient and the optimizer's state, plus the stashes that the schedule holds there at once.
+/// gradient and the optimizer's state, plus the stashes that the schedule holds there at once. Weights that
+/// units share count once as such on the worker of the first of these units; any other worker that uses them
+/// has a copy and a gradient, which it sends to the first. They are transferred once a step, so no load
+/// counts their transfers.
 struct PartitionRequest {
   std::vector<UnitCosts> units = {};
+  std::vector<SharedUnits> shared = {};
   int workers = 1;
   /// The kind of each worker's device, see UnitCosts::on. Empty: all are of kind 0.
   std::vector<int> kinds = {};

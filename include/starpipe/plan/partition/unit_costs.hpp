@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,12 +22,24 @@ struct UnitCosts {
   [[nodiscard]] const Durations& on(int kind) const { return kind == 0 ? time : others[index(kind - 1)]; }
 };
 
+/// Parameters that several units use, beside the units' own: SharedWeights before the chain is cut.
+struct SharedUnits {
+  std::string name = {};
+  std::vector<int> units = {};  ///< ascending
+  std::uint64_t weights = 0;    ///< bytes, as in StageSizes
+  std::uint64_t master = 0;
+
+  [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
+  friend bool operator==(const SharedUnits&, const SharedUnits&) = default;
+};
+
 /// The units of a chain, and the devices that their times were measured on.
 struct Profile {
   /// Kinds of devices ("cpu", "cuda"): `UnitCosts::on(i)` is the time on devices[i]. Empty: one kind without
   /// a name.
   std::vector<std::string> devices = {};
   std::vector<UnitCosts> units = {};
+  std::vector<SharedUnits> shared = {};
 
   /// The kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each worker,
   /// or one device for all. If the profile's kind has no name, any device will do, but the same for all
@@ -38,8 +51,9 @@ struct Profile {
 std::vector<int> equal_cuts(int units, int stages);
 
 /// Costs of the stages, for `simulate`: times and sizes are summed over a stage's units, activation and
-/// gradient are those of its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0.
+/// gradient are those of its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0. Weights
+/// that units share become weights that their stages share.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
-                  std::span<const int> kinds = {});
+                  std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {});
 
 }  // namespace starpipe::plan
