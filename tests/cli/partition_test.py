@@ -216,15 +216,62 @@ class PartitionTest(CommandTest):
         self.assertEqual(rows[1]["activation"], 4 * 16 * 16)
         self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
 
-    def test_tied_models_are_refused(self):
+    def test_profile_of_tied_weights(self):
+        """The table counts once, beside the units' own weights, in both forms of the file."""
         self.write("text", "x" * 300)
-        self.write("c.yaml", gpt_config("text"))
-        self.ok("profile", "c.yaml", "--repetitions", 1, "-o", "layers.yaml")
-        tied = ["--set", "model.tied=true"]
-        self.refused(["profile", "c.yaml", "--repetitions", 1, *tied], "model.tied")
-        for partition in "{partition: auto, workers: 2, name: 1f1b}", "{partition: auto, profile: layers.yaml, workers: 2, name: 1f1b}":
-            for command in "train", "simulate":
-                self.refused([command, "c.yaml", *tied, "--set", f"schedule={partition}"], "model.tied")
+        self.write("c.yaml", gpt_config("text").replace("heads: 2,", "heads: 2, tied: true,"))
+        table = 4 * 256 * 16
+        measure = ["profile", "c.yaml", "--repetitions", 1]
+        profile = json.loads(self.ok(*measure, "--json"))
+        self.assertEqual(profile["shared"], [{"name": "tokens", "units": [0, 3], "weights": table}])
+        self.assertEqual(profile["layers"][0]["weights"], 4 * 16 * 16)  # the table of positions
+        self.assertIn("tokens: 16.0 KiB of weights, shared by units 0 and 3\n", self.ok(*measure, "-o", "layers.yaml"))
+        self.assertIn("shared:\n  - {name: tokens, units: [0, 3], weights: 16384}", self.read("layers.yaml"))
+        bf16 = json.loads(self.ok(*measure, "--json", "--set", "runtime.precision=bf16"))
+        self.assertEqual(bf16["shared"], [{"name": "tokens", "units": [0, 3], "weights": table // 2, "master": table}])
+
+        # llama's embedding has no weights of its own.
+        llama = json.loads(self.ok(*measure, "--json", "--set", "model.kind=llama"))
+        self.assertEqual((llama["layers"][0]["weights"], llama["shared"]), (0, profile["shared"]))
+        # Without `tied` each of the two units has a table.
+        apart = json.loads(self.ok(*measure, "--json", "--set", "model.tied=false"))
+        self.assertNotIn("shared", apart)
+        self.assertEqual(apart["layers"][0]["weights"], 4 * 16 * 16 + table)
+        self.assertEqual(apart["layers"][3]["weights"], profile["layers"][3]["weights"] + table)
+
+    def test_memory_of_shared_weights(self):
+        """The first worker has the table, its state and two gradients, the other one a copy and a gradient."""
+        layers = "layers: [{F: 1, weights: 10, count: 4}]\n"
+        shared = layers + "shared: [{name: tokens, units: [0, 3], weights: 100, master: 200}]\n"
+        self.assertEqual([load["memory"] for load in self.partition(layers, "--workers", 2)["loads"]], [80, 80])
+        self.assertEqual([load["memory"] for load in self.partition(shared, "--workers", 2)["loads"]],
+                         [80 + 100 + 4 * 200 + 200, 80 + 100 + 200])
+        limit = ["--memory-limit", 1150]
+        self.assertEqual(self.partition(layers, "--workers", 2, *limit)["cuts"], [2])
+        self.assertEqual(self.partition(shared, "--workers", 2, *limit)["cuts"], [1])
+        alone = self.partition(shared, "--workers", 2, "--memory-limit", 1060)  # where no gradient is received
+        self.assertEqual((alone["cuts"], alone["loads"][0]["memory"]), ([], 160 + 100 + 4 * 200))
+        self.refused(["partition", "layers.yaml", "--workers", 2, "--memory-limit", 1059], "1059 bytes", "is 1060")
+        general = self.partition(shared, "--workers", 2, "--general", "--memory-limit", 1100)
+        self.assertEqual(general["bottleneck"], 2)
+        self.assertEqual(general["placement"][0], general["placement"][-1])
+        self.assertRegex(self.ok("partition", "layers.yaml", "--workers", 2), r"\n +0 +0 +0-1 +2 +0 +0 +120 B ")
+        # The head's worker waits for the table: 100 bytes.
+        text = "layers: [{F: 1, count: 2}]\nshared: [{units: [0, 1], weights: 100}]\n"
+        late = self.partition(text, "--workers", 2, "--microbatches", 1, "--comm-per-byte", 0.25)
+        self.assertEqual((late["bottleneck"], late["predicted"]["makespan"]), (1, 26))
+
+    def test_bad_shared_weights(self):
+        for shared, *culprits in [
+                ("5", "shared: expected a list"), ("[5]", "shared[0]", "a map"), ("[{weights: 1}]", "shared[0]: units is missing"),
+                ("[{units: [0]}]", "shared[0]: weights is missing"), ("[{units: 0, weights: 1}]", "shared[0].units: expected a list"),
+                ("[{units: [], weights: 1}]", "shared[0]: units: the list is empty"),
+                ("[{units: [1, 0], weights: 1}]", "[1, 0] does not ascend"), ("[{units: [1, 1], weights: 1}]", "[1, 1]"),
+                ("[{units: [0, 2], weights: 1}]", "no unit 2; the units are 0 to 1"),
+                ("[{units: [0, -1], weights: 1}]", "shared[0].units", "-1"), ("[{units: [0], weights: x}]", "shared[0].weights", "'x'"),
+                ("[{units: [0], weights: 1, size: 2}]", "size")]:
+            self.write("layers.yaml", f"layers: [{{F: 1, count: 2}}]\nshared: {shared}\n")
+            self.refused(["partition", "layers.yaml", "--workers", 2], "layers.yaml", *culprits)
 
     def test_profile_checks_what_it_does_not_need(self):
         self.write("no weights", "x")
@@ -329,6 +376,90 @@ class AutoTest(CommandTest):
             again = json.loads(self.read("again.json"))
             self.assertEqual(again["config"], report["config"])
             self.assertEqual(again["losses"], report["losses"])
+
+    def write_tied(self):
+        """Writes a configuration of a tied model without a partition, and with one by tied-layers.yaml."""
+        self.write("text", "some text to learn from. " * 40)
+        self.write("plain.yaml", gpt_config("text").replace("heads: 2,", "heads: 2, tied: true,"))
+        self.write("tied.yaml", self.read("plain.yaml").replace(
+            "workers: 2", "workers: 2, partition: auto, profile: tied-layers.yaml"))
+
+    def test_tied_weights_on_ranks(self):
+        """The cuts change nothing but the times: the losses are those of equal cuts, to the last bit."""
+        self.write_tied()
+        self.ok("profile", "plain.yaml", "--repetitions", 1, "-o", "tied-layers.yaml")
+        self.write("heavy-head.yaml", "layers: [{F: 1, count: 3}, {F: 9}]")
+        self.write("equal.yaml", self.read("plain.yaml").replace("workers: 2", "workers: 2, cuts: [2]"))
+        text = self.read("tied.yaml")
+
+        def losses(config, command, cuts=""):
+            result = self.run_command("train", config, "--report", "r.json", launcher=command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stdout, cuts or "1f1b on 2 workers")
+            return json.loads(self.read("r.json"))["losses"]
+
+        for command in ([], launcher):
+            equal = losses("equal.yaml", command)
+            for profile, cuts in [(", profile: tied-layers.yaml", r"cuts \[[123]\] by tied-layers.yaml"),
+                                  ("", r"cuts \[[123]\] by measured times"),
+                                  (", profile: heavy-head.yaml", r"cuts \[3\] by heavy-head.yaml")]:
+                self.write("tied.yaml", text.replace(", profile: tied-layers.yaml", profile))
+                self.assertEqual(losses("tied.yaml", command, cuts), equal)
+
+    def test_tied_predictions(self):
+        self.write_tied()
+        self.ok("profile", "plain.yaml", "--repetitions", 1, "-o", "tied-layers.yaml")
+        times = ["--durations", "F=1,B=1,W=1", "--json"]  # when a gradient arrives depends on the times
+        found = json.loads(self.ok("simulate", "tied.yaml", *times))
+        cut = re.search(r"cuts (\[\d\]) by", self.ok("simulate", "tied.yaml"))[1]
+        self.write("cuts.yaml", re.sub(r"partition: auto.*}", f"cuts: {cut}}}", self.read("tied.yaml")))
+        same = json.loads(self.ok("simulate", "cuts.yaml", *times))
+        table = 4 * 256 * 16
+        self.assertEqual([found["received_bytes"][kind] for kind in ("weights", "weight_gradients")], [[0, table], [table, 0]])
+        for key in "memory", "received", "received_bytes", "shared_weights":
+            self.assertEqual(found[key], same[key], key)
+
+        # The need that runtime.memory_limit is compared with has times by FLOPs.
+        by_flops = json.loads(self.ok("simulate", "cuts.yaml", "--json"))["memory"]
+        need = max(sum(worker.values()) for worker in by_flops)
+        for limit, fits in (need, True), (need - 1, False):
+            for command in "train", "simulate":
+                arguments = [command, "tied.yaml", "--set", f"runtime.memory_limit={limit}"]
+                if fits:
+                    self.assertEqual(self.run_command(*arguments).returncode, 0)
+                else:
+                    self.refused(arguments, "runtime.memory_limit", "worker ")
+
+    def test_planned_memory_of_tied_weights(self):
+        """`partition` is never below the exact need. With one stage a worker, it is above the need by no more than the
+        gradient that worker 0 receives."""
+        self.write_tied()
+        for precision in "fp32", "bf16":
+            keys = ["--set", f"runtime.precision={precision}"]
+            self.ok("profile", "plain.yaml", *keys, "--repetitions", 1, "--replace", "-o", "tied-layers.yaml")
+            for schedule, placed in ("1f1b", True), ("gpipe", True), ("zb-h1", False), ("interleaved-1f1b", False), ("v-half", False):
+                planned = json.loads(self.ok("partition", "tied-layers.yaml", "--workers", 2, "--microbatches", 4, "--json",
+                                             "--schedule", schedule))
+                keys += ["--set", f"schedule.name={schedule}", "--set", f"schedule.cuts={planned['cuts']}"]
+                need = json.loads(self.ok("simulate", "plain.yaml", *keys, "--json"))
+                for worker, load in enumerate(planned["loads"]):
+                    exact = sum(need["memory"][worker][part] for part in ("weights", "gradients", "optimizer", "stashes"))
+                    self.assertLessEqual(exact, load["memory"], schedule)
+                    if placed:
+                        self.assertLessEqual(load["memory"], exact + 4 * 256 * 16, schedule)
+
+    def test_profiles_of_other_shared_weights(self):
+        self.write_tied()
+        measure = ["profile", "plain.yaml", "--repetitions", 1, "--replace", "-o", "tied-layers.yaml"]
+        self.ok(*measure, "--set", "model.tied=false")
+        self.refused(["simulate", "tied.yaml"], "schedule.profile: tied-layers.yaml", "there no units share weights",
+                     "here units [0, 3] share 16384 bytes")
+        self.ok(*measure)
+        self.refused(["simulate", "tied.yaml", "--set", "model.tied=false"], "schedule.profile: tied-layers.yaml")
+        self.refused(["simulate", "tied.yaml", "--set", "runtime.precision=bf16"], "there units [0, 3] share 16384 bytes",
+                     "here units [0, 3] share 8192 bytes and a master of 16384")
+        self.write("tied-layers.yaml", "layers: [{F: 1, count: 4}]\n")  # without sizes: valid for any model of four units
+        self.assertIn("cuts [2] by tied-layers.yaml", self.ok("simulate", "tied.yaml"))
 
     def test_train_measures(self):
         self.write("c.yaml", self.read("c.yaml").replace(", profile: layers.yaml", ""))

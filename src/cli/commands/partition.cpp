@@ -147,7 +147,7 @@ void follow_schedule(PartitionOptions& options) {
 PartitionResult with_prediction(const PartitionOptions& options, const plan::Partition& found) {
   std::vector<int> kinds;
   for (const int worker : found.stage_workers) kinds.push_back(options.request.kinds[index(worker)]);
-  plan::Costs costs = plan::stage_costs(options.request.units, found.cuts, kinds);
+  plan::Costs costs = plan::stage_costs(options.request.units, found.cuts, kinds, options.request.shared);
   costs.alpha = options.request.alpha;
   costs.beta = options.request.beta;
   const bool placed = options.request.allocation != plan::Allocation::placed || takes_placement(options);
@@ -183,6 +183,7 @@ void follow_devices(PartitionOptions& options) {
     throw InputError(fmt::format("--device: {} has {}", options.file, error.what()));
   }
   options.request.units = std::move(profile.units);
+  options.request.shared = std::move(profile.shared);
 }
 
 /// A form of the result, and the suffix of a file that has it.
@@ -211,8 +212,10 @@ void check_output(const PartitionOptions& options) {
   require_writable("-o", *options.output);
 }
 
-/// Refuses options about sizes when the units have none: they would change nothing.
+/// Refuses options about sizes when the units have none: they would change nothing. Shared weights take
+/// memory and are transferred.
 void require_sizes(const PartitionOptions& options) {
+  if (!options.request.shared.empty()) return;
   const auto none = [&](auto... size) {
     return std::ranges::none_of(options.request.units,
                                 [&](const plan::UnitCosts& unit) { return ((unit.sizes.*size > 0) || ...); });

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -96,16 +98,56 @@ FileUnit read_unit(const YAML::Node& map, const std::string& file, std::size_t n
   return unit;
 }
 
+using SharedKey = MapKey<plan::SharedUnits>;
+constexpr std::array shared_keys = {
+    SharedKey{"name", [](Value v, plan::SharedUnits& set) { set.name = v.word(); }},
+    SharedKey{"units",
+              [](Value v, plan::SharedUnits& set) {
+                if (!v.node().IsSequence()) v.expected("a list of units such as [0, 5]");
+                for (const YAML::Node& item : v.node())
+                  set.units.push_back(YamlValue(item, v.label()).whole<int>(0));
+              }},
+    SharedKey{"weights", [](Value v, plan::SharedUnits& set) { set.weights = v.bytes(); }},
+    SharedKey{"master", [](Value v, plan::SharedUnits& set) { set.master = v.bytes(); }},
+};
+
+plan::SharedUnits read_shared_set(Value value, std::size_t units) {
+  plan::SharedUnits set;
+  const std::set<std::string> seen = read_map<plan::SharedUnits>(value, shared_keys, set);
+  for (const char* key : {"units", "weights"}) {
+    if (!seen.contains(key)) value.fail(fmt::format("{} is missing", key));
+  }
+  if (set.units.empty()) value.fail("units: the list is empty");
+  if (std::ranges::adjacent_find(set.units, std::greater_equal<>()) != set.units.end())
+    value.fail(fmt::format("units: [{}] does not ascend", fmt::join(set.units, ", ")));
+  if (std::cmp_greater_equal(set.units.back(), units))
+    value.fail(fmt::format("units: there is no unit {}; the units are 0 to {}", set.units.back(), units - 1));
+  return set;
+}
+
+std::vector<plan::SharedUnits> read_shared(const YAML::Node& list, const std::string& file,
+                                           std::size_t units) {
+  if (!list.IsSequence()) YamlValue(list, file + ": shared").expected("a list of shared weights");
+  std::vector<plan::SharedUnits> shared;
+  for (std::size_t k = 0; k < list.size(); ++k) {
+    const YamlValue value(list[k], position_of(file, list[k]), fmt::format("shared[{}]", k));
+    shared.push_back(read_shared_set(value, units));
+  }
+  return shared;
+}
+
 }  // namespace
 
 plan::Profile read_profile(const std::filesystem::path& file) {
   const YAML::Node root = load_yaml(file);
   const std::string name = file.string();
-  YAML::Node list;
-  constexpr std::array<std::string_view, 1> top_keys = {"layers"};
+  std::array<YAML::Node, 2> lists;
+  constexpr std::array<std::string_view, 2> top_keys = {"layers", "shared"};
   const YamlValue top = YamlValue::in_file(root, name);
   if (!root.IsMap()) top.expected("a map with layers");
-  read_map(top, top_keys, [&list](std::size_t, const YamlValue& value) { list.reset(value.node()); });
+  read_map(top, top_keys,
+           [&lists](std::size_t key, const YamlValue& value) { lists[key].reset(value.node()); });
+  const auto& [list, shared] = lists;
   const YamlValue layers(list, name + ": layers");
   if (!list.IsSequence()) layers.expected("a list of layers");
   if (list.size() == 0) layers.fail("the list is empty");
@@ -123,6 +165,7 @@ plan::Profile read_profile(const std::filesystem::path& file) {
       throw InputError(fmt::format("{}: more than {} units", name, most_units));
     }
   }
+  if (shared.IsDefined() && !shared.IsNull()) profile.shared = read_shared(shared, name, units.size());
   return profile;
 }
 
@@ -156,7 +199,13 @@ nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured) {
         {{"activation", sizes.activation}, {"stash", sizes.stash}, {"gradient_stash", sizes.gradient_stash}});
     list.push_back(std::move(unit));
   }
-  return {{"layers", std::move(list)}};
+  nlohmann::ordered_json json = {{"layers", std::move(list)}};
+  for (const plan::SharedUnits& set : measured.profile.shared) {
+    nlohmann::ordered_json& one = json["shared"].emplace_back(
+        nlohmann::ordered_json{{"name", set.name}, {"units", set.units}, {"weights", set.weights}});
+    if (set.master > 0) one["master"] = set.master;
+  }
+  return json;
 }
 
 namespace {
@@ -171,6 +220,10 @@ void emit(YAML::Emitter& out, const nlohmann::ordered_json& value) {
       emit(out, item);
     }
     out << YAML::EndMap;
+  } else if (value.is_array()) {
+    out << YAML::Flow << YAML::BeginSeq;
+    for (const auto& item : value) emit(out, item);
+    out << YAML::EndSeq;
   } else {
     out << value.dump();  // a number
   }
@@ -182,10 +235,14 @@ std::string profile_yaml(const runtime::MeasuredUnits& measured) {
   YAML::Emitter out;
   out << YAML::Comment(
       "Medians and, as spread, interquartile ranges of one micro-batch: seconds; sizes: bytes.");
-  out << YAML::BeginMap << YAML::Key << "layers" << YAML::Value << YAML::BeginSeq;
+  out << YAML::BeginMap;
   const nlohmann::ordered_json json = profile_json(measured);
-  for (const auto& unit : json.at("layers")) emit(out, unit);
-  out << YAML::EndSeq << YAML::EndMap;
+  for (const auto& [key, list] : json.items()) {
+    out << YAML::Key << key << YAML::Value << YAML::BeginSeq;
+    for (const auto& item : list) emit(out, item);
+    out << YAML::EndSeq;
+  }
+  out << YAML::EndMap;
   return std::string(out.c_str()) + "\n";
 }
 

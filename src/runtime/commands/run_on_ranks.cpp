@@ -31,7 +31,8 @@ namespace starpipe::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Durations, F, B, W)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageSizes, activation, gradient, stash, gradient_stash, weights, master)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnitCosts, name, time, sizes, others)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, devices, units)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharedUnits, name, units, weights, master)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, devices, units, shared)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerLoad, time, transfers, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Partition, cuts, stage_workers, loads, bottleneck, lower_bound)
 }  // namespace starpipe::plan

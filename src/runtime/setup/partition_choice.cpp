@@ -21,6 +21,28 @@
 namespace starpipe::runtime {
 namespace {
 
+/// Refuses a profile whose units share other weights than those of the model. `has_sizes`: whether the file
+/// has any sizes; without, it may leave out shared weights, too.
+void require_same_shared(const Config& config, const std::vector<plan::SharedUnits>& of_model,
+                         bool has_sizes) {
+  const std::vector<plan::SharedUnits>& of_file = config.profile.shared;
+  if (of_file.empty() && !has_sizes) return;
+  const auto alike = [](const plan::SharedUnits& a, const plan::SharedUnits& b) {  // names are for people
+    return a.units == b.units && a.weights == b.weights && a.master == b.master;
+  };
+  if (std::ranges::equal(of_file, of_model, alike)) return;
+  const auto text = [](const std::vector<plan::SharedUnits>& shared) {
+    std::vector<std::string> sets;
+    for (const plan::SharedUnits& set : shared)
+      sets.push_back(fmt::format("units [{}] share {} bytes{}", fmt::join(set.units, ", "), set.weights,
+                                 set.master > 0 ? fmt::format(" and a master of {}", set.master) : ""));
+    return sets.empty() ? "no units share weights" : fmt::format("{}", fmt::join(sets, ", "));
+  };
+  throw InputError(fmt::format(
+      "schedule.profile: {}: was measured with another model or runtime.precision: there {}, here {}",
+      config.schedule.profile_file, text(of_file), text(of_model)));
+}
+
 /// Refuses a profile of another model. Sizes are compared where the file has any.
 void require_profile_of_model(const Config& config) {
   const std::vector<plan::UnitCosts>& profile = config.profile.units;
@@ -31,14 +53,14 @@ void require_profile_of_model(const Config& config) {
                                  names.size()));
   }
   const model::Network by_unit = model::build_units(config.model, config.training.microbatch_size);
-  if (!by_unit.shared_weights().empty())
-    throw InputError(
-        "schedule.profile: does not apply to model.tied: true; profiles have no place for weights that units "
-        "share");
   const std::vector<plan::StageSizes> sizes = by_unit.sizes();
+  const auto has_sizes = [](const plan::UnitCosts& unit) {
+    return unit.sizes.activation > 0 || unit.sizes.stash > 0 || unit.sizes.weights > 0;
+  };
+  require_same_shared(config, shared_units(by_unit), std::ranges::any_of(profile, has_sizes));
   for (std::size_t u = 0; u < names.size(); ++u) {
     const plan::StageSizes& of_file = profile[u].sizes;
-    if (of_file.activation == 0 && of_file.stash == 0 && of_file.weights == 0) continue;
+    if (!has_sizes(profile[u])) continue;
     for (const auto& [what, given, actual] :
          {std::tuple{"activation", of_file.activation, sizes[u].activation},
           {"stash", of_file.stash, sizes[u].stash},
@@ -132,13 +154,14 @@ std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& 
 
 /// The schedule's makespan with the stages of a partition. `kinds`: of each worker's device.
 double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
-                 const std::vector<plan::UnitCosts>& units, const std::vector<int>& kinds) {
+                 const std::vector<plan::UnitCosts>& units, const std::vector<plan::SharedUnits>& shared,
+                 const std::vector<int>& kinds) {
   Config placed = config;
   placed.schedule.placement = partition.stage_workers;
   std::vector<int> of_stages;
   for (const int worker : partition.stage_workers) of_stages.push_back(kinds[index(worker)]);
   return plan::simulate(build_schedule(placed, graph).schedule,
-                        plan::stage_costs(units, partition.cuts, of_stages))
+                        plan::stage_costs(units, partition.cuts, of_stages, shared))
       .makespan;
 }
 
@@ -205,11 +228,12 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
   double shortest = std::numeric_limits<double>::infinity();
   for (Candidate& candidate : requests) {
     candidate.request.units = units;
+    candidate.request.shared = choice.profile.shared;
     candidate.request.kinds = kinds_of(candidate, kinds);
     plan::Partition found = plan::partition(candidate.request);
     if (requests.size() > 1) {
       split_until(found, stages, static_cast<int>(units.size()));
-      const double makespan = predicted(config, graph, found, units, kinds);
+      const double makespan = predicted(config, graph, found, units, choice.profile.shared, kinds);
       if (makespan >= shortest) continue;
       shortest = makespan;
       choice.placement = found.stage_workers;

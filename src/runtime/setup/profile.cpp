@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "runtime/hardware/blas_threads.hpp"
 #include "runtime/setup/gpu_checks.hpp"
 #include "runtime/setup/kernel_bench.hpp"
-#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
 
@@ -20,10 +22,25 @@ using Floats = std::vector<float>;
 /// Times of the three passes of one unit, by repetition.
 using Samples = std::array<std::vector<double>, 3>;
 
+/// The arrays of the sets that a unit shares, by set, and views of them.
+struct SharedOnDevice {
+  void add(const BenchVector& weights_of_set, const BenchVector& gradient_of_set) {
+    weights.push_back(weights_of_set);
+    gradients.push_back(gradient_of_set);
+    weight_views.emplace_back(weights.back());
+    gradient_views.emplace_back(gradients.back());
+  }
+
+  std::vector<BenchVector> weights, gradients;
+  std::vector<model::ConstMemory> weight_views;
+  std::vector<model::Memory> gradient_views;
+};
+
 /// A unit and its data on the device.
 struct UnitOnDevice {
-  UnitOnDevice(const KernelBench& bench, const model::Stage& s, std::uint64_t seed)
+  UnitOnDevice(const KernelBench& bench, const model::Stage& s, SharedOnDevice sets, std::uint64_t seed)
       : stage(&s),
+        shared(std::move(sets)),
         weights(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
         output(bench, s.is_sink() ? 1 : s.output_size()),
         stash(bench, s.stash_size()),
@@ -32,7 +49,11 @@ struct UnitOnDevice {
         parameter_gradient(bench, s.parameter_size()),
         scratch(bench, s.scratch_size(bench.is_gpu())) {}
 
+  [[nodiscard]] model::ConstParameters parameters() const { return {weights, shared.weight_views}; }
+  [[nodiscard]] model::ParameterGradients gradients() { return {parameter_gradient, shared.gradient_views}; }
+
   const model::Stage* stage;
+  SharedOnDevice shared;
   BenchVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
 };
 
@@ -47,8 +68,7 @@ class TimedMicrobatch {
                                    .microbatch_size = config.training.microbatch_size},
                                   config.training.seed)),
         loss_scale_(1.0F / static_cast<float>(config.training.microbatches.value_or(1))) {
-    for (std::size_t u = 0; u < units; ++u)
-      units_.emplace_back(bench, network.stages[u], config.training.seed);
+    add_units(network, units, config.training.seed);
     const model::Stage& first = *units_.front().stage;
     const model::Stage& last = *units_.back().stage;
     host_input_.resize(first.input_size(0));
@@ -70,7 +90,7 @@ class TimedMicrobatch {
       const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
       const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
       times[u][0] = bench_.seconds([&] {
-        unit.stage->forward(unit.weights, input, target, unit.output, unit.stash, unit.scratch,
+        unit.stage->forward(unit.parameters(), input, target, unit.output, unit.stash, unit.scratch,
                             bench_.backend());
       });
     }
@@ -79,6 +99,26 @@ class TimedMicrobatch {
   }
 
  private:
+  void add_units(const model::Network& network, std::size_t units, std::uint64_t seed) {
+    std::map<std::size_t, std::pair<BenchVector, BenchVector>> sets;  // weights and gradient
+    for (std::size_t u = 0; u < units; ++u) {
+      const model::Stage& stage = network.stages[u];
+      const std::vector<std::size_t> numbers = network.shared_sets(static_cast<int>(u));
+      SharedOnDevice shared;
+      for (std::size_t k = 0; k < numbers.size(); ++k) {
+        auto& [weights, gradient] = sets[numbers[k]];
+        const auto& [name, parameters, size] = stage.shared()[k];
+        if (weights.size() == 0) {
+          const Floats initial = model::initial_parameters(parameters, seed);
+          weights = BenchVector(bench_, model::rounded_weights(stage.precision(), initial));
+          gradient = BenchVector(bench_, size);
+        }
+        shared.add(weights, gradient);
+      }
+      units_.emplace_back(bench_, stage, std::move(shared), seed);
+    }
+  }
+
   void backward(std::size_t u, std::array<double, 3>& times) {
     UnitOnDevice& unit = units_[u];
     const bool last = u + 1 == units_.size();
@@ -87,11 +127,11 @@ class TimedMicrobatch {
     const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
     times[1] = bench_.seconds([&] {
-      unit.stage->backward_input(unit.weights, unit.stash, output_gradients, loss_scale_, input_gradients,
-                                 unit.gradient_stash, unit.scratch, bench_.backend());
+      unit.stage->backward_input(unit.parameters(), unit.stash, output_gradients, loss_scale_,
+                                 input_gradients, unit.gradient_stash, unit.scratch, bench_.backend());
     });
     times[2] = bench_.seconds([&] {
-      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.parameter_gradient, unit.scratch,
+      unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.gradients(), unit.scratch,
                                    bench_.backend());
     });
   }
@@ -132,16 +172,30 @@ std::vector<Samples> measure_on(const KernelBench& bench, const Config& config, 
 
 }  // namespace
 
+std::vector<plan::SharedUnits> shared_units(const model::Network& by_unit) {
+  std::vector<plan::SharedUnits> shared;
+  for (const plan::SharedWeights& set : by_unit.shared_weights()) {
+    const int first = set.stages.front();
+    const std::vector<std::size_t> numbers = by_unit.shared_sets(first);
+    const auto at = std::ranges::find(numbers, by_unit.stages.size() + shared.size());
+    const auto k = static_cast<std::size_t>(at - numbers.begin());
+    shared.push_back({.name = by_unit.stages[index(first)].shared()[k].name,
+                      .units = set.stages,
+                      .weights = set.weights,
+                      .master = set.master});
+  }
+  return shared;
+}
+
 MeasuredUnits measure_units(const Config& config, int repetitions) {
   const OneBlasThread as_in_a_worker;
   check_device(config);
   const std::vector<std::string> names = model::unit_names(config.model);
   const model::Network network = model::build_units(config.model, config.training.microbatch_size);
-  if (!network.shared_weights().empty())
-    throw InputError("model.tied: true: profiles have no place for weights that units share yet");
   check_kernels(config, network);
   const std::vector<plan::StageSizes> sizes = network.sizes();
   MeasuredUnits measured;
+  measured.profile.shared = shared_units(network);
   for (std::size_t u = 0; u < names.size(); ++u)
     measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
   for (const std::string_view kind : device_kinds) {

@@ -16,9 +16,10 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
       RankRequest("test"),
       [] {
         Config config;
-        config.model.kind = "mlp";
-        config.data.kind = "synthetic";
-        config.model.options = {{"layers", 6}, {"hidden", 8}, {"inputs", 4}, {"outputs", 2}};
+        config.model.kind = "gpt";
+        config.data.kind = "text";
+        config.data.path = __FILE__;  // any text
+        config.model.options = {{"layers", 5}, {"hidden", 8}, {"heads", 2}, {"context", 4}, {"tied", true}};
         config.training.microbatches = 4;
         config.training.microbatch_size = 2;
         config.schedule.name = "1f1b";
@@ -33,6 +34,10 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
         ASSERT_TRUE(run.partition);
         const PartitionChoice& choice = *run.partition;
         EXPECT_EQ(choice.profile.units.size(), 7U);
+        const std::uint64_t table = 256 * 8 * sizeof(float);
+        const std::vector<plan::SharedUnits> shared = {
+            {.name = "tokens", .units = {0, 6}, .weights = table, .master = 0}};
+        EXPECT_EQ(choice.profile.shared, shared);
         EXPECT_EQ(choice.partition.cuts, run.config.schedule.cuts);
         EXPECT_EQ(choice.partition.cuts.size(), 1U);
         EXPECT_EQ(choice.placement, run.config.schedule.placement);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "starpipe/model/network.hpp"
 #include "starpipe/plan/partition/partition.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
@@ -14,6 +15,9 @@ struct MeasuredUnits {
   plan::Profile profile;                             ///< medians in seconds, sizes in bytes
   std::vector<std::vector<plan::Durations>> spread;  ///< interquartile ranges in seconds, by device and unit
 };
+
+/// The weights that the units of a model share. `by_unit`: the model with each unit as a stage.
+std::vector<plan::SharedUnits> shared_units(const model::Network& by_unit);
 
 /// Measures F, B and W of each unit of the model (of the first branch, where the model has several) on each
 /// kind of device that `runtime.device` has. Real micro-batches run through the units, on one thread or on a
