@@ -175,6 +175,13 @@ class Resume(CheckpointTest):
         result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                               "training.steps=5"))
         self.assertEqual(len(self.messages(result)), 1, result.stderr)
+        # The same number of micro-batches, from a file of the schedule.
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "s.json")
+        self.write("file.yaml", re.sub("microbatches: 4, ", "", self.read("mlp.yaml")).replace(
+            "schedule: {name: 1f1b, workers: 2}", "schedule: {file: s.json}"))
+        result = self.train("file.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
+                                                               "training.steps=6"))
+        self.assertEqual(len(self.messages(result)), 1, result.stderr)
 
     def test_start_weights_are_those_of_step_1(self):
         """A run that goes on needs neither the file nor the key."""
@@ -272,6 +279,15 @@ class Refused(CheckpointTest):
             "starpipe: --metrics: m.jsonl had metrics of steps that are done again; it is m.jsonl.old now"])
         self.assertEqual([line["step"] for line in self.metrics("m.jsonl")], [1, 2, 3, 4])
         self.assertEqual(self.read("m.jsonl.old"), before)
+        # A link stays one: the record is renamed where it is.
+        shutil.rmtree(self.path("ck"))
+        os.mkdir(self.path("disk"))
+        self.write("disk/m.jsonl", before)
+        os.symlink("disk/m.jsonl", self.path("linked.jsonl"))
+        self.train("mlp.yaml", "--resume", "--metrics", "linked.jsonl")
+        self.assertTrue(os.path.islink(self.path("linked.jsonl")))
+        self.assertEqual(self.read("disk/m.jsonl.old"), before)
+        self.assertEqual([line["step"] for line in self.metrics("disk/m.jsonl")], [1, 2, 3, 4])
         shutil.rmtree(self.path("ck"))
         self.write("m.jsonl", "my notes\n")
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl", status=2)

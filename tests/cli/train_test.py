@@ -648,7 +648,7 @@ class Train(CommandTest):
                             ("STARPU_RESERVE_NCPU", "1"), ("STARPU_LIMIT_CPU_MEM", "100000"), ("STARPU_LIMIT_CPU_NUMA_0_MEM", "1"), ("STARPU_MAIN_THREAD_CPUID", "9999"),
                             ("STARPU_MPI_THREAD_COREID", "9999"), ("STARPU_WORKERS_CPUID", "0 9999")):
             self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})
-        result = self.run_command("train", "mlp.yaml", environment={"STARPU_NCPUS": "64"})
+        result = self.run_command("train", "mlp.yaml", environment={"STARPU_NCPU": "64"})
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_folders_that_starpu_cannot_make(self):
@@ -701,7 +701,8 @@ class Train(CommandTest):
         dynamic = ["mlp.yaml", "--set", "schedule.dynamic=true", "--set", "schedule.discipline=bounded", "--set",
                    "schedule.memory_limit=1"]
         self.refused(["train", *dynamic, "--set", "runtime.policy=worker-order"], "schedule.dynamic", "worker-order")
-        self.refused(["compare", *dynamic, "--policies", "starpipe,worker-order"], "schedule.dynamic", "worker-order")
+        for policies in (["--policies", "starpipe,worker-order"], []):  # worker-order is one of the usual ones
+            self.refused(["compare", *dynamic, *policies], "schedule.dynamic", "worker-order; give --policies without it")
         self.refused_by_all(dynamic, "STARPU_SCHED", "schedule.dynamic", environment={"STARPU_SCHED": "worker-order"})
         self.refused(["train", *dynamic, "--set", "runtime.memory_limit=8GiB"], "runtime.memory_limit", "schedule.dynamic")
 

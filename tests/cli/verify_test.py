@@ -83,6 +83,10 @@ class Verify(CommandTest):
         keys = ["--set", "schedule.name=1f1b", "--set", "schedule.workers=2", "--plugin", NETWORK_PLUGIN]
         self.verify("wrong.yaml", *keys, "--set", "model.fault=none")
         self.verify("wrong.yaml", *keys, "--set", "model.fault=half", status=1)
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "s.json")
+        file = ["--set", "schedule={file: s.json}", "--plugin", NETWORK_PLUGIN]
+        self.ok("simulate", "wrong.yaml", *file, "--json")
+        self.refused(["simulate", "mlp.yaml", *file], "has no network 'mlp', so it would change nothing")
         for command in (["schedule", "list", "--plugin", NETWORK_PLUGIN], ["plugin", "check", NETWORK_PLUGIN]):
             self.refused(command, f"plug-in {NETWORK_PLUGIN}: it adds no schedule")
 

@@ -100,6 +100,21 @@ class OfARun(JobTest):
             time.sleep(0.05)
         self.assertEqual(ranks & set(processes(self.marker)), set(), "left running")
 
+    def test_a_run_in_the_background(self):
+        """Its shell, in a Slurm job, ends before it does."""
+        config = self.path / "short.yaml"
+        config.write_text(CONFIG.replace("steps: 1000000", "steps: 300"))
+        report = self.path / "report.json"
+        command = ["sh", "-c", '"$@" & sleep 0.1', "sh", STARPIPE, "train", str(config), "--report", str(report)]
+        log = self.path / "background.log"
+        with log.open("wb") as out:
+            subprocess.run(command, env={**os.environ, "SLURM_PROCID": "0"}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                           check=True)
+        give_up = time.monotonic() + 60
+        while not report.exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        self.assertTrue(report.exists(), log.read_text())
+
     def test_without_a_launcher(self):
         for number in ASKED:
             for which in "launched", "working", "group":

@@ -60,8 +60,9 @@ runtime::Config ConfigOptions::load(const std::vector<std::string>& schedules) c
   runtime::Config config = load_config(file_, overrides_);
   check_policy(config);
   for (const std::filesystem::path& file : inputs_of(config)) require_shared(file);
-  if (!plugins_.empty() && config.schedule.file) {
-    throw InputError("--plugin: does not apply with schedule.file");
+  if (config.schedule.file) {
+    plan::load_plugins_for(plugins_, {}, "--plugin, with schedule.file", config.model.kind);
+    return config;
   }
   plan::load_plugins_for(plugins_, schedules.empty() ? std::vector{config.schedule.name} : schedules,
                          "--plugin", config.model.kind);

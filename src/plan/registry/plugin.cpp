@@ -226,11 +226,20 @@ const Added& loaded_plugin(const std::filesystem::path& file) {
   return loaded[path] = std::move(added);
 }
 
-// Layers alone may be those of another plug-in's network.
-bool may_build(const Added& added, const std::string& network) {
-  if (network.empty()) return false;
-  if (added.networks.empty()) return added.layers;
-  return std::ranges::find(added.networks, network) != added.networks.end();
+// The plug-ins among `files` that may build the network: one that has it, and then those with layers alone.
+std::vector<std::string> plugins_of_network(const std::vector<std::string>& files,
+                                            const std::string& network) {
+  const auto has = [&](const std::string& file) {
+    const std::vector<std::string>& networks = loaded_plugin(file).networks;
+    return std::ranges::find(networks, network) != networks.end();
+  };
+  std::vector<std::string> found;
+  if (std::ranges::none_of(files, has)) return found;
+  std::ranges::copy_if(files, std::back_inserter(found), [&](const std::string& file) {
+    const Added& added = loaded_plugin(file);
+    return has(file) || (added.networks.empty() && added.layers);
+  });
+  return found;
 }
 
 }  // namespace
@@ -259,12 +268,15 @@ void load_plugins_for(const std::vector<std::string>& files, const std::vector<s
     std::erase_if(idle,
                   [&](const std::string& file) { return std::ranges::find(without, file) == without.end(); });
   }
-  std::erase_if(idle, [&](const std::string& file) { return may_build(loaded_plugin(file), network); });
+  for (const std::string& of_use : plugins_of_network(files, network)) std::erase(idle, of_use);
   if (idle.empty()) return;
-  const bool networks = !network.empty() && !loaded_plugin(idle.front()).networks.empty();
-  throw InputError(fmt::format("{}: {} has no schedule '{}'{}, so it would change nothing", asked_by,
-                               idle.front(), fmt::join(names, "' or '"),
-                               networks ? fmt::format(" and no network '{}'", network) : ""));
+  std::vector<std::string> lacks;
+  if (!names.empty()) lacks.push_back(fmt::format("no schedule '{}'", fmt::join(names, "' or '")));
+  const Added& added = loaded_plugin(idle.front());
+  if (names.empty() || (!network.empty() && (!added.networks.empty() || added.layers)))
+    lacks.push_back(fmt::format("no network '{}'", network));
+  throw InputError(fmt::format("{}: {} has {}, so it would change nothing", asked_by, idle.front(),
+                               fmt::join(lacks, " and ")));
 }
 
 const char* running_plugin() { return running; }

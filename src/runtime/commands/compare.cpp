@@ -68,7 +68,8 @@ std::vector<ComparedPolicy> find_policies(const Config& config, const Comparison
     }
     // It takes the schedule's order away from this policy, which then keeps no limit either.
     if (key == "schedule.dynamic" && !without.empty())
-      throw InputError(fmt::format("{}: does not apply to --policies {}", key, fmt::join(without, ",")));
+      throw InputError(
+          fmt::format("{}: does not apply to {}; give --policies without it", key, fmt::join(without, ", ")));
   }
   return policies;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/commands/resume.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,6 +44,7 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
     nlohmann::json part = {{"training", config.value("training", nlohmann::json::object())}};
     part["runtime"]["precision"] = config.value(nlohmann::json::json_pointer("/runtime/precision"), "");
     part["training"].erase("steps");
+    part["training"].erase("microbatches");  // the same, but perhaps from a file of a schedule
     return part.flatten();
   };
   const nlohmann::json old_values = flat(before);

@@ -114,7 +114,10 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   session_.mpi().barrier();  // the collective calls that follow then wait for nobody
   result.seconds = clock_seconds() - start;
   const std::string unread = data_.data_problem();
-  if (!unread.empty()) throw RunFailure(fmt::format("step {}: {}", step + 1, unread), 2);
+  if (!unread.empty()) {
+    progress_.enter(StepPhase::outside, step);
+    throw RunFailure(fmt::format("step {}: {}", step + 1, unread), 2);
+  }
   if (emulation_) result.prefetch = emulation_->sends_ahead();
   if (!emulation_) result.losses = gathering_.losses();
   result.jobs = meter_.take_jobs();

@@ -88,7 +88,10 @@ EvaluationResult Evaluation::run(std::optional<int> steps, const model::Dataset&
   session_.mpi().barrier();
   EvaluationResult result{.losses = {}, .loss = 0, .seconds = clock_seconds() - start};
   const std::string unread = data_.data_problem();
-  if (!unread.empty()) throw RunFailure(fmt::format("{}: {}", place_text(steps), unread), 2);
+  if (!unread.empty()) {
+    progress_.enter(StepPhase::outside, after);
+    throw RunFailure(fmt::format("{}: {}", place_text(steps), unread), 2);
+  }
   expected_.learn(meter_.take_jobs());
   result.losses = gathering_.losses();
   for (const float loss : result.losses) result.loss += static_cast<double>(loss);

@@ -33,8 +33,9 @@ std::vector<MappedNode> nodes_of(const MappingRequest& request, bool gpus) {
   return nodes;
 }
 
-/// Appends the ranks of one node, and their slots. `on_gpu[rank][slot]`: whether the slot is a GPU.
-void add_ranks(const MappedNode& node, int number, std::span<const std::vector<bool>> on_gpu,
+/// Appends the ranks of one node, and their slots. `ranks`: of all nodes. `on_gpu[rank][slot]`: whether the
+/// slot is a GPU.
+void add_ranks(const MappedNode& node, int number, int ranks, std::span<const std::vector<bool>> on_gpu,
                MappedWorkers& mapped) {
   std::vector<RankOnHost> ranks_on_host;
   std::vector<RankWithGpus> ranks_with_gpus;
@@ -62,7 +63,7 @@ void add_ranks(const MappedNode& node, int number, std::span<const std::vector<b
                                                .cores = node.topology.cores(share.binding),
                                                .workers = workers,
                                                .bound = !share.worker_pus.empty(),
-                                               .mpi_thread = mpi_thread_place(node.topology, share),
+                                               .mpi_thread = mpi_thread_place(node.topology, share, ranks),
                                                .logical_workers = {},
                                                .devices = {}});
     for (const Device& device : devices) location.devices.push_back(device.name);
@@ -93,7 +94,7 @@ void set_ranks(const MappingRequest& request, const RuntimeConfig& config, Mappe
       for (int w = linear.first(rank); w < linear.first(rank + 1); ++w)
         on_gpu.back().push_back(config.on_gpu(w));
     }
-    add_ranks(mapped.nodes[index(node)], node, on_gpu, mapped);
+    add_ranks(mapped.nodes[index(node)], node, ranks, on_gpu, mapped);
   }
 }
 

@@ -12,7 +12,8 @@ namespace starpipe::runtime {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
                                    mpi_thread, logical_workers, devices)
 
-std::string mpi_thread_place(const Topology& host, const CoreShare& share) {
+std::string mpi_thread_place(const Topology& host, const CoreShare& share, int ranks) {
+  if (ranks == 1) return "sends nothing";
   if (const auto variable = user_binds_mpi_thread()) return fmt::format("as {} says", *variable);
   if (const std::string pus = host.free_pus(share); !pus.empty()) return "on PUs " + pus;
   return share.worker_pus.empty() ? "not bound" : "where a worker waits";
@@ -32,7 +33,7 @@ std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map,
                     .cores = Topology::host().cores(share.binding),
                     .workers = map.count(mpi.rank()),
                     .bound = !share.worker_pus.empty(),
-                    .mpi_thread = mpi_thread_place(Topology::host(), share),
+                    .mpi_thread = mpi_thread_place(Topology::host(), share, mpi.ranks()),
                     .logical_workers = map.workers_of(mpi.rank()),
                     .devices = {}};
   for (const Device& device : devices) mine.devices.push_back(device.name);

@@ -26,8 +26,9 @@ struct RankLocation {
 };
 
 /// Where MPI's thread of a rank with this share runs, in words: "on PUs 2-3" without workers, "where a worker
-/// waits", "not bound", or "as STARPU_MPI_THREAD_CPUID says" when the user binds it.
-std::string mpi_thread_place(const Topology& host, const CoreShare& share);
+/// waits", "not bound", or "as STARPU_MPI_THREAD_CPUID says" when the user binds it. One rank alone sends
+/// nothing. `ranks`: all of the run.
+std::string mpi_thread_place(const Topology& host, const CoreShare& share, int ranks);
 
 /// RankLocation::bound_by of a rank that had `binding` on `host` before it took `share`.
 std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share);

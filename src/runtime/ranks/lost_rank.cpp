@@ -199,7 +199,8 @@ std::optional<int> watch_over_rank() {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
   launched = getpid();
   launcher = getppid();
-  hydra = name_of_process(getppid()) == std::string_view("hydra_pmi_proxy").substr(0, 15);
+  const std::string parent = name_of_process(launcher);
+  hydra = parent == "hydra_pmi_proxy";
   sigset_t awaited = ending_signal_set();
   sigaddset(&awaited, SIGCHLD);
   sigaddset(&awaited, parent_died());
@@ -215,7 +216,8 @@ std::optional<int> watch_over_rank() {
     follow_parent();
     return std::nullopt;
   }
-  if (launcher_rank()) {
+  // Any other parent, such as a shell, may end before a run that goes on in the background.
+  if (hydra || parent == "slurmstepd") {
     prctl(PR_SET_PDEATHSIG, parent_died());
     if (getppid() != launcher) raise(parent_died());  // it has died before
   }

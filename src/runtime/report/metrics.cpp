@@ -64,7 +64,8 @@ bool is_record_to(const std::filesystem::path& file, const MetricsPosition& posi
 }
 
 // Gives the record of steps that are done again a name that no file has.
-void keep_as_old(const std::filesystem::path& file) {
+void keep_as_old(const std::filesystem::path& name) {
+  const std::filesystem::path file = std::filesystem::canonical(name);  // a link stays what it is
   const std::filesystem::path first = file.string() + ".old";
   std::filesystem::path old = first;
   for (int number = 2; std::filesystem::exists(std::filesystem::symlink_status(old)); ++number)

@@ -22,9 +22,9 @@ enum class Polling : std::uint8_t {
 /// Sets the way of polling for this process, which has `cores` cores. `pus`, when not empty, are those on
 /// which StarPU-MPI's thread runs from its first transfer on. While as many tasks compute, no core
 /// could use a message, so unless it is eager the thread then sleeps: until a task begins or a worker has no
-/// task, and 5 milliseconds at most, or 2 while a transfer is under way. Thread-safe. It has an effect in
-/// programs that call the functions below, as starpipe does (cli/mpi_calls.cpp); in others StarPU-MPI polls
-/// eagerly.
+/// task, and 5 milliseconds at most, or 2 while a transfer is under way. Call it while StarPU-MPI does not
+/// run. It has an effect in programs that call the functions below, as starpipe does (cli/mpi_calls.cpp); in
+/// others StarPU-MPI polls eagerly.
 void poll_mpi(Polling polling, int cores = 1, const std::string& pus = {});
 
 /// Call it after polling a request. `done`: whether the request was complete. With a StarPU that does not

@@ -39,10 +39,11 @@ void StatusExchange::send(const RankStatus& mine) {
   for (std::size_t r = 0; r < sending_.size(); ++r) {
     if (r == index(mpi_.rank())) continue;
     int taken = 1;
-    MPI_Test(&sending_[r], &taken, MPI_STATUS_IGNORE);
+    // Not MPI_Test and MPI_Isend, by which the program knows StarPU-MPI's thread.
+    PMPI_Test(&sending_[r], &taken, MPI_STATUS_IGNORE);
     if (taken == 0) continue;
     last_sent_[r] = mine;
-    MPI_Isend(&last_sent_[r], bytes, MPI_BYTE, static_cast<int>(r), tag, comm_, &sending_[r]);
+    PMPI_Isend(&last_sent_[r], bytes, MPI_BYTE, static_cast<int>(r), tag, comm_, &sending_[r]);
     ++sent_[r];
   }
 }

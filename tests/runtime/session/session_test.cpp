@@ -355,6 +355,7 @@ TEST(MpiThread, RunsOnTheGivenPus) {
   const std::string all = Topology::host().binding();
   EXPECT_EQ(pus_of_thread(), all);
   const std::string first = all.substr(0, all.find_first_of(",-"));
+  if (first == all) GTEST_SKIP() << "this host has one PU";
   poll_mpi(Polling::eager, 1, first);
   EXPECT_EQ(pus_of_thread(), first);
   poll_mpi(Polling::eager);

@@ -55,7 +55,8 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
 
 /// Loads the plug-ins of the schedules with these names or aliases. Throws InputError as `load_plugin` and
 /// `find_schedule` do, and, starting with `asked_by`, for a plug-in that has none of the schedules: it would
-/// change nothing. With `network`, a plug-in that has registered this network, or only layers, is of use too.
+/// change nothing. A plug-in that has registered `network` is of use too, and beside it one with layers
+/// alone.
 void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
                       std::string_view asked_by, const std::string& network = "");
 

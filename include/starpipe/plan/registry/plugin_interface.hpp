@@ -26,7 +26,7 @@ namespace starpipe::plan {
 
 /// A text of fixed capacity, ended by zeros.
 struct InterfaceText {
-  std::array<char, 1536> characters{};
+  std::array<char, 2048> characters{};
   std::size_t size = 0;
 
   constexpr void add(std::string_view text) {
@@ -148,6 +148,9 @@ constexpr std::uint64_t number_of(Enumerator enumerator) {
 
 }  // namespace interface_parts
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // both compilers have it for all of these types
+
 /// The interface of the file that is being compiled: "0.1;compiler=GCC-12;...". No blanks; a value has '-' in
 /// their place. The compiler and its options come before the types, so that a message names the cause of a
 /// difference first.
@@ -201,15 +204,25 @@ constexpr InterfaceText interface_text() {
       text, "StageSizes",
       {offsetof(StageSizes, activation), offsetof(StageSizes, gradient), offsetof(StageSizes, stash),
        offsetof(StageSizes, gradient_stash), offsetof(StageSizes, weights), offsetof(StageSizes, master)});
-  add_aggregate<SharedWeights, 3>(text, "SharedWeights");
-  add_aggregate<Costs, 6>(text, "Costs");
+  add_aggregate<SharedWeights, 3>(text, "SharedWeights",
+                                  {offsetof(SharedWeights, weights), offsetof(SharedWeights, master)});
+  add_aggregate<Costs, 6>(text, "Costs", {offsetof(Costs, alpha), offsetof(Costs, beta)});
   add_class<Schedule>(text, "Schedule");
   add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
-  add_aggregate<ScheduleOption, 5>(text, "ScheduleOption");
-  add_aggregate<ScheduleRequest, 9>(text, "ScheduleRequest");
-  add_aggregate<ScheduleEntry, 8>(text, "ScheduleEntry");
+  add_aggregate<ScheduleOption, 5>(text, "ScheduleOption",
+                                   {offsetof(ScheduleOption, default_value), offsetof(ScheduleOption, least),
+                                    offsetof(ScheduleOption, most)});
+  add_aggregate<ScheduleRequest, 9>(
+      text, "ScheduleRequest",
+      {offsetof(ScheduleRequest, workers), offsetof(ScheduleRequest, microbatches),
+       offsetof(ScheduleRequest, memory_limits), offsetof(ScheduleRequest, stage_workers)});
+  add_aggregate<ScheduleEntry, 8>(text, "ScheduleEntry",
+                                  {offsetof(ScheduleEntry, name), offsetof(ScheduleEntry, summary),
+                                   offsetof(ScheduleEntry, source), offsetof(ScheduleEntry, alias)});
   return text;
 }
+
+#pragma GCC diagnostic pop
 
 /// The same after the mark by which `load_plugin` finds it in a file.
 constexpr InterfaceText marked_interface_text() {
