@@ -65,13 +65,14 @@ bool is_record_to(const std::filesystem::path& file, const MetricsPosition& posi
 
 // Gives the record of steps that are done again a name that no file has.
 void keep_as_old(const std::filesystem::path& name) {
-  const std::filesystem::path file = std::filesystem::canonical(name);  // a link stays what it is
-  const std::filesystem::path first = file.string() + ".old";
-  std::filesystem::path old = first;
-  for (int number = 2; std::filesystem::exists(std::filesystem::symlink_status(old)); ++number)
+  namespace fs = std::filesystem;
+  const fs::path file = fs::is_symlink(name) ? fs::canonical(name) : name;  // a link stays what it is
+  const fs::path first = file.string() + ".old";
+  fs::path old = first;
+  for (int number = 2; fs::exists(fs::symlink_status(old)); ++number)
     old = fmt::format("{}.{}", first.string(), number);
   std::error_code error;
-  std::filesystem::rename(file, old, error);
+  fs::rename(file, old, error);
   if (error) throw cannot_write_metrics(file, error.value());
   print_message(
       fmt::format("starpipe: --metrics: {} had metrics of steps that are done again; it is {} now\n",
