@@ -204,6 +204,7 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
     expected.losses.push_back(run(b));
     add(one, expected);
     if (step > 0) continue;
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): run() changes `one`
     const Parameters first = one;
     expected.repeated_losses.push_back(difference(run(b), expected.losses.back()));
     keep_differences(first, one, expected.repeated_gradients);

@@ -244,10 +244,10 @@ class ChainSearch {
     budget_.found(largest);
     best_.emplace();
     best_->workers.push_back(first_worker);
-    for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
-      best_->cuts.push_back(start->unit);
-      best_->workers.push_back(start->worker);
-    }
+    std::for_each(starts_.rbegin(), starts_.rend(), [this](const Start& start) {
+      best_->cuts.push_back(start.unit);
+      best_->workers.push_back(start.worker);
+    });
   }
 
   struct Start {

@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/checkpoint_writer.hpp"
 #include "starpipe/base/durable_file.hpp"
 #include "starpipe/base/messages.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -142,7 +142,7 @@ EvaluationResult Engine::evaluate(int steps, const model::Dataset& data) {
         std::make_unique<Evaluation>(session_, schedule_, network_, data_, config_, graph_.rules().evaluated,
                                      Evaluation::Shared{gpu_memory_, next_order_});
   }
-  const EvaluationResult result = evaluation_->run(steps, data, watch_);
+  EvaluationResult result = evaluation_->run(steps, data, watch_);
   watch_.look_at(watched_);
   if (nonfinite_ == NonFinitePolicy::stop) require_finite_losses(result, steps);
   return result;

@@ -20,7 +20,7 @@
 #include "starpipe/sched/starpu_policy.hpp"
 
 // Not in StarPU's headers. Weak: a StarPU without it prints its statistics.
-// NOLINTNEXTLINE(bugprone-reserved-identifier)
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" void _starpu_mpi_comm_amounts_shutdown() __attribute__((weak));
 
 namespace starpipe::runtime {

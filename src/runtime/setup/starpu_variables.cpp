@@ -152,9 +152,7 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     if (!largest_of_list(value, false)) return "numbers of GPUs with blanks between them, such as '0 1'";
   } else if (name == "NTHREADS_PER_CORE") {  // the hardware has a limit, and StarPU aborts above it
     if (value != "1") return "1 (starpipe chooses the cores of its workers)";
-  } else if (name == "MAIN_THREAD_BIND") {  // StarPU would keep a core of a worker for its main thread
-    if (value != "0") return "0 (starpipe chooses the cores of its workers)";
-  } else if (name == "RESERVE_NCPU") {
+  } else if (name == "MAIN_THREAD_BIND" || name == "RESERVE_NCPU") {  // would take the core of a worker
     if (value != "0") return "0 (starpipe chooses the cores of its workers)";
   } else if (name == "NCPUS") {
     return "it to be unset (STARPU_NCPU is the limit that is kept)";

@@ -331,10 +331,14 @@ TEST(Sessions, StandardErrorIsOpenAllTheTime) {
 
 TEST(Clocks, OfOneHostAreTheSame) {
   EXPECT_EQ(measure_clock_offset(*mpi), 0);
-  // As if each rank had a host of its own.
-  const double measured = measure_clock_offset(*mpi, std::to_string(mpi->rank()));
-  EXPECT_EQ(measured != 0, mpi->rank() != 0);
-  EXPECT_LT(std::abs(measured), 1) << "a round trip";
+  // As if each rank had a host of its own. Two clocks that are the same may differ by exactly 0 now and then.
+  bool differ = false;
+  for (int round = 0; round < 20; ++round) {
+    const double measured = measure_clock_offset(*mpi, std::to_string(mpi->rank()));
+    EXPECT_LT(std::abs(measured), 1) << "a round trip";
+    differ = differ || measured != 0;
+  }
+  EXPECT_EQ(differ, mpi->rank() != 0);
 }
 
 TEST(MpiThread, RunsOnTheGivenPus) {
