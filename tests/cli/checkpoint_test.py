@@ -170,8 +170,8 @@ class Resume(CheckpointTest):
         goes_on, *changes = self.messages(result)
         self.assertIn("goes on after step 2 of 4", goes_on)
         self.assertEqual(changes, [
-            "starpipe: --resume: training.clip was nothing, and is 0.5 from now on",
-            "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on"])
+            "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
+            "starpipe: --resume: training.clip was nothing, and is 0.5 from now on"])
         result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                               "training.steps=5"))
         self.assertEqual(len(self.messages(result)), 1, result.stderr)

@@ -10,14 +10,16 @@ namespace starpipe {
 // the program before `main` without a message. So a registration that fails keeps its error here, and the
 // first use of a registry throws it. Not thread-safe: registrations run one after the other.
 
-/// A layer, loss or network that was registered. Loading a plug-in compares the lists before and after it.
+/// A layer, loss or network that was registered.
 struct Registration {
-  std::string what;  ///< "layer", "loss", "network"
+  std::string what;  ///< "layer", "loss" or "network"
   std::string name;
 };
+
+/// Notes a registration that succeeded. The loader of plug-ins learns from it what a plug-in has added.
 void keep_registration(Registration registration);
 
-/// All that were kept, in the order of their registrations.
+/// All registrations that were noted, in their order.
 const std::vector<Registration>& registrations();
 
 /// Keeps the message of a registration that failed.

@@ -6,8 +6,8 @@
 namespace starpipe::plan {
 namespace {
 
-/// The step's own times for the planned workers. A transfer between other workers than planned says nothing
-/// about the planned one, which then takes its predicted time (that of an empty message).
+/// The step's own times, for the planned workers. Where a transfer took another way than planned, the planned
+/// way has no measured time. It gets the predicted one.
 JobTimes times_as_planned(const RecordedStep& step, const Costs& costs) {
   JobTimes times = step.times(true);
   const auto moved = [&](JobId id) { return step.as_run.compute(id) != step.planned.compute(id); };

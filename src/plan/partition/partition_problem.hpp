@@ -68,14 +68,14 @@ class PartitionProblem {
   /// before it reads.
   [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
   [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
-  /// Bytes that a stage holds when `following` stages come after it, without weights that units share.
+  /// Bytes that a stage holds when `following` stages come after it. Shared weights are left out.
   [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
-  /// The same with the weights that units share, if no other stage is on the stage's worker.
+  /// The same with shared weights, for a worker that has no other stage.
   [[nodiscard]] StageMemory memory_alone(UnitRange range, int following) const;
-  /// Bytes of weights that `unit` shares with other units: what it adds to the memory of its worker, which
-  /// may have later units. `owners`: the worker of each unit, from `unit` on.
+  /// Bytes of shared weights that `unit` adds to the memory of its worker. All later units are placed
+  /// already, perhaps on the same worker. `owners`: the worker of each unit, from `unit` on.
   [[nodiscard]] double shared_memory(int unit, const std::vector<int>& owners) const;
   /// Number of stashes that a stage holds when `following` stages come after it.
   [[nodiscard]] double held(int following) const;
@@ -98,16 +98,15 @@ class PartitionProblem {
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
  private:
-  /// What a set of shared weights takes on the worker of its first unit, if that is its only worker; what a
-  /// further worker adds there; and what it takes on any further worker.
+  /// Memory of a set of shared weights.
   struct SharedBytes {
-    double alone;
-    double received;
-    double copy;
+    double alone;     ///< on the worker of its first unit, when no other worker has one of its units
+    double received;  ///< there too, when another worker has one: a gradient that arrives
+    double copy;      ///< on every other worker
   };
   [[nodiscard]] SharedBytes bytes_of(const SharedUnits& set) const;
-  /// What a unit, of the set's units the one numbered `member`, adds to the memory of its worker, which may
-  /// have later units of the set. `owner(unit)`: the worker of a unit.
+  /// What the unit set.units[member] adds to the memory of its worker, after all later units of the set.
+  /// `owner(unit)`: the worker of a unit.
   template <class Owner>
   [[nodiscard]] double added_by(const SharedUnits& set, std::size_t member, Owner owner) const;
   void set_kinds();

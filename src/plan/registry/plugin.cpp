@@ -203,10 +203,6 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
   }
 }
 
-}  // namespace
-
-namespace {
-
 const Added& loaded_plugin(const std::filesystem::path& file) {
   static std::map<std::filesystem::path, Added> loaded;
   require_plugin(file);

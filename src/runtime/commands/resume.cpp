@@ -2,7 +2,6 @@
 #include "runtime/commands/resume.hpp"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -35,31 +34,28 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
   }
 }
 
-// Where the training of `now` differs from that of `before`: a line for each key of `training`, and for the
-// precision. The number of steps is in another line, and other keys that may differ do not change what is
-// trained.
+// A line for each key of `training`, and for the precision, that differs. The number of steps is in another
+// line, and other keys that may differ do not change what is trained.
 std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
   if (before.is_null()) return {};
-  const auto flat = [](const nlohmann::json& config) {
-    nlohmann::json part = {{"training", config.value("training", nlohmann::json::object())}};
-    part["runtime"]["precision"] = config.value(nlohmann::json::json_pointer("/runtime/precision"), "");
+  const auto compared = [](const nlohmann::json& config) {
+    nlohmann::json part;
+    part["training"] = config.at("training");
     part["training"].erase("steps");
     part["training"].erase("microbatches");  // the same, but perhaps from a file of a schedule
-    return part.flatten();
+    part["runtime"]["precision"] = config.at("runtime").at("precision");
+    return part;
   };
-  const nlohmann::json old_values = flat(before);
-  const nlohmann::json new_values = flat(now);
-  std::set<std::string> paths;
-  for (const nlohmann::json* values : {&old_values, &new_values}) {
-    for (const auto& [path, value] : values->items()) paths.insert(path);
-  }
+  const nlohmann::json old_values = compared(before);
+  const nlohmann::json new_values = compared(now);
   std::vector<std::string> lines;
-  for (const std::string& path : paths) {
+  for (const nlohmann::json& change : nlohmann::json::diff(old_values, new_values)) {
+    std::string key = change.at("path");
+    const nlohmann::json::json_pointer path(key);
     const auto text = [&](const nlohmann::json& values) {
-      return values.contains(path) ? values[path].dump() : std::string("nothing");
+      return values.contains(path) ? values.at(path).dump() : std::string("nothing");
     };
-    if (text(old_values) == text(new_values)) continue;
-    std::string key = path.substr(1);
+    key.erase(0, 1);
     std::ranges::replace(key, '/', '.');
     lines.push_back(fmt::format("{} was {}, and is {} from now on", key, text(old_values), text(new_values)));
   }

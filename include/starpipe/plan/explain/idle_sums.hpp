@@ -20,11 +20,11 @@ struct ProducerWait {
   int worker = 0;      ///< that runs these jobs
   double seconds = 0;  ///< sum over all workers that waited
 };
-/// The jobs that workers waited for (causes producer and order), the largest sum first. While worker A waits
-/// for a job of worker B, the job that B runs at that time counts. If B itself waits for a job of worker C,
-/// the job that C runs counts, and so on. So the slow stage of a chain is named, not the stages that wait for
-/// it. If the last worker waits for a transfer or the runtime, no job counts. `parts`: those of `step`.
-/// O(jobs log jobs + jobs * workers).
+/// The jobs that workers waited for (causes producer and order), the largest sum first. A worker that waits
+/// for another one waits for the job that the other one runs at that time. Where the other worker waits
+/// itself, the worker for which it waits is asked, and so on. So the slow stage of a chain is named, not the
+/// stages that wait for it. If the last worker waits for a transfer or for the runtime, no job counts.
+/// `parts`: those of `step`. O(jobs log jobs + jobs * workers).
 std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const RecordedStep& step);
 
 /// Idle time while data was under way.

@@ -51,8 +51,8 @@ struct Profile {
 std::vector<int> equal_cuts(int units, int stages);
 
 /// Costs of the stages, for `simulate`: times and sizes are summed over a stage's units, activation and
-/// gradient are those of its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0. Weights
-/// that units share become weights that their stages share.
+/// gradient are those of its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0. `shared`:
+/// weights of several units; the costs have them as weights of the stages with these units.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
                   std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {});
 
