@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import unittest
+import zlib
 
 from support import LAUNCHER_RANKS, CommandTest
 
@@ -162,6 +163,16 @@ class Resume(CheckpointTest):
         self.refused(["train", "mlp.yaml", "--resume", *cosine, *settings("training.steps=6")],
                      "training.optimizer.schedule.steps", "with 4, this run has 6")
         self.train("mlp.yaml", "--resume", *cosine, *settings("training.steps=6", "training.optimizer.schedule.steps=6"))
+
+    def test_a_configuration_without_a_key_is_told(self):
+        self.train("mlp.yaml", *settings("training.steps=2"))
+        manifest = "ck/step-00000002/manifest.json"
+        begin, crc32 = self.read(manifest).split(',\n "crc32": "')
+        self.assertEqual(crc32, f'{zlib.crc32(begin.encode()):08x}"\n}}\n')
+        begin, changed = re.subn('"precision":', '"other":', begin)
+        self.assertEqual(changed, 1)
+        self.write(manifest, f'{begin},\n "crc32": "{zlib.crc32(begin.encode()):08x}"\n}}\n')
+        self.refused(["train", "mlp.yaml", "--resume"], "manifest.json", "'precision' not found")
 
     def test_changed_settings_are_told(self):
         self.train("mlp.yaml", *settings("training.steps=2"))

@@ -16,10 +16,11 @@ struct Registration {
   std::string name;
 };
 
-/// Notes a registration that succeeded. The loader of plug-ins learns from it what a plug-in has added.
+/// Adds a registration that succeeded to `registrations()`. What this list has gained when a plug-in has been
+/// loaded is what the plug-in adds.
 void keep_registration(Registration registration);
 
-/// All registrations that were noted, in their order.
+/// The registrations that succeeded, in their order.
 const std::vector<Registration>& registrations();
 
 /// Keeps the message of a registration that failed.

@@ -6,8 +6,9 @@
 namespace starpipe::plan {
 namespace {
 
-/// The step's own times, for the planned workers. Where a transfer took another way than planned, the planned
-/// way has no measured time. It gets the predicted one.
+/// The step's own times, for the planned workers. Where a job or its producer ran on another worker, the
+/// planned transfer was not measured. Its predicted time counts, which is the same for all sizes
+/// (`StepCosts::costs`).
 JobTimes times_as_planned(const RecordedStep& step, const Costs& costs) {
   JobTimes times = step.times(true);
   const auto moved = [&](JobId id) { return step.as_run.compute(id) != step.planned.compute(id); };

@@ -18,6 +18,18 @@
 namespace starpipe::runtime {
 namespace {
 
+// What of a configuration decides how the weights change: the keys of `training`, and the precision. The
+// number of steps is left out, since another line tells it, and so is that of micro-batches, which cannot
+// differ.
+nlohmann::json settings_of_training(const nlohmann::json& config) {
+  nlohmann::json settings;
+  settings["training"] = config.at("training");
+  settings["training"].erase("steps");
+  settings["training"].erase("microbatches");
+  settings["runtime"]["precision"] = config.at("runtime").at("precision");
+  return settings;
+}
+
 RunRecord record_of(const Manifest& manifest, const std::string& name) {
   try {
     RunRecord record;
@@ -28,26 +40,18 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
       record.metrics_hash = hash->get<std::uint64_t>();
     record.facts = manifest.run.at("facts");
     record.config = manifest.run.value("config", nlohmann::json());
+    if (!record.config.is_null()) settings_of_training(record.config);  // throws where a key is missing
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw InputError(fmt::format("{}: {}: {}", name, "manifest.json", error.what()));
   }
 }
 
-// A line for each key of `training`, and for the precision, that differs. The number of steps is in another
-// line, and other keys that may differ do not change what is trained.
+// A line for each of these settings that differs.
 std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
   if (before.is_null()) return {};
-  const auto compared = [](const nlohmann::json& config) {
-    nlohmann::json part;
-    part["training"] = config.at("training");
-    part["training"].erase("steps");
-    part["training"].erase("microbatches");  // the same, but perhaps from a file of a schedule
-    part["runtime"]["precision"] = config.at("runtime").at("precision");
-    return part;
-  };
-  const nlohmann::json old_values = compared(before);
-  const nlohmann::json new_values = compared(now);
+  const nlohmann::json old_values = settings_of_training(before);
+  const nlohmann::json new_values = settings_of_training(now);
   std::vector<std::string> lines;
   for (const nlohmann::json& change : nlohmann::json::diff(old_values, new_values)) {
     std::string key = change.at("path");

@@ -20,10 +20,10 @@ struct ProducerWait {
   int worker = 0;      ///< that runs these jobs
   double seconds = 0;  ///< sum over all workers that waited
 };
-/// The jobs that workers waited for (causes producer and order), the largest sum first. A worker that waits
-/// for another one waits for the job that the other one runs at that time. Where the other worker waits
-/// itself, the worker for which it waits is asked, and so on. So the slow stage of a chain is named, not the
-/// stages that wait for it. If the last worker waits for a transfer or for the runtime, no job counts.
+/// The jobs that workers waited for (causes producer and order), the largest sum first. When worker A waits
+/// for worker B, the time counts for the job that B runs. When B waits too, for worker C, the time counts for
+/// the job that C runs, and so on along the chain. So the result names the slow stage, not the stages that
+/// wait for it. When the chain ends at a transfer or at the runtime, the time counts for no job.
 /// `parts`: those of `step`. O(jobs log jobs + jobs * workers).
 std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const RecordedStep& step);
 

@@ -27,10 +27,10 @@ enum class Allocation : std::uint8_t {
 /// schedule has a shorter period (Pipelined Model Parallelism, section 4).
 ///
 /// The memory of a worker is the sum over its stages: (2 + optimizer_states) * weights for the weights, their
-/// gradient and the optimizer's state, plus the stashes that the schedule holds there at once. Some
-/// units may share weights. The worker of the first of them holds these weights, with gradient and optimizer
-/// state. Every other worker with one of these units has a copy and a gradient. Both are transferred once a
-/// step, so no load counts these transfers.
+/// gradient and the optimizer's state, plus the stashes that the schedule holds there at once. Units may
+/// share weights. The worker of the first of these units holds the weights, their gradient and the
+/// optimizer's state. Every other worker with one of these units has a copy of the weights and a gradient.
+/// Each is transferred once a step, so no load counts these transfers.
 struct PartitionRequest {
   std::vector<UnitCosts> units = {};
   std::vector<SharedUnits> shared = {};
