@@ -497,6 +497,24 @@ class Train(CommandTest):
                              ["0 of 2; on PUs 0-3", "1 of 2; on PUs 4-7"])
             self.refused(["info", "mlp.yaml", "--set", "schedule.workers=1"], "2 ranks for 1 workers", launcher=LAUNCHER)
 
+    def test_cores_that_slow_a_run(self):
+        """One line says so, and what to do."""
+        one_step = ("train", "mlp.yaml", "--set", "training.steps=1", "--set")
+        three = "schedule={name: gpipe, workers: 3, stages: 3}"
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("STARPU_WORKERS_NOBIND", None)
+            for cores, more, line in ((3, {}, "rank 0 has a worker on each of its cores, so MPI's thread"),
+                                      (2, {}, "3 workers run on 2 cores of "),
+                                      (5, {"STARPU_MPI_THREAD_CPUID": "0"}, "STARPU_MPI_THREAD_CPUID binds MPI's thread of rank 0"),
+                                      (5, {}, None)):
+                host = {"HWLOC_SYNTHETIC": f"package:1 core:{cores} pu:1", **more}
+                result = self.run_command(*one_step, three, launcher=LAUNCHER, environment=host)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                advice = [found for found in re.findall(r"(?m)^starpipe: (.*)$", result.stderr)
+                          if not found.startswith("another run")]
+                self.assertEqual(len(advice), 0 if line is None else 1, result.stderr)
+                self.assertTrue(line is None or advice[0].startswith(line), result.stderr)
+
     def test_a_core_of_another_run(self):
         """Workers are not bound to a core that another run has claimed, and one line says so."""
         with unittest.mock.patch.dict(os.environ), contextlib.ExitStack() as claims:

@@ -12,11 +12,13 @@
 #include <starpu.h>
 
 #include "runtime/hardware/hardware.hpp"
+#include "runtime/mapping/core_advice.hpp"
 #include "runtime/ranks/agreement.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -117,6 +119,18 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   }
   problem = mpi.first_problem(problem);
   if (!problem.empty()) throw InputError(problem);
+  std::string advice;
+  if (!config.emulate) {  // emulated workers sleep
+    advice = core_advice({.host = Topology::host(),
+                          .share = share,
+                          .machine = hardware.machine,
+                          .launched = hardware.binding,
+                          .rank = mpi.rank(),
+                          .ranks = mpi.ranks(),
+                          .computing = computing});
+  }
+  advice = mpi.first_problem(advice);
+  if (mpi.rank() == 0 && !advice.empty()) print_message(fmt::format("starpipe: {}\n", advice));
   return share;
 }
 

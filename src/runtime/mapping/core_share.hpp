@@ -22,7 +22,7 @@ std::optional<std::string_view> user_binds_mpi_thread();
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 
 /// Collective, before StarPU starts. The same. Throws InputError on every rank when the cores of some host
-/// cannot carry their logical workers.
+/// cannot carry their logical workers. Rank 0 prints the `core_advice` of the lowest rank that has one.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 }  // namespace starpipe::runtime
