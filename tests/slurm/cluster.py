@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command beside a real Slurm of its own: munged, slurmctld and a slurmd for each virtual node, on loopback.
 
-usage: cluster.py [--nodes N] [--cpus C | --own-cores] COMMAND...
+usage: cluster.py [--nodes N] [--cpus C | --own-cores] [--gpus G] COMMAND...
 
 SLURM_CONF is set for the command, so sbatch, srun and squeue work unchanged. Its exit status is the command's, or 77
 when there can be no cluster here (root and Debian's slurmctld, slurmd, slurm-client and munge are needed). Each node
 has all CPUs of the machine, unless --cpus says otherwise; tasks are bound as on a cluster (task/affinity). With
---own-cores the nodes divide the machine's CPUs, so that jobs on two nodes do not meet on a core.
+--own-cores the nodes divide the machine's CPUs, so that jobs on two nodes do not meet on a core. With --gpus Slurm hands
+out G GPUs of each node, by number: it sets CUDA_VISIBLE_DEVICES, and no device is behind it.
 SLURMD_NODENAME tells nodes apart; the host's name is the same on all.
 
 Nothing stays: all processes are descendants of this one, orphans included (PR_SET_CHILD_SUBREAPER), and whatever is
@@ -101,11 +102,12 @@ def reserved_cpus(node, nodes, cpus):
 
 
 class Cluster:
-    def __init__(self, home, nodes, cpus, own_cores):
+    def __init__(self, home, nodes, cpus, own_cores, gpus):
         self.home = pathlib.Path(home)
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
         self.cpus = cpus
         self.own_cores = own_cores
+        self.gpus = gpus
         self.daemons = []
         self.environment = {**os.environ, "PATH": SYSTEM_PATH, "SLURM_CONF": str(self.home / "slurm.conf")}
 
@@ -126,6 +128,10 @@ class Cluster:
         if self.own_cores:
             lines = [f"{line} CpuSpecList={reserved_cpus(i, len(self.nodes), self.cpus)}"
                      for i, line in enumerate(lines)]
+        if self.gpus:
+            # Slurm wants a file for each GPU, and never opens these.
+            lines = ["GresTypes=gpu", *(f"{line} Gres=gpu:{self.gpus}" for line in lines)]
+            (self.home / "gres.conf").write_text(f"Name=gpu File=/dev/tty[0-{self.gpus - 1}]\n")
         lines.append(f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=60 State=UP")
         (self.home / "slurm.conf").write_text(CONF.format(home=self.home, port=port) + "\n".join(lines) + "\n")
         self.start_daemon("munged", "--foreground", "--force", f"--key-file={key}",
@@ -173,6 +179,7 @@ def main():
     cpus = parser.add_mutually_exclusive_group()
     cpus.add_argument("--cpus", type=int, default=os.cpu_count(), help="of each node")
     cpus.add_argument("--own-cores", action="store_true", help="divide the machine's CPUs among the nodes")
+    parser.add_argument("--gpus", type=int, default=0, help="of each node, as Slurm counts them")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if options.own_cores and not 1 < options.nodes <= options.cpus:
@@ -184,7 +191,7 @@ def main():
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="slurm-") as home:
-        cluster = Cluster(home, options.nodes, options.cpus, options.own_cores)
+        cluster = Cluster(home, options.nodes, options.cpus, options.own_cores, options.gpus)
         try:
             cluster.start()
             cluster.wait_until_up()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts of experiments/slurm, and the commands of docs/slurm.md, on a cluster of two nodes.
+"""The scripts of experiments/slurm, and the commands of docs/slurm.md, on a cluster of four nodes with two GPUs each
+that Slurm counts and the machine does not have.
 
-usage: cluster.py slurm_test.py SOURCE_DIR STARPIPE
+usage: cluster.py --nodes 4 --gpus 2 slurm_test.py SOURCE_DIR STARPIPE
 """
 import contextlib
 import json
@@ -82,16 +83,19 @@ class Slurm(unittest.TestCase):
         self.assertRegex(folder, rf"^results/\w+-{job}-\d+T\d+Z$")
         return self.folder / folder
 
-    def check_places(self, report):
-        self.assertEqual([rank["machine"] for rank in report["ranks"]], ["n1", "n2"])
+    def check_places(self, report, nodes):
+        """Two ranks, on as many nodes."""
+        machines = [rank["machine"] for rank in report["ranks"]]
+        self.assertRegex(" ".join(machines), r"^n[1-4] n[1-4]$")
+        self.assertEqual(len(set(machines)), nodes)
 
-    def check_training(self, job):
+    def check_training(self, job, nodes):
         output, results = self.output(job), self.results(job)
         self.assertEqual(sorted(file.name for file in results.iterdir()),
                          ["prediction.txt", "report.json", "table.txt", "timeline.svg", "trace.json",
                           "weights.safetensors"])
         report = json.loads((results / "report.json").read_text())
-        self.check_places(report)
+        self.check_places(report, nodes)
         for figure in report["makespan"]["predicted"], report["makespan"]["measured"]:
             self.assertGreater(figure, 0)
         self.assertGreater(report["bytes_between_ranks"]["measured"], 0)
@@ -101,25 +105,27 @@ class Slurm(unittest.TestCase):
         steps = re.findall(r"^step +(\d+)/", output, re.M)
         self.assertEqual(len(steps), len(set(steps)))
         self.assertGreater(len(steps), 1)
-        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: --resume: .* has no checkpoint.*)\n", "", text) for text in (output, table)]
+        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: --resume: .* has no checkpoint.*|starpipe: rank 0 has a worker.*)\n", "", text) for text in (output, table)]
         self.assertEqual(*without_steps, "that is all")
 
-    def check_comparison(self, job):
+    def check_comparison(self, job, nodes):
         output, results = self.output(job), self.results(job)
         self.assertEqual(sorted(file.name for file in results.iterdir()),
                          ["compare.json", "prediction.txt", "table.txt", "timeline.svg"])
         report = json.loads((results / "compare.json").read_text())
-        self.check_places(report)
+        self.check_places(report, nodes)
         self.assertGreater(report["predicted"]["makespan"], 0)
         for policy in report["policies"]:
             self.assertGreater(policy["makespan"], 0)
         self.assertEqual(output, f"results: {results.relative_to(self.folder)}\n" + (results / "table.txt").read_text())
 
     def test_the_page(self):
-        jobs = [(command, self.submit(*command, REPETITIONS="1")) for command in page_commands("sbatch")]
+        jobs = [(command, self.submit(*command, REPETITIONS="1")) for command in page_commands("sbatch")
+                if "runtime.device=cuda" not in command]
         for command, job in jobs:
             self.assertEqual(self.wait(job), 0, self.output(job))
-            (self.check_training if TRAIN in command else self.check_comparison)(job)
+            check = self.check_training if TRAIN in command else self.check_comparison
+            check(job, 1 if "--nodes=1" in command else 2)
         self.assertTrue(any(TRAIN in command for command, _ in jobs))
         self.assertTrue(any(COMPARE in command for command, _ in jobs))
         commands = page_commands("srun")
@@ -222,6 +228,29 @@ class Slurm(unittest.TestCase):
         self.assertRegex(self.output(job), rf"(?m)^starpipe: rank 1 was lost: process {worker} was ended by signal 9 ")
         self.assertEqual(sorted(file.name for file in self.results(job).iterdir()), ["prediction.txt", "table.txt"])
         self.assertEqual([processes_of(job, rank) for rank in range(2)], [{}, {}], "left running")
+
+    def test_several_ranks_a_node(self):
+        job = self.submit("sbatch", "--nodes=4", "--ntasks-per-node=2", TRAIN, "--set", "training.steps=2", "--set",
+                          "schedule={name: gpipe, workers: 8}", "--set", "model.layers=8", "--set",
+                          "runtime.workers_per_core=8", CONFIG="experiments/mlp.yaml")
+        self.assertEqual(self.wait(job), 0, self.output(job))
+        self.assertRegex(self.output(job), r"(?m)^gpipe on 8 workers, 8 ranks, ")
+
+    def test_gpus(self):
+        """Slurm gives each rank the GPUs that the page's commands ask for. Here none is behind the numbers, and one line
+        from all ranks together says so."""
+        visible = self.run_command("srun", "--nodes=4", "--ntasks-per-node=2", "--gpus-per-task=1", "printenv",
+                                   "CUDA_VISIBLE_DEVICES")
+        self.assertEqual(sorted(visible.stdout.split()), ["0"] * 4 + ["1"] * 4, visible.stderr)
+        if pathlib.Path("/dev/nvidiactl").exists():
+            self.skipTest("ranks would find the host's GPUs, which are not those of the virtual nodes")
+        commands = [command for command in page_commands("sbatch") if "runtime.device=cuda" in command]
+        self.assertEqual(len(commands), 2)
+        for job in [self.submit(*command) for command in commands]:
+            self.assertEqual(self.wait(job), 2)
+            lines = re.findall(r"(?m)^starpipe: (.*)", self.output(job))
+            self.assertEqual(len(lines), 1, self.output(job))
+            self.assertTrue(lines[0].startswith("runtime.device: cuda: "), lines)
 
     def test_ranks_stay_where_slurm_binds_them(self):
         if os.cpu_count() < 2:
