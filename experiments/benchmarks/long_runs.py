@@ -4,16 +4,24 @@
 
     experiments/benchmarks/long_runs.py [--starpipe build/bin/starpipe] [--rounds 15] [--steps 20] [--before BINARY]
 
+    experiments/benchmarks/long_runs.py --shares .deps/starpu/bin/starpu_fxt_tool [--starpipe build/bin/starpipe] [--steps 20]
+
 Trains the quickstart's model. A round runs every variant once, in an order that turns by one each round, so that a
 disturbance of the machine meets all alike. Prints, for each variant, the median time of its steps over that of the plain
 run of the same round: the median of all rounds and the quartiles. Then the pauses for checkpoints, as a share of a step.
 Nothing else should run on the machine. --before adds the plain run of another starpipe, such as one built from an earlier
 commit.
+
+--shares trains once, with clipping and under StarPU's traces, and prints what each kind of task takes of the time that
+the workers compute. This says what is too small to see in a step's time: the tasks of the gradient norm (norm, judge,
+merge) are extra work of the step, and nothing else of clipping is.
 """
 import argparse
+import collections
 import json
 import os
 import pathlib
+import re
 import shlex
 import statistics
 import subprocess
@@ -51,6 +59,24 @@ def train(arguments, binary, extra):
     return statistics.median(result["step_seconds"][WARM_UP:]), pauses
 
 
+def print_shares(arguments):
+    """The shares of kinds of tasks, from the trace of one run."""
+    times = collections.Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STARPU_FXT_TRACE": "1", "STARPU_FXT_PREFIX": f"{folder}/"}
+        subprocess.run([arguments.starpipe, "train", arguments.config, "--set", f"training.steps={arguments.steps}", "--set",
+                        "training.clip=1"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        trace = next(pathlib.Path(folder).glob("prof_file_*"))
+        subprocess.run([arguments.shares.resolve(), "-i", trace.name], check=True, cwd=folder, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        for record in (pathlib.Path(folder) / "tasks.rec").read_text().split("\n\n"):
+            task = dict(line.split(": ", 1) for line in record.splitlines() if ": " in line)
+            if "EndTime" in task:
+                times[re.match(r"\w+", task["Name"])[0]] += float(task["EndTime"]) - float(task["StartTime"])
+    for kind, time in times.most_common():
+        print(f"{kind:<10}{100 * time / times.total():>9.3f} %")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starpipe", default="build/bin/starpipe")
@@ -59,7 +85,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--launcher", default="", help="such as: mpiexec.mpich -n 2")
+    parser.add_argument("--shares", metavar="FXT_TOOL", type=pathlib.Path, help="StarPU's starpu_fxt_tool: prints shares of tasks instead")
     arguments = parser.parse_args()
+    if arguments.shares:
+        print_shares(arguments)
+        return
     if arguments.steps <= WARM_UP or arguments.rounds < 2:
         sys.exit(f"--steps must be greater than {WARM_UP} and --rounds than 1")
     runs = variants(arguments)
