@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds all libraries that starpipe links. Imported targets for other files: fmt::fmt,
-# nlohmann_json::nlohmann_json, yaml-cpp, CLI11::CLI11, ZLIB::ZLIB, PkgConfig::openblas,
+# nlohmann_json::nlohmann_json, PkgConfig::openblas; with the runtime yaml-cpp, CLI11::CLI11, ZLIB::ZLIB,
 # PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas,
 # CUDA::cublasLt.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(yaml-cpp REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(ZLIB REQUIRED)
 pkg_check_modules(openblas REQUIRED QUIET IMPORTED_TARGET openblas)
-pkg_check_modules(hwloc REQUIRED QUIET IMPORTED_TARGET hwloc)
-include(StarPU)
-starpipe_find_mpi()
-starpipe_find_starpu(HINTS "${PROJECT_SOURCE_DIR}/.deps/starpu")
+
+if(STARPIPE_WITH_RUNTIME)
+  find_package(yaml-cpp REQUIRED)
+  find_package(CLI11 REQUIRED)
+  find_package(ZLIB REQUIRED)
+  pkg_check_modules(hwloc REQUIRED QUIET IMPORTED_TARGET hwloc)
+  include(StarPU)
+  starpipe_find_mpi()
+  starpipe_find_starpu(HINTS "${PROJECT_SOURCE_DIR}/.deps/starpu")
+endif()
 
 if(STARPIPE_WITH_CUDA)
+  if(NOT STARPIPE_WITH_RUNTIME)
+    message(FATAL_ERROR "STARPIPE_WITH_CUDA is ON, but the CUDA code needs the runtime, and STARPIPE_WITH_RUNTIME is OFF")
+  endif()
   if(NOT STARPIPE_STARPU_WITH_CUDA)
     message(FATAL_ERROR "STARPIPE_WITH_CUDA is ON, but the StarPU in ${STARPIPE_STARPU_PREFIX} was built without CUDA")
   endif()
