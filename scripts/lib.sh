@@ -4,12 +4,14 @@
 #   log TEXT, die TEXT      one line on standard error, with the script's name
 #   run_logged LOG CMD...   runs CMD with its output in LOG, and its newest line on a terminal; when CMD fails, shows the
 #                           end of LOG and exits
+#   at_once COMMAND...      runs commands at once; when one fails, ends the others and exits
 #   build PRESET [TARGET [OPTION...]]   configures and builds build/ or build/PRESET
 #   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
+#   set_up [--tests]        runs scripts/setup and setup_environment; beside a build of StarPU it compiles what needs none
 #
 # STARPIPE_DEPS   where scripts/setup installs what it builds (default: .deps in the source tree)
 # MPICC, MPICXX   the MPI to use (default: MPICH's compilers, else mpicc and mpicxx)
-# JOBS            parallel compile jobs (default: the number of cores)
+# JOBS            parallel compile jobs of a build (default: the number of cores)
 
 project_dir=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 script_name=$(basename -- "$0")
@@ -17,7 +19,10 @@ export STARPIPE_DEPS=${STARPIPE_DEPS:-$project_dir/.deps}
 starpu_prefix=$STARPIPE_DEPS/starpu
 starpu_minimum=1.4.5
 
-log() { printf '[%s] %s\n' "$script_name" "$*" >&2; }
+log() {
+  if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi # the newest line of a command that runs beside this one
+  printf '[%s] %s\n' "$script_name" "$*" >&2
+}
 
 die() {
   log "error: $*"
@@ -46,6 +51,35 @@ run_logged() {
   log "failed (exit status $status): $*; the end of $log_file:"
   tail -n 40 -- "$log_file" >&2
   exit 1
+}
+
+# Runs commands of bash at once, each a word that may use this file's functions. When one fails, or a signal ends the
+# script, it ends the others with all processes that they have started: each command has a session of its own.
+at_once() {
+  local command ended status=0
+  sessions=()
+  trap end_sessions EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  for command in "$@"; do
+    setsid bash -c "set -euo pipefail; source '$project_dir/scripts/lib.sh'; $command" "$0" </dev/null &
+    sessions[$!]=$!
+  done
+  while ((${#sessions[@]})); do
+    wait -n -p ended "${sessions[@]}" || status=$?
+    unset "sessions[$ended]"
+    ((status == 0)) || exit "$status"
+  done
+  trap - EXIT HUP INT TERM
+}
+
+end_sessions() {
+  local session
+  for session in "${sessions[@]}"; do
+    kill -TERM -- "-$session" || kill -TERM "$session" # a command that has just begun has no session yet
+    wait "$session"
+  done 2>/dev/null || true
 }
 
 first_command() {
@@ -152,7 +186,18 @@ build() { # PRESET [TARGET [OPTION of CMake...]]
   shift $(($# < 2 ? $# : 2))
   mkdir -p "$project_dir/build"
   : >"$log_file"
-  log "building the $preset preset (log in build/$preset.log) ..."
+  log "building $target of the $preset preset (log in build/$preset.log) ..."
   run_logged "$log_file" cmake --preset "$preset" "$@"
   run_logged "$log_file" cmake --build --preset "$preset" --target "$target" --parallel "$JOBS"
+}
+
+# StarPU's configure keeps one core busy, and so do parts of its build: the other cores compile what needs no StarPU.
+set_up() { # [--tests]
+  scripts/setup --packages "$@"
+  setup_environment
+  if starpu_fits >/dev/null; then
+    scripts/setup "$@" # which builds it again if its recipe has changed
+  else
+    at_once "scripts/setup $*" "build release starpipe_codelets -DSTARPIPE_WITH_RUNTIME=OFF -DSTARPIPE_WITH_CUDA=OFF"
+  fi
 }

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """scripts/lib.sh: long commands show their newest line on a terminal and stay quiet in a log; a failure shows the log's end.
+Commands that run at once end together.
 Usage: scripts_test.py PROJECT_DIR"""
 import os
 import pathlib
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROJECT = sys.argv.pop(1)
@@ -65,6 +68,65 @@ class RunLogged(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("failed (exit status 3)", result.stderr)
         self.assertEqual(result.stderr.splitlines()[1:], [str(n) for n in range(11, 51)])
+
+
+class AtOnce(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *commands, **options):
+        words = " ".join(f"'{command}'" for command in commands)
+        return subprocess.Popen(["bash", "-c", f'set -euo pipefail; source "{PROJECT}/scripts/lib.sh"; at_once {words}; echo all'],
+                                stdin=subprocess.DEVNULL, cwd=self.folder, text=True, **options)
+
+    def sleeper(self, name):
+        """A command with a process of its own, which notes its number in a file."""
+        return f"bash -c \"echo \\$\\$ >{name}; exec sleep 60\""
+
+    def number(self, name):
+        while not (self.folder / name).exists() or not (self.folder / name).read_text():
+            time.sleep(0.01)
+        return int((self.folder / name).read_text())
+
+    def assert_ends(self, process):
+        for _ in range(1000):
+            try:
+                if pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    return
+            except FileNotFoundError:
+                return
+            time.sleep(0.01)
+        self.fail("a process goes on")
+
+    def test_it_waits_for_all(self):
+        job = self.start("sleep 0.2; echo one", "echo two", "echo three", stdout=subprocess.PIPE)
+        self.assertEqual(sorted(job.communicate(timeout=30)[0].split()), ["all", "one", "three", "two"])
+        self.assertEqual(job.returncode, 0)
+
+    def test_one_that_fails_ends_the_others(self):
+        failing = "while [[ ! -s other ]]; do sleep 0.01; done; run_logged log bash -c \"echo broken; exit 3\""
+        for commands in ((failing, self.sleeper("other")), (self.sleeper("other"), failing)):
+            job = self.start(*commands, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            other = self.number("other")
+            shown, told = job.communicate(timeout=30)
+            self.assertEqual((job.returncode, shown), (1, ""))
+            self.assertIn("failed (exit status 3)", told)
+            self.assertEqual(told.splitlines()[-1], "broken")
+            self.assert_ends(other)
+            (self.folder / "other").unlink()
+
+    def test_a_signal_ends_all(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            job = self.start(self.sleeper("a"), self.sleeper("b"), stderr=subprocess.PIPE)
+            processes = [self.number("a"), self.number("b")]
+            job.send_signal(number)
+            self.assertEqual(job.communicate(timeout=30)[1], "")
+            self.assertEqual(job.returncode, 128 + number)
+            for name, process in zip("ab", processes):
+                self.assert_ends(process)
+                (self.folder / name).unlink()
 
 
 if __name__ == "__main__":
