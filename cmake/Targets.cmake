@@ -14,9 +14,8 @@ endfunction()
 #                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
-# UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. They compile in a third of the time: several at once
-# (starpipe_unite), with JSON's header precompiled, since most of them use JSON, and with starpipe_unhurried of
-# UNHURRIED_OPTIMIZATION. Large files of JSON are read and written five times as slowly with -Og as with -O1.
+# UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. They compile in a third of the time: with JSON's
+# header precompiled, since most of them use JSON, and with starpipe_unhurried of UNHURRIED_OPTIMIZATION. Large files of JSON are read and written five times as slowly with -Og as with -O1.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
 # nobody calls by name. And a plug-in must find the program's own registry.
@@ -45,9 +44,7 @@ function(starpipe_library name)
   target_link_options(${target} INTERFACE $<BUILD_INTERFACE:LINKER:--no-as-needed>)
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY STARPIPE_INSTALLED_LIBRARIES ${target})
-  if(STARPIPE_SANITIZE)
-    starpipe_unite(${target}) # here nobody changes one source and builds again
-  endif()
+  starpipe_unite(${target})
   if("fmt::fmt" IN_LIST arg_PRIVATE)
     starpipe_precompile(${target} <algorithm> <array> <functional> <limits> <map> <optional> <span> <string> <string_view>
       <vector> <fmt/format.h>)

@@ -69,8 +69,8 @@ struct Link {
 /// Durations, sizes and the price of transfers. Per-stage vectors have one entry a stage, or a single entry
 /// for all stages.
 struct Costs {
-  std::vector<Durations> durations = {Durations{}};
-  std::vector<StageSizes> sizes = {StageSizes{}};
+  std::vector<Durations> durations = std::vector<Durations>(1);
+  std::vector<StageSizes> sizes = std::vector<StageSizes>(1);
   std::vector<SharedWeights> shared = {};  ///< beside the stages' own weights
   double alpha = 0;                        ///< see Link
   double beta = 0;
