@@ -11,12 +11,8 @@
 namespace starpipe::runtime {
 namespace {
 
-// Jobs whose records rank 0 keeps, so that long steps do not fill its memory: about 64 MiB, or three steps.
-constexpr std::size_t most_jobs = std::size_t{1} << 18U;
-constexpr std::size_t fewest_steps = 3;
-
 std::size_t steps_to_keep(const plan::Schedule& schedule) {
-  return std::clamp(most_jobs / schedule.job_count(), fewest_steps, Measurement::most_steps);
+  return std::max(Measurement::most_jobs / schedule.job_count(), Measurement::fewest_steps);
 }
 
 // Times are whole nanoseconds from the first start, as reports keep them. So a report that is read back gives

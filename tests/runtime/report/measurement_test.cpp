@@ -313,18 +313,41 @@ TEST_F(Measured, KnownCostsAreNotMeasured) {
   EXPECT_NEAR(run.differences.at(0).predicted, plan::simulate(schedule_, costs(2)).makespan, 1e-9);
 }
 
-TEST_F(Measured, LongRunsKeepTheLastSteps) {
+TEST_F(Measured, AllStepsOfALongRunAreCompared) {
   Measurement measurement(schedule_, costs_of(network_));
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 500; ++i) {
     measurement.begin_step();
     measurement.end_step(step(costs(i), 0));
   }
   const plan::ComparedRun run = measurement.compared();
-  EXPECT_EQ(measurement.makespans().size(), 99U);
-  EXPECT_EQ(run.last_step(), 100);
-  EXPECT_EQ(run.first_step, 100 - static_cast<int>(Measurement::most_steps) + 1);
-  EXPECT_EQ(run.differences.size(), Measurement::most_steps);
-  EXPECT_NEAR(run.differences.back().measured, plan::simulate(schedule_, costs(99)).makespan, 1e-6);
+  EXPECT_EQ(measurement.makespans().size(), 499U);
+  EXPECT_EQ(run.first_step, 2);
+  EXPECT_EQ(run.last_step(), 500);
+  EXPECT_EQ(run.median_step, 251);
+  EXPECT_NEAR(run.differences.front().measured, plan::simulate(schedule_, costs(1)).makespan, 1e-6);
+  EXPECT_NEAR(run.differences.back().measured, plan::simulate(schedule_, costs(499)).makespan, 1e-6);
+}
+
+TEST_F(Measured, OfStepsWithManyJobsTheLastAreCompared) {
+  struct Case {
+    int microbatches;
+    std::size_t compared;
+  };
+  for (const auto& [microbatches, compared] : {Case{10'000, 4}, Case{20'000, Measurement::fewest_steps}}) {
+    SCOPED_TRACE(microbatches);
+    schedule_ = plan::make_schedule("1f1b", {.workers = 3, .microbatches = microbatches});
+    ASSERT_EQ(std::max(Measurement::most_jobs / schedule_.job_count(), Measurement::fewest_steps), compared);
+    const StepResult same = step(costs(1), 0);
+    Measurement measurement(schedule_, costs_of(network_));
+    for (int i = 0; i < 6; ++i) {
+      measurement.begin_step();
+      measurement.end_step(same);
+    }
+    const plan::ComparedRun run = measurement.compared();
+    EXPECT_EQ(measurement.makespans().size(), 5U);
+    EXPECT_EQ(run.differences.size(), compared);
+    EXPECT_EQ(run.last_step(), 6);
+  }
 }
 
 TEST_F(Measured, JobsCountWhereTheyRan) {
