@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "plan/formats/weights_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/explain/difference.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 
 namespace starpipe::plan {
@@ -172,6 +174,19 @@ std::vector<int> read_other_workers(const JsonValue& jobs, std::string_view key,
   return read_workers(array_with(jobs, key, planned.size()), workers);
 }
 
+/// A worker runs one job after the other.
+void require_no_overlap(const RecordedStep& step, const JsonValue& jobs) {
+  for (int worker = 0; worker < step.as_run.workers(); ++worker) {
+    const auto row = step.as_run.order(worker);
+    for (std::size_t i = 1; i < row.size(); ++i) {
+      if (step.timeline.spans[row[i]].start >= step.timeline.spans[row[i - 1]].end) continue;
+      jobs.fail(fmt::format("{} starts before {} has ended, but both ran on worker {}",
+                            to_string(step.as_run.job(row[i])), to_string(step.as_run.job(row[i - 1])),
+                            worker));
+    }
+  }
+}
+
 RecordedStep read_step(const JsonValue& record, const std::string& source_name) {
   constexpr int most_workers = 1'000'000;  // memory is allocated for each
   const JsonValue about = record.at("schedule").object();
@@ -213,7 +228,9 @@ RecordedStep read_step(const JsonValue& record, const std::string& source_name) 
   }
   Costs costs;
   costs.prefetch = record.at("prefetch").truth();
-  return measured_step(planned, runs, costs);
+  RecordedStep step = measured_step(planned, runs, costs);
+  require_no_overlap(step, jobs);
+  return step;
 }
 
 std::vector<Difference> read_parts(const JsonValue& per_step) {
@@ -239,6 +256,37 @@ std::vector<Difference> read_parts(const JsonValue& per_step) {
       measured.at(i).fail("is not the sum of the predicted makespan and the parts");
   }
   return steps;
+}
+
+/// Whether two makespans are the same in whole nanoseconds.
+bool same(double a, double b) { return nanoseconds(a) == nanoseconds(b); }
+
+/// The record must be that of the median step, with the same parts of the difference.
+void require_agreement(const ComparedRun& run, const JsonValue& explain) {
+  const JsonValue record = explain.at("record");
+  const JsonValue per_step = explain.at("per_step");
+  std::vector<double> measured;
+  for (const Difference& step : run.differences) measured.push_back(step.measured);
+  const auto median = measured.begin() + static_cast<std::ptrdiff_t>(measured.size() / 2);
+  std::ranges::nth_element(measured, median);
+  const Difference& found = run.median_difference();
+  if (!same(found.measured, *median))
+    explain.at("steps").at("median").fail("is not the step with the median makespan");
+  const Difference recorded = difference(run.measured, run.costs);
+  if (!same(found.predicted, recorded.predicted))
+    record.at("costs").fail("the schedule has another predicted makespan with these costs");
+  if (!same(found.measured, recorded.measured))
+    record.fail("the jobs do not end with the measured makespan of the median step");
+  const auto require_part = [&](std::string_view key, double Difference::*from, double Difference::*to) {
+    if (same(found.*to, recorded.*to)) return;
+    per_step.at(key)
+        .at(index(run.median_step - run.first_step))
+        .fail(fmt::format("the jobs in explain.record give {}",
+                          nanoseconds(recorded.*to) - nanoseconds(recorded.*from)));
+  };
+  require_part("durations", &Difference::predicted, &Difference::own_durations);
+  require_part("transfers", &Difference::own_durations, &Difference::own_transfers);
+  require_part("order", &Difference::own_transfers, &Difference::own_order);
 }
 
 Costs read_costs(const JsonValue& value, int stages) {
@@ -299,10 +347,7 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
       steps.at("last").fail(fmt::format("is not the last of the {} compared steps", run.differences.size()));
     if (run.median_step < run.first_step || run.median_step > run.last_step())
       steps.at("median").fail("is not one of the compared steps");
-    if (nanoseconds(run.differences.front().predicted) != nanoseconds(run.predicted.timeline.makespan))
-      record.at("costs").fail("the schedule has another predicted makespan with these costs");
-    if (nanoseconds(run.median_difference().measured) != nanoseconds(run.measured.timeline.makespan))
-      record.fail("the jobs do not end with the measured makespan of the median step");
+    require_agreement(run, explain);
     return run;
   } catch (const InputError& error) {
     // Messages of `measured_step` and `simulated_step` know no file.
