@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -187,6 +189,27 @@ void require_no_overlap(const RecordedStep& step, const JsonValue& jobs) {
   }
 }
 
+/// A job is ready after its task was inserted and the jobs that it waits for on its own worker have ended,
+/// and before it starts. Clocks of other workers may be those of other hosts, which differ. `jobs_in_n`: by
+/// entry.
+void require_ready_in_time(const RecordedStep& step, std::span<const JobRun> jobs_in_n,
+                           const JsonValue& jobs) {
+  for (std::size_t i = 0; i < jobs_in_n.size(); ++i) {
+    const auto& [id, worker, submitted, ready, start, end] = jobs_in_n[i];
+    const auto refuse = [&](std::string_view key, std::string_view problem) {
+      jobs.at(key).at(i).fail(fmt::format("{} {}", to_string(step.as_run.job(id)), problem));
+    };
+    if (ready > start) refuse("ready", "starts before it is ready");
+    if (submitted > ready) refuse("submitted", "is ready before it is submitted");
+    step.as_run.for_each_pred(id, [&](JobId before) {
+      if (step.as_run.compute(before) != worker || step.timeline.ready[id] >= step.timeline.spans[before].end)
+        return;
+      refuse("ready", fmt::format("is ready before {} has ended on the same worker",
+                                  to_string(step.as_run.job(before))));
+    });
+  }
+}
+
 RecordedStep read_step(const JsonValue& record, const std::string& source_name) {
   constexpr int most_workers = 1'000'000;  // memory is allocated for each
   const JsonValue about = record.at("schedule").object();
@@ -230,6 +253,7 @@ RecordedStep read_step(const JsonValue& record, const std::string& source_name) 
   costs.prefetch = record.at("prefetch").truth();
   RecordedStep step = measured_step(planned, runs, costs);
   require_no_overlap(step, jobs);
+  require_ready_in_time(step, runs, jobs);
   return step;
 }
 
