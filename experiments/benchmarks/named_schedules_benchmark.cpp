@@ -21,7 +21,7 @@ void plan(benchmark::State& state, const std::string& name) {
   request.microbatches = 1024;
   Costs costs;
   costs.durations = {{12.96, 13.22, 9.76}};
-  costs.alpha = 0.67;
+  costs.links = Link{.alpha = 0.67};
   request.costs = costs;
   if (name == "lpp" || name == "fslpp") request.groups = 8;
   std::size_t jobs = 0;

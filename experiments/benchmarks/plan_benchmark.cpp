@@ -39,8 +39,7 @@ Costs costs(bool transfers, bool prefetch = true) {
   result.durations = {{1, 1, 1}};
   if (transfers) {
     result.sizes = {{.activation = 4, .gradient = 4, .stash = 16, .gradient_stash = 4, .weights = 64}};
-    result.alpha = 0.01;
-    result.beta = 0.001;
+    result.links = Link{.alpha = 0.01, .beta = 0.001};
   }
   result.prefetch = prefetch;
   return result;

@@ -127,6 +127,7 @@ KEYS = {
     "runtime.emulate.W": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.per_share": Key("simulate", MLP, "true", EMULATED, "schedule.name=looped-bfs", "schedule.workers=1"),
     "runtime.emulate.comm": Key("train", MLP, "3ms", EMULATED),
+    "runtime.emulate.links": Key("train", MLP, "far.yaml", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, links: near.yaml}"),
     "runtime.emulate.prefetch": Key("train", MLP, "false", EMULATED),
 }
 
@@ -163,6 +164,8 @@ class ConfigKeys(CommandTest):
         self.write("other text", "Pack my box with five dozen liquor jugs. " * 5)
         self.write("heavy.yaml", "layers: [{F: 9}, {F: 1}, {F: 1}]\n")
         self.write("light.yaml", "layers: [{F: 1}, {F: 1}, {F: 9}]\n")
+        for name, latency in (("near", "1ms"), ("far", "3ms")):
+            self.write(f"{name}.yaml", f"levels: [{{latency: {latency}, bandwidth: 1GB/s}}]\n")
         self.write("mlp.yaml", MLP)
         result = self.run_command("train", "mlp.yaml", "--set", "training.seed=9", "--save-weights", "weights")
         self.assertEqual(result.returncode, 0, result.stderr)

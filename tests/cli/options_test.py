@@ -23,6 +23,8 @@ SHOW = "schedule show 1f1b --workers 4 --microbatches 8"
 SIDE_BY_SIDE = "schedule compare 1f1b v-half --workers 4 --microbatches 8"
 COSTLY = f"{SHOW} --comm 1 --durations F=1,B=2,W=1"
 SEARCH = "search --workers 3 --microbatches 6 --durations F=2,B=3,W=1 --comm 0.5 --chunks 2 --budget 0.1 --quiet"
+FREE_SEARCH = SEARCH.replace(" --comm 0.5", "")
+LINKS = "--links links.yaml --bytes 8"
 PARTITION = "partition units.yaml --workers 3"
 PERIODIC = "periodic uneven.yaml"
 RUN = "--set training.steps=1"
@@ -158,6 +160,7 @@ EFFECTS = {
         **results("simulate mlp.yaml"),
         "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
+        "--links": Effect("simulate mlp.yaml", "--links links.yaml"),
         "--no-prefetch": Effect("simulate mlp.yaml --comm 2 --set schedule.name=gpipe", "--no-prefetch"),
         "--per-share": Effect("simulate mlp.yaml --durations F=3,B=1,W=1 --set schedule.name=looped-bfs --set schedule.workers=1",
                               "--per-share"),
@@ -179,6 +182,8 @@ EFFECTS = {
         "--recompute": Effect(SHOW, "--recompute"),
         "--durations": Effect(SHOW, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SHOW, "--comm 0.5"),
+        "--links": Effect(SHOW, LINKS),
+        "--bytes": Effect(f"{SHOW} --links links.yaml --bytes 0", "--bytes 8"),
         "--no-prefetch": Effect(COSTLY, "--no-prefetch"),
         "--per-share": Effect("schedule show v-half --workers 4 --microbatches 8", "--per-share"),
         **drawing(SHOW),
@@ -192,6 +197,8 @@ EFFECTS = {
         "--per-share": Effect(f"{SIDE_BY_SIDE} --per-stage", "--per-share"),
         "--durations": Effect(SIDE_BY_SIDE, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SIDE_BY_SIDE, "--comm 0.5"),
+        "--links": Effect(SIDE_BY_SIDE, LINKS),
+        "--bytes": Effect(f"{SIDE_BY_SIDE} --links links.yaml --bytes 0", "--bytes 8"),
         "--no-prefetch": Effect(f"{SIDE_BY_SIDE} --comm 1", "--no-prefetch"),
         "--json": Effect(SIDE_BY_SIDE, "--json"),
         "--output": Effect(SIDE_BY_SIDE, "-o out.csv", written),
@@ -202,6 +209,8 @@ EFFECTS = {
         "--recompute": Effect("schedule check s.csv", "--recompute"),
         "--durations": Effect("schedule check s.csv", "--durations F=1,B=2,W=1"),
         "--comm": Effect("schedule check s.csv", "--comm 0.5"),
+        "--links": Effect("schedule check s.csv", LINKS),
+        "--bytes": Effect("schedule check s.csv --links links.yaml --bytes 0", "--bytes 8"),
         "--no-prefetch": Effect("schedule check s.csv --comm 1 --durations F=1,B=2,W=1", "--no-prefetch"),
         **drawing("schedule check s.csv", columns=30),
     },
@@ -217,6 +226,8 @@ EFFECTS = {
         "--layout": Effect(f"{SEARCH} --layout loop", "--layout v"),
         "--durations": Effect(SEARCH, "--durations F=1,B=1,W=1"),
         "--comm": Effect(SEARCH, "--comm 0"),
+        "--links": Effect(FREE_SEARCH, LINKS),
+        "--bytes": Effect(f"{FREE_SEARCH} --links links.yaml --bytes 0", "--bytes 8"),
         "--memory-limit": Effect(SEARCH, "--memory-limit 3"),
         "--stash": Effect(SEARCH, "--stash 1MiB --json"),
         "--budget": Effect("search --workers 4 --microbatches 16 --comm 0.7 --memory-limit 3 --quiet --format csv --budget 0.02",
@@ -236,6 +247,7 @@ EFFECTS = {
         "--microbatches": Effect(PARTITION, "--microbatches 5"),
         "--comm": Effect(PARTITION, "--comm 3"),
         "--comm-per-byte": Effect(PARTITION, "--comm-per-byte 0.001"),
+        "--links": Effect(PARTITION, "--links links.yaml"),
         "--memory-limit": Effect(PARTITION, "--memory-limit 10"),
         "--optimizer-states": Effect(PARTITION, "--optimizer-states 1"),
         "--json": Effect(PARTITION, "--json"),
@@ -260,6 +272,7 @@ EFFECTS = {
     "info": {
         **config("info mlp.yaml", words),
         "--json": Effect("info mlp.yaml", "--json", words),
+        "--links": Effect("info", "--links measured.yaml", status),
         "--topology": Effect("info mlp.yaml --set runtime.device=cuda", "--topology cube.xml", words),
         "--ranks": Effect("info mlp.yaml --topology cube.xml", "--ranks 2"),
     },
@@ -267,12 +280,13 @@ EFFECTS = {
 
 # Commands of which all pairs of options are tried.
 PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "partition", "periodic", "info")
+TIMES = ("--durations", "--comm", "--links", "--no-prefetch")
 # (command, option, other): with these values, `option` changes nothing beside `other`.
 SILENCED = {
     # The CSV has the order only.
-    *(("schedule show", option, "--format") for option in ("--durations", "--comm", "--no-prefetch", "--per-share")),
-    *(("schedule check", option, "--format") for option in ("--durations", "--comm", "--no-prefetch")),
-    *(("simulate", option, "--format") for option in ("--durations", "--comm", "--no-prefetch", "--per-share")),
+    *(("schedule show", option, "--format") for option in (*TIMES, "--bytes", "--per-share")),
+    *(("schedule check", option, "--format") for option in (*TIMES, "--bytes")),
+    *(("simulate", option, "--format") for option in (*TIMES, "--per-share")),
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
     ("partition", "--format", "--output"),
@@ -423,6 +437,7 @@ class Options(CommandTest):
         self.write("run.json", json.dumps(Pipeline().report()))
         self.write("bare.yaml", "layers: [{F: 1, count: 4}]")
         self.write("kinds.yaml", "layers: [{cuda: {F: 1, W: 1}, cpu: {F: 3, W: 3}, count: 8}]")
+        self.write("links.yaml", "levels: [{workers: 2, latency: 0.5, bandwidth: 16}, {latency: 1, bandwidth: 8, sharing: fair}]")
         self.write("placed.yaml", "- {F: 1, B: 2, worker: 0}\n- {F: 2, B: 1, worker: 0}\n")
         self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
         shutil.copy(os.path.join(EXPERIMENTS, "periodic/uneven.yaml"), self.path("uneven.yaml"))

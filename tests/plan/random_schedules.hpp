@@ -179,10 +179,24 @@ inline Costs random_costs(Random& random, int stages) {
   costs.sizes.clear();
   const int size_count = chance(random, 0.5) ? 1 : stages;
   for (int s = 0; s < size_count; ++s) costs.sizes.push_back({bytes(), bytes(), bytes(), bytes(), bytes()});
-  if (chance(random, 0.6)) costs.alpha = quarter(4);
-  if (chance(random, 0.6)) costs.beta = quarter(2);
+  const double alpha = chance(random, 0.6) ? quarter(4) : 0;
+  const double beta = chance(random, 0.6) ? quarter(2) : 0;
+  costs.links = Link{.alpha = alpha, .beta = beta};
   costs.prefetch = chance(random, 0.6);
   return costs;
+}
+
+/// Links of one to three levels, each shared in one of the ways.
+inline Links random_links(Random& random, const std::vector<Sharing>& ways) {
+  std::vector<LinkLevel> levels;
+  int workers = 1;
+  for (int l = between(random, 1, 3); l > 0; --l) {
+    workers *= 2;
+    levels.push_back({.workers = workers,
+                      .link = {.alpha = between(random, 0, 4) / 4.0, .beta = between(random, 0, 4) / 4.0},
+                      .sharing = ways[index(between(random, 0, static_cast<int>(ways.size()) - 1))]});
+  }
+  return Links(std::move(levels));
 }
 
 /// Limits that `check` accepts: between c and c + 3, where c is the largest number of stages of one

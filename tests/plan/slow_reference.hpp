@@ -66,8 +66,13 @@ inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, J
   return result;
 }
 
-inline double transfer_time(const Costs& costs, std::uint64_t bytes) {
-  return costs.alpha + costs.beta * static_cast<double>(bytes);
+inline double transfer_time(const Costs& costs, int from, int to, std::uint64_t bytes) {
+  for (const LinkLevel& level : costs.links.levels()) {
+    const bool last = &level == &costs.links.levels().back();
+    if (!last && from / level.workers != to / level.workers) continue;
+    return level.link.alpha + level.link.beta * static_cast<double>(bytes);
+  }
+  return 0;
 }
 
 inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
@@ -93,7 +98,9 @@ inline double arrival(const Schedule& schedule, const Costs& costs, const std::v
   schedule.for_each_pred(id, [&](JobId before) { result = std::max(result, spans[before].end); });
   if (!costs.prefetch) return result;
   for (const Input& input : inputs(schedule, costs, id)) {
-    const double travel = input.from == schedule.compute(id) ? 0 : transfer_time(costs, input.bytes);
+    const double travel = input.from == schedule.compute(id)
+                              ? 0
+                              : transfer_time(costs, input.from, schedule.compute(id), input.bytes);
     result = std::max(result, (input.maker ? spans[*input.maker].end : 0) + travel);
   }
   return result;
@@ -193,7 +200,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       for (const Input& input : inputs(schedule, costs, id)) {
         if (!costs.prefetch && input.from != worker &&
             has[index(worker)].insert({input.kind, input.what}).second) {
-          fetch += transfer_time(costs, input.bytes);
+          fetch += transfer_time(costs, input.from, worker, input.bytes);
         }
       }
       started[id] = true;

@@ -16,6 +16,7 @@
 
 #include "cli/commands/partition_output.hpp"
 #include "cli/commands/subcommand.hpp"
+#include "cli/input/links_file.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/value_checks.hpp"
@@ -41,6 +42,8 @@ constexpr std::int64_t most_jobs = 2'000'000;
 struct PartitionOptions {
   std::string file;
   plan::PartitionRequest request;
+  plan::Link comm;
+  std::optional<std::string> links;
   std::vector<std::string> devices;
   std::string schedule = "1f1b";
   std::optional<int> microbatches;
@@ -148,8 +151,7 @@ PartitionResult with_prediction(const PartitionOptions& options, const plan::Par
   std::vector<int> kinds;
   for (const int worker : found.stage_workers) kinds.push_back(options.request.kinds[index(worker)]);
   plan::Costs costs = plan::stage_costs(options.request.units, found.cuts, kinds, options.request.shared);
-  costs.alpha = options.request.alpha;
-  costs.beta = options.request.beta;
+  costs.links = options.request.links;
   const bool placed = options.request.allocation != plan::Allocation::placed || takes_placement(options);
   const int stages = static_cast<int>(found.stage_workers.size());
   plan::Timeline timeline =
@@ -207,7 +209,8 @@ void check_output(const PartitionOptions& options) {
     suffixes = {std::ranges::find(formats, format_of(options), &Format::name)->suffix};
   require_suffix("-o", *options.output, suffixes);
   const std::array outputs = {OutputFile{"-o", *options.output}};
-  const std::array inputs = {std::filesystem::path(options.file)};
+  const std::array inputs = {std::filesystem::path(options.file),
+                             std::filesystem::path(options.links.value_or(""))};
   check_outputs(outputs, inputs);
   require_writable("-o", *options.output);
 }
@@ -227,8 +230,8 @@ void require_sizes(const PartitionOptions& options) {
   if (!options.memory_limits.empty() && none(&Sizes::weights, &Sizes::stash, &Sizes::gradient_stash)) {
     refuse("--memory-limit", "weights and no stash");
   }
-  if (options.request.beta > 0 && none(&Sizes::activation, &Sizes::gradient)) {
-    refuse("--comm-per-byte", "activation");
+  if (options.request.links.has_bandwidths() && none(&Sizes::activation, &Sizes::gradient)) {
+    refuse(options.links ? "--links" : "--comm-per-byte", "activation");
   }
   if (options.optimizer_states->count() > 0 && none(&Sizes::weights)) {
     refuse("--optimizer-states", "weights");
@@ -251,6 +254,7 @@ std::string shown(const PartitionOptions& options, const plan::Partition& found)
 int partition(PartitionOptions options) {
   check_output(options);
   follow_devices(options);
+  options.request.links = options.links ? read_links(*options.links).links : plan::Links(options.comm);
   require_sizes(options);
   if (!options.microbatches) options.microbatches = 4 * options.request.workers;
   if (!options.memory_limits.empty())
@@ -269,15 +273,21 @@ int partition(PartitionOptions options) {
 void add_cost_options(CLI::App& command, PartitionOptions& options) {
   const CLI::Validator amount = decimal_number(amounts);
   command
-      .add_option("--comm", options.request.alpha,
+      .add_option("--comm", options.comm.alpha,
                   "Fixed time of a transfer between two workers, in the time unit of the file (default 0)")
       ->type_name("T")
       ->transform(amount);
   command
-      .add_option("--comm-per-byte", options.request.beta,
-                  "Time that each byte of a transfer adds (default 0)")
+      .add_option("--comm-per-byte", options.comm.beta, "Time that each byte of a transfer adds (default 0)")
       ->type_name("T")
       ->transform(amount);
+  command
+      .add_option("--links", options.links,
+                  "YAML file with the links between workers, in place of these two. Where it has units, the "
+                  "times of the units of the model are in seconds")
+      ->type_name("FILE.yaml")
+      ->excludes("--comm")
+      ->excludes("--comm-per-byte");
   command
       .add_option("--memory-limit", options.memory_limits,
                   "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and "

@@ -112,7 +112,7 @@ void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& m
 int show(const ShowOptions& options) {
   options.result.check();
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
-  inputs.push_back(options.costs.file());
+  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   const std::array outputs = {OutputFile{"-o", options.result.file()}};
   check_outputs(outputs, inputs);
   plan::load_plugins_for(options.plugins, {options.name}, "--plugin");
@@ -182,6 +182,7 @@ void add_show(CLI::App& schedule, Action& action) {
       "--per-share", options->per_share,
       "Durations and --memory-limit are those of 1/W of the model, whatever the number of stages");
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
   options->result.add_width_to(*command);
@@ -207,7 +208,8 @@ void require_finishing(const std::string& file, const plan::Schedule& schedule) 
 int check(const CheckOptions& options) {
   options.result.check();
   const std::array outputs = {OutputFile{"-o", options.result.file()}};
-  const std::array inputs = {std::filesystem::path(options.file), options.costs.file()};
+  const auto [durations, links] = options.costs.files();
+  const std::array inputs = {std::filesystem::path(options.file), durations, links};
   check_outputs(outputs, inputs);
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
   if (options.recompute && schedule.recompute()) {
@@ -243,6 +245,7 @@ void add_check(CLI::App& schedule, Action& action) {
       ->type_name("FILE.csv|FILE.json");
   add_memory_options(*command, options->memory_limits, options->recompute);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass", "that of the file, else 0");
+  options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
   options->result.add_width_to(*command);

@@ -274,7 +274,7 @@ int compare(CompareOptions options) {
   const std::array outputs = {OutputFile{"-o", options.output},
                               OutputFile{"--timeline", options.timeline, ".svg"}};
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
-  inputs.push_back(options.costs.file());
+  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   check_outputs(outputs, inputs);
   plan::load_plugins_for(options.plugins, options.names, "--plugin");
   std::string unit;
@@ -316,6 +316,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
                     "Whether durations and stashes are those of 1/W of the model (the default), so that all "
                     "schedules do the same work, or those of a stage");
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--json", options->json, "Print JSON");
   command->add_option("-o,--output", options->output, "Also write the figures to a file, as CSV or JSON")

@@ -125,8 +125,9 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
                                  request.chunks ? "stages" : "shares of the model, one a worker"));
   }
   request.stash.assign(options.stash.begin(), options.stash.end());
-  request.costs.sizes.clear();
-  for (const std::uint64_t bytes : options.stash) request.costs.sizes.push_back({.stash = bytes});
+  const plan::StageSizes sent = request.costs.sizes.front();  // of --bytes
+  request.costs.sizes.assign(options.stash.size(), sent);
+  for (std::size_t s = 0; s < options.stash.size(); ++s) request.costs.sizes[s].stash = options.stash[s];
   return request;
 }
 
@@ -176,7 +177,7 @@ void warn_of_unused(const std::vector<std::string>& plugins, const plan::SearchR
 int search(const SearchCommand& options) {
   options.result.check();
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
-  inputs.push_back(options.costs.file());
+  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   const std::array outputs = {OutputFile{"-o", options.result.file()}};
   check_outputs(outputs, inputs);
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
@@ -233,6 +234,7 @@ void add_search(CLI::App& app, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"v", "loop", "any"}));
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_bytes_to(*command);
   add_memory_options(*command, *options);
   command
       ->add_option("--budget", options->search.budget,

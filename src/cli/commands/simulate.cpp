@@ -173,7 +173,7 @@ int simulate(const SimulateOptions& options) {
                               OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
   std::vector<std::filesystem::path> inputs = inputs_of(config);
-  inputs.push_back(options.costs.file());
+  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   check_outputs(outputs, inputs);
   const std::string policy = runtime::describe_other_policy(config);
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);

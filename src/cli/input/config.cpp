@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/input/links_file.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
@@ -324,6 +325,14 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   if (given.is_overridden("schedule.name") && !given.is_overridden("schedule.options"))
     config.schedule.options.clear();
   if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
+  if (config.runtime.emulate && given.has("runtime.emulate.links")) {
+    runtime::EmulationConfig& emulate = *config.runtime.emulate;
+    const LinksFile read = read_links(emulate.links_file);
+    if (!read.in_seconds) {
+      throw InputError(fmt::format("runtime.emulate.links: {} has times without units", emulate.links_file));
+    }
+    emulate.links = read.links;
+  }
   return config;
 }
 

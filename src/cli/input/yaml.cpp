@@ -108,6 +108,44 @@ Time YamlValue::time_or_number() const {
   return {number(amounts), false};
 }
 
+Bandwidth YamlValue::bandwidth() const {
+  constexpr const char* wanted = "a bandwidth such as 25GB/s or 100Gbit/s";
+  constexpr Interval most = {.least = 0, .most = amounts.most, .above = true};
+  std::errc error{};
+  if (node_.IsScalar() && parse_number<double>(node_.Scalar(), error)) return {number(most), false};
+  if (!node_.IsScalar() || !node_.Scalar().ends_with("/s")) expected(wanted);
+  std::string_view text = node_.Scalar();
+  text.remove_suffix(2);
+  double scale = 1;
+  if (text.ends_with("bit")) {
+    text.remove_suffix(3);
+    scale = 1 / 8.0;
+  } else if (text.ends_with('B')) {
+    text.remove_suffix(1);
+  } else {
+    expected(wanted);
+  }
+  constexpr double kibi = 1024;
+  for (const auto& [prefix, factor] : {std::pair{"Ki", kibi},
+                                       {"Mi", kibi * kibi},
+                                       {"Gi", kibi * kibi * kibi},
+                                       {"Ti", kibi * kibi * kibi * kibi},
+                                       {"k", 1e3},
+                                       {"M", 1e6},
+                                       {"G", 1e9},
+                                       {"T", 1e12}}) {
+    if (!text.ends_with(prefix)) continue;
+    text.remove_suffix(std::string_view(prefix).size());
+    scale *= factor;
+    break;
+  }
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  const auto value = parse_number<double>(text, error);
+  if (!value) expected(wanted);
+  if (error != std::errc{} || !most.contains(*value)) expected("a bandwidth " + most.text());
+  return {*value * scale, true};
+}
+
 std::string YamlValue::word() const {
   if (!node_.IsScalar() || node_.Scalar().empty()) expected("a word");
   return node_.Scalar();

@@ -27,6 +27,12 @@ struct Time {
   bool has_unit = false;  ///< the user wrote s, ms or us
 };
 
+/// A bandwidth that a user wrote.
+struct Bandwidth {
+  double value = 0;       ///< bytes a second when the unit was given, else bytes in a unit of time
+  bool has_unit = false;  ///< the user wrote GB/s or another unit
+};
+
 /// A YAML value that a user wrote. A reader throws InputError when the value is not of its type; the message
 /// starts with `label`.
 class YamlValue {
@@ -58,6 +64,8 @@ class YamlValue {
   [[nodiscard]] bool boolean() const;
   /// A number of bytes, with a unit (16MiB) or without.
   [[nodiscard]] std::uint64_t bytes() const;
+  /// Bytes a second with a unit (25GB/s, 100Gbit/s), or bytes in one unit of time, a number of more than 0.
+  [[nodiscard]] Bandwidth bandwidth() const;
   /// A time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
   /// A time with its unit, or a number in a unit without a name.

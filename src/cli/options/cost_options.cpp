@@ -5,11 +5,14 @@
 #include <array>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "cli/input/links_file.hpp"
 #include "cli/input/yaml.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -106,6 +109,24 @@ void CostOptions::add_to(CLI::App& command, const std::string& default_durations
           "Time of a transfer between two workers, with a unit when the durations have one (default: " +
               default_comm + ")")
       ->type_name("T");
+  command
+      .add_option(
+          "--links", links_,
+          "YAML file with the links between workers, in place of --comm: the latency and the bandwidth "
+          "of each level of a machine, and how transfers share it")
+      ->type_name("FILE.yaml")
+      ->excludes("--comm");
+}
+
+void CostOptions::add_bytes_to(CLI::App& command) {
+  needs_bytes_ = true;
+  command
+      .add_option("--bytes", bytes_,
+                  "With --links: bytes of each activation, and of each gradient, that a stage sends another, "
+                  "such as 16MiB")
+      ->type_name("BYTES")
+      ->transform(byte_count(0))
+      ->needs("--links");
 }
 
 void CostOptions::add_no_prefetch_to(CLI::App& command) {
@@ -118,9 +139,8 @@ bool CostOptions::is_inline() const {
   return durations_->find('=') != std::string::npos && !std::filesystem::exists(*durations_);
 }
 
-std::filesystem::path CostOptions::file() const {
-  if (!durations_ || is_inline()) return {};
-  return *durations_;
+std::array<std::filesystem::path, 2> CostOptions::files() const {
+  return {durations_ && !is_inline() ? *durations_ : "", links_.value_or("")};
 }
 
 void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const {
@@ -132,8 +152,24 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const
     for (const Reading& reading : readings) costs.durations.push_back(reading.durations);
     unit = std::ranges::any_of(readings, &Reading::units) ? "s" : "";
   }
-  if (unit != former_unit && costs.beta > 0) {
-    throw InputError(fmt::format("--durations: comm_per_byte in the file is {} a unit, unlike the durations",
+  if (links_) {
+    apply_links(costs, unit);
+  } else {
+    apply_comm(costs, unit, former_unit);
+  }
+  if (!no_prefetch_) return;
+  if (!costs.links.takes_time()) {
+    throw InputError(
+        "--no-prefetch: transfers take no time; give it with --links, or a --comm greater than 0");
+  }
+  costs.prefetch = false;
+}
+
+void CostOptions::apply_comm(plan::Costs& costs, const std::string& unit,
+                             const std::string& former_unit) const {
+  if (unit != former_unit && costs.links.has_bandwidths()) {
+    throw InputError(fmt::format("--durations: {} in the file are {} a unit, unlike the durations",
+                                 costs.links.uniform() ? "times of a byte (comm_per_byte)" : "links",
                                  former_unit.empty() ? "without" : "with"));
   }
   if (comm_) {
@@ -144,18 +180,35 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const
               ? fmt::format("--comm {}: has a unit, but the durations have none", *comm_)
               : fmt::format("--comm {}: needs a unit (s, ms, us), as the durations have one", *comm_));
     }
-    costs.alpha = time.value;
-  } else if (unit != former_unit && costs.alpha > 0) {
+    const double per_byte = costs.links.uniform() ? costs.link(0, 1).beta : 0;
+    costs.links = plan::Link{.alpha = time.value, .beta = per_byte};
+  } else if (unit != former_unit && costs.links.takes_time()) {
     throw InputError(
         fmt::format("--durations: the times of transfers are {} a unit, unlike the durations; give "
                     "--comm too",
                     former_unit.empty() ? "without" : "with"));
   }
-  if (!no_prefetch_) return;
-  if (!costs.link().takes_time()) {
-    throw InputError("--no-prefetch: transfers take no time; give it with a --comm greater than 0");
+}
+
+void CostOptions::apply_links(plan::Costs& costs, const std::string& unit) const {
+  LinksFile file = read_links(*links_);
+  if (file.in_seconds != (unit == "s")) {
+    throw InputError(fmt::format("--links {}: its times {}", *links_,
+                                 file.in_seconds ? "have units, but the durations have none"
+                                                 : "have no units, but the durations have"));
   }
-  costs.prefetch = false;
+  costs.links = std::move(file.links);
+  if (bytes_) {
+    for (plan::StageSizes& sizes : costs.sizes) sizes.activation = sizes.gradient = *bytes_;
+    return;
+  }
+  const bool known = std::ranges::any_of(costs.sizes, [](const plan::StageSizes& sizes) {
+    return sizes.activation > 0 || sizes.gradient > 0 || sizes.weights > 0;
+  });
+  if (needs_bytes_ && !known) {
+    throw InputError(fmt::format(
+        "--links {}: its bandwidths need the bytes that stages send each other; give --bytes", *links_));
+  }
 }
 
 }  // namespace starpipe::cli

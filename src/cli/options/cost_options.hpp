@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -11,27 +13,35 @@
 
 namespace starpipe::cli {
 
-/// Costs of passes and transfers: --durations, --comm, and where it is added --no-prefetch.
+/// Costs of passes and transfers: --durations, --comm or --links, and where they are added --bytes and
+/// --no-prefetch.
 class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.
   void add_to(CLI::App& command, const std::string& default_durations, const std::string& default_comm = "0");
   void add_no_prefetch_to(CLI::App& command);
+  /// For commands that know no model, and so not how much its stages send each other.
+  void add_bytes_to(CLI::App& command);
   /// Replaces the costs that were given on the command line. `unit`, of all times of the costs, becomes "s"
   /// when they were given with units, and empty when without. Throws InputError naming the option or the
   /// file, also when only some times have a unit.
   void apply(plan::Costs& costs, std::string& unit, int stages) const;
-  /// The file that --durations names; empty when it names none.
-  [[nodiscard]] std::filesystem::path file() const;
+  /// The files that --durations and --links name; empty where they name none.
+  [[nodiscard]] std::array<std::filesystem::path, 2> files() const;
   /// Whether --durations was given.
   [[nodiscard]] bool gives_durations() const { return durations_.has_value(); }
 
  private:
   /// Whether --durations has the times themselves and not the name of a file.
   [[nodiscard]] bool is_inline() const;
+  void apply_comm(plan::Costs& costs, const std::string& unit, const std::string& former_unit) const;
+  void apply_links(plan::Costs& costs, const std::string& unit) const;
 
   std::optional<std::string> durations_;
   std::optional<std::string> comm_;
+  std::optional<std::string> links_;
+  std::optional<std::uint64_t> bytes_;
+  bool needs_bytes_ = false;  ///< no model says how large results are
   bool no_prefetch_ = false;
 };
 

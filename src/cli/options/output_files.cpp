@@ -43,6 +43,7 @@ std::vector<fs::path> inputs_of(const runtime::Config& config) {
                                  config.model.init.value_or(""),
                                  config.schedule.file.value_or(""),
                                  config.schedule.profile_file};
+  if (config.runtime.emulate) files.emplace_back(config.runtime.emulate->links_file);
   files.insert(files.end(), config.schedule.plugins.begin(), config.schedule.plugins.end());
   return files;
 }

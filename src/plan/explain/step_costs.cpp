@@ -36,7 +36,7 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   costs.prefetch = prefetch_;
   std::vector<double> links;
   for (const auto& [between, times] : transfers_) links.push_back(*detail::lower_median(times));
-  costs.alpha = detail::lower_median(std::move(links)).value_or(0);
+  costs.links = Link{.alpha = detail::lower_median(std::move(links)).value_or(0)};
   costs.durations.clear();
   for (std::size_t first = 0; first < means_.size(); first += pass_count) {
     const auto of = [&](Pass pass) { return detail::lower_median(means_[first + index(pass)]); };

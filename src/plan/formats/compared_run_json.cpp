@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/formats/costs_json.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
@@ -316,7 +317,9 @@ void require_agreement(const ComparedRun& run, const JsonValue& explain) {
 Costs read_costs(const JsonValue& value, int stages) {
   Costs costs;
   costs.durations = read_all_durations(value.at("durations"));
-  costs.alpha = value.at("comm").time();
+  detail::read_sizes(value, stages, costs);
+  if (!value.find("links")) static_cast<void>(value.at("comm"));
+  detail::read_links(value, costs);
   costs.prefetch = value.at("prefetch").truth();
   detail::read_weights(value, stages, costs);
   return costs;
@@ -325,9 +328,10 @@ Costs read_costs(const JsonValue& value, int stages) {
 }  // namespace
 
 ordered_json compared_run_json(const ComparedRun& run) {
-  ordered_json costs = {{"durations", all_durations(run.costs.durations)},
-                        {"comm", run.costs.alpha},
-                        {"prefetch", run.costs.prefetch}};
+  ordered_json costs = {{"durations", all_durations(run.costs.durations)}};
+  detail::add_links(costs, run.costs);
+  costs["prefetch"] = run.costs.prefetch;
+  if (run.costs.links.has_bandwidths()) detail::add_sizes(costs, run.costs, run.measured.planned.stages());
   detail::add_weights(costs, run.costs, run.measured.planned.stages());
   return {{"version", version},
           {"steps", {{"first", run.first_step}, {"last", run.last_step()}, {"median", run.median_step}}},

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/formats/costs_json.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
@@ -27,15 +28,6 @@ using detail::number;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// The value of `of(stage)` when it is the same for all stages, else an array with one value a stage.
-template <class Of>
-ordered_json per_stage(int stages, Of of) {
-  ordered_json all = ordered_json::array();
-  for (int s = 0; s < stages; ++s) all.push_back(of(s));
-  const bool equal = std::all_of(all.begin(), all.end(), [&](const auto& v) { return v == all[0]; });
-  return equal ? all[0] : all;
-}
-
 /// For each kind of transfers, the counts or the bytes that each worker received.
 ordered_json received(const Timeline& timeline, std::uint64_t Received::*figure) {
   ordered_json result;
@@ -44,31 +36,6 @@ ordered_json received(const Timeline& timeline, std::uint64_t Received::*figure)
     for (const Transfers& transfers : timeline.received) row.push_back(transfers.*kind.member.*figure);
   }
   return result;
-}
-
-struct SizeKind {
-  const char* key;
-  std::uint64_t StageSizes::*size;
-};
-constexpr std::array<SizeKind, 6> size_kinds = {{{"activation", &StageSizes::activation},
-                                                 {"gradient", &StageSizes::gradient},
-                                                 {"stash", &StageSizes::stash},
-                                                 {"gradient_stash", &StageSizes::gradient_stash},
-                                                 {"weights", &StageSizes::weights},
-                                                 {"master", &StageSizes::master}}};
-
-bool has_sizes(const Costs& costs) {
-  return std::any_of(costs.sizes.begin(), costs.sizes.end(), [](const StageSizes& sizes) {
-    return std::any_of(size_kinds.begin(), size_kinds.end(),
-                       [&](const SizeKind& kind) { return sizes.*kind.size != 0; });
-  });
-}
-
-/// Whether some transfer has bytes.
-bool has_transferred_bytes(const Costs& costs) {
-  return std::ranges::any_of(costs.sizes, [](const StageSizes& sizes) {
-    return sizes.activation > 0 || sizes.gradient > 0 || sizes.updated() > 0;
-  });
 }
 
 ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
@@ -214,74 +181,26 @@ void require_ready(const JsonValue& rows, const detail::Listing& listing, const 
   }
 }
 
-/// Reads one value for all stages, or an array with one value a stage.
-template <class T, class Read>
-std::vector<T> read_per_stage(const JsonValue& value, int stages, Read read) {
-  if (!value.raw().is_array()) return {read(value.object())};
-  if (value.size() != index(stages)) {
-    value.fail(fmt::format("{} entries for {} stages", value.size(), stages));
-  }
-  std::vector<T> all;
-  for (std::size_t s = 0; s < value.size(); ++s) all.push_back(read(value.at(s).object()));
-  return all;
-}
-
-template <class Table, class Name>
-std::vector<std::string_view> names_of(const Table& table, Name name) {
-  std::vector<std::string_view> names;
-  std::ranges::transform(table, std::back_inserter(names), name);
-  return names;
-}
-
 Costs read_costs(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
-    costs.durations = read_per_stage<Durations>(*value, stages, detail::read_durations);
+    costs.durations = detail::read_per_stage<Durations>(*value, stages, detail::read_durations);
   }
-  if (const auto value = file.find("sizes")) {
-    costs.sizes = read_per_stage<StageSizes>(*value, stages, [](const JsonValue& v) {
-      v.only(names_of(size_kinds, &SizeKind::key));
-      StageSizes sizes;
-      for (const auto& [key, size] : size_kinds) {
-        if (const auto bytes = v.find(key)) sizes.*size = bytes->bytes();
-      }
-      return sizes;
-    });
-  }
-  if (const auto value = file.find("comm")) costs.alpha = value->time();
-  if (const auto value = file.find("comm_per_byte")) {
-    costs.beta = value->time();
-    if (costs.beta > 0 && !has_transferred_bytes(costs)) {
-      value->fail(
-          "needs the bytes of transfers, but the file has no sizes (activation, gradient or weights)");
-    }
-  }
+  detail::read_sizes(file, stages, costs);
+  detail::read_links(file, costs);
   if (const auto value = file.find("prefetch")) {
     costs.prefetch = value->truth();
-    if (!costs.prefetch && !costs.link().takes_time()) value->fail("false needs transfers that take time");
+    if (!costs.prefetch && !costs.links.takes_time()) value->fail("false needs transfers that take time");
   }
   detail::read_weights(file, stages, costs);
   return costs;
 }
 
 // The keys that a schedule is read from.
-constexpr std::array<std::string_view, 17> schedule_keys = {"schedule",
-                                                            "workers",
-                                                            "stages",
-                                                            "microbatches",
-                                                            "split_backward",
-                                                            "discipline",
-                                                            "stage_graph",
-                                                            "memory_limits",
-                                                            "recompute",
-                                                            "unit",
-                                                            "durations",
-                                                            "comm",
-                                                            "comm_per_byte",
-                                                            "prefetch",
-                                                            "sizes",
-                                                            "shared_weights",
-                                                            "stages_without_weights"};
+constexpr std::array<std::string_view, 15> schedule_keys = {
+    "schedule",   "workers",     "stages",        "microbatches",   "split_backward",
+    "discipline", "stage_graph", "memory_limits", "recompute",      "unit",
+    "durations",  "prefetch",    "sizes",         "shared_weights", "stages_without_weights"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
@@ -307,6 +226,7 @@ std::vector<IgnoredObject> ignored_objects() {
 /// Refuses unknown keys, and values of the wrong type among those that reading ignores.
 void require_known_keys(const JsonValue& file) {
   std::vector<std::string_view> known(schedule_keys.begin(), schedule_keys.end());
+  known.insert(known.end(), detail::link_keys.begin(), detail::link_keys.end());
   known.emplace_back("ops");
   const auto add = [&](const auto& keys, auto require_kind) {
     for (const std::string_view key : keys) {
@@ -341,17 +261,10 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (schedule.recompute()) result["recompute"] = true;
   if (!unit.empty()) result["unit"] = unit;
   result["durations"] =
-      per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
-  result["comm"] = number(costs.alpha);
-  if (costs.beta != 0) result["comm_per_byte"] = costs.beta;
-  if (!costs.prefetch && costs.link().takes_time()) result["prefetch"] = false;
-  if (has_sizes(costs)) {
-    result["sizes"] = per_stage(schedule.stages(), [&](int s) {
-      ordered_json sizes;
-      for (const auto& [key, size] : size_kinds) sizes[key] = costs.size(s).*size;
-      return sizes;
-    });
-  }
+      detail::per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
+  detail::add_links(result, costs);
+  if (!costs.prefetch && costs.links.takes_time()) result["prefetch"] = false;
+  detail::add_sizes(result, costs, schedule.stages());
   detail::add_weights(result, costs, schedule.stages());
   result["makespan"] = number(timeline.makespan);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
@@ -359,7 +272,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
   result["peak_activations"] = timeline.peak_stashes;
   result["received"] = received(timeline, &Received::count);
-  if (has_sizes(costs)) {
+  if (detail::has_sizes(costs)) {
     result["peak_activation_bytes"] = timeline.peak_stash_bytes;
     result["received_bytes"] = received(timeline, &Received::bytes);
   }

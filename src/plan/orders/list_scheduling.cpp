@@ -94,7 +94,7 @@ class ListSchedule {
   };
 
   [[nodiscard]] double transfer(int from, int to, std::uint64_t bytes) const {
-    return from == to ? 0 : problem_->costs.link().time(bytes);
+    return from == to ? 0 : problem_->costs.link(from, to).time(bytes);
   }
 
   // The time at which the inputs of F or B are on its worker.

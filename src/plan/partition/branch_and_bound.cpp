@@ -208,12 +208,12 @@ class ChainSearch {
     }
     std::vector<int> candidates = all_;
     std::ranges::stable_sort(candidates, {}, [&](int w) { return workers_[index(w)].value; });
-    std::set<int> tried_empty;  // kinds
+    std::set<std::pair<int, int>> tried_empty;  // likenesses
     for (const int w : candidates) {
       if (!starts_.empty() && starts_.back().worker == w)
         continue;  // it would be one stage with the later one
       const bool empty = workers_[index(w)].stages == 0;
-      if (empty && !tried_empty.insert(problem_.kind(w)).second) continue;  // equivalent to a tried one
+      if (empty && !tried_empty.insert(problem_.likeness(w)).second) continue;  // equivalent to a tried one
       enter(unit, w, following, largest);
       if (budget_.done()) return;
     }
@@ -223,8 +223,9 @@ class ChainSearch {
   /// workers.
   void enter(int unit, int worker, int following, double largest) {
     const bool crosses = !starts_.empty() && starts_.back().worker != worker && goal_ == Goal::bottleneck;
-    const double gradient = crosses ? problem_.gradient_transfer(unit + 1) : 0;
-    const double activation = crosses ? problem_.activation_transfer(unit + 1) : 0;
+    const int next = starts_.empty() ? worker : starts_.back().worker;
+    const double gradient = crosses ? problem_.gradient_transfer(unit + 1, next, worker) : 0;
+    const double activation = crosses ? problem_.activation_transfer(unit + 1, worker, next) : 0;
     double after = 0;
     if (crosses) {
       double& value = workers_[index(starts_.back().worker)].value;

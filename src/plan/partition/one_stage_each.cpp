@@ -5,6 +5,8 @@
 // on how many stages follow it. docs/partition.md has the recurrences.
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -142,6 +144,14 @@ class InOrder {
 
 double larger(double a, double b) { return std::max(a, b); }
 
+/// A worker, and the workers of the stages before and after its own. Without such a stage the value has no
+/// effect.
+struct Place {
+  int before;
+  int worker;
+  int after;
+};
+
 /// Load and memory of a stage with `following` stages after it.
 class StageCosts {
  public:
@@ -151,15 +161,17 @@ class StageCosts {
     const auto [bytes, least] = problem_.memory_alone(range, following);
     return {bytes, least};
   }
-  [[nodiscard]] StageValue load(UnitRange range, int following, int worker) const {
+  [[nodiscard]] StageValue load(UnitRange range, int following, const Place& at) const {
     const auto [bytes, least] = problem_.memory_alone(range, following);
-    if (!problem_.fits(worker, bytes)) return {infinity, problem_.fits(worker, least) ? 0 : infinity};
-    const double time = problem_.time(range, worker);
-    return {time + problem_.activation_transfer(range.begin) + problem_.gradient_transfer(range.end), time};
+    if (!problem_.fits(at.worker, bytes)) return {infinity, problem_.fits(at.worker, least) ? 0 : infinity};
+    const double time = problem_.time(range, at.worker);
+    return {time + problem_.activation_transfer(range.begin, at.before, at.worker) +
+                problem_.gradient_transfer(range.end, at.after, at.worker),
+            time};
   }
   /// The squared load; infinite above `limit`.
-  [[nodiscard]] StageValue squares(UnitRange range, int following, int worker, double limit) const {
-    const auto [value, time] = load(range, following, worker);
+  [[nodiscard]] StageValue squares(UnitRange range, int following, const Place& at, double limit) const {
+    const auto [value, time] = load(range, following, at);
     if (time > limit) return {infinity, infinity};
     return {value <= limit ? value * value : infinity, time * time};
   }
@@ -170,19 +182,62 @@ class StageCosts {
 
 constexpr double rounding = 1 + 1e-9;
 
+// Any worker may be left out, so nobody knows the workers of the stages before and after. Where links differ,
+// the result is a start for a local search and no optimum; transfers then count as to and from worker 0.
 std::optional<Stages> in_order(const PartitionProblem& problem, int most) {
   const StageCosts costs(problem);
   const InOrder least(
-      problem, most, [&](UnitRange range, int following, int w) { return costs.load(range, following, w); },
+      problem, most,
+      [&](UnitRange range, int following, int w) {
+        return costs.load(range, following, {0, w, 0});
+      },
       larger);
   if (least.value() == infinity) return std::nullopt;
   return InOrder(
              problem, most,
              [&, limit = least.value() * rounding](UnitRange range, int following, int w) {
-               return costs.squares(range, following, w, limit);
+               return costs.squares(range, following, {0, w, 0}, limit);
              },
              std::plus<>())
       .found();
+}
+
+/// Where the stage with `following` stages after it is, for the workers of all stages.
+Place place(const std::vector<int>& workers, int following) {
+  const std::size_t s = workers.size() - 1 - index(following);
+  return {s == 0 ? 0 : workers[s - 1], workers[s], following == 0 ? 0 : workers[s + 1]};
+}
+
+/// Stages on workers 0, 1, ... for each number of stages up to `most`; the best of all.
+std::optional<Stages> first_workers(const PartitionProblem& problem, int most) {
+  const StageCosts costs(problem);
+  std::vector<std::pair<double, int>> bottlenecks;  // and their numbers of stages
+  std::vector<int> workers;
+  const auto solved = [&](int count, auto value, auto combine) {
+    workers.resize(index(count));
+    std::iota(workers.begin(), workers.end(), 0);
+    return solve(
+        problem.units(), count,
+        [&](UnitRange range, int following) { return value(range, following, place(workers, following)); },
+        combine);
+  };
+  for (int count = most; count > 0; --count) {
+    const BestValues least = solved(
+        count,
+        [&](UnitRange range, int following, const Place& at) { return costs.load(range, following, at); },
+        larger);
+    bottlenecks.emplace_back(least.best[least.at(count, 0)], count);
+  }
+  const auto [bottleneck, stages] = *std::ranges::min_element(
+      bottlenecks, {}, [](const std::pair<double, int>& found) { return found.first; });
+  if (bottleneck == infinity) return std::nullopt;
+  const BestValues squares = solved(
+      stages,
+      [&, limit = bottleneck * rounding](UnitRange range, int following, const Place& at) {
+        return costs.squares(range, following, at, limit);
+      },
+      std::plus<>());
+  return Stages{cuts_of(squares, stages), workers};
 }
 
 }  // namespace
@@ -193,6 +248,8 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
   const bool fewer = sequence.empty();
   const int stages = fewer ? std::min({problem.workers(), units, most}) : static_cast<int>(sequence.size());
   if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
+  // Where the links differ, the transfers of a stage depend on its worker, and so on the number of stages.
+  if (fewer && !problem.has_one_link() && goal == Goal::bottleneck) return first_workers(problem, stages);
 
   // The number of stages with the smallest value.
   const auto choose = [&](const BestValues& table) {
@@ -202,11 +259,11 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
     }
     return best;
   };
+  std::vector<int> workers = sequence;
+  for (int s = 0; fewer && s < stages; ++s) workers.push_back(s);
   const auto with_workers = [&](const BestValues& table) {
-    Stages found{cuts_of(table, choose(table)), sequence};
-    for (std::size_t s = 0; fewer && s <= found.cuts.size(); ++s)
-      found.workers.push_back(static_cast<int>(s));
-    return found;
+    const int count = choose(table);
+    return Stages{cuts_of(table, count), {workers.begin(), workers.begin() + count}};
   };
   const StageCosts costs(problem);
   if (goal == Goal::memory) {
@@ -214,19 +271,16 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
         units, stages, [&](UnitRange range, int following) { return costs.memory(range, following); },
         larger));
   }
-  const auto worker = [&](int following) {  // any worker if all are alike
-    return fewer ? 0 : sequence[sequence.size() - 1 - index(following)];
-  };
   const BestValues least = solve(
       units, stages,
-      [&](UnitRange range, int following) { return costs.load(range, following, worker(following)); },
+      [&](UnitRange range, int following) { return costs.load(range, following, place(workers, following)); },
       larger);
   const double bottleneck = least.best[least.at(choose(least), 0)];
   if (bottleneck == infinity) return std::nullopt;
   return with_workers(solve(
       units, stages,
       [&](UnitRange range, int following) {
-        return costs.squares(range, following, worker(following), bottleneck * rounding);
+        return costs.squares(range, following, place(workers, following), bottleneck * rounding);
       },
       std::plus<>()));
 }

@@ -42,9 +42,6 @@ void check(const PartitionRequest& request) {
                                 finite_amounts.text(), time.F, time.B, time.W));
     }
   }
-  require_input(finite_amounts.contains(request.alpha) && finite_amounts.contains(request.beta), "partition",
-                fmt::format("communication costs must be {}, not {} and {} a byte", finite_amounts.text(),
-                            request.alpha, request.beta));
   const std::size_t limits = request.memory_limits.size();
   require_input(limits == 1 || limits == index(request.workers), "partition",
                 fmt::format("{} memory limits for {} workers; give one for all, or one for each", limits,
@@ -83,23 +80,22 @@ void add_to(std::vector<double>& before, double amount) { before.push_back(befor
 }  // namespace
 
 PartitionProblem::PartitionProblem(const PartitionRequest& request)
-    : request_(request),
-      has_transfers_(Link{request.alpha, request.beta}.takes_time()),
-      least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
+    : request_(request), least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
   check(request);
-  const Link link{request.alpha, request.beta};
   set_kinds();
+  require_input(
+      request.allocation != Allocation::contiguous || has_one_link() || !is_mixed(), "partition",
+      "with links of several levels, contiguous stages need workers of one kind and with one memory "
+      "limit");
   set_speeds();
   for (const UnitCosts& unit : request.units) {
     const StageSizes& sizes = unit.sizes;
     add_to(weights_, static_cast<double>(sizes.weights + sizes.master) +
                          (1 + request.optimizer_states) * static_cast<double>(sizes.updated()));
     add_to(stash_, static_cast<double>(unit.sizes.stash));
-    activation_.push_back(link.time(unit.sizes.activation));
-    gradient_.push_back(link.time(unit.sizes.gradient));
+    activation_.push_back(unit.sizes.activation);
+    gradient_.push_back(unit.sizes.gradient);
   }
-  activation_.back() = 0;
-  gradient_.back() = 0;
 }
 
 void PartitionProblem::set_kinds() {
@@ -222,7 +218,7 @@ double PartitionProblem::lower_bound(Goal goal) const {
   // boundaries[n]: least time of the transfers if n boundaries lie between workers.
   std::vector<double> boundaries;
   for (int l = 1; l < units(); ++l) {
-    boundaries.push_back(goal == Goal::bottleneck ? activation_transfer(l) + gradient_transfer(l) : 0);
+    boundaries.push_back(goal == Goal::bottleneck ? least_transfers(l) : 0);
   }
   std::ranges::sort(boundaries);
   boundaries.insert(boundaries.begin(), 0);
@@ -257,8 +253,9 @@ std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
     load.time += time(units, worker);
     load.memory += memory(units, stages.size() - 1 - s);
     if (s == 0 || stages.workers[index(s - 1)] == worker) continue;
-    load.transfers += activation_transfer(units.begin);
-    loads[index(stages.workers[index(s - 1)])].transfers += gradient_transfer(units.begin);
+    const int before = stages.workers[index(s - 1)];
+    load.transfers += activation_transfer(units.begin, before, worker);
+    loads[index(before)].transfers += gradient_transfer(units.begin, worker, before);
   }
   const auto owner = [&stages](int unit) {
     return stages

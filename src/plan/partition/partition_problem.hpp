@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "starpipe/base/index.hpp"
@@ -49,7 +51,13 @@ class PartitionProblem {
   [[nodiscard]] const PartitionRequest& request() const { return request_; }
   [[nodiscard]] int units() const { return static_cast<int>(request_.units.size()); }
   [[nodiscard]] int workers() const { return request_.workers; }
-  [[nodiscard]] bool has_transfers() const { return has_transfers_; }
+  [[nodiscard]] bool has_transfers() const { return request_.links.takes_time(); }
+  /// Whether all pairs of workers have the same link.
+  [[nodiscard]] bool has_one_link() const { return request_.links.levels().size() <= 1; }
+  /// Equal for workers that have the same kind and the same links to all others.
+  [[nodiscard]] std::pair<int, int> likeness(int worker) const {
+    return {kind(worker), has_one_link() ? 0 : worker / request_.links.levels().front().workers};
+  }
 
   /// F + B + W of the units on the worker's device.
   [[nodiscard]] double time(UnitRange range, int worker) const {
@@ -65,9 +73,18 @@ class PartitionProblem {
   /// A lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the units.
   [[nodiscard]] double least_work(UnitRange range) const { return difference(least_work_, range); }
   /// Time of the transfer of the activation that unit `boundary` reads, and of the gradient that the unit
-  /// before it reads.
-  [[nodiscard]] double activation_transfer(int boundary) const { return activation_[index(boundary)]; }
-  [[nodiscard]] double gradient_transfer(int boundary) const { return gradient_[index(boundary)]; }
+  /// before it reads, from one worker to another. 0 at the ends of the chain.
+  [[nodiscard]] double activation_transfer(int boundary, int from, int to) const {
+    return transfer(activation_, boundary, request_.links.between(from, to));
+  }
+  [[nodiscard]] double gradient_transfer(int boundary, int from, int to) const {
+    return transfer(gradient_, boundary, request_.links.between(from, to));
+  }
+  /// The least time that both take, between any two workers.
+  [[nodiscard]] double least_transfers(int boundary) const {
+    const Link link = request_.links.cheapest();
+    return transfer(activation_, boundary, link) + transfer(gradient_, boundary, link);
+  }
   /// Bytes that a stage holds when `following` stages come after it. Shared weights are left out.
   [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
@@ -113,12 +130,15 @@ class PartitionProblem {
   void set_speeds();
   [[nodiscard]] double bottleneck_bound() const;
 
+  [[nodiscard]] double transfer(const std::vector<std::uint64_t>& bytes, int boundary,
+                                const Link& link) const {
+    return boundary == 0 || boundary == units() ? 0 : link.time(bytes[index(boundary)]);
+  }
   static double difference(const std::vector<double>& before, UnitRange range) {
     return before[index(range.end)] - before[index(range.begin)];
   }
 
   const PartitionRequest& request_;
-  bool has_transfers_;
   double least_held_;
   // Prefix sums: entry i is the sum over units 0 to i - 1.
   std::vector<int> kind_;                  // by worker
@@ -128,10 +148,9 @@ class PartitionProblem {
   std::vector<double> weights_ = {0};  // bytes: weights, gradient, optimizer state
   std::vector<double> stash_ = {0};
   std::vector<double> speed_;  // [kind]
-  // Transfer times. Entry i is for the boundary before unit i; nothing is transferred at the ends of the
-  // chain.
-  std::vector<double> activation_ = {0};
-  std::vector<double> gradient_ = {0};
+  // Bytes of transfers. Entry i is for the boundary before unit i.
+  std::vector<std::uint64_t> activation_ = {0};
+  std::vector<std::uint64_t> gradient_ = {0};
 };
 
 }  // namespace starpipe::plan::detail

@@ -165,7 +165,7 @@ Sweep sweep(std::string_view name, GraphChoice graphs,
 
 void simulate_unit(const ScheduleRequest& request, const Schedule& schedule) {
   simulated(schedule, request, {});
-  simulated(schedule, request, {.alpha = 0.5, .prefetch = false});
+  simulated(schedule, request, {.links = Link{.alpha = 0.5}, .prefetch = false});
 }
 
 std::string counts_text(const Sweep& count) {
@@ -249,7 +249,7 @@ Finding split_backward(std::string_view name) {
     if (!schedule.split_backward()) return;
     ++split;
     for (const Durations& d : {Durations{1, 2, 0}, Durations{1, 0.5, 3}}) {
-      const Timeline timeline = simulated(schedule, request, {.durations = {d}, .alpha = 0.5});
+      const Timeline timeline = simulated(schedule, request, {.durations = {d}, .links = Link{.alpha = 0.5}});
       for (const JobId id : schedule.order()) {
         const Job job = schedule.job(id);
         if (job.pass != Pass::W) continue;
@@ -275,7 +275,7 @@ std::optional<int> least_limit(const Schedule& schedule, std::string& problem) {
 }
 
 void require_within(const Schedule& schedule, const ScheduleRequest& request) {
-  const Timeline timeline = simulated(schedule, request, {.alpha = 0.5});
+  const Timeline timeline = simulated(schedule, request, {.links = Link{.alpha = 0.5}});
   for (std::size_t w = 0; w < schedule.memory_limits().size(); ++w) {
     if (timeline.peak_stashes[w] <= schedule.memory_limits()[w]) continue;
     throw Failure{fmt::format("{}: worker {} holds {} stashes, its limit is {}", describe(request), w,
@@ -288,7 +288,7 @@ void require_within(const Schedule& schedule, const ScheduleRequest& request) {
 void require_limited(std::string_view name, const ScheduleRequest& request, int limit) {
   OrderRequest order{.memory_limits = {limit}};
   if (make_schedule(name, request).discipline() == Discipline::greedy) order.discipline = Discipline::bounded;
-  const LimitedSchedule made = make_limited_schedule(name, request, order, {.alpha = 0.5});
+  const LimitedSchedule made = make_limited_schedule(name, request, order, {.links = Link{.alpha = 0.5}});
   const auto limits = made.schedule.memory_limits();
   if (limits.empty() || std::ranges::max(limits) > limit) {
     throw Failure{fmt::format("{}: with a memory limit of {}, the schedule has no limit or a larger one",

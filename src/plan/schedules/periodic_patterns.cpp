@@ -32,8 +32,9 @@ struct LinkedChain {
       add(own[index(s)], s,
           memory_limits.empty() ? std::numeric_limits<int>::max() : memory_limits[index(s)]);
       if (s + 1 == count || !costs.prefetch) continue;
-      const ChainStage link{.forward = costs.link().time(costs.size(s).activation),
-                            .backward = costs.link().time(costs.size(s).gradient)};
+      const Link between = costs.link(s, s + 1);
+      const ChainStage link{.forward = between.time(costs.size(s).activation),
+                            .backward = between.time(costs.size(s).gradient)};
       const double parts = std::min(std::ceil(link.time() / longest), most_parts);
       for (int part = 0; part < static_cast<int>(parts); ++part) {
         add({.forward = link.forward / parts, .backward = link.backward / parts}, -1,
@@ -49,8 +50,9 @@ struct LinkedChain {
     for (int s = 0; s < count; ++s) {
       const Durations& time = costs.duration(s);
       ChainStage stage{.forward = time.F, .backward = time.of(Pass::BW)};
-      if (!costs.prefetch && s > 0) stage.forward += costs.link().time(costs.size(s - 1).activation);
-      if (!costs.prefetch && s + 1 < count) stage.backward += costs.link().time(costs.size(s).gradient);
+      if (!costs.prefetch && s > 0) stage.forward += costs.link(s - 1, s).time(costs.size(s - 1).activation);
+      if (!costs.prefetch && s + 1 < count)
+        stage.backward += costs.link(s + 1, s).time(costs.size(s).gradient);
       total += stage.time();
       own.push_back(stage);
     }

@@ -71,11 +71,10 @@ const bool registered_h2 =
 WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, const Costs& costs, bool eager) {
   const int stages = graph.size();
   const int most = std::min(limit, microbatches);
-  const Link link = costs.link();
   std::vector<double> first_forward_end;
   double time = 0;
   for (int s = 0; s < stages; ++s) {
-    if (s > 0) time += link.time(costs.size(s - 1).activation);
+    if (s > 0) time += costs.link(s - 1, s).time(costs.size(s - 1).activation);
     time += costs.duration(s).F;
     first_forward_end.push_back(time);
   }
@@ -84,7 +83,7 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
   for (int s = stages - 1; s >= 0; --s) {
     int& count = warm_up[index(s)];
     if (s + 1 < stages) {
-      gradient += link.time(costs.size(s).gradient);
+      gradient += costs.link(s + 1, s).time(costs.size(s).gradient);
       const double forward = costs.duration(s).F;
       const double tolerance = 1e-9 * gradient;
       for (double end = first_forward_end[index(s)];

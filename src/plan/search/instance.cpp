@@ -32,8 +32,6 @@ void check(const SearchProblem& problem) {
         "search",
         fmt::format("durations must be {} (F={}, B={}, W={})", finite_amounts.text(), d.F, d.B, d.W));
   }
-  require_input(finite_amounts.contains(costs.alpha) && finite_amounts.contains(costs.beta), "search",
-                "communication costs must be " + finite_amounts.text());
   require_input(costs.prefetch, "search", "transfers must overlap compute (prefetch)");
   for (const double size : problem.stash) {
     require_input(finite_amounts.contains(size), "search",
@@ -76,8 +74,11 @@ Instance::Instance(const SearchProblem& problem)
     time[1].push_back(d.B);
     time[2].push_back(d.W);
     stash.push_back(problem.stash.size() == 1 ? problem.stash.front() : problem.stash[index(s)]);
-    const bool moves = s + 1 < stages && worker_of[index(s)] != worker_of[index(s + 1)];
-    const auto lag = [&](std::uint64_t bytes) { return moves ? costs.link().time(bytes) : 0.0; };
+    const int here = worker_of[index(s)];
+    const int next = s + 1 < stages ? worker_of[index(s + 1)] : here;
+    const auto lag = [&](std::uint64_t bytes) {
+      return here == next ? 0.0 : costs.link(here, next).time(bytes);
+    };
     forward_lag.push_back(lag(costs.size(s).activation));
     backward_lag.push_back(lag(costs.size(s).gradient));
   }

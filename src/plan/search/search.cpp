@@ -239,6 +239,11 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
     }));
   }
   BestOrders best;
+  const auto consider = [&](BestOrders found) {
+    if (variant.problem.costs.links.shared())
+      found.makespan = simulated_makespan(to_schedule(instance, found.orders), variant.problem.costs);
+    if (found.makespan < best.makespan) best = std::move(found);
+  };
   for (auto& searcher : running) {
     while (searcher.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
       SearchProgress progress = board.progress();
@@ -246,8 +251,11 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
       progress.lower_bound = bound_of_makespan(variant.bound, progress.makespan);
       if (options.progress && progress.makespan > 0) options.progress(progress);
     }
-    if (BestOrders found = searcher.get(); found.makespan < best.makespan) best = std::move(found);
+    consider(searcher.get());
   }
+  // The searchers know of no delays on shared links, so they may have made a good start worse.
+  for (std::size_t i = 0; variant.problem.costs.links.shared() && i < seeds.size(); ++i)
+    consider({.orders = seeds[i]});
   return best;
 }
 

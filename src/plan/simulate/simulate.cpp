@@ -11,13 +11,14 @@
 
 #include <fmt/format.h>
 
+#include "plan/simulate/fetches.hpp"
 #include "plan/simulate/producers.hpp"
+#include "plan/simulate/shared_transfers.hpp"
 #include "plan/simulate/stashes.hpp"
 #include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/worker_queue.hpp"
 
 namespace starpipe::plan {
@@ -39,10 +40,6 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
                                    finite_amounts.text(), d.F, d.B, d.W));
     }
   }
-  if (!finite_amounts.contains(costs.alpha) || !finite_amounts.contains(costs.beta)) {
-    throw InputError(fmt::format("communication costs must be {} (alpha={}, beta={})", finite_amounts.text(),
-                                 costs.alpha, costs.beta));
-  }
 }
 
 void check_times(const Schedule& schedule, const std::vector<double>& times, std::string_view what) {
@@ -58,43 +55,41 @@ void check_times(const Schedule& schedule, const std::vector<double>& times, std
   }
 }
 
-// An input of a job that lies on another worker. Kind, producer and stage name the copy, so that a second
-// reader on the same worker does not fetch it again.
-struct Fetch {
-  enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
-  Kind kind;
-  JobId producer;  // for weights: the holder
-  int stage;       // for weights that stages share: the number of stages, and the set's number
-  std::uint64_t bytes;
-};
-
 class Simulation {
  public:
   Simulation(const Schedule& schedule, const Costs& costs, const JobTimes& times)
       : schedule_(schedule),
         costs_(costs),
         times_(times),
+        fetches_(schedule, costs),
+        transfers_cost_(costs.links.takes_time() || !times.transfer.empty()),
         spans_(schedule.id_count()),
         waiting_(schedule.id_count(), 0),
         ready_at_(schedule.id_count(), 0),
         running_(index(schedule.workers()), false) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
-    for (const SharedWeights& shared : costs.shared)
-      holders_.emplace_back(schedule, schedule, shared.stages.front());
+    if (costs.links.shared() && times.transfer.empty()) shared_.emplace(schedule, costs, fetches_);
   }
 
   void run() {
+    if (shared_ && costs_.prefetch) shared_->send_weights(complete_);
     for (const JobId id : schedule_.order()) {
       waiting_[id] = schedule_.pred_count(id);
-      if (costs_.prefetch && transfers_cost()) ready_at_[id] = weights_arrival(id);
-      if (waiting_[id] == 0) events_.push({ready_at_[id], id, Event::Kind::ready});
+      if (costs_.prefetch && transfers_cost_ && !shared_) ready_at_[id] = weights_arrival(id);
+      if (waiting_[id] == 0 && has_inputs(id)) events_.push({ready_at_[id], id, Event::Kind::ready});
     }
-    while (!events_.empty()) {
-      const double now = events_.top().time;
+    if (shared_) {
+      complete_.clear();
+      shared_->begin(0);
+    }
+    while (!events_.empty() || (shared_ && shared_->next() < TransfersInFlight::never)) {
+      const double now = next_time();
       for (; !events_.empty() && events_.top().time == now; events_.pop()) handle(events_.top());
+      if (shared_) handle_arrivals(now);
       for (const int worker : touched_) start_next(worker, now);
       touched_.clear();
+      if (shared_) shared_->begin(now);
     }
   }
 
@@ -121,57 +116,19 @@ class Simulation {
     }
   };
 
-  [[nodiscard]] bool transfers_cost() const { return costs_.link().takes_time() || !times_.transfer.empty(); }
-  [[nodiscard]] double transfer_time(std::uint64_t bytes) const { return costs_.link().time(bytes); }
-
-  // Calls f(Fetch) for each input of `id` that lies on another worker.
-  template <class Function>
-  void for_each_fetch(JobId id, Function&& f) const {
-    const Job job = schedule_.job(id);
-    const Placement at = schedule_.placement(id);
-    const StageSizes& size = costs_.size(job.stage);
-    const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
-      if (schedule_.compute(producer) != at.compute) f(Fetch{kind, producer, job.stage, bytes});
-    };
-    const JobId stash_maker = schedule_.stash_maker(job.stage, job.microbatch);
-    if (job.pass == Pass::F || id == stash_maker) {
-      for (const int p : schedule_.graph().pred(job.stage)) {
-        from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);
-      }
-    } else {
-      from(stash_maker, Fetch::Kind::stash, size.stash);
-    }
-    if (job.pass == Pass::B || job.pass == Pass::BW) {
-      for (const int s : schedule_.graph().succ(job.stage)) {
-        from(schedule_.backward(s, job.microbatch), Fetch::Kind::gradient, size.gradient);
-      }
-    }
-    if (job.pass == Pass::W)
-      from(schedule_.backward(job.stage, job.microbatch), Fetch::Kind::gradient_stash, size.gradient_stash);
-    for_each_weights_fetch(id, f);
+  [[nodiscard]] double next_time() const {
+    const double transfer = shared_ ? shared_->next() : TransfersInFlight::never;
+    return events_.empty() ? transfer : std::min(events_.top().time, transfer);
   }
 
-  template <class Function>
-  void for_each_weights_fetch(JobId id, Function&& f) const {
-    const Job job = schedule_.job(id);
-    const auto [holder, worker] = schedule_.placement(id);
-    if (job.pass == Pass::W) return;
-    const StageSizes& size = costs_.size(job.stage);
-    if (holder != worker && size.has_weights)
-      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(holder), job.stage, size.weights});
-    for (std::size_t k = 0; k < holders_.size(); ++k) {
-      if (!std::ranges::binary_search(costs_.shared[k].stages, job.stage)) continue;
-      const int from = holders_[k].of(id);
-      if (from == worker) continue;
-      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(from), schedule_.stages() + static_cast<int>(k),
-              costs_.shared[k].weights});
-    }
+  [[nodiscard]] double transfer_time(const detail::Fetch& fetch, JobId reader) const {
+    return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
 
-  [[nodiscard]] bool fetches_weights(JobId id) const {
-    bool any = false;
-    for_each_weights_fetch(id, [&any](const Fetch&) { any = true; });
-    return any;
+  // With prefetch over shared links: whether the inputs of `id` have arrived. Otherwise the time of their
+  // arrival is known when their producers end.
+  [[nodiscard]] bool has_inputs(JobId id) const {
+    return !shared_ || !costs_.prefetch || shared_->is_complete(id);
   }
 
   // The last end of a producer on another worker, 0 before it has ended; nothing when there is no such
@@ -186,11 +143,11 @@ class Simulation {
   }
 
   [[nodiscard]] double weights_arrival(JobId id) const {
-    if (!fetches_weights(id)) return 0;
+    if (!fetches_.any_of_weights(id)) return 0;
     if (times_.transfer.empty()) {
       double last = 0;
-      for_each_weights_fetch(id,
-                             [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch.bytes)); });
+      fetches_.for_each_of_weights(
+          id, [&](const detail::Fetch& fetch) { last = std::max(last, transfer_time(fetch, id)); });
       return last;
     }
     return last_sent(id) ? 0 : times_.transfer[id];
@@ -203,30 +160,22 @@ class Simulation {
       const std::optional<double> sent = last_sent(id);
       return sent ? std::max(time, *sent + times_.transfer[id]) : time;
     }
-    for_each_fetch(id, [&](const Fetch& fetch) {
-      if (fetch.kind == Fetch::Kind::weights) return;
-      time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch.bytes));
+    fetches_.for_each(id, [&](const detail::Fetch& fetch) {
+      if (fetch.kind == detail::Fetch::Kind::weights) return;
+      time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch, id));
     });
     return time;
   }
 
   // How long the worker of `id` waits for the inputs, when it asks for them only now.
   double fetch_time(JobId id) {
-    if (!times_.transfer.empty()) return fetches_weights(id) || last_sent(id) ? times_.transfer[id] : 0;
+    if (!times_.transfer.empty())
+      return fetches_.any_of_weights(id) || last_sent(id) ? times_.transfer[id] : 0;
     double time = 0;
-    for_each_fetch(id, [&](const Fetch& fetch) {
-      const auto worker = static_cast<std::uint64_t>(schedule_.compute(id));
-      // Gradients from several successors have one producer each, so (kind, producer, worker) names a
-      // copy. A holder may send the weights of several stages, so these need their stage too.
-      const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
-      const auto job_count = static_cast<std::uint64_t>(schedule_.id_count()) + running_.size();
-      const auto copies = static_cast<std::uint64_t>(fetch.kind) * job_count + fetch.producer;
-      const auto key =
-          (copies * running_.size() + worker) * (index(schedule_.stages()) + holders_.size()) + stage;
-      const bool shared = fetch.kind == Fetch::Kind::activation || fetch.kind == Fetch::Kind::weights ||
-                          fetch.kind == Fetch::Kind::stash;
-      if (shared && !fetched_.insert(key).second) return;
-      time += transfer_time(fetch.bytes);
+    fetches_.for_each(id, [&](const detail::Fetch& fetch) {
+      const std::optional<std::uint64_t> copy = fetches_.copy(fetch, schedule_.compute(id));
+      if (copy && !fetched_.insert(*copy).second) return;
+      time += transfer_time(fetch, id);
     });
     return time;
   }
@@ -242,19 +191,44 @@ class Simulation {
     }
     queue.finish(event.job);
     running_[index(worker)] = false;
+    if (shared_ && costs_.prefetch) {
+      shared_->send_results(event.job, complete_);
+      make_complete_ready(event.time);
+    }
     schedule_.for_each_succ(event.job, [&](JobId next) {
-      if (--waiting_[next] > 0) return;
+      if (--waiting_[next] > 0 || !has_inputs(next)) return;
       double time = event.time;
-      if (costs_.prefetch && transfers_cost()) time = std::max(time, inputs_arrival(next));
+      if (costs_.prefetch && transfers_cost_ && !shared_) time = std::max(time, inputs_arrival(next));
       if (time > event.time) {
         events_.push({time, next, Event::Kind::ready});
         return;
       }
-      ready_at_[next] = event.time;
-      const int next_worker = schedule_.compute(next);
-      queues_[index(next_worker)].push(next);
-      touched_.push_back(next_worker);
+      make_ready(next, event.time);
     });
+  }
+
+  void make_ready(JobId id, double now) {
+    ready_at_[id] = now;
+    const int worker = schedule_.compute(id);
+    queues_[index(worker)].push(id);
+    touched_.push_back(worker);
+  }
+
+  // Of the jobs whose inputs from other workers have just arrived, those that wait for no other job.
+  void make_complete_ready(double now) {
+    for (const JobId id : complete_) {
+      if (waiting_[id] == 0) make_ready(id, now);
+    }
+    complete_.clear();
+  }
+
+  void handle_arrivals(double now) {
+    shared_->advance(now, complete_);
+    if (costs_.prefetch) return make_complete_ready(now);
+    for (const JobId id : complete_) {
+      if (!shared_->fetch_next(id)) begin(id, now);
+    }
+    complete_.clear();
   }
 
   void start_next(int worker, double now) {
@@ -264,26 +238,34 @@ class Simulation {
     if (!id) return;
     running_[w] = true;
     started_.push_back(*id);
-    const Job job = schedule_.job(*id);
-    const double start = costs_.prefetch || !transfers_cost() ? now : now + fetch_time(*id);
-    if (!costs_.prefetch) ready_at_[*id] = start;
+    if (costs_.prefetch || !transfers_cost_) return begin(*id, now);
+    if (!shared_) return begin(*id, now + fetch_time(*id));
+    if (!shared_->fetch_next(*id)) begin(*id, now);
+  }
+
+  void begin(JobId id, double start) {
+    if (!costs_.prefetch) ready_at_[id] = start;
+    const Job job = schedule_.job(id);
     const double duration =
-        times_.duration.empty() ? costs_.duration(job.stage).of(job.pass) : times_.duration[*id];
-    spans_[*id] = {start, start + duration};
-    events_.push({spans_[*id].end, *id, Event::Kind::end});
+        times_.duration.empty() ? costs_.duration(job.stage).of(job.pass) : times_.duration[id];
+    spans_[id] = {start, start + duration};
+    events_.push({spans_[id].end, id, Event::Kind::end});
   }
 
   const Schedule& schedule_;
   const Costs& costs_;
   const JobTimes& times_;
+  detail::Fetches fetches_;
+  bool transfers_cost_;
+  std::optional<detail::SharedTransfers> shared_;  // where transfers may delay each other
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;      // number of inputs still missing, by JobId
   std::vector<double> ready_at_;  // by JobId: earliest time to become ready; then when it became ready
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
-  std::vector<SharedHolders> holders_;  // of Costs::shared
-  std::vector<int> touched_;            // workers that may start a job now
+  std::vector<int> touched_;     // workers that may start a job now
+  std::vector<JobId> complete_;  // see SharedTransfers
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };

@@ -139,6 +139,8 @@ int compare(const std::function<Config()>& configure, const Comparison& comparis
     return configs;
   };
   return run_on_ranks(comparison_request(comparison), configure_all, [&](const std::vector<AgreedRun>& runs) {
+    for (const ComparedPolicy& policy : policies)
+      check_shared_links(runs.front().config.runtime, policy.choice, runs.front().mpi.ranks());
     require_outputs(runs.front().mpi, comparison);
     std::vector<ComparedSchedule> schedules;
     for (std::size_t s = 0; s < runs.size(); ++s) schedules.push_back({&runs[s], stage_shares[s], policies});

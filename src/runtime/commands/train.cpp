@@ -378,7 +378,9 @@ int train(const std::function<Config()>& configure, const TrainOutputs& outputs,
         const auto position = metrics_position(checkpoints, resume);
         const auto policy = agree(run.mpi, [&] {
           if (run.mpi.rank() == 0) check_outputs(outputs, position);
-          return configured_policy(run.config);
+          PolicyChoice choice = configured_policy(run.config);
+          check_shared_links(run.config.runtime, choice, run.mpi.ranks());
+          return choice;
         });
         const Session session(run.mpi, run.map, run.share, policy, run.gpus);
         or_abort(run.mpi, [&] {

@@ -50,8 +50,21 @@ void add_emulation_keys(Keys& keys) {
                     "workers, and not of a stage. Schedules with several stages on a worker then do "
                     "the same work as others. A list has one time for each share.",
                     &EmulationConfig::per_share));
-  keys.push_back(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
-                               &EmulationConfig::comm));
+  constexpr const char* links_key = "runtime.emulate.links";
+  ConfigKey comm =
+      not_with(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
+                             &EmulationConfig::comm),
+               links_key);
+  comm.get = [](const Config& config) {
+    const auto& emulate = config.runtime.emulate;
+    return emulate && emulate->links_file.empty() ? to_json_value(emulate->comm) : json();
+  };
+  keys.push_back(std::move(comm));
+  keys.push_back(
+      emulation_key("links", text(),
+                    "A file with the links between workers, in place of `comm`: the latency and the "
+                    "bandwidth of each level of a machine. The model gives the bytes.",
+                    &EmulationConfig::links_file));
   keys.push_back(not_with(
       emulation_key("prefetch", boolean(),
                     "Whether transfers overlap compute. Otherwise a worker fetches the inputs of a job "

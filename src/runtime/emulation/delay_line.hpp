@@ -2,19 +2,22 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <queue>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include <starpu.h>
 
+#include "starpipe/plan/simulate/links.hpp"
+#include "starpipe/plan/simulate/transfers_in_flight.hpp"
+
 namespace starpipe::runtime {
 
-/// Emulated links between workers. A link delivers a datum a fixed time after its value is ready to send.
-/// Links share nothing: transfers do not slow one another, as in `plan::Costs`.
+/// Emulated links between workers. The transfer of a datum begins when its value is ready, and takes the time
+/// that the links give for its bytes. Transfers that share a link delay each other as in `plan::simulate`, by
+/// the same class; all transfers on such a link must go through one line.
 ///
 /// An arrival is an empty StarPU task that ends when the delay is over; the readers of the datum depend on
 /// it. So links work under any policy, and take no worker. The thread that submits the step calls the member
@@ -22,15 +25,15 @@ namespace starpipe::runtime {
 /// does.
 class DelayLine {
  public:
-  /// `delay` in seconds, at least 0.
-  explicit DelayLine(double delay);
+  /// `links`: with times in seconds.
+  explicit DelayLine(plan::Links links);
   ~DelayLine();
   DelayLine(const DelayLine&) = delete;
   DelayLine& operator=(const DelayLine&) = delete;
 
-  /// An arrival of the value that `handle` has after all tasks inserted so far. Call it just before a reader
-  /// of that value is inserted. The task exists until `forget`.
-  starpu_task* send(starpu_data_handle_t handle);
+  /// An arrival, at worker `to`, of the value that `handle` has on worker `from` after all tasks inserted so
+  /// far. Call it just before a reader of that value is inserted. The task exists until `forget`.
+  starpu_task* send(starpu_data_handle_t handle, int from, int to, std::uint64_t bytes);
 
   /// Call it for each arrival when all tasks that depend on it are inserted. StarPU frees the arrival when it
   /// has ended.
@@ -45,24 +48,29 @@ class DelayLine {
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(ending_); }
 
  private:
-  using Time = double;  // clock_seconds()
-
   struct Arrival {
     DelayLine* line;
     starpu_task* task;
     starpu_data_handle_t handle;
+    int from;
+    int to;
+    std::uint64_t bytes;
+  };
+  struct UnderWay {
+    starpu_task* task;
+    double since;  // clock_seconds()
   };
 
   static void sent(void* arrival) noexcept;
   void deliver(const std::stop_token& stop);
 
-  double delay_;
+  plan::Links links_;
   std::mutex ending_;
-  mutable std::mutex mutex_;  // of `due_`
+  mutable std::mutex mutex_;  // of the members up to `thread_`
   std::condition_variable_any changed_;
-  std::priority_queue<std::pair<Time, starpu_task*>, std::vector<std::pair<Time, starpu_task*>>,
-                      std::greater<>>
-      due_;
+  plan::TransfersInFlight in_flight_;
+  std::map<std::uint32_t, UnderWay> under_way_;  // by number; in the order in which they began
+  std::uint32_t begun_ = 0;
   std::jthread thread_;  // last: it uses the other members
 };
 

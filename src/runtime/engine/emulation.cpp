@@ -11,11 +11,20 @@ Emulation::Emulation(const plan::Costs& costs, const Session& session, const pla
                      const TaskGraph& graph, const StepData& data)
     : costs_(costs), session_(session), schedule_(schedule), graph_(graph), data_(data) {
   // Where a policy chooses the worker, nobody knows where to send a datum before its reader starts.
-  if (costs.prefetch && costs.alpha > 0 && session.knows_workers()) links_.emplace(costs.alpha);
+  if (costs.prefetch && costs.links.takes_time() && session.knows_workers()) links_.emplace(costs.links);
 }
 
-void Emulation::run(const Task& task, int received, TaskTimes& times) {
-  const double fetching = links_ ? 0 : received * costs_.alpha;
+std::uint64_t Emulation::bytes_of(std::size_t datum) const {
+  return std::uint64_t{graph_.data()[datum].size} * sizeof(float);
+}
+
+void Emulation::run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times) {
+  double fetching = 0;
+  if (!links_) {
+    // Where a policy chooses the workers, the datum may have been made elsewhere than on the planned worker.
+    for (const std::size_t datum : received)
+      fetching += costs_.link(graph_.data()[datum].worker, worker).time(bytes_of(datum));
+  }
   const double duration = costs_.duration(task.stage).of(schedule_.job(*task.job).pass);
   const auto [start, end] = devices_.run(times.ready, fetching + duration);
   times.start = start + fetching;
@@ -31,6 +40,7 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     const Datum& datum = graph_.data()[access.datum];
     if (access.access != Access::read || datum.worker == task.worker) continue;
     if (datum.kind == DataKind::loss) continue;  // B waits for it and does not read it
+    if (costs_.link(datum.worker, task.worker).time(bytes_of(access.datum)) == 0) continue;
     const starpu_data_handle_t handle = data_.handle(access.datum);
     if (data_.owner(datum) != reader) {
       require(starpu_mpi_get_data_on_node_detached(MPI_COMM_WORLD, handle, reader, nullptr, nullptr),
@@ -38,7 +48,7 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     }
     if (reader != session_.mpi().rank()) continue;
     starpu_task*& arrival = sent_[{access.datum, task.worker}];
-    if (arrival == nullptr) arrival = links_->send(handle);
+    if (arrival == nullptr) arrival = links_->send(handle, datum.worker, task.worker, bytes_of(access.datum));
     tasks.push_back(arrival);
   }
   return tasks;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,18 +27,19 @@ namespace starpipe::runtime {
 /// that submits the step calls `arrivals`, `hold` and `drop`, StarPU's workers call `run`.
 class Emulation {
  public:
-  /// `costs`: durations of jobs and of a transfer, in seconds. The references must outlive this.
+  /// `costs`: durations of jobs and links, in seconds. The references must outlive this. Links that
+  /// transfers share need all transfers in one process, sent ahead: `check_shared_links`.
   Emulation(const plan::Costs& costs, const Session& session, const plan::Schedule& schedule,
             const TaskGraph& graph, const StepData& data);
 
   /// Runs a job on the emulated device of the calling worker: from `times.ready` on, when the device has
-  /// ended the job before. Writes start and end. `received`: how many data the worker had to receive for the
-  /// job. Without links that send ahead, the device first fetches them, one after the other; `times.ready` is
-  /// then the end of the last.
-  void run(const Task& task, int received, TaskTimes& times);
+  /// ended the job before. Writes start and end. `received`: the data that `worker`, on which the job runs,
+  /// had to receive for it. Without links that send ahead, the device first fetches them, one after the
+  /// other; `times.ready` is then the end of the last.
+  void run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times);
 
   /// Whether transfers overlap computing, or take no time.
-  [[nodiscard]] bool sends_ahead() const { return links_ || costs_.alpha == 0; }
+  [[nodiscard]] bool sends_ahead() const { return links_ || !costs_.links.takes_time(); }
 
   /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links. Like
   /// `plan::simulate`, each datum is sent once to each worker that reads it, and gradients are reduced in no
@@ -57,6 +60,8 @@ class Emulation {
   void drop(std::size_t datum);
 
  private:
+  [[nodiscard]] std::uint64_t bytes_of(std::size_t datum) const;
+
   const plan::Costs& costs_;
   const Session& session_;
   const plan::Schedule& schedule_;

@@ -128,7 +128,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   const int worker = runner.calling_worker();
   Meter& meter = runner.parts_.meter;
   runner.parts_.progress.start(task);
-  const int received = meter.start(task, worker);
+  const std::vector<std::size_t> received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
     note_task_begin();
     times.start = clock_seconds();
@@ -137,7 +137,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
     times.end = clock_seconds();
     note_task_end();
   } else if (task.job) {
-    runner.emulation_->run(task, received, times);
+    runner.emulation_->run(task, worker, received, times);
   }
   meter.end(task, worker, times);
   runner.parts_.progress.end(task);

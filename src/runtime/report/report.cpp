@@ -183,7 +183,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   ordered_json durations = ordered_json::array();
   for (const plan::Durations& times : run.costs.durations) durations.push_back(plan::durations_json(times));
   report["durations"] = std::move(durations);
-  report["transfer_delay"] = run.costs.alpha;
+  if (run.costs.links.uniform()) report["transfer_delay"] = run.costs.link(0, 1).alpha;
   report["explain"] = plan::compared_run_json(run);
   report["explain"].update(explanation_json(run));
   return report;

@@ -82,6 +82,18 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
                                asked_by, name, fmt::join(known, ", ")));
 }
 
+void check_shared_links(const RuntimeConfig& config, const PolicyChoice& choice, int ranks) {
+  if (!config.emulate || !config.emulate->links.shared()) return;
+  const auto refuse = [&](std::string_view problem) {
+    throw InputError(fmt::format("runtime.emulate.links: {} has links that transfers share; they are {}",
+                                 config.emulate->links_file, problem));
+  };
+  if (ranks > 1) refuse("emulated in one rank only");
+  if (!config.emulate->prefetch) refuse("emulated with prefetch only");
+  if (choice.starpu != sched::policy_name && choice.control == StarpuControl::none)
+    refuse(fmt::format("not emulated under {}, which chooses the workers", choice.name));
+}
+
 bool follows_schedule(const PolicyChoice& choice) {
   return choice.starpu == sched::policy_name || choice.control == StarpuControl::worker_order;
 }

@@ -42,6 +42,10 @@ PolicyChoice configured_policy(const Config& config);
 /// The same, where nothing but the runtime is configured.
 PolicyChoice configured_policy(const RuntimeConfig& config);
 
+/// Throws InputError where links that transfers share cannot be emulated: between ranks, without prefetch,
+/// and under a policy that chooses the workers. No process sees all transfers then, or none is sent ahead.
+void check_shared_links(const RuntimeConfig& config, const PolicyChoice& choice, int ranks);
+
 /// Whether a run under the policy has the schedule's placement and order. Other policies choose workers, the
 /// order or both while they run.
 bool follows_schedule(const PolicyChoice& choice);

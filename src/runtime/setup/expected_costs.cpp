@@ -51,7 +51,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   }
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
-  costs.alpha = wanted.comm;
+  costs.links = wanted.links_file.empty() ? plan::Links(plan::Link{.alpha = wanted.comm}) : wanted.links;
   costs.prefetch = wanted.prefetch;
   return costs;
 }

@@ -172,8 +172,10 @@ class Accountant {
     holdings_[index(device)].add(part_of(held.kind), bytes_of(held), lifetime);
   }
 
-  [[nodiscard]] double arrival(std::size_t datum) const {
-    return written_[datum] + costs_.link().time(bytes_of(graph_.data()[datum]));
+  // When a datum is on `worker`, if no other transfer delays its own.
+  [[nodiscard]] double arrival(std::size_t datum, int worker) const {
+    const Datum& sent = graph_.data()[datum];
+    return written_[datum] + costs_.link(sent.worker, worker).time(bytes_of(sent));
   }
 
   // A job has the times of the timeline. Any other task starts and ends when its last input is there.
@@ -182,7 +184,7 @@ class Accountant {
     double time = 0;
     for (const DataAccess& access : task.data) {
       const bool is_here = graph_.data()[access.datum].worker == task.worker;
-      time = std::max(time, is_here ? written_[access.datum] : arrival(access.datum));
+      time = std::max(time, is_here ? written_[access.datum] : arrival(access.datum, task.worker));
     }
     return {time, time};
   }
@@ -216,11 +218,13 @@ class Accountant {
         continue;
       }
       if (is_on_host(accessed, task.worker)) continue;
-      const double sent = arrival(datum);
+      const double sent = arrival(datum, task.worker);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
+      // Over shared links the datum may arrive later, but before the task starts.
+      const bool delayed = costs_.links.shared() && sent < time.start;
       touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
       if (is_temporary(accessed.kind))
-        touch(datum, accessed.worker, by_time(from, costs_.prefetch ? sent : time.start));
+        touch(datum, accessed.worker, by_time(from, costs_.prefetch && !delayed ? sent : time.start));
     }
   }
 
@@ -249,7 +253,8 @@ plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGrap
     double begin = free[index(task.worker)];
     for (const auto& [datum, access] : task.data) {
       const bool here = graph.data()[datum].worker == task.worker;
-      const double sent = here ? 0 : costs.link().time(bytes_of(graph.data()[datum]));
+      const Datum& read = graph.data()[datum];
+      const double sent = here ? 0 : costs.link(read.worker, task.worker).time(bytes_of(read));
       begin = std::max(begin, written[datum] + sent);
     }
     const double end = begin + costs.duration(task.stage).F;

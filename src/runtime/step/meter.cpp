@@ -139,13 +139,13 @@ bool Meter::receive(const DataAccess& access, Worker& worker) const {
 
 // Where a policy chooses the workers, a task may run on another worker than the one that the schedule names:
 // data are received where the task runs, stashes count where the schedule puts them.
-int Meter::start(const Task& task, int worker) {
-  int count = 0;
+std::vector<std::size_t> Meter::start(const Task& task, int worker) {
+  std::vector<std::size_t> received;
   {
     Worker& runs = *workers_[index(worker)];
     const std::scoped_lock lock(runs.mutex);
     for (const DataAccess& access : task.data) {
-      if (receive(access, runs)) ++count;
+      if (receive(access, runs)) received.push_back(access.datum);
     }
   }
   Worker& named = *workers_[index(task.worker)];
@@ -156,7 +156,7 @@ int Meter::start(const Task& task, int worker) {
       if (copy.worker == task.worker && !copy.held) hold(access.datum, copy, named);
     }
   }
-  return count;
+  return received;
 }
 
 void Meter::end(const Task& task, int worker, const TaskTimes& times) {

@@ -48,8 +48,8 @@ class Meter {
   void reset();
 
   /// Call it when `task` starts on logical worker `worker`, which is of this rank, and its data are there.
-  /// Returns how many of the data the worker had to receive.
-  int start(const Task& task, int worker);
+  /// Returns the data that the worker had to receive, by their index in the graph.
+  std::vector<std::size_t> start(const Task& task, int worker);
   /// Call it when the task has ended.
   void end(const Task& task, int worker, const TaskTimes& times);
 

@@ -166,7 +166,7 @@ SvgRun explained(const RecordedStep& step) {
 }
 
 TEST(TimelineSvg, HatchesIdleTimeByCause) {
-  const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.alpha = 0.25});
+  const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.links = Link{.alpha = 0.25}});
   const SvgRun run = explained(step);
 
   const std::string svg = timeline_svg({&run, 1});
@@ -190,7 +190,7 @@ TEST(TimelineSvg, HatchesIdleTimeByCause) {
 }
 
 TEST(TimelineSvg, OutlinesTheCriticalPath) {
-  const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.alpha = 0.25});
+  const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.links = Link{.alpha = 0.25}});
   const SvgRun run = explained(step);
   const auto jobs = std::ranges::count(run.path, PathPart::Kind::compute, &PathPart::kind);
 
@@ -212,7 +212,8 @@ TEST(TimelineSvg, SaysNothingOfCausesThatItDoesNotKnow) {
 
 TEST(TimelineSvg, LeavesOutACriticalPathThatNobodyCouldFollow) {
   const auto svg = [](int workers, int microbatches, double alpha) {
-    const RecordedStep step = simulated_step(named("1f1b", workers, microbatches), {.alpha = alpha});
+    const RecordedStep step =
+        simulated_step(named("1f1b", workers, microbatches), {.links = Link{.alpha = alpha}});
     const SvgRun run = explained(step);
     return timeline_svg({&run, 1});
   };

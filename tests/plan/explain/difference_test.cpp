@@ -139,7 +139,7 @@ TEST(Difference, OfARunAsPredictedIsNone) {
     const Schedule schedule = testing::random_schedule(random);
     Costs costs = testing::random_costs(random, schedule.stages());
     costs.prefetch = true;
-    costs.beta = 0;
+    costs.links = Link{.alpha = costs.link(0, 1).alpha};
     const Timeline timeline = simulate(schedule, costs);
     if (first_start(timeline) > 0) continue;  // then the record begins later than the simulation
     const RecordedStep step = measured_step(schedule, runs_of(schedule, timeline, 100), costs);
@@ -153,7 +153,7 @@ TEST(Difference, OfARunAsPredictedIsNone) {
 
 TEST(Difference, NamesTheOneThingThatDiffered) {
   const Schedule schedule = named("1f1b", 4, 8);
-  const Costs costs = {.durations = {{1, 2, 0}}, .alpha = 0.25};
+  const Costs costs = {.durations = {{1, 2, 0}}, .links = Link{.alpha = 0.25}};
   const auto expect_only = [&](const std::string& part, const std::vector<JobRun>& runs) {
     SCOPED_TRACE(part);
     const Difference found = difference(measured_step(schedule, runs, costs), costs);
@@ -195,7 +195,7 @@ TEST(Difference, NamesTheOneThingThatDiffered) {
 /// A policy that chooses workers: transfers are as fast as predicted, and only the workers differ.
 TEST(Difference, OtherWorkersAreAnotherOrder) {
   const Schedule schedule = named("gpipe", 4, 8);
-  const Costs costs = {.durations = {{1, 2, 0}}, .alpha = 1.5};
+  const Costs costs = {.durations = {{1, 2, 0}}, .links = Link{.alpha = 1.5}};
   for (int round = 0; round < 20; ++round) {
     const ScheduleSpec spec = {.name = "moved",
                                .graph = schedule.graph(),
@@ -276,8 +276,8 @@ TEST(StepCosts, AreMediansOverStepsOfMeansInAStep) {
   ASSERT_EQ(found.durations.size(), 2U);
   EXPECT_EQ(found.durations[0], (Durations{.F = 2.5, .B = 6.5, .W = 0}));
   EXPECT_EQ(found.durations[1], (Durations{.F = 4.5, .B = 12.5, .W = 0}));
-  EXPECT_EQ(found.alpha, 1);
-  EXPECT_EQ(found.beta, 0);
+  EXPECT_EQ(found.link(0, 1).alpha, 1);
+  EXPECT_EQ(found.link(0, 1).beta, 0);
 }
 
 /// Two links, one of them slow: the other is typical, whichever has more observed transfers.
@@ -292,7 +292,7 @@ TEST(StepCosts, HaveTheTimeOfATypicalLink) {
     const RecordedStep step = simulated_step(schedule, {.durations = {{1, 2, 0}}}, times);
     StepCosts costs;
     costs.add(step);
-    EXPECT_EQ(costs.costs().alpha, 0.25);
+    EXPECT_EQ(costs.costs().link(0, 1).alpha, 0.25);
     EXPECT_GT(difference(step, costs.costs()).transfers(), 0);
   }
 }
@@ -300,9 +300,9 @@ TEST(StepCosts, HaveTheTimeOfATypicalLink) {
 TEST(StepCosts, TellBFromW) {
   const Schedule schedule = named("zb-h1", 2, 4);
   StepCosts costs;
-  costs.add(simulated_step(schedule, {.durations = {{1, 2, 3}}, .alpha = 0.5}));
+  costs.add(simulated_step(schedule, {.durations = {{1, 2, 3}}, .links = Link{.alpha = 0.5}}));
   EXPECT_EQ(costs.costs().duration(1), (Durations{.F = 1, .B = 2, .W = 3}));
-  EXPECT_EQ(costs.costs().alpha, 0.5);
+  EXPECT_EQ(costs.costs().link(0, 1).alpha, 0.5);
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ TEST(IdleParts, Of1F1BByHand) {
   const Schedule schedule = named("1f1b", 2, 2);
   // Worker 0: F0 0..1, F1 1..2, BW0 5..7, BW1 8..10. Worker 1: F0 1.5..2.5, BW0 2.5..4.5, F1 4.5..5.5,
   // BW1 5.5..7.5.
-  const RecordedStep step = simulated_step(schedule, {.durations = {{1, 2, 0}}, .alpha = 0.5});
+  const RecordedStep step = simulated_step(schedule, {.durations = {{1, 2, 0}}, .links = Link{.alpha = 0.5}});
   const auto parts = idle_parts(step);
   ASSERT_EQ(parts.size(), 7U);
   const auto expect = [&](std::size_t i, int worker, double start, double end, IdleCause cause) {
@@ -300,7 +300,7 @@ TEST(CriticalPath, NamesTheSlowStage) {
   const Schedule schedule = named("1f1b", 4, 16);
   Costs costs;
   costs.durations = {{1, 2, 0}, {1, 2, 0}, {2, 4, 0}, {1, 2, 0}};
-  costs.alpha = 0.25;
+  costs.links = Link{.alpha = 0.25};
   const RecordedStep step = simulated_step(schedule, costs);
   const PathSummary sums = summary(critical_path(step), step.as_run);
   EXPECT_EQ(sums.jobs[0].stage, 2);

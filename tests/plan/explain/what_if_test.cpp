@@ -25,7 +25,7 @@ const std::vector<Durations> unknown_work = {Durations{}};
 JobTimes times_of(const Schedule& schedule, const Costs& costs) {
   JobTimes times;
   times.duration.resize(schedule.id_count());
-  times.transfer.assign(schedule.id_count(), costs.alpha);
+  times.transfer.assign(schedule.id_count(), costs.link(0, 1).alpha);
   for (const JobId id : schedule.order()) {
     times.duration[id] = costs.duration(schedule.job(id).stage).of(schedule.job(id).pass);
   }
@@ -33,7 +33,7 @@ JobTimes times_of(const Schedule& schedule, const Costs& costs) {
 }
 
 /// Four equal stages in a chain, on four workers.
-const Costs equal = {.durations = {{1, 2, 0}}, .alpha = 0.25};
+const Costs equal = {.durations = {{1, 2, 0}}, .links = Link{.alpha = 0.25}};
 
 RecordedStep with_slow_stage(const Schedule& schedule, int stage, Pass pass, double factor) {
   JobTimes times = times_of(schedule, equal);
@@ -135,7 +135,7 @@ TEST(WhatIf, UndoesWhatWasDone) {
     EXPECT_EQ(answer(far, "comm=0"), simulate(schedule, {.durations = equal.durations}).makespan);
     const RecordedStep usual_step = simulated_step(schedule, equal);
     EXPECT_EQ(answer(usual_step, "comm=2x"),
-              simulate(schedule, {.durations = equal.durations, .alpha = 0.5}).makespan);
+              simulate(schedule, {.durations = equal.durations, .links = Link{.alpha = 0.5}}).makespan);
   }
 }
 
@@ -177,9 +177,9 @@ TEST(WhatIf, AnotherScheduleHasTheStepsOwnTimes) {
   ASSERT_TRUE(splits_fused_backward(step, zb));
   const std::vector<Durations> work = {{1, 3, 1}};
   EXPECT_EQ(makespan_under(step, zb, work, "schedule=zb-h1"),
-            simulate(zb, {.durations = {{1, 1.5, 0.5}}, .alpha = 0.25}).makespan);
+            simulate(zb, {.durations = {{1, 1.5, 0.5}}, .links = Link{.alpha = 0.25}}).makespan);
   // And B and W become one BW.
-  const Costs split = {.durations = {{1, 1.5, 0.5}}, .alpha = 0.25};
+  const Costs split = {.durations = {{1, 1.5, 0.5}}, .links = Link{.alpha = 0.25}};
   const RecordedStep split_step = simulated_step(zb, split);
   EXPECT_FALSE(splits_fused_backward(split_step, one));
   EXPECT_EQ(makespan_under(split_step, one, work, "schedule=1f1b"), simulate(one, split).makespan);

@@ -91,7 +91,7 @@ void expect_equal(const ComparedRun& read, const ComparedRun& written) {
     }
   }
   EXPECT_EQ(read.costs.durations, written.costs.durations);
-  EXPECT_EQ(read.costs.alpha, written.costs.alpha);
+  EXPECT_EQ(read.costs.links, written.costs.links);
   EXPECT_EQ(read.work, written.work);
   EXPECT_EQ(read.groups, written.groups);
   EXPECT_TRUE(read.measured.planned == written.measured.planned);

@@ -65,7 +65,7 @@ TEST(ScheduleJson, StatesTheFiguresOfTheDesign) {
 
 TEST(ScheduleJson, RoundTripsEverySchedule) {
   Costs uneven;
-  uneven.alpha = 0.25;
+  uneven.links = Link{.alpha = 0.25};
   for (const Schedule& schedule : examples()) {
     uneven.durations.clear();
     for (int s = 0; s < schedule.stages(); ++s) uneven.durations.push_back({1.0 + s % 2, 1.5, 0.5 * s});
@@ -85,8 +85,7 @@ TEST(ScheduleJson, RoundTripsEveryCost) {
   const Schedule schedule = named("1f1b", 2, 3);
   Costs costs;
   costs.sizes = {{10, 20, 30, 40, 50}, {1, 2, 3, 4, 5}};
-  costs.alpha = 0.5;
-  costs.beta = 0.125;
+  costs.links = Link{.alpha = 0.5, .beta = 0.125};
   costs.prefetch = false;
   const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
 
@@ -440,7 +439,7 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
 
 TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {
   for (const Schedule& schedule : examples()) {
-    const Timeline timeline = simulate(schedule, {.alpha = 0.5});
+    const Timeline timeline = simulate(schedule, {.links = Link{.alpha = 0.5}});
     const std::vector<TracedRun> runs = {{"predicted", &schedule, &timeline},
                                          {"measured", &schedule, &timeline}};
 

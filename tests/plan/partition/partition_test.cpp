@@ -90,8 +90,9 @@ Value by_definition(const PartitionRequest& request, const std::vector<int>& cut
       const auto to = index(stage_workers[stage]);
       const StageSizes& sent = request.units[l - 1].sizes;
       if (from != to) {
-        load[to] += request.alpha + request.beta * static_cast<double>(sent.activation);
-        load[from] += request.alpha + request.beta * static_cast<double>(sent.gradient);
+        const Link link = request.links.between(stage_workers[stage - 1], stage_workers[stage]);
+        load[to] += link.alpha + link.beta * static_cast<double>(sent.activation);
+        load[from] += link.alpha + link.beta * static_cast<double>(sent.gradient);
       }
     }
     const auto w = index(stage_workers[stage]);
@@ -148,6 +149,8 @@ Best brute_force(const PartitionRequest& request) {
         if ((used >> static_cast<unsigned>(w) & 1U) != 0) workers.push_back(w);
       }
       if (static_cast<int>(workers.size()) > units) continue;
+      // Stage s is on worker s where links differ.
+      if (request.links.levels().size() > 1 && workers.back() + 1 != std::ssize(workers)) continue;
       for_all_cuts(units, static_cast<int>(workers.size()), {},
                    [&](const std::vector<int>& cuts) { consider(cuts, workers); });
     }
@@ -193,12 +196,22 @@ class RandomRequests {
                      .stash = bytes(9),
                      .weights = bytes(6)}});
     }
-    if (number(0, 1) == 1) request.alpha = number(0, 4);
-    if (number(0, 1) == 1) request.beta = number(0, 2) / 2.0;
+    const double alpha = number(0, 1) == 1 ? number(0, 4) : 0;
+    const double beta = number(0, 1) == 1 ? number(0, 2) / 2.0 : 0;
+    request.links = Link{.alpha = alpha, .beta = beta};
     request.optimizer_states = number(0, 2);
     request.stashes = {1};
     while (number(0, 2) > 0) request.stashes.push_back(request.stashes.back() + number(0, 2));
     return request;
+  }
+
+  /// Pairs of workers, and perhaps groups of four.
+  Links levels() {
+    const auto link = [this] { return Link{.alpha = number(0, 3) + 0.0, .beta = number(0, 2) / 2.0}; };
+    std::vector<LinkLevel> levels = {{.workers = 2, .link = link()}};
+    if (number(0, 1) == 1) levels.push_back({.workers = 4, .link = link()});
+    levels.push_back({.link = link()});
+    return Links(levels);
   }
 
   /// Adds one or two sets of weights that some of the units share.
@@ -252,7 +265,8 @@ void expect_optimal(PartitionRequest request, RandomRequests& random) {
     EXPECT_EQ(owners(found, units).size(), units);
     for (const WorkerLoad& load : found.loads) EXPECT_LE(load.load(), found.bottleneck);
   }
-  if (least < 2) return;
+  const bool in_order = request.allocation == Allocation::contiguous;
+  if (least < 2 || (in_order && request.links.levels().size() > 1)) return;
   request.memory_limits.clear();  // a limit for each worker
   for (int w = 0; w < request.workers; ++w)
     request.memory_limits.push_back(random.number(0, 3) == 0 ? infinity : least + random.number(0, 9));
@@ -266,6 +280,15 @@ void expect_optimal(PartitionRequest request, RandomRequests& random) {
     ADD_FAILURE() << "fits into " << least - 1;
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), EndsWith(" " + std::to_string(static_cast<long>(least))));
+  }
+}
+
+void expect_refused(const PartitionRequest& request, const std::string& part) {
+  try {
+    partition(request);
+    ADD_FAILURE() << "accepted: " << part;
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(part));
   }
 }
 
@@ -283,6 +306,30 @@ TEST(Partition, PlacedIsOptimal) {
     for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
     expect_optimal(placed(request, workers), random);
   }
+}
+
+TEST(Partition, OverLinksOfSeveralLevelsItIsOptimal) {
+  RandomRequests random;
+  for (int i = 0; i < 200; ++i) {
+    const Links links = random.levels();
+    const auto over = [&](PartitionRequest request) {
+      request.links = links;
+      return request;
+    };
+    expect_optimal(over(random.next(9, 5)), random);
+    expect_optimal(over(general(random.next(6, 4))), random);
+    PartitionRequest request = over(random.next(8, 4));
+    std::vector<int> workers;
+    const int stages = random.number(1, static_cast<int>(request.units.size()));
+    for (int s = 0; s < stages; ++s) workers.push_back(random.number(0, request.workers - 1));
+    expect_optimal(placed(request, workers), random);
+  }
+  // A worker may be left out there, and which one decides the links.
+  PartitionRequest mixed = random.mixed(random.next(5, 3));
+  mixed.workers = 3;
+  mixed.kinds = {0, 1, 0};
+  mixed.links = random.levels();
+  expect_refused(mixed, "links of several levels");
 }
 
 TEST(Partition, LayoutsAreOptimal) {
@@ -304,7 +351,7 @@ TEST(Partition, GeneralIsOptimal) {
   for (int i = 0; i < 200; ++i) {
     PartitionRequest request = general(random.next(7, 3));
     if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
-    if (random.number(0, 2) == 0) request.alpha = request.beta = 0;
+    if (random.number(0, 2) == 0) request.links = {};
     expect_optimal(request, random);
   }
 }
@@ -315,7 +362,7 @@ TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
     expect_optimal(random.mixed(random.next(8, 4)), random);
     PartitionRequest request = general(random.mixed(random.next(6, 3)));
     if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
-    if (random.number(0, 1) == 0) request.alpha = request.beta = 0;
+    if (random.number(0, 1) == 0) request.links = {};
     expect_optimal(request, random);
     request = random.mixed(random.next(9, 4));
     std::vector<int> workers;
@@ -547,12 +594,10 @@ TEST(Partition, MemoryIsWhatSimulateShows) {
 TEST(Partition, LoadIsBusyTimeAndTransfers) {
   PartitionRequest request = chain({2, 4, 6, 2, 3}, 3);
   for (UnitCosts& unit : request.units) unit.sizes = {.activation = 3, .gradient = 3};
-  request.alpha = 0.25;
-  request.beta = 0.5;
+  request.links = Link{.alpha = 0.25, .beta = 0.5};
   const Partition found = partition(request);
   Costs costs = stage_costs(request.units, found.cuts);
-  costs.alpha = request.alpha;
-  costs.beta = request.beta;
+  costs.links = request.links;
   costs.prefetch = false;
   const Schedule schedule = make_schedule("1f1b", {.workers = 3, .microbatches = 400});
   double sum = 0;
@@ -564,7 +609,7 @@ TEST(Partition, LoadIsBusyTimeAndTransfers) {
 
 TEST(Partition, FewerWorkersWhereTransfersCostMore) {
   PartitionRequest request = chain({1, 1, 1, 1}, 4);
-  request.alpha = 10;
+  request.links = Link{.alpha = 10};
   const Partition one = partition(request);
   EXPECT_THAT(one.stage_workers, ElementsAre(0));
   EXPECT_EQ(one.bottleneck, 4);
@@ -580,7 +625,7 @@ TEST(Partition, LargeInputsEndWithABound) {
   PartitionRequest request = chain(times, 16);
   request.steps = 20'000;
   for (UnitCosts& unit : request.units) unit.sizes = {.activation = 1, .gradient = 1, .stash = 1};
-  request.alpha = 0.01;
+  request.links = Link{.alpha = 0.01};
   for (const PartitionRequest& wide : {general(request), placed(request, layout_workers(Layout::v, 16, 2)),
                                        placed(request, layout_workers(Layout::loop, 16, 3))}) {
     const Partition found = partition(wide);
@@ -589,15 +634,6 @@ TEST(Partition, LargeInputsEndWithABound) {
     EXPECT_LT(found.bottleneck, 1.03 * found.lower_bound);
   }
   EXPECT_LT(partition(general(request)).bottleneck, partition(request).bottleneck);
-}
-
-void expect_refused(const PartitionRequest& request, const std::string& part) {
-  try {
-    partition(request);
-    ADD_FAILURE() << "accepted: " << part;
-  } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(part));
-  }
 }
 
 TEST(Partition, RefusesWhatMakesNoSense) {
@@ -616,9 +652,6 @@ TEST(Partition, RefusesWhatMakesNoSense) {
   bad = good;
   bad.memory_limits = {0};
   expect_refused(bad, "memory limit");
-  bad = good;
-  bad.alpha = -1;
-  expect_refused(bad, "communication costs");
   bad = good;
   bad.stashes.clear();
   expect_refused(bad, "stashes");

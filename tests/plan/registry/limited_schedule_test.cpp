@@ -42,7 +42,8 @@ TEST_P(LimitOfEverySchedule, KeepsAnOrderThatFitsAndAnyOtherKeepsTheLimit) {
   for (const int workers : {1, 2, 4, 6}) {
     for (const int microbatches : {1, 4, 8, 12}) {
       for (const bool recompute : {false, true}) {
-        const Costs plain{.durations = {{1, 2, 0.5}}, .alpha = microbatches % 8 == 0 ? 0.25 : 0};
+        const Costs plain{.durations = {{1, 2, 0.5}},
+                          .links = Link{.alpha = microbatches % 8 == 0 ? 0.25 : 0}};
         const Costs costs = recompute ? with_recomputation(plain) : plain;
         ScheduleRequest request{
             .workers = workers, .microbatches = microbatches, .recompute = recompute, .costs = costs};

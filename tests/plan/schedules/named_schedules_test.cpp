@@ -37,7 +37,7 @@ ScheduleRequest request(int workers, int microbatches, const Costs& costs = {}) 
 Costs costs(Durations durations, double comm) {
   Costs result;
   result.durations = {durations};
-  result.alpha = comm;
+  result.links = Link{.alpha = comm};
   return result;
 }
 
@@ -333,7 +333,7 @@ TEST(NamedSchedules, MadeForAnyDurationsFinishWithinTheirMemory) {
       for (int s = 0; s < find_schedule(name).stages_per_worker * W; ++s) {
         c.durations.push_back({time(rng), rng() % 5 == 0 ? 0 : time(rng), rng() % 5 == 0 ? 0 : time(rng)});
       }
-      c.alpha = rng() % 3 == 0 ? 0 : time(rng);
+      c.links = Link{.alpha = rng() % 3 == 0 ? 0 : time(rng)};
       SCOPED_TRACE(std::string(name) + " W=" + std::to_string(W) + " B=" + std::to_string(B) + " case " +
                    std::to_string(i));
       const Schedule schedule = make_schedule(name, request(W, B, c));
@@ -356,13 +356,13 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
           {time(rng), rng() % 5 == 0 ? 0 : time(rng), rng() % 5 == 0 ? 0 : time(rng)});
     }
     if (i % 20 == 0) wanted.costs->durations = {{0, 0, 0}};
-    wanted.costs->alpha = rng() % 3 == 0 ? 0 : time(rng) * (i % 10 == 0 ? 1e6 : 1);
+    wanted.costs->links = Link{.alpha = rng() % 3 == 0 ? 0 : time(rng) * (i % 10 == 0 ? 1e6 : 1)};
     wanted.costs->prefetch = rng() % 3 != 0;
     for (const std::string name : {"1f1b-star", "k-periodic"}) {
       SCOPED_TRACE(name + " case " + std::to_string(i));
       wanted.memory_limits.clear();
       ASSERT_NO_THROW(make_schedule(name, wanted))
-          << W << " " << wanted.costs->alpha << " " << wanted.costs->prefetch;
+          << W << " " << wanted.costs->link(0, 1).alpha << " " << wanted.costs->prefetch;
       ASSERT_TRUE(check(make_schedule(name, wanted)).ok());
       EXPECT_TRUE(make_schedule(name, wanted).memory_limits().empty());
       const int limit = 1 + i % 4;

@@ -63,7 +63,8 @@ class BranchAndBound {
     return pass == 0 ? d.F : pass == 1 ? d.B : d.W;
   }
   [[nodiscard]] double lag(int s) const {  // from s to s + 1 and back
-    return worker(s) == worker(s + 1) ? 0 : problem_.costs.alpha;
+    // Without bytes, so both ways take as long.
+    return worker(s) == worker(s + 1) ? 0 : problem_.costs.link(worker(s), worker(s + 1)).alpha;
   }
   [[nodiscard]] int worker(int s) const { return problem_.stage_workers[index(s)]; }
   [[nodiscard]] double size(int s) const {

@@ -31,7 +31,7 @@ SearchRequest request(int workers, int microbatches, int chunks, Layout layout, 
                       double comm, double limit) {
   SearchRequest request{.workers = workers, .microbatches = microbatches, .chunks = chunks, .layout = layout};
   request.costs.durations = {durations};
-  request.costs.alpha = comm;
+  request.costs.links = Link{.alpha = comm};
   request.memory_limits = {limit};
   return request;
 }
@@ -60,7 +60,9 @@ SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks
   const int chunks = pick(1, most_chunks);
   const Layout layout = pick(0, 1) == 0 ? Layout::v : Layout::loop;
   SearchRequest r = request(workers, pick(1, most_microbatches), chunks, layout, {}, 0, 1e9);
-  r.costs.alpha = pick(0, 2) * 0.3;
+  const Link near{.alpha = pick(0, 2) * 0.3};
+  const Link far{.alpha = pick(0, 4) * 0.3};
+  r.costs.links = pick(0, 1) == 0 ? Links(near) : Links({{.workers = 2, .link = near}, {.link = far}});
   r.costs.durations.clear();
   r.stash.clear();
   for (int s = 0; s < workers * chunks; ++s) {
@@ -92,6 +94,24 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
     for (std::size_t w = 0; w < result.peak_memory.size(); ++w) {
       const double limit = r.memory_limits[r.memory_limits.size() == 1 ? 0 : w];
       EXPECT_LE(result.peak_memory[w], limit * (1 + 1e-9)) << "worker " << w;
+    }
+  }
+}
+
+// Over shared links the moves are judged without delays, but the result is not, and no registered schedule
+// with this placement is better.
+TEST(Search, OverSharedLinksTheResultHasAllDelays) {
+  for (const Sharing sharing : {Sharing::in_order, Sharing::fair}) {
+    SearchRequest r = request(4, 8, 1, Layout::v, {1, 1, 1}, 0, 1e9);
+    r.costs.sizes = {{.activation = 2, .gradient = 2}};
+    r.costs.links = Links({{.workers = 2, .link = {.alpha = 0.1, .beta = 0.1}},
+                           {.link = {.alpha = 0.2, .beta = 0.6}, .sharing = sharing}});
+    const SearchResult result = search(r, work(0.05));
+    EXPECT_EQ(result.timeline.makespan, simulate(result.schedule, result.costs).makespan);
+    EXPECT_GE(result.timeline.makespan, result.lower_bound);
+    for (const char* name : {"1f1b", "zb-h1", "gpipe", "zb-h2"}) {
+      const Schedule other = make_schedule(name, {.workers = 4, .microbatches = 8});
+      EXPECT_LE(result.timeline.makespan, simulate(other, r.costs).makespan * (1 + 1e-9)) << name;
     }
   }
 }
@@ -306,7 +326,7 @@ TEST(LowerBound, OfOneWorkerIsItsWork) {
 TEST(LowerBound, CountsFillAndTransfers) {
   // The last of 3 workers starts after two stages and two transfers; its W fill the time in which B drains.
   SearchProblem problem{.workers = 3, .microbatches = 4, .stage_workers = {0, 1, 2}};
-  problem.costs.alpha = 0.5;
+  problem.costs.links = Link{.alpha = 0.5};
   EXPECT_DOUBLE_EQ(lower_bound(problem), 2 * 1.5 + 4 * 3);
 }
 

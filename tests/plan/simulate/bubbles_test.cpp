@@ -127,7 +127,7 @@ TEST(Bubbles, RuleOfThumb) {
 TEST(Bubbles, EagerHidesTransfersThat1F1BDoesNot) {
   Costs costs;
   costs.durations = {equal};
-  costs.alpha = 1;
+  costs.links = Link{.alpha = 1};
   const ScheduleRequest request{.workers = 6, .microbatches = 64};
   const double eager = simulate(make_schedule("eager-1f1b", request), costs).makespan;
   const double plain = simulate(make_schedule("1f1b", request), costs).makespan;

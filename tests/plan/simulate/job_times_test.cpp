@@ -106,16 +106,17 @@ TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
     if (schedule.recompute()) continue;
     Costs costs = testing::random_costs(random, schedule.stages());
     costs.prefetch = true;
-    costs.beta = 0;
+    const double latency = costs.link(0, 1).alpha;
+    costs.links = Link{.alpha = latency};
     JobTimes times;
-    times.transfer.assign(schedule.id_count(), costs.alpha);
+    times.transfer.assign(schedule.id_count(), latency);
     for (JobId id = 0; id < schedule.id_count(); ++id) {
       const Job job = schedule.job(id);
       times.duration.push_back(schedule.exists(id) ? costs.duration(job.stage).of(job.pass) : -1);
     }
     Costs others;
     others.durations = {{7, 8, 9}};
-    others.alpha = 3;
+    others.links = Link{.alpha = 3};
 
     const Timeline expected = simulate(schedule, costs);
     const Timeline timeline = simulate(schedule, others, times);

@@ -49,15 +49,17 @@ Case random_case(testing::Random& random, Discipline discipline) {
     if (!check(schedule).ok()) continue;
     if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
     const int stages = schedule.stages();
-    return {std::move(schedule), testing::random_costs(random, stages)};
+    Costs costs = testing::random_costs(random, stages);
+    if (testing::chance(random, 0.3)) costs.links = testing::random_links(random, {Sharing::none});
+    return {std::move(schedule), std::move(costs)};
   }
 }
 
 std::string describe(const Case& c, const std::vector<Span>& spans) {
   std::ostringstream out;
   out << to_string(c.schedule.discipline()) << " S=" << c.schedule.stages()
-      << " B=" << c.schedule.microbatches() << " W=" << c.schedule.workers() << " alpha=" << c.costs.alpha
-      << " beta=" << c.costs.beta << " prefetch=" << c.costs.prefetch
+      << " B=" << c.schedule.microbatches() << " W=" << c.schedule.workers()
+      << " links=" << c.costs.links.levels().size() << " prefetch=" << c.costs.prefetch
       << " recompute=" << c.schedule.recompute() << "\n";
   for (const JobId id : c.schedule.order()) {
     out << to_string(c.schedule.job(id)) << " on " << c.schedule.compute(id) << ": " << spans[id].start
@@ -402,8 +404,8 @@ TEST(SimulateRefuses, CostsThatCannotBe) {
   const Schedule schedule(spec);
   const auto refusal = [&](auto&& edit) -> std::string {
     Costs costs;
-    edit(costs);
     try {
+      edit(costs);
       simulate(schedule, costs);
     } catch (const InputError& error) {
       return error.what();
@@ -412,14 +414,14 @@ TEST(SimulateRefuses, CostsThatCannotBe) {
   };
 
   EXPECT_EQ(refusal([](Costs&) {}), "accepted");
-  EXPECT_THAT(refusal([](Costs& c) { c.alpha = -1; }), HasSubstr("alpha=-1"));
-  EXPECT_THAT(refusal([](Costs& c) { c.beta = -0.5; }), HasSubstr("beta=-0.5"));
+  EXPECT_THAT(refusal([](Costs& c) { c.links = Link{.alpha = -1}; }), HasSubstr("alpha=-1"));
+  EXPECT_THAT(refusal([](Costs& c) { c.links = Link{.beta = -0.5}; }), HasSubstr("beta=-0.5"));
   EXPECT_THAT(refusal([](Costs& c) { c.durations = {{1, -2, 0}}; }), HasSubstr("B=-2"));
   EXPECT_THAT(refusal([](Costs& c) { c.durations = {{}, {}, {-1, 1, 1}}; }), HasSubstr("stage 2"));
   EXPECT_THAT(refusal([](Costs& c) { c.durations.resize(2); }), HasSubstr("2 stages"));
   EXPECT_THAT(refusal([](Costs& c) { c.durations.clear(); }), HasSubstr("0 stages"));
   EXPECT_THAT(refusal([](Costs& c) { c.sizes.resize(4); }), HasSubstr("4 stages"));
-  EXPECT_THAT(refusal([](Costs& c) { c.alpha = std::numeric_limits<double>::quiet_NaN(); }),
+  EXPECT_THAT(refusal([](Costs& c) { c.links = Link{.alpha = std::numeric_limits<double>::quiet_NaN()}; }),
               HasSubstr("alpha"));
   EXPECT_THAT(refusal([](Costs& c) {
                 c.durations = {{1, std::numeric_limits<double>::infinity(), 1}};
@@ -471,8 +473,7 @@ TEST(SimulateByHand, TwoStagesWithTransfers) {
   spec.placement = [](const Job& j) { return Placement{j.stage, j.stage}; };
   spec.priority = [](const Job& j) { return j.pass == Pass::F ? j.stage : 9 - j.stage; };
   Costs costs;
-  costs.alpha = 1;
-  costs.beta = 2;
+  costs.links = Link{.alpha = 1, .beta = 2};
   costs.sizes = {{.activation = 3, .gradient = 2, .stash = 10}};
   for (const bool prefetch : {true, false}) {
     costs.prefetch = prefetch;
@@ -522,7 +523,7 @@ TEST(SimulateByHand, NoWorkTakesNoTimeAndDividesByNothing) {
   EXPECT_EQ(simulate(Schedule(spec), costs).bubble_fraction, 0);
 
   // Transfers are the only cost: the jobs of worker 1 have zero length.
-  costs.alpha = 1;
+  costs.links = Link{.alpha = 1};
   const auto timeline = simulate(Schedule(spec), costs);
   EXPECT_EQ(timeline.makespan, 2);
   EXPECT_EQ(timeline.bubble_fraction, 1);

@@ -208,7 +208,7 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   const auto data = data_for(network);
   plan::Costs links = costs_of(network);
   links.durations = {{.F = 0, .B = 0, .W = 0}};
-  links.alpha = 1e-6;
+  links.links = plan::Link{.alpha = 1e-6};
   for (const auto& [name, emulated] : {std::pair{"1f1b", false}, {"fsdp", false}, {"1f1b", true}}) {
     SCOPED_TRACE(std::string(name) + (emulated ? ", emulated" : ""));
     const Schedule schedule = plan::make_schedule(name, {.workers = workers, .microbatches = 3});
@@ -236,7 +236,7 @@ TEST(Memory, IsFlatInTheMicroBatches) {
   plan::Costs links = costs_of(network);
   links.durations = {{.F = 0, .B = 0, .W = 0}};
   const auto heap_of = [&](int microbatches, double alpha) {
-    links.alpha = alpha;
+    links.links = plan::Link{.alpha = alpha};
     const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});
     Engine engine(session, schedule, network, sgd, start_values(network),
                   {.timeout = patient.timeout, .window = 100}, &links);

@@ -95,7 +95,7 @@ TEST(MemoryNeed, OfSharedWeightsByHand) {
 TEST(MemoryNeed, OfWorkersOnOneDevice) {
   const model::Network network = tiny_gpt(4);
   plan::Costs costs = costs_of(network);
-  costs.alpha = 0.25;
+  costs.links = plan::Link{.alpha = 0.25};
   for (const char* name : {"1f1b", "fsdp", "zb-h1", "ddp"}) {
     SCOPED_TRACE(name);
     const Schedule schedule =

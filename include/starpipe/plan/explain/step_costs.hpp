@@ -22,9 +22,9 @@ class StepCosts {
   /// step must not count. BW counts as B, with W = 0. Where a stage has BW for some micro-batches and B and W
   /// for others, BW is not counted. At least one step must have been added.
   ///
-  /// A link leads from one worker to another. `alpha` is the lower median over the links of the lower median
-  /// of the transfers observed on each, and `beta` is 0. So one slow link among others does not count,
-  /// however many transfers it has.
+  /// All pairs of workers get one link, with `beta` 0. Its `alpha` is the lower median over the pairs of the
+  /// lower median of the transfers observed from one to the other. So one slow pair among others does not
+  /// count, however many transfers it has.
   [[nodiscard]] Costs costs(std::vector<StageSizes> sizes = {StageSizes{}},
                             std::vector<SharedWeights> shared = {}) const;
 

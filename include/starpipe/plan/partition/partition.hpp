@@ -21,10 +21,11 @@ enum class Allocation : std::uint8_t {
 
 /// A chain of units to cut into stages, and the workers that the stages are for.
 ///
-/// The load of a worker is its time for one micro-batch: F + B + W of its units, plus alpha + beta * bytes
-/// for each activation and gradient that it receives from another worker. `simulate` reports the same sum as
-/// busy time and transfer waits if transfers do not overlap compute. The bottleneck is the largest load; no
-/// schedule has a shorter period (Pipelined Model Parallelism, section 4).
+/// The load of a worker is its time for one micro-batch: F + B + W of its units, plus the time of the
+/// transfer of each activation and gradient that it receives from another worker, on the link between the two
+/// and undelayed by other transfers. `simulate` reports the same sum as busy time and transfer waits if
+/// transfers do not overlap compute. The bottleneck is the largest load; no schedule has a shorter period
+/// (Pipelined Model Parallelism, section 4).
 ///
 /// The memory of a worker is the sum over its stages: (2 + optimizer_states) * weights for the weights, their
 /// gradient and the optimizer's state, plus the stashes that the schedule holds there at once. Units may
@@ -42,8 +43,7 @@ struct PartitionRequest {
   std::vector<int> stage_workers = {};
   /// Largest number of stages of a `general` allocation.
   std::optional<int> most_stages = {};
-  double alpha = 0;  ///< time of a transfer
-  double beta = 0;   ///< additional time of a transfer per byte
+  Links links = {};  ///< between workers
   /// Bytes that a worker may hold: one limit for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
   /// Optimizer state, in multiples of the weights: 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD.
@@ -84,7 +84,8 @@ struct Partition {
 /// optimal, unless it runs out of `steps`. docs/partition.md has the recurrences. Deterministic.
 ///
 /// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, a
-/// worker that does not exist, and a memory limit that no found partition keeps; the message then has the
+/// worker that does not exist, contiguous stages on workers of several kinds between which links differ, and
+/// a memory limit that no found partition keeps; the message then has the
 /// smallest limit that a found partition keeps.
 Partition partition(const PartitionRequest& request);
 

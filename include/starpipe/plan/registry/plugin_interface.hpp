@@ -71,12 +71,12 @@ constexpr auto members(T& value) {
   } else if constexpr (count == 3) {
     [[maybe_unused]] auto& [a, b, c] = value;
     return TypeList<decltype(a), decltype(b), decltype(c)>();
+  } else if constexpr (count == 4) {
+    [[maybe_unused]] auto& [a, b, c, d] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d)>();
   } else if constexpr (count == 5) {
     [[maybe_unused]] auto& [a, b, c, d, e] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e)>();
-  } else if constexpr (count == 6) {
-    [[maybe_unused]] auto& [a, b, c, d, e, f] = value;
-    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f)>();
   } else if constexpr (count == 7) {
     [[maybe_unused]] auto& [a, b, c, d, e, f, g] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f),
@@ -206,7 +206,12 @@ constexpr InterfaceText interface_text() {
        offsetof(StageSizes, gradient_stash), offsetof(StageSizes, weights), offsetof(StageSizes, master)});
   add_aggregate<SharedWeights, 3>(text, "SharedWeights",
                                   {offsetof(SharedWeights, weights), offsetof(SharedWeights, master)});
-  add_aggregate<Costs, 6>(text, "Costs", {offsetof(Costs, alpha), offsetof(Costs, beta)});
+  add_aggregate<Link, 2>(text, "Link", {offsetof(Link, alpha), offsetof(Link, beta)});
+  add_aggregate<LinkLevel, 4>(text, "LinkLevel",
+                              {offsetof(LinkLevel, name), offsetof(LinkLevel, workers),
+                               offsetof(LinkLevel, link), offsetof(LinkLevel, sharing)});
+  add_class<Links>(text, "Links");
+  add_aggregate<Costs, 5>(text, "Costs");
   add_class<Schedule>(text, "Schedule");
   add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
   add_aggregate<ScheduleOption, 5>(text, "ScheduleOption",

@@ -11,8 +11,8 @@ namespace starpipe::plan {
 /// Micro-batches that run one after the other need no more.
 double least_memory_limit(const SearchProblem& problem);
 
-/// A makespan that no schedule of the problem can beat. docs/search.md has the proof. O(S^2) for S stages.
-/// Throws InputError as `search` does.
+/// A makespan that no schedule of the problem can beat, whatever transfers delay each other. docs/search.md
+/// has the proof. O(S^2) for S stages. Throws InputError as `search` does.
 double lower_bound(const SearchProblem& problem);
 
 /// The bound, or the makespan where rounding alone puts the bound above it.

@@ -76,7 +76,9 @@ struct SearchResult {
 /// each pass of each stage, repeated for each micro-batch (Controllable Memory, section 2, in real
 /// durations). List scheduling turns a pattern into an order that respects durations, transfers and memory.
 /// Random changes improve the patterns; tabu search on the critical path improves the orders (Nowicki and
-/// Smutnicki, 1996). A `complete` result depends on the amount of work and the seed alone.
+/// Smutnicki, 1996). They leave out that transfers on shared links delay each other; the orders found, and
+/// those of the registered schedules, are then compared with all delays. A `complete` result depends on the
+/// amount of work and the seed alone.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
 /// transfers that do not overlap compute, and a memory limit that no schedule can keep; the message then has

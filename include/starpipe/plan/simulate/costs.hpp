@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "starpipe/plan/schedule/job.hpp"
+#include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::plan {
 
@@ -57,23 +58,13 @@ struct SharedWeights {
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
-/// What transfers between two workers cost.
-struct Link {
-  double alpha = 0;  ///< time of each transfer
-  double beta = 0;   ///< time of each byte
-
-  [[nodiscard]] double time(std::uint64_t bytes) const { return alpha + beta * static_cast<double>(bytes); }
-  [[nodiscard]] bool takes_time() const { return alpha > 0 || beta > 0; }
-};
-
 /// Durations, sizes and the price of transfers. Per-stage vectors have one entry a stage, or a single entry
 /// for all stages.
 struct Costs {
   std::vector<Durations> durations = std::vector<Durations>(1);
   std::vector<StageSizes> sizes = std::vector<StageSizes>(1);
   std::vector<SharedWeights> shared = {};  ///< beside the stages' own weights
-  double alpha = 0;                        ///< see Link
-  double beta = 0;
+  Links links = {};                        ///< between workers
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
   /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
   bool prefetch = true;
@@ -81,7 +72,8 @@ struct Costs {
   /// The entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
   [[nodiscard]] const StageSizes& size(int stage) const;
-  [[nodiscard]] Link link() const { return {alpha, beta}; }
+  /// What a transfer between two different workers costs when it has the link for itself.
+  [[nodiscard]] Link link(int from, int to) const { return links.between(from, to); }
 };
 
 /// The costs of `stages` equal stages of a model, made from the costs of `shares` equal parts of its chain.

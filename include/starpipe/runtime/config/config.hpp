@@ -19,6 +19,7 @@
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/partition/unit_costs.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::runtime {
 
@@ -89,6 +90,8 @@ struct EmulationConfig {
   std::vector<double> W;
   bool per_share = false;  ///< the times are those of 1/W of the model, not of a stage
   double comm = 0;
+  std::string links_file;  ///< `links`; when it is given, `comm` has no effect
+  plan::Links links;       ///< its content
   bool prefetch = true;
 };
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <vector>
+
+#include "starpipe/plan/simulate/links.hpp"
+
+namespace starpipe::plan {
+
+/// The transfers under way on links that they may share.
+///
+/// A transfer first takes the latency, alpha. Then its bytes pass the port out of the sender and the port in
+/// of the receiver, at the level between the two: for beta * bytes if nothing else uses these ports.
+/// In order, both ports are kept for one transfer until all its bytes have passed; a transfer waits until
+/// both ports have finished every transfer that began before it. With fair sharing, the rates of the
+/// transfers under way are max-min fair at every time (Bertsekas and Gallager, Data Networks, section 6.5.2):
+/// the fluid model of SimGrid and other flow-level simulators. Rates are computed by progressive filling, and
+/// only for transfers that the change can reach.
+///
+/// A transfer that was never delayed arrives after exactly `Link::time(bytes)`. Times have any one unit, that
+/// of the links. Deterministic. Not thread-safe.
+class TransfersInFlight {
+ public:
+  static constexpr double never = std::numeric_limits<double>::infinity();
+
+  /// `links` must outlive this.
+  explicit TransfersInFlight(const Links& links) : links_(links) {}
+
+  /// Begins a transfer between two different workers at `now`, which must not be before the time of an
+  /// earlier call. Of transfers that begin at one time, those that begin first come first. `number`: the
+  /// caller's number of it, for `arrivals`.
+  void begin(double now, int from, int to, std::uint64_t bytes, std::uint32_t number);
+
+  /// When something happens next: a transfer arrives, or its bytes begin to use its ports; `never` when no
+  /// transfer is under way.
+  [[nodiscard]] double next() const;
+
+  /// Moves on to `now`: everything happens that is due by then, in the order of its times. The numbers of the
+  /// transfers that have arrived are added to `arrived`.
+  void advance(double now, std::vector<std::uint32_t>& arrived);
+
+ private:
+  /// A transfer with fair sharing.
+  struct Flow {
+    std::uint32_t number = 0;
+    std::uint32_t turn = 0;  ///< counts the changes of `rate`, so that ends of former rates are void
+    std::size_t out = 0;     ///< its two ports
+    std::size_t in = 0;
+    double left = 0;  ///< time that the bytes left at `since` need with the whole bandwidth
+    double since = 0;
+    double rate = 0;       ///< share of the bandwidth since then
+    double undelayed = 0;  ///< when it arrives if nothing ever delays it
+    bool filled = false;   ///< has its new rate, during progressive filling
+  };
+  struct Port {
+    double free_at = 0;                     ///< in order: when all transfers that have begun have passed
+    std::vector<std::uint32_t> flows = {};  ///< fair: those that use it, ascending
+    // During progressive filling:
+    double left = 1;           ///< share of the bandwidth that no flow has yet
+    std::size_t unfilled = 0;  ///< flows that have no new rate yet
+    bool reached = false;
+  };
+  struct Event {
+    enum class Kind : std::uint8_t { arrival, flow_begins, flow_ends };
+    double time;
+    std::uint64_t order;  ///< among events of one time
+    Kind kind;
+    std::uint32_t index;  ///< arrival: the transfer's number; else its flow
+    std::uint32_t turn;   ///< flow_ends: of the flow
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : order > other.order;
+    }
+  };
+
+  void push(double time, Event::Kind kind, std::uint32_t index, std::uint32_t turn = 0);
+  [[nodiscard]] bool is_void(const Event& event) const;
+  void handle(const Event& event, std::vector<std::uint32_t>& arrived);
+  std::size_t port_of(std::size_t level, int worker, bool out);
+  std::uint32_t new_flow();
+  void reach_ports();
+  void change_rates(double now);
+  void set_rate(std::uint32_t flow, double rate, double now);
+
+  const Links& links_;
+  std::vector<std::vector<std::size_t>> port_numbers_;  // by level, then 2 * member + (out ? 1 : 0)
+  std::vector<Port> ports_;
+  std::vector<Flow> flows_;
+  std::vector<std::uint32_t> unused_flows_;
+  std::vector<std::size_t> changed_;  // ports that flows have begun or ceased to use
+  std::vector<std::size_t> reached_;  // ports whose flows may change their rates with those of `changed_`
+  std::uint64_t pushed_ = 0;          // number of events ever
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+}  // namespace starpipe::plan

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Sizes of data and what transfers cost, in JSON. Private to plan.
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/formats/json_value.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+
+namespace starpipe::plan::detail {
+
+/// Readers throw InputError as those of JsonValue do.
+
+/// The value of `of(stage)` when it is the same for all stages, else an array with one value a stage.
+template <class Of>
+nlohmann::ordered_json per_stage(int stages, Of of) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (int s = 0; s < stages; ++s) all.push_back(of(s));
+  for (const auto& value : all) {
+    if (value != all[0]) return all;
+  }
+  return all[0];
+}
+/// Reads one value for all stages, or an array with one value a stage.
+template <class T, class Read>
+std::vector<T> read_per_stage(const JsonValue& value, int stages, Read read) {
+  if (!value.raw().is_array()) return {read(value.object())};
+  if (value.size() != index(stages)) {
+    value.fail(std::to_string(value.size()) + " entries for " + std::to_string(stages) + " stages");
+  }
+  std::vector<T> all;
+  for (std::size_t s = 0; s < value.size(); ++s) all.push_back(read(value.at(s).object()));
+  return all;
+}
+
+/// Whether any size is known.
+bool has_sizes(const Costs& costs);
+/// Adds `sizes` to `object` where any is known.
+void add_sizes(nlohmann::ordered_json& object, const Costs& costs, int stages);
+/// The inverse; the sizes are unknown without the key.
+void read_sizes(const JsonValue& object, int stages, Costs& costs);
+
+/// The keys that `add_links` writes.
+inline constexpr std::array<std::string_view, 3> link_keys = {"comm", "comm_per_byte", "links"};
+
+/// Adds what transfers between workers cost: one link for all pairs of workers as `comm` and `comm_per_byte`,
+/// levels as `links`.
+void add_links(nlohmann::ordered_json& object, const Costs& costs);
+/// The inverse. Sizes are read before: times of bytes are refused where no transfer has bytes.
+void read_links(const JsonValue& object, Costs& costs);
+
+}  // namespace starpipe::plan::detail

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
+
+namespace starpipe::plan::detail {
+
+/// An input of a job that lies on another worker.
+struct Fetch {
+  enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
+  Kind kind;
+  JobId producer;  ///< for weights: the holder
+  int stage;       ///< for weights that stages share: the number of stages, and the set's number
+  int from;        ///< worker
+  std::uint64_t bytes;
+};
+
+/// The inputs that the jobs of a schedule read from other workers. The references must outlive this.
+class Fetches {
+ public:
+  Fetches(const Schedule& schedule, const Costs& costs) : schedule_(schedule), costs_(costs) {
+    for (const SharedWeights& shared : costs.shared)
+      holders_.emplace_back(schedule, schedule, shared.stages.front());
+  }
+
+  /// Calls f(Fetch) for each input of `id` that lies on another worker.
+  template <class Function>
+  void for_each(JobId id, Function&& f) const {
+    const Job job = schedule_.job(id);
+    const Placement at = schedule_.placement(id);
+    const StageSizes& size = costs_.size(job.stage);
+    const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
+      const int worker = schedule_.compute(producer);
+      if (worker != at.compute) f(Fetch{kind, producer, job.stage, worker, bytes});
+    };
+    const JobId stash_maker = schedule_.stash_maker(job.stage, job.microbatch);
+    if (job.pass == Pass::F || id == stash_maker) {
+      for (const int p : schedule_.graph().pred(job.stage)) {
+        from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);
+      }
+    } else {
+      from(stash_maker, Fetch::Kind::stash, size.stash);
+    }
+    if (job.pass == Pass::B || job.pass == Pass::BW) {
+      for (const int s : schedule_.graph().succ(job.stage)) {
+        from(schedule_.backward(s, job.microbatch), Fetch::Kind::gradient, size.gradient);
+      }
+    }
+    if (job.pass == Pass::W)
+      from(schedule_.backward(job.stage, job.microbatch), Fetch::Kind::gradient_stash, size.gradient_stash);
+    for_each_of_weights(id, f);
+  }
+
+  /// The same for weights alone.
+  template <class Function>
+  void for_each_of_weights(JobId id, Function&& f) const {
+    const Job job = schedule_.job(id);
+    const auto [holder, worker] = schedule_.placement(id);
+    if (job.pass == Pass::W) return;
+    const StageSizes& size = costs_.size(job.stage);
+    if (holder != worker && size.has_weights)
+      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(holder), job.stage, holder, size.weights});
+    for (std::size_t k = 0; k < holders_.size(); ++k) {
+      if (!std::ranges::binary_search(costs_.shared[k].stages, job.stage)) continue;
+      const int from = holders_[k].of(id);
+      if (from == worker) continue;
+      f(Fetch{Fetch::Kind::weights, static_cast<JobId>(from), schedule_.stages() + static_cast<int>(k), from,
+              costs_.shared[k].weights});
+    }
+  }
+
+  [[nodiscard]] bool any_of_weights(JobId id) const {
+    bool any = false;
+    for_each_of_weights(id, [&any](const Fetch&) { any = true; });
+    return any;
+  }
+
+  /// Names the copy that `worker` gets, and that all its readers there use; nothing for a datum that has one
+  /// reader.
+  [[nodiscard]] std::optional<std::uint64_t> copy(const Fetch& fetch, int worker) const {
+    if (fetch.kind == Fetch::Kind::gradient || fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
+    // A holder may send the weights of several stages, so these need their stage too.
+    const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
+    const auto workers = static_cast<std::uint64_t>(schedule_.workers());
+    const auto producers = static_cast<std::uint64_t>(schedule_.id_count()) + workers;
+    const std::uint64_t datum = static_cast<std::uint64_t>(fetch.kind) * producers + fetch.producer;
+    return (datum * workers + static_cast<std::uint64_t>(worker)) *
+               (index(schedule_.stages()) + holders_.size()) +
+           stage;
+  }
+
+ private:
+  const Schedule& schedule_;
+  const Costs& costs_;
+  std::vector<SharedHolders> holders_;  // of Costs::shared
+};
+
+}  // namespace starpipe::plan::detail

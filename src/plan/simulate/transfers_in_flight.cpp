@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/simulate/transfers_in_flight.hpp"
+
+#include <algorithm>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::plan {
+
+void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
+  if (links_.levels().empty()) return push(now, Event::Kind::arrival, number);
+  const std::size_t l = links_.level(from, to);
+  const auto& [name, workers, link, sharing] = links_.levels()[l];
+  const double undelayed = now + link.time(bytes);
+  const double passing = link.beta * static_cast<double>(bytes);
+  if (sharing == Sharing::none || passing == 0) return push(undelayed, Event::Kind::arrival, number);
+  const std::size_t out = port_of(l, from, true);
+  const std::size_t in = port_of(l, to, false);
+  const double at_ports = now + link.alpha;
+  if (sharing == Sharing::in_order) {
+    const double free_at = std::max(ports_[out].free_at, ports_[in].free_at);
+    const double end = free_at > at_ports ? free_at + passing : undelayed;
+    ports_[out].free_at = ports_[in].free_at = end;
+    return push(end, Event::Kind::arrival, number);
+  }
+  const std::uint32_t flow = new_flow();
+  flows_[flow] = {.number = number,
+                  .turn = flows_[flow].turn,
+                  .out = out,
+                  .in = in,
+                  .left = passing,
+                  .since = at_ports,
+                  .undelayed = undelayed};
+  push(at_ports, Event::Kind::flow_begins, flow);
+}
+
+double TransfersInFlight::next() const { return events_.empty() ? never : events_.top().time; }
+
+void TransfersInFlight::advance(double now, std::vector<std::uint32_t>& arrived) {
+  while (next() <= now) {
+    const double time = next();
+    for (; next() == time; events_.pop()) handle(events_.top(), arrived);
+    change_rates(time);
+    while (!events_.empty() && is_void(events_.top())) events_.pop();
+  }
+}
+
+void TransfersInFlight::push(double time, Event::Kind kind, std::uint32_t index, std::uint32_t turn) {
+  events_.push({time, pushed_++, kind, index, turn});
+}
+
+bool TransfersInFlight::is_void(const Event& event) const {
+  return event.kind == Event::Kind::flow_ends && event.turn != flows_[event.index].turn;
+}
+
+void TransfersInFlight::handle(const Event& event, std::vector<std::uint32_t>& arrived) {
+  if (event.kind == Event::Kind::arrival) {
+    arrived.push_back(event.index);
+    return;
+  }
+  if (is_void(event)) return;
+  Flow& flow = flows_[event.index];
+  for (const std::size_t port : {flow.out, flow.in}) {
+    std::vector<std::uint32_t>& users = ports_[port].flows;
+    const auto at = std::ranges::lower_bound(users, event.index);
+    if (event.kind == Event::Kind::flow_begins) {
+      users.insert(at, event.index);
+    } else {
+      users.erase(at);
+    }
+    changed_.push_back(port);
+  }
+  if (event.kind == Event::Kind::flow_begins) return;
+  arrived.push_back(flow.number);
+  ++flow.turn;
+  unused_flows_.push_back(event.index);
+}
+
+std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) {
+  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+  port_numbers_.resize(links_.levels().size());
+  std::vector<std::size_t>& numbers = port_numbers_[level];
+  const std::size_t place = 2 * index(links_.member(level, worker)) + (out ? 1 : 0);
+  if (numbers.size() <= place) numbers.resize(place + 1, none);
+  if (numbers[place] == none) {
+    numbers[place] = ports_.size();
+    ports_.emplace_back();
+  }
+  return numbers[place];
+}
+
+std::uint32_t TransfersInFlight::new_flow() {
+  if (unused_flows_.empty()) {
+    flows_.emplace_back();
+    return static_cast<std::uint32_t>(flows_.size() - 1);
+  }
+  const std::uint32_t flow = unused_flows_.back();
+  unused_flows_.pop_back();
+  return flow;
+}
+
+// Ports that are connected to a changed port by flows. The flows of all other ports keep their rates.
+void TransfersInFlight::reach_ports() {
+  reached_.clear();
+  const auto reach = [this](std::size_t port) {
+    if (ports_[port].reached) return;
+    ports_[port].reached = true;
+    reached_.push_back(port);
+  };
+  for (const std::size_t port : changed_) reach(port);
+  for (std::size_t i = 0; i < reached_.size(); ++i) {
+    for (const std::uint32_t flow : ports_[reached_[i]].flows) {
+      reach(flows_[flow].out);
+      reach(flows_[flow].in);
+    }
+  }
+  std::ranges::sort(reached_);  // so that rounding does not depend on the order of the search
+}
+
+// Progressive filling: the port that has the least bandwidth for each of its flows gives each that much; what
+// is left of the other ports goes on to their other flows.
+void TransfersInFlight::change_rates(double now) {
+  if (changed_.empty()) return;
+  reach_ports();
+  for (const std::size_t p : reached_) {
+    Port& port = ports_[p];
+    port.left = 1;
+    port.unfilled = port.flows.size();
+    for (const std::uint32_t flow : port.flows) flows_[flow].filled = false;
+  }
+  const auto share = [this](std::size_t p) {
+    return ports_[p].left / static_cast<double>(ports_[p].unfilled);
+  };
+  while (true) {
+    const std::size_t* tightest = nullptr;
+    for (const std::size_t& p : reached_) {
+      if (ports_[p].unfilled > 0 && (tightest == nullptr || share(p) < share(*tightest))) tightest = &p;
+    }
+    if (tightest == nullptr) break;
+    const double rate = share(*tightest);
+    for (const std::uint32_t flow : ports_[*tightest].flows) {
+      if (flows_[flow].filled) continue;
+      flows_[flow].filled = true;
+      for (const std::size_t p : {flows_[flow].out, flows_[flow].in}) {
+        ports_[p].left -= rate;
+        --ports_[p].unfilled;
+      }
+      set_rate(flow, rate, now);
+    }
+  }
+  for (const std::size_t p : reached_) ports_[p].reached = false;
+  changed_.clear();
+}
+
+void TransfersInFlight::set_rate(std::uint32_t number, double rate, double now) {
+  Flow& flow = flows_[number];
+  if (flow.rate == rate) return;
+  const bool undelayed = flow.rate == 0 && rate == 1;
+  flow.left = std::max(0.0, flow.left - flow.rate * (now - flow.since));
+  flow.since = now;
+  flow.rate = rate;
+  ++flow.turn;
+  push(undelayed ? flow.undelayed : now + flow.left / rate, Event::Kind::flow_ends, number, flow.turn);
+}
+
+}  // namespace starpipe::plan
