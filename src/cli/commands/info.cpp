@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/machine/info.hpp"
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -12,6 +14,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "cli/commands/subcommand.hpp"
+#include "cli/input/links_file.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/files.hpp"
@@ -23,6 +26,7 @@
 #include "starpipe/runtime/commands/show_ranks.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/machine/mapping_report.hpp"
+#include "starpipe/runtime/machine/measured_links.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
@@ -82,8 +86,21 @@ std::string joined(const ordered_json& list) {
 struct InfoOptions {
   ConfigOptions config;
   runtime::MappingRequest mapping;
+  std::optional<std::string> links;
   bool json = false;
 };
+
+/// Measures the links between the ranks of this launcher's job, and writes them to a file.
+int measure(const std::string& file) {
+  return runtime::measure_links(
+      [&file] {
+        require_suffix("--links", file, std::array<std::string_view, 1>{".yaml"});
+        require_writable("--links", file);
+      },
+      [&file](const runtime::MeasuredLinks& measured) {
+        write_file("--links", file, links_yaml(measured.links, measured.notes));
+      });
+}
 
 /// Prints the device of each worker of the configured schedule; under a launcher, where its ranks run.
 int map(const InfoOptions& options) {
@@ -140,14 +157,26 @@ void add_info(CLI::App& app, Action& action) {
       ->type_name("N")
       ->transform(whole_number(1, 1 << 20))
       ->needs(config);
+  command
+      ->add_option(
+          "--links", options->links,
+          "Measure the links between the ranks, by messages of several sizes, and write them to a file "
+          "that --links of other commands reads; under mpiexec or srun")
+      ->type_name("FILE.yaml")
+      ->excludes(config)
+      ->excludes("--json");
   command->footer(
       "Examples:\n"
+      "  mpiexec -n 2 starpipe info --links links.yaml\n"
       "  starpipe info experiments/quickstart.yaml --set runtime.mapping=auto --ranks 2\n"
       "  starpipe info experiments/quickstart.yaml --set runtime.device=cuda --topology node.xml --topology "
       "node.xml");
   command->callback([options, config, &action] {
     const bool mapping = config->count() > 0;
-    action = [options, mapping] { return mapping ? map(*options) : info(options->json); };
+    action = [options, mapping] {
+      if (options->links) return measure(*options->links);
+      return mapping ? map(*options) : info(options->json);
+    };
   });
 }
 
