@@ -19,6 +19,8 @@
 #include "cli/options/cost_options.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/result_options.hpp"
+#include "cli/options/schedule_options.hpp"
+#include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
@@ -39,6 +41,7 @@ namespace {
 
 struct SimulateOptions {
   ConfigOptions config;
+  std::optional<int> workers;
   std::optional<std::string> timeline;
   std::optional<std::string> trace;
   CostOptions costs;
@@ -168,7 +171,9 @@ int simulate(const SimulateOptions& options) {
   options.result.check();
   if (options.timeline) require_writable("--timeline", *options.timeline);
   if (options.trace) require_writable("--trace", *options.trace);
-  runtime::Config config = options.config.load();
+  ConfigOptions configured = options.config;
+  if (options.workers) configured.set("schedule.workers", std::to_string(*options.workers), "--workers");
+  runtime::Config config = configured.load();
   const std::array outputs = {OutputFile{"-o", options.result.file()},
                               OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
@@ -208,6 +213,9 @@ void add_simulate(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
+  command->add_option("--workers", options->workers, "Number of workers, in place of schedule.workers")
+      ->type_name("W")
+      ->transform(whole_number(1, most_workers));
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",

@@ -78,6 +78,11 @@ void ConfigOptions::check_policy(const runtime::Config& config) const {
       fmt::format("STARPU_SCHED: {} contradicts --set runtime.policy={}", policy, config.runtime.policy));
 }
 
+void ConfigOptions::set(const std::string& key, const std::string& value, std::string_view option) {
+  if (overrides(key)) throw InputError(fmt::format("{}: --set gives {}, too", option, key));
+  overrides_.push_back(fmt::format("{}={}", key, value));
+}
+
 bool ConfigOptions::overrides(const std::string& key) const {
   return overridden_keys(overrides_).contains(key);
 }

@@ -25,6 +25,9 @@ class ConfigOptions {
   /// one. STARPU_SCHED chooses the policy before the file does, as StarPU's users expect. Throws InputError
   /// when it contradicts the command line (--set).
   [[nodiscard]] runtime::Config load(const std::vector<std::string>& schedules = {}) const;
+  /// As `--set KEY=VALUE`, for an option of its own, `option`. Throws InputError when --set gives the key,
+  /// too.
+  void set(const std::string& key, const std::string& value, std::string_view option);
   /// Whether --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
   /// Throws InputError when --set gives one of these keys, or a key of one of these sections, which have no

@@ -2,8 +2,10 @@
 #include "plan/formats/costs_json.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -3,9 +3,7 @@
 
 // Sizes of data and what transfers cost, in JSON. Private to plan.
 
-#include <array>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -46,9 +44,6 @@ bool has_sizes(const Costs& costs);
 void add_sizes(nlohmann::ordered_json& object, const Costs& costs, int stages);
 /// The inverse; the sizes are unknown without the key.
 void read_sizes(const JsonValue& object, int stages, Costs& costs);
-
-/// The keys that `add_links` writes.
-inline constexpr std::array<std::string_view, 3> link_keys = {"comm", "comm_per_byte", "links"};
 
 /// Adds what transfers between workers cost: one link for all pairs of workers as `comm` and `comm_per_byte`,
 /// levels as `links`.

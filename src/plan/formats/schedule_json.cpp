@@ -197,10 +197,13 @@ Costs read_costs(const JsonValue& file, int stages) {
 }
 
 // The keys that a schedule is read from.
-constexpr std::array<std::string_view, 15> schedule_keys = {
-    "schedule",   "workers",     "stages",        "microbatches",   "split_backward",
-    "discipline", "stage_graph", "memory_limits", "recompute",      "unit",
-    "durations",  "prefetch",    "sizes",         "shared_weights", "stages_without_weights"};
+constexpr std::array<std::string_view, 18> schedule_keys = {
+    "schedule",      "workers",        "stages",
+    "microbatches",  "split_backward", "discipline",
+    "stage_graph",   "memory_limits",  "recompute",
+    "unit",          "durations",      "comm",
+    "comm_per_byte", "links",          "prefetch",
+    "sizes",         "shared_weights", "stages_without_weights"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
@@ -226,7 +229,6 @@ std::vector<IgnoredObject> ignored_objects() {
 /// Refuses unknown keys, and values of the wrong type among those that reading ignores.
 void require_known_keys(const JsonValue& file) {
   std::vector<std::string_view> known(schedule_keys.begin(), schedule_keys.end());
-  known.insert(known.end(), detail::link_keys.begin(), detail::link_keys.end());
   known.emplace_back("ops");
   const auto add = [&](const auto& keys, auto require_kind) {
     for (const std::string_view key : keys) {
