@@ -48,7 +48,8 @@ endfunction()
 # system), the one found by the last run of CMake, and the installations in the given prefixes. The first one is taken
 # that is new enough and linked to our MPI library.
 #
-# Sets STARPIPE_STARPU_VERSION, STARPIPE_STARPU_LIBDIR and STARPIPE_STARPU_WITH_CUDA; in the cache, for the next run of
+# Sets STARPIPE_STARPU_VERSION, STARPIPE_STARPU_LIBDIR, STARPIPE_STARPU_WITH_CUDA and STARPIPE_STARPU_FOR_GPUS (with CUDA,
+# and without blocking drivers); in the cache, for the next run of
 # CMake, whose environment may be another, STARPIPE_STARPU_PREFIX.
 function(starpipe_find_starpu)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "HINTS")
@@ -110,11 +111,14 @@ function(starpipe_find_starpu)
   # Leave out MPI's C++ bindings: they are gone from the standard and need one more library.
   target_compile_definitions(starpipe::starpumpi INTERFACE MPICH_SKIP_MPICXX OMPI_SKIP_MPICXX)
 
-  file(STRINGS "${starpu_includes}/starpu_config.h" with_cuda REGEX "^#define STARPU_USE_CUDA 1")
-  if(with_cuda)
+  file(STRINGS "${starpu_includes}/starpu_config.h" defined REGEX "^#define STARPU_(USE_CUDA|NON_BLOCKING_DRIVERS) 1")
+  set(STARPIPE_STARPU_WITH_CUDA OFF PARENT_SCOPE)
+  set(STARPIPE_STARPU_FOR_GPUS OFF PARENT_SCOPE)
+  if(defined MATCHES "STARPU_USE_CUDA")
     set(STARPIPE_STARPU_WITH_CUDA ON PARENT_SCOPE)
-  else()
-    set(STARPIPE_STARPU_WITH_CUDA OFF PARENT_SCOPE)
+    if(defined MATCHES "STARPU_NON_BLOCKING_DRIVERS")
+      set(STARPIPE_STARPU_FOR_GPUS ON PARENT_SCOPE)
+    endif()
   endif()
   set(STARPIPE_STARPU_VERSION "${version}" PARENT_SCOPE)
   set(STARPIPE_STARPU_LIBDIR "${libdir}" PARENT_SCOPE)

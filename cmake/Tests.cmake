@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 find_package(GTest REQUIRED)
+include(WithoutCublas)
 # STARPIPE_PYTHON: a Python with NumPy, for tests. The first python3 on PATH may have no NumPy; the system's has.
 find_program(STARPIPE_PYTHON NAMES python3)
 execute_process(COMMAND "${STARPIPE_PYTHON}" -c "import numpy" RESULT_VARIABLE without_numpy ERROR_QUIET)
@@ -65,6 +66,10 @@ function(starpipe_add_test name)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" PROCESSORS ${processors} RUN_SERIAL ${arg_SERIAL}
     ENVIRONMENT "${STARPIPE_TEST_ENVIRONMENT}")
+  if(STARPIPE_WITHOUT_CUBLAS)
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT_MODIFICATION "LD_LIBRARY_PATH=path_list_prepend:${STARPIPE_WITHOUT_CUBLAS}")
+  endif()
 endfunction()
 
 # starpipe_test(NAME SOURCES FILE... [LIBS LIBRARY...] [RANKS n...] [LABELS label...]
