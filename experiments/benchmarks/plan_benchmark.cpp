@@ -109,6 +109,13 @@ bool register_all() {
     }
     sizes("simulate/" + name + "/transfers",
           [name](benchmark::State& state) { run_simulate(state, build(state, name), costs(true)); });
+    for (const auto sharing : {Sharing::in_order, Sharing::fair}) {
+      sizes("simulate/" + name + "/" + std::string(to_string(sharing)), [=](benchmark::State& state) {
+        Costs c = costs(true);
+        c.links = Links({{.link = c.link(0, 1), .sharing = sharing}});
+        run_simulate(state, build(state, name), c);
+      });
+    }
     sizes("simulate/" + name + "/no_prefetch",
           [name](benchmark::State& state) { run_simulate(state, build(state, name), costs(true, false)); });
   }

@@ -15,7 +15,7 @@ MACHINE = """levels:
   - {name: network, latency: 300us, bandwidth: 4MB/s, sharing: SHARING}
 """
 EMULATED = """model: {kind: mlp, layers: 4, hidden: 64, inputs: 16, outputs: 2}
-training: {steps: 8, microbatches: 6, microbatch_size: 16}
+training: {steps: 4, microbatches: 6, microbatch_size: 16}
 schedule: {name: gpipe, workers: 4}
 runtime: {emulate: {F: 4ms, B: 8ms, W: 4ms, links: links.yaml}}
 """
