@@ -138,11 +138,11 @@ void set_transfers(RecordedStep& step) {
     const double sent = std::max(step.submitted[id], input.produced);
     const double gradient_free = gradients.since(id);
     const double begin = step.prefetch ? std::max(sent, gradient_free) : fetch_begin(step, id);
-    step.transfer[id] = std::max(0.0, timeline.ready[id] - begin);
     // Weights may be on their way before the first job starts, but times count from there.
+    step.transfer[id] = std::max(0.0, timeline.ready[id] - std::max(0.0, begin));
     const bool whole = input.producer.has_value() || step.submitted[id] >= 0;
     step.transfer_observed[id] =
-        !step.prefetch || (whole && input.own_produced <= input.produced && gradient_free <= sent);
+        step.prefetch ? whole && input.own_produced <= input.produced && gradient_free <= sent : begin >= 0;
   }
 }
 

@@ -99,9 +99,13 @@ TEST(Difference, TheRuntimesPartIsWhatNoSimulationHas) {
         testing::chance(random, 0.5) ? testing::elsewhere(random, schedule) : ordered_as_simulated(schedule);
     const bool disturbed = testing::chance(random, 0.5);
     const int most = disturbed ? 3 : 0;
-    const auto runs = testing::random_run(random, as_run, {.submission = 4 * most, .delay = most});
-    const RecordedStep step = measured_step(schedule, runs);
-    const Timeline simulated = simulate(step.as_run, {}, step.times(true));
+    auto runs = testing::random_run(random, as_run, {.submission = 4 * most, .delay = most});
+    const Costs own = {.prefetch = testing::chance(random, 0.5)};
+    if (!own.prefetch) {
+      for (JobRun& run : runs) run.ready = run.start;
+    }
+    const RecordedStep step = measured_step(schedule, runs, own);
+    const Timeline simulated = simulate(step.as_run, own, step.times(true));
     bool all_observed = true;
     for (const JobId id : as_run.order()) {
       EXPECT_LE(simulated.spans[id].start, step.timeline.spans[id].start) << testing::describe(step);

@@ -42,7 +42,7 @@ struct RecordedStep {
 /// a bound, and the smaller of the bound and a median counts: of the transfers observed in the step on the
 /// same link, or of all where there are none. Without prefetch a job is ready when it starts, and its
 /// transfer lasts from the time at which it was submitted, its producers and the job before it on its worker
-/// had ended.
+/// had ended. What a worker fetched before the first job started does not count: no makespan has it.
 ///
 /// Throws InputError for a job that is missing, unknown or there twice, for a worker that does not exist, for
 /// a time that is not finite or an end before its start, and for an order that data dependencies forbid.
