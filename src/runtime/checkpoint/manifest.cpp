@@ -29,6 +29,17 @@ std::string with_checksum(std::string_view begin) {
                      after_checksum);
 }
 
+/// Throws InputError when values are nested more deeply than any that starpipe writes: the JSON library
+/// copies and prints nested values by recursion.
+Json parse_json(const std::string& text) {
+  static constexpr int most_levels = 100;
+  const auto check = [](int depth, Json::parse_event_t /*event*/, const Json& /*value*/) {
+    if (depth > most_levels) throw InputError(fmt::format("is nested more than {} levels deep", most_levels));
+    return true;
+  };
+  return Json::parse(text, check, false);
+}
+
 /// The value of a key. Throws InputError when the JSON has none of this type.
 template <class Value>
 Value value_of(const Json& json, const char* key, bool (Json::*has_type)() const noexcept) {
@@ -122,7 +133,7 @@ Manifest parse_manifest(const std::string& text) {
   if (text.size() < ending || with_checksum(std::string_view(text).substr(0, text.size() - ending)) != text) {
     throw InputError("is damaged: it does not end with the checksum of its content");
   }
-  Json json = Json::parse(text, nullptr, false);
+  Json json = parse_json(text);
   if (!json.is_object() || value_of<std::string>(json, "format", &Json::is_string) != manifest_format) {
     throw InputError("is not of a starpipe checkpoint");
   }

@@ -63,6 +63,8 @@ void require_same_state(const AgreedRun& run, const CheckpointReader& reader, co
       for (const char* kind : {"first_moment", "second_moment", "velocity"}) {
         const bool saved = reader.shape(state_name(kind, parameter.name)) != nullptr;
         if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
+        if (!saved && run.config.training.optimizer.kind == "adamw")
+          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.name)));
         throw InputError(fmt::format("--resume: training.optimizer.momentum: {} was written {} momentum",
                                      name, saved ? "with" : "without"));
       }

@@ -2,7 +2,9 @@
 #include "runtime/commands/resume.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -31,20 +33,35 @@ nlohmann::json settings_of_training(const nlohmann::json& config) {
 }
 
 RunRecord record_of(const Manifest& manifest, const std::string& name) {
-  try {
-    RunRecord record;
-    manifest.run.at("updates").get_to(record.updates);
-    if (const auto& bytes = manifest.run.at("metrics_bytes"); !bytes.is_null())
-      record.metrics_bytes = bytes.get<std::uint64_t>();
-    if (const auto hash = manifest.run.find("metrics_hash"); hash != manifest.run.end() && !hash->is_null())
-      record.metrics_hash = hash->get<std::uint64_t>();
-    record.facts = manifest.run.at("facts");
-    record.config = manifest.run.value("config", nlohmann::json());
-    if (!record.config.is_null()) settings_of_training(record.config);  // throws where a key is missing
-    return record;
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError(fmt::format("{}: {}: {}", name, "manifest.json", error.what()));
+  const auto require = [&](bool holds, const char* key) {
+    if (!holds) throw InputError(fmt::format("{}: manifest.json has no valid \"run.{}\"", name, key));
+  };
+  const auto value = [&](const char* key) {  // null for a missing key
+    return manifest.run.is_object() ? manifest.run.value(key, nlohmann::json()) : nlohmann::json();
+  };
+  RunRecord record;
+  const nlohmann::json updates = value("updates");
+  // A step makes at most one update.
+  require(updates.is_number_unsigned() &&
+              updates.get<std::uint64_t>() <= static_cast<std::uint64_t>(manifest.step),
+          "updates");
+  record.updates = updates.get<int>();
+  for (const auto& [key, member] : {std::pair{"metrics_bytes", &RunRecord::metrics_bytes},
+                                    std::pair{"metrics_hash", &RunRecord::metrics_hash}}) {
+    const nlohmann::json number = value(key);
+    require(number.is_null() || number.is_number_unsigned(), key);
+    if (!number.is_null()) record.*member = number.get<std::uint64_t>();
   }
+  record.facts = value("facts");
+  require(record.facts.is_object(), "facts");
+  record.config = value("config");
+  if (!record.config.is_null()) {
+    using Pointer = nlohmann::ordered_json::json_pointer;
+    require(record.config.contains(Pointer("/training")) && record.config["training"].is_object(),
+            "config.training");
+    require(record.config.contains(Pointer("/runtime/precision")), "config.runtime.precision");
+  }
+  return record;
 }
 
 // A line for each of these settings that differs.

@@ -198,7 +198,10 @@ TEST_F(CheckpointDamage, AManifestOfAnotherVersionOrContent) {
     nlohmann::json value;
     std::string reason;
   };
+  nlohmann::json deep;
+  for (int level = 0; level < 200; ++level) deep = nlohmann::json::array({std::move(deep)});
   const std::vector<Case> cases = {
+      {"/run", deep, "is nested more than 100 levels deep"},
       {"/version", 2, "has version 2 of the format; this starpipe reads version 1"},
       {"/version", 0, "has version 0"},
       {"/version", "1", "\"version\""},
