@@ -81,6 +81,8 @@ void FolderLock::take() {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) throw lock_error(folder_, error.value());
+  // An earlier run's lock file may be open to us where the folder is not.
+  if (::access(folder_.c_str(), W_OK | X_OK) != 0) throw lock_error(folder_, errno);
   const int descriptor = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor < 0) throw lock_error(folder_, errno);
   int status = 0;

@@ -86,5 +86,30 @@ TEST(FolderLock, AFolderThatCannotBeWrittenIsNamed) {
   expect_input_error([&] { const FolderLock lock(folder / "ckpt"); }, "Is a directory");
 }
 
+TEST(FolderLock, AFolderThatOnlyTheLockFileIsOpenIn) {
+  const Folder folder;
+  { const FolderLock lock(folder.path()); }
+  fs::permissions(folder.path(), fs::perms{0555});
+  fs::permissions(folder / "lock", fs::perms{0666});
+  const pid_t child = fork();
+  if (child == 0) {
+    if (getuid() == 0 && setuid(65534) != 0) _exit(77);  // root may write anywhere
+    try {
+      const FolderLock lock(folder.path());
+    } catch (const InputError& error) {
+      const std::string expected =
+          "cannot write checkpoints to " + folder.path().string() + ": Permission denied";
+      _exit(error.what() == expected ? 0 : 2);
+    }
+    _exit(1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  fs::permissions(folder.path(), fs::perms{0755});
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "root cannot become another user here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 }  // namespace
 }  // namespace starpipe::runtime
