@@ -187,6 +187,20 @@ class Verify(CommandTest):
         for option in "--against-weights", "--against-gradients":
             self.refused(["verify", "mlp.yaml", option, "fewer.safetensors"], "fewer.safetensors", "layers.1.bias")
 
+    def test_weights_whose_gradients_are_rounding_errors(self):
+        """The loss does not depend on the biases of keys. AdamW moves them by rounding errors, in every framework otherwise."""
+        result = self.run_command("train", "gpt.yaml", "--save-weights", "w.safetensors")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        weights = self.tensors("w.safetensors")
+        name = "transformer.h.1.attn.c_attn.bias"
+        shape, values = weights[name]
+        for first, status in ((16, 0), (0, 1)):  # 16 biases of queries, of keys, of values
+            moved = [value + 1e-3 * (first <= i < first + 16) for i, value in enumerate(values)]
+            self.save("moved.safetensors", {**weights, name: (shape, moved)})
+            verdict, line = self.verify("gpt.yaml", "--against-weights", "moved.safetensors", "--no-derivatives", status=status)
+            self.assertGreaterEqual(verdict["undecided_weights"], 2 * 16)
+            self.assertEqual(name in line, status == 1)
+
     def test_gradients_of_another_framework(self):
         """An update of SGD by a learning rate of 1 is the gradient."""
         sgd = ["--set", "training.optimizer.kind=sgd", "--set", "training.steps=1"]

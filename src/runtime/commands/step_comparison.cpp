@@ -45,14 +45,18 @@ double largest_difference(std::span<const float> found, std::span<const Expected
   return most;
 }
 
-// The root of the mean square.
-double mean_difference(std::span<const float> found, std::span<const float> expected) {
+// The root of the mean square over the numbers with `counts(i)`.
+template <class Counts>
+double mean_difference(std::span<const float> found, std::span<const float> expected, Counts&& counts) {
   double squares = 0;
+  std::size_t count = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!counts(i)) continue;
     const double one = model::difference(static_cast<double>(found[i]), static_cast<double>(expected[i]));
     squares += one * one;
+    ++count;
   }
-  return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, found.size())));
+  return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, count)));
 }
 
 // Calls `f` with each parameter of a set and the place of its first number.
@@ -138,8 +142,10 @@ StepComparison::StepComparison(const model::Network& network, const model::Datas
       optimizer_(optimizer),
       parameters_(std::move(parameters)),
       tolerance_(tolerance) {
-  for (const auto& stage : parameters_)
+  for (const auto& stage : parameters_) {
     states_.emplace_back(model::optimizer_state_size(optimizer_, stage.size()));
+    smallest_gradients_.emplace_back(stage.size(), std::numeric_limits<double>::infinity());
+  }
 }
 
 void StepComparison::add(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
@@ -159,6 +165,7 @@ void StepComparison::add(int step, const StepResult& result, const std::vector<s
     all_.push_back(
         {.what = Compared::update, .step = step, .name = "update, which was skipped,", .absolute = infinite});
   }
+  keep_smallest_gradients(expected.magnitudes, gradients);
   parameters_ = std::move(parameters);
   if (step == 0) first_magnitudes_ = expected.magnitudes;
   last_step_ = step;
@@ -227,21 +234,41 @@ void StepComparison::add_file_gradients(const std::vector<std::vector<float>>& f
 }
 
 void StepComparison::add_file_weights(const std::vector<std::vector<float>>& start,
-                                      const std::vector<std::vector<float>>& expected, double tolerance) {
+                                      const std::vector<std::vector<float>>& expected, double tolerance,
+                                      double rounding) {
   for (std::size_t s = 0; s < expected.size(); ++s) {
     for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
       const auto part = [&](const std::vector<float>& values) {
         return std::span(values).subspan(first, parameter.size());
       };
+      const auto is_decided = [&](std::size_t i) {
+        return optimizer_.kind != "adamw" || smallest_gradients_[s][first + i] > rounding;
+      };
+      for (std::size_t i = 0; i < parameter.size(); ++i) undecided_weights_ += is_decided(i) ? 0U : 1U;
       Difference d{.what = Compared::file_weights,
                    .step = last_step_,
                    .stage = sets_[s].first_stage(),
                    .name = parameter.name};
-      d.absolute = mean_difference(part(parameters_[s]), part(expected[s]));
-      d.scale = mean_difference(part(start[s]), part(expected[s]));
+      d.absolute = mean_difference(part(parameters_[s]), part(expected[s]), is_decided);
+      d.scale = mean_difference(part(start[s]), part(expected[s]), is_decided);
       if (!std::isfinite(d.scale)) d.scale = 0;
       d.allowed = tolerance * d.scale + 8 * fp32_unit * largest(part(expected[s]));
       all_.push_back(std::move(d));
+    });
+  }
+}
+
+void StepComparison::keep_smallest_gradients(const std::vector<std::vector<double>>& magnitudes,
+                                             const std::vector<std::vector<float>>& gradients) {
+  for (std::size_t s = 0; s < gradients.size(); ++s) {
+    const double of_stage = largest(std::span<const double>(magnitudes[s]));
+    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
+      const double scale = largest(std::span(magnitudes[s]).subspan(first, parameter.size())) + of_stage / 64;
+      for (std::size_t i = first; i < first + parameter.size(); ++i) {
+        if (magnitudes[s][i] == 0) continue;  // nothing was rounded: of a token that no micro-batch has
+        smallest_gradients_[s][i] =
+            std::min(smallest_gradients_[s][i], std::abs(static_cast<double>(gradients[s][i])) / scale);
+      }
     });
   }
 }
@@ -366,6 +393,11 @@ std::string StepComparison::table() const {
     text += fmt::format("derivatives by {} parameters are too small for differences of the loss to say\n",
                         undecided_);
   }
+  if (undecided_weights_ > 0) {
+    text +=
+        fmt::format("{} numbers of the file's weights have gradients that may be rounding errors: left out\n",
+                    undecided_weights_);
+  }
   if (derivative_microbatches_ > 0 && derivative_microbatches_ < microbatches_) {
     text += fmt::format("derivatives are those of the first {} of {} micro-batches of step 1\n",
                         derivative_microbatches_, microbatches_);
@@ -375,9 +407,10 @@ std::string StepComparison::table() const {
 
 nlohmann::ordered_json StepComparison::json() const {
   nlohmann::ordered_json result{
-      {"agrees", first_wrong() == nullptr},  {"tolerance", tolerance_},
-      {"undecided_derivatives", undecided_}, {"derivative_microbatches", derivative_microbatches_},
-      {"first_difference", nullptr},         {"compared", nlohmann::ordered_json::array()}};
+      {"agrees", first_wrong() == nullptr},         {"tolerance", tolerance_},
+      {"undecided_derivatives", undecided_},        {"derivative_microbatches", derivative_microbatches_},
+      {"undecided_weights", undecided_weights_},    {"first_difference", nullptr},
+      {"compared", nlohmann::ordered_json::array()}};
   if (const Difference* first = first_wrong()) result["first_difference"] = json_of(*first);
   for (const Difference& d : all_) result["compared"].push_back(json_of(d));
   return result;

@@ -66,10 +66,11 @@ class StepComparison {
   void add_file_gradients(const std::vector<std::vector<float>>& found,
                           const std::vector<std::vector<float>>& expected, double tolerance);
   /// Compares the weights after the last step added with those of another framework, [set]. `start`: before
-  /// the first step. Differences and changes are root mean squares over a parameter, since AdamW makes a
-  /// whole update of a gradient that is a rounding error.
+  /// the first step. `tolerance` is relative to the change since then; both are root mean squares over a
+  /// parameter. AdamW makes a whole update of a gradient that is a rounding error. So under AdamW a number is
+  /// left out when its gradient was, in some step, within `rounding` of the sizes among our own gradients.
   void add_file_weights(const std::vector<std::vector<float>>& start,
-                        const std::vector<std::vector<float>>& expected, double tolerance);
+                        const std::vector<std::vector<float>>& expected, double tolerance, double rounding);
 
   [[nodiscard]] const std::vector<Difference>& all() const { return all_; }
   /// One line about what differs first; empty when all agree.
@@ -84,6 +85,8 @@ class StepComparison {
   void add_gradients(const Difference& kind, const std::vector<std::vector<double>>& magnitudes,
                      const std::vector<std::vector<Value>>& expected,
                      const std::vector<std::vector<float>>& found, double tolerance);
+  void keep_smallest_gradients(const std::vector<std::vector<double>>& magnitudes,
+                               const std::vector<std::vector<float>>& gradients);
   void add_norm(int step, const model::ExpectedGradient& expected, std::optional<double> found);
   void add_updates(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
                    const std::vector<std::vector<float>>& found);
@@ -98,9 +101,12 @@ class StepComparison {
   std::vector<std::vector<float>> states_;      // of the optimizer
   double tolerance_;
   std::vector<std::vector<double>> first_magnitudes_;  // of the first step's gradients
+  // Of each number: its smallest gradient in a step, relative to the size that add_gradients allows for.
+  std::vector<std::vector<double>> smallest_gradients_;
   int last_step_ = 0;
   int updates_ = 0;
   int undecided_ = 0;  // derivatives
+  std::size_t undecided_weights_ = 0;
   int derivative_microbatches_ = 0;
   std::vector<Difference> all_;
 };

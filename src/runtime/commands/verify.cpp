@@ -126,7 +126,10 @@ std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, co
   }
   std::string problem;
   if (comparison) {
-    if (files.weights) comparison->add_file_weights(run.parameters, *files.weights, weights_tolerance);
+    if (files.weights) {
+      comparison->add_file_weights(run.parameters, *files.weights, weights_tolerance,
+                                   file_tolerance(run, request));
+    }
     if (request.derivatives) {
       progress.show("finite differences");
       const int microbatches = std::min(most_derivative_microbatches, experiment.schedule.microbatches());

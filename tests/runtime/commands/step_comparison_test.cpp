@@ -100,6 +100,31 @@ TEST_F(Spoilt, ValueThatIsNotFinite) {
   EXPECT_THAT(problem(), HasSubstr("stage 0: the gradient of layers.0.weight differs by inf"));
 }
 
+TEST_F(Spoilt, WeightsOfAFileWhoseGradientsAreRoundingErrors) {
+  const auto undecided = [&](const std::vector<std::vector<float>>& of_file) {
+    const double rounding = rounding_tolerance(model::Precision::fp32, true, microbatches * 2);
+    StepComparison comparison(network_, *data_, microbatches, optimizer_, start_, rounding);
+    for (std::size_t s = 0; s < 2; ++s)
+      comparison.add(static_cast<int>(s), results_[s], gradients_[s], parameters_[s]);
+    comparison.add_file_weights(start_, of_file, 0.01, rounding);
+    std::vector<std::string> wrong;
+    for (const Difference& d : comparison.all()) {
+      if (d.what == Compared::file_weights && !d.agrees()) wrong.push_back(d.name);
+    }
+    return std::pair{wrong, comparison.json()["undecided_weights"].get<int>()};
+  };
+  using Wrong = std::vector<std::string>;
+  auto of_file = parameters_[1];
+  const int before = undecided(of_file).second;
+  EXPECT_EQ(undecided(of_file).first, Wrong{});
+  of_file[0].front() += static_cast<float>(optimizer_.learning_rate);  // an update of either sign
+  EXPECT_EQ(undecided(of_file).first, Wrong{"layers.0.weight"});
+  gradients_[1][0].front() = 1e-10F;
+  EXPECT_EQ(undecided(of_file), std::pair(Wrong{}, before + 1));
+  optimizer_.kind = "sgd";  // its update is as small as the gradient
+  EXPECT_EQ(undecided(of_file), std::pair(Wrong{"layers.0.weight"}, 0));
+}
+
 TEST(RoundingTolerance, GrowsWithTheRootOfAdditions) {
   const double one = rounding_tolerance(model::Precision::bf16, false, 1);
   EXPECT_EQ(one, 0x1p-21);
