@@ -75,6 +75,39 @@ const bool registered = model::register_network(
                          {"prefix", std::string("mix."), "Start of the names of weights."},
                          {"context", 16, "Tokens of a sequence.", model::from_1_to(1024)}}));
 
+/// Two towers, each of a linear layer. `shares`: how many parts of the inputs there are, of which each reads
+/// one.
+model::UnitGraph towers(const model::ModelConfig& config, std::size_t rows) {
+  const auto linear = [&](const std::string& name, std::size_t inputs, double outputs) {
+    return model::layer_op({"linear", name, rows, inputs, {{"outputs", outputs}}}, config.precision);
+  };
+  model::UnitGraph graph;
+  graph.rows = rows;
+  graph.branch_inputs = index(model::option(config, "inputs") / model::option(config, "shares"));
+  for (const char* name : {"left", "right"})
+    graph.branches.push_back({{"tower", {linear(name, graph.branch_inputs, 3)}}});
+  const int columns = model::option(config, "columns");
+  graph.join = model::Unit{"head", {linear("head", 6, columns)}};
+  graph.loss = model::make_loss("mse", rows, index(columns), config.precision);
+  return graph;
+}
+
+const NetworkKey inputs = {"inputs", 4, "Features.", model::from_1_to(1 << 20)};
+const NetworkKey outputs = {"outputs", 4, "Targets.", model::from_1_to(1 << 20)};
+const NetworkKey shares = {"shares", 2, "Parts of the inputs.", model::from_1_to(2)};
+const NetworkKey columns = {"columns", 4, "Of the head.", model::from_1_to(8)};
+const NetworkKey branches = {"branches", 2, "Sources.", model::from_1_to(1 << 10), {}, "legs"};
+const bool has_towers = model::register_network({.name = "towers",
+                                                 .meaning = "Two towers.",
+                                                 .data = {"synthetic"},
+                                                 .keys = {inputs, outputs, shares, columns, branches},
+                                                 .units = towers});
+const bool has_more_towers = model::register_network({.name = "towers without the key branches",
+                                                      .meaning = "Two towers.",
+                                                      .data = {"synthetic"},
+                                                      .keys = {inputs, outputs, shares, columns},
+                                                      .units = towers});
+
 class OwnNetwork : public testing::Test {
  protected:
   void SetUp() override {
@@ -145,6 +178,33 @@ TEST_F(OwnNetwork, ReadsText) {
   experiment.data->input(0, 0, 0, tokens);
   EXPECT_THAT(tokens, testing::Each(testing::AnyOf('a', 'b')));
   EXPECT_EQ(experiment.network.stages[1].loss()->target_columns(), 1U);
+}
+
+TEST_F(OwnNetwork, IsRefusedWhereTheDataHaveOtherSizes) {
+  const auto refusal = [&](const std::string& kind,
+                           const std::vector<std::string>& overrides) -> std::string {
+    std::ofstream(folder_ / "t.yaml") << "model: {kind: " << kind
+                                      << "}\ntraining: {steps: 1, microbatches: 2, microbatch_size: 3}\n"
+                                         "schedule: {name: naive, workers: 3, stages: 3}\n";
+    const runtime::Config config = load_config(folder_ / "t.yaml", overrides);
+    try {
+      runtime::make_experiment(config);
+    } catch (const InputError& error) {
+      EXPECT_THROW(runtime::check_for_profile(config), InputError);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("towers", {}), "");
+  EXPECT_EQ(refusal("towers", {"model.shares=1"}),
+            "model.kind: the source 0 of towers reads 3 x 4 of a micro-batch, data.kind synthetic has 3 x 2");
+  EXPECT_EQ(refusal("towers", {"model.columns=5"}),
+            "model.kind: the sink of towers reads 3 x 5 of a micro-batch, data.kind synthetic has 3 x 4");
+  const std::string without_key = "towers without the key branches";
+  EXPECT_EQ(refusal(without_key, {}), "model.kind: the source 0 of " + without_key +
+                                          " reads 3 x 2 of a micro-batch, data.kind synthetic has 3 x 4");
+  EXPECT_EQ(refusal(without_key, {"model.shares=1"}),
+            "model.kind: " + without_key + " has 2 sources, data.kind synthetic is for 1 (model.branches)");
 }
 
 TEST_F(OwnNetwork, SavesItsKeysWithItsWeights) {

@@ -2,6 +2,7 @@
 #include "starpipe/model/data/make_dataset.hpp"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network_registry.hpp"
+#include "starpipe/model/stage.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -39,6 +41,36 @@ std::unique_ptr<Dataset> open_dataset(const DataConfig& data, const ModelConfig&
 }
 
 }  // namespace
+
+void require_data_sizes(const Network& network, std::string_view data_kind) {
+  const ModelConfig& model = network.config;
+  const bool synthetic = data_kind == synthetic_data;
+  const std::size_t samples = index(network.microbatch_size);
+  const std::size_t rows = synthetic ? samples : samples * index(option(model, "context"));
+  const int branches = synthetic ? option_or(model, "branches", 1) : 1;
+  const std::size_t inputs = synthetic ? index(option(model, "inputs") / branches) : 1;
+  const std::size_t outputs = synthetic ? index(option(model, "outputs")) : 1;
+  const auto require = [&](std::string_view what, std::array<std::size_t, 2> reads,
+                           std::array<std::size_t, 2> gives) {
+    if (reads == gives) return;
+    throw InputError(fmt::format("model.kind: the {} of {} reads {} of a micro-batch, data.kind {} has {}",
+                                 what, model.kind, fmt::join(reads, " x "), data_kind,
+                                 fmt::join(gives, " x ")));
+  };
+  int sources = 0;
+  for (int s = 0; s < network.graph.size(); ++s) {
+    const Stage& stage = network.stages[index(s)];
+    if (network.source_index(s) >= 0) {
+      require(fmt::format("source {}", s), {stage.rows(), stage.input_columns()[0]}, {rows, inputs});
+      ++sources;
+    }
+    if (stage.is_sink()) require("sink", {stage.rows(), stage.target_columns()}, {rows, outputs});
+  }
+  if (synthetic && sources != branches) {
+    throw InputError(fmt::format("model.kind: {} has {} sources, data.kind {} is for {} (model.branches)",
+                                 model.kind, sources, data_kind, branches));
+  }
+}
 
 std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                       std::uint64_t seed) {

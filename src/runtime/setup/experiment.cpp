@@ -63,7 +63,9 @@ void check_start(const Config& config, const model::Network& network) {
 void check_for_profile(const Config& config) {
   check_values(config);
   check_learning_rates(config.training);
-  check_start(config, model::build_units(config.model, config.training.microbatch_size));
+  const model::Network units = model::build_units(config.model, config.training.microbatch_size);
+  check_start(config, units);
+  model::require_data_sizes(units, config.data.kind);
   if (config.schedule.partition) {
     stage_count(config);
   } else {
@@ -75,6 +77,7 @@ Experiment make_experiment(const Config& config) {
   check_values(config);
   check_learning_rates(config.training);
   PlannedRun run = plan_run(config);
+  model::require_data_sizes(run.network, config.data.kind);
   const model::BatchSize batch = {.microbatches = run.schedule.microbatches(),
                                   .microbatch_size = config.training.microbatch_size};
   std::unique_ptr<model::Dataset> data;
