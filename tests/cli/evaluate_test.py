@@ -149,6 +149,9 @@ class Evaluate(CommandTest):
         result = self.run_command("evaluate", "mlp.yaml", "--weights", "w.safetensors")
         self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (1, "", 1))
         self.assertIn("infinity or NaN", result.stderr)
+        for policy in ("skip", "continue"):
+            self.assertRegex(self.ok("evaluate", "mlp.yaml", "--weights", "w.safetensors", "--set", f"training.nonfinite={policy}"),
+                             r"^evaluation  loss (nan|inf), which is not finite \(")
         # A program that reads the JSON gets null.
         self.assertIsNone(self.evaluate("mlp.yaml", "--weights", "w.safetensors", "--set", "training.nonfinite=continue")["loss"])
 

@@ -52,6 +52,7 @@ class PartitionTest(CommandTest):
         result = self.partition(text, "--workers", 2, "--comm", 0.5, "--comm-per-byte", 0.25)
         self.assertEqual([load["transfers"] for load in result["loads"]], [2, 1])
         self.assertEqual(result["bottleneck"], 6)
+        self.assertEqual(self.partition(text, "--workers", 2, "--comm", "500ms", "--comm-per-byte", "250ms"), result)
         self.assertEqual(self.partition(text, "--workers", 2, "--comm", 5)["placement"], [0])
 
     def test_memory_follows_the_schedule(self):
@@ -157,6 +158,9 @@ class PartitionTest(CommandTest):
                 (["--workers", 2, "--general", "--schedule", "zb-1p"], "--general", "zb-1p"),
                 (["--workers", 2, "--schedule", "ddp"], "--schedule", "ddp"),
                 (["--workers", 2, "--schedule", "nothing"], "nothing"), (["--workers", 2, "--comm", -1], "--comm"),
+                (["--workers", 2, "--comm", "2minutes"], "--comm", "2minutes"),
+                (["--workers", 2, "--comm", "2ms", "--comm-per-byte", 1], "--comm-per-byte 1: needs a unit"),
+                (["--workers", 2, "--comm", 2, "--comm-per-byte", "1us"], "--comm-per-byte 1us: has a unit"),
                 (["--workers", 2, "--memory-limit", "much"], "--memory-limit", "much"),
                 (["--workers", 2, "--memory-limit", 0], "--memory-limit: must be at least 1, got 0 (see"),
                 (["--workers", 2, "--schedule", "lpp"], "--schedule: lpp needs"),

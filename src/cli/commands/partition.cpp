@@ -18,9 +18,9 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/links_file.hpp"
 #include "cli/input/profile_file.hpp"
+#include "cli/input/yaml.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/value_checks.hpp"
-#include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
@@ -42,7 +42,8 @@ constexpr std::int64_t most_jobs = 2'000'000;
 struct PartitionOptions {
   std::string file;
   plan::PartitionRequest request;
-  plan::Link comm;
+  std::optional<std::string> comm;
+  std::optional<std::string> comm_per_byte;
   std::optional<std::string> links;
   std::vector<std::string> devices;
   std::string schedule = "1f1b";
@@ -251,10 +252,25 @@ std::string shown(const PartitionOptions& options, const plan::Partition& found)
   }
 }
 
+/// The link that --comm and --comm-per-byte describe.
+plan::Link link_of(const PartitionOptions& options) {
+  const auto time = [](const char* option, const std::optional<std::string>& text) {
+    return text ? YamlValue(YAML::Node(*text), option).time_or_number() : Time{};
+  };
+  const Time alpha = time("--comm", options.comm);
+  const Time beta = time("--comm-per-byte", options.comm_per_byte);
+  if (alpha.value > 0 && beta.value > 0 && alpha.has_unit != beta.has_unit) {
+    throw InputError(fmt::format(
+        "--comm-per-byte {}: {}", *options.comm_per_byte,
+        beta.has_unit ? "has a unit, but --comm has none" : "needs a unit (s, ms, us), as --comm has one"));
+  }
+  return {.alpha = alpha.value, .beta = beta.value};
+}
+
 int partition(PartitionOptions options) {
   check_output(options);
   follow_devices(options);
-  options.request.links = options.links ? read_links(*options.links).links : plan::Links(options.comm);
+  options.request.links = options.links ? read_links(*options.links).links : plan::Links(link_of(options));
   require_sizes(options);
   if (!options.microbatches) options.microbatches = 4 * options.request.workers;
   if (!options.memory_limits.empty())
@@ -271,16 +287,16 @@ int partition(PartitionOptions options) {
 }
 
 void add_cost_options(CLI::App& command, PartitionOptions& options) {
-  const CLI::Validator amount = decimal_number(amounts);
   command
-      .add_option("--comm", options.comm.alpha,
-                  "Fixed time of a transfer between two workers, in the time unit of the file (default 0)")
-      ->type_name("T")
-      ->transform(amount);
+      .add_option(
+          "--comm", options.comm,
+          "Fixed time of a transfer between two workers, in the time unit of the file (default 0). With "
+          "a unit, such as 2ms, the times of the file are in seconds, as `profile` writes them")
+      ->type_name("T");
   command
-      .add_option("--comm-per-byte", options.comm.beta, "Time that each byte of a transfer adds (default 0)")
-      ->type_name("T")
-      ->transform(amount);
+      .add_option("--comm-per-byte", options.comm_per_byte,
+                  "Time that each byte of a transfer adds, like --comm (default 0)")
+      ->type_name("T");
   command
       .add_option("--links", options.links,
                   "YAML file with the links between workers, in place of these two. Where it has units, the "

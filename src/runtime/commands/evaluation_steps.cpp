@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/commands/evaluation_steps.hpp"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "starpipe/base/numbers.hpp"
@@ -22,7 +24,8 @@ EvaluationRecord evaluate_between_steps(Engine& engine, const Experiment& experi
 }
 
 std::string evaluation_text(double loss, int microbatches) {
-  return fmt::format("evaluation  loss {} ({} micro-batch{})", loss_text(loss), microbatches,
+  return fmt::format("evaluation  loss {}{} ({} micro-batch{})", loss_text(loss),
+                     std::isfinite(loss) ? "" : ", which is not finite", microbatches,
                      microbatches == 1 ? "" : "es");
 }
 
