@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -216,13 +217,17 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
   const bool of_files = key.name == "data.kind" || key.name == "data.order" || key.name == "data.validation";
   if (text_network || of_files || key.name == "model.kind") overrides.emplace_back("data.path=x");
   if (key.name.starts_with("runtime.emulate.")) {
-    overrides.emplace_back("runtime.emulate={F: 2ms, B: [1ms, 3us], W: 0s, comm: 5us}");
+    const char* comm = key.name == "runtime.emulate.links" ? "" : ", comm: 5us";
+    overrides.push_back(fmt::format("runtime.emulate={{F: 2ms, B: [1ms, 3us], W: 0s{}}}", comm));
   }
   return overrides;
 }
 
 TEST_F(LoadConfig, ReadsTheConfigOfAReport) {
+  const std::map<std::string, std::string> files = {{"schedule.profile", "profile.yaml"},
+                                                    {"runtime.emulate.links", "links.yaml"}};
   std::ofstream(folder_ / "profile.yaml") << "layers: [{F: 1}]";
+  std::ofstream(folder_ / "links.yaml") << "levels: [{latency: 1us, bandwidth: 1GB/s}]";
   for (const runtime::ConfigKey& key : runtime::config_keys()) {
     SCOPED_TRACE(key.name);
     EXPECT_FALSE(key.meaning.empty());
@@ -230,8 +235,8 @@ TEST_F(LoadConfig, ReadsTheConfigOfAReport) {
     std::ranges::replace(pointer, '.', '/');
     const nlohmann::ordered_json::json_pointer at(pointer);
     std::vector<std::string> overrides = needed_by(key);
-    const bool is_profile = key.name == "schedule.profile";
-    const std::string value = is_profile ? (folder_ / "profile.yaml").string() : other_value(key);
+    const auto file = files.find(key.name);
+    const std::string value = file == files.end() ? other_value(key) : (folder_ / file->second).string();
     overrides.push_back(key.name + "='" + value + "'");
     if (value.starts_with('[') || value.starts_with('{')) overrides.back() = key.name + "=" + value;
     const nlohmann::ordered_json written = runtime::config_json(load(minimal_mlp, overrides));

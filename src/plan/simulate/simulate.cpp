@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <queue>
 #include <string_view>
@@ -62,6 +63,8 @@ class Simulation {
         costs_(costs),
         times_(times),
         fetches_(schedule, costs),
+        one_link_(costs.links.levels().size() <= 1),
+        link_(costs.link(0, 1)),
         transfers_cost_(costs.links.takes_time() || !times.transfer.empty()),
         spans_(schedule.id_count()),
         waiting_(schedule.id_count(), 0),
@@ -69,7 +72,8 @@ class Simulation {
         running_(index(schedule.workers()), false) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
-    if (costs.links.shared() && times.transfer.empty()) shared_.emplace(schedule, costs, fetches_);
+    if (costs.links.shared() && times.transfer.empty())
+      shared_ = std::make_unique<detail::SharedTransfers>(schedule, costs, fetches_);
   }
 
   void run() {
@@ -122,6 +126,7 @@ class Simulation {
   }
 
   [[nodiscard]] double transfer_time(const detail::Fetch& fetch, JobId reader) const {
+    if (one_link_) return link_.time(fetch.bytes);
     return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
 
@@ -256,8 +261,10 @@ class Simulation {
   const Costs& costs_;
   const JobTimes& times_;
   detail::Fetches fetches_;
+  bool one_link_;  // between all workers: `link_`
+  Link link_;
   bool transfers_cost_;
-  std::optional<detail::SharedTransfers> shared_;  // where transfers may delay each other
+  std::unique_ptr<detail::SharedTransfers> shared_;  // where transfers may delay each other
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;      // number of inputs still missing, by JobId

@@ -90,8 +90,8 @@ struct EmulationConfig {
   std::vector<double> W;
   bool per_share = false;  ///< the times are those of 1/W of the model, not of a stage
   double comm = 0;
-  std::string links_file;  ///< `links`; when it is given, `comm` has no effect
-  plan::Links links;       ///< its content
+  std::string links_file = {};  ///< `links`; when it is given, `comm` has no effect
+  plan::Links links = {};       ///< its content
   bool prefetch = true;
 };
 
