@@ -161,7 +161,7 @@ EFFECTS = {
         "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
         "--links": Effect("simulate mlp.yaml", "--links links.yaml"),
-        "--workers": Effect("simulate mlp.yaml", "--workers 1"),
+        "--workers": Effect("simulate mlp.yaml", "--workers 3"),
         "--no-prefetch": Effect("simulate mlp.yaml --comm 2 --set schedule.name=gpipe", "--no-prefetch"),
         "--per-share": Effect("simulate mlp.yaml --durations F=3,B=1,W=1 --set schedule.name=looped-bfs --set schedule.workers=1",
                               "--per-share"),
