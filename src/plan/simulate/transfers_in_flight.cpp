@@ -34,7 +34,10 @@ void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes,
   push(at_ports, Event::Kind::flow_begins, flow);
 }
 
-double TransfersInFlight::next() const { return events_.empty() ? never : events_.top().time; }
+double TransfersInFlight::next() const {
+  if (events_.empty()) return never;
+  return events_.top().time;
+}
 
 void TransfersInFlight::advance(double now, std::vector<std::uint32_t>& arrived) {
   while (next() <= now) {
@@ -108,7 +111,7 @@ void TransfersInFlight::reach_ports() {
     reached_.push_back(port);
   };
   for (const std::size_t port : changed_) reach(port);
-  for (std::size_t i = 0; i < reached_.size(); ++i) {
+  for (std::size_t i = 0; i < reached_.size(); ++i) {  // NOLINT(modernize-loop-convert): it grows
     for (const std::uint32_t flow : ports_[reached_[i]].flows) {
       reach(flows_[flow].out);
       reach(flows_[flow].in);
