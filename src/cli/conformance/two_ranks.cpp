@@ -9,11 +9,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include "cli/conformance/subprocess.hpp"
 #include "cli/input/config.hpp"
+#include "cli/processes/temporary_folder.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/signals.hpp"
@@ -30,26 +30,6 @@ using plan::Finding;
 using Verdict = plan::Finding::Verdict;
 
 constexpr std::chrono::seconds most_to_start{20};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "starpipe-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] std::string file(const char* name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string configuration(const std::string& plugin, const std::string& name, int workers, int stages,
                           std::optional<int> groups) {
