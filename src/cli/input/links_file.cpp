@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -70,16 +71,9 @@ ReadLevel read_level(const YamlValue& value, int inner, bool last) {
 
 }  // namespace
 
-LinksFile read_links(const std::filesystem::path& file) {
-  const std::string name = file.string();
-  const YamlValue root = YamlValue::in_file(load_yaml(file), name);
-  YAML::Node list;
-  constexpr std::array<std::string_view, 1> root_keys = {"levels"};
-  read_map(root, root_keys, [&](std::size_t, const YamlValue& value) {
-    if (!value.node().IsSequence() || value.node().size() == 0) value.expected("a list of levels");
-    list = value.node();
-  });
-  if (!list.IsDefined() || list.IsNull()) root.fail("levels is missing");
+LinksFile read_levels(const YamlValue& list_value, const std::string& name) {
+  const YAML::Node& list = list_value.node();
+  if (!list.IsSequence() || list.size() == 0) list_value.expected("a list of levels");
   std::vector<plan::LinkLevel> levels;
   bool in_seconds = false;
   bool without_unit = false;
@@ -93,6 +87,16 @@ LinksFile read_links(const std::filesystem::path& file) {
     levels.push_back(read.level);
   }
   return {plan::Links(std::move(levels)), in_seconds};
+}
+
+LinksFile read_links(const std::filesystem::path& file) {
+  const std::string name = file.string();
+  const YamlValue root = YamlValue::in_file(load_yaml(file), name);
+  std::optional<LinksFile> links;
+  constexpr std::array<std::string_view, 1> root_keys = {"levels"};
+  read_map(root, root_keys, [&](std::size_t, const YamlValue& value) { links = read_levels(value, name); });
+  if (!links) root.fail("levels is missing");
+  return *std::move(links);
 }
 
 std::string links_yaml(const plan::Links& links, std::span<const std::string> comments) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "cli/input/yaml.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::cli {
@@ -21,6 +22,9 @@ struct LinksFile {
 /// perhaps `name`, and `sharing`: none, in-order or fair. docs/links.md describes the file. Throws InputError
 /// naming file, line, key and value.
 LinksFile read_links(const std::filesystem::path& file);
+
+/// Reads the value of the key `levels` of a map in `file`, as `read_links` does.
+LinksFile read_levels(const YamlValue& levels, const std::string& file);
 
 /// The text of a file that `read_links` reads as these links, whose times are in seconds. `comments`: lines
 /// that come first.
