@@ -13,6 +13,7 @@
 #include "runtime/step/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/simgrid.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -132,8 +133,8 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
   starpu_data_handle_t handle = nullptr;
   const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
   if (from_host) {
-    std::vector<float>& memory = memory_[slot];
-    memory = start_value(datum, parameters);
+    memory_[slot] = on_simgrid ? HostMemory::unused(datum.size) : HostMemory(start_value(datum, parameters));
+    const std::span<float> memory = memory_[slot].get();
     if (session_.on_gpus()) pinned_.emplace_back(memory);
     starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()),
                                 starpu_words(datum.size), sizeof(float));
@@ -249,7 +250,7 @@ void StepData::granted(void* argument) noexcept {
 
 // Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
 // write a step, its memory would grow with the steps.
-void StepData::load(std::size_t datum, std::vector<float>& out) {
+void StepData::load(std::size_t datum, std::span<float> out) {
   if (dataset_ == nullptr) return;
   const Datum& of = graph_.data()[datum];
   try {

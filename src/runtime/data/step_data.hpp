@@ -14,6 +14,7 @@
 #include <starpu.h>
 
 #include "runtime/data/handle.hpp"
+#include "runtime/data/host_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/session/worker_backend.hpp"
 #include "runtime/step/data_slots.hpp"
@@ -73,7 +74,7 @@ class StepData {
   template <class Use>
   void read(std::size_t datum, std::string_view name, Use use) const {
     require(starpu_data_acquire(handle(datum), STARPU_R), "StarPU", "reading", name);
-    use(std::span<const float>(memory_[slots_.of(datum)]));
+    use(memory_[slots_.of(datum)].get());
     starpu_data_release(handle(datum));
   }
 
@@ -81,7 +82,7 @@ class StepData {
   template <class Use>
   void write(std::size_t datum, std::string_view name, Use use) {
     require(starpu_data_acquire(handle(datum), STARPU_RW), "StarPU", "writing", name);
-    use(std::span<float>(memory_of(datum)));
+    use(memory_of(datum));
     starpu_data_release(handle(datum));
   }
 
@@ -131,22 +132,22 @@ class StepData {
   // Writes the values of an input or a target to `out`. None while nothing is computed. Zeros when the data
   // throw InputError: so the tasks of the step run as on the other ranks, and the ranks end together after
   // it.
-  void load(std::size_t datum, std::vector<float>& out);
+  void load(std::size_t datum, std::span<float> out);
   // The values of an input or a target: those that `begin_step` has prepared, else made now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
   void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
-  [[nodiscard]] std::vector<float>& memory_of(std::size_t datum) { return memory_[slots_.of(datum)]; }
+  [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].get(); }
 
   const Session& session_;
   const plan::Schedule& schedule_;
   const model::Network& network_;
   const TaskGraph& graph_;
   const DataSlots& slots_;
-  std::vector<int> nodes_;                  // StarPU's memory node of each logical worker; -1 on other ranks
-  std::optional<FetchedCopies> fetched_;    // when some workers are GPUs and the worker of each task is known
-  std::vector<std::vector<float>> memory_;  // by slot; empty unless this rank's host provides it
-  std::vector<PinnedMemory> pinned_;        // the part of `memory_` that GPUs copy from and to
-  const StepData* training_ = nullptr;      // whose weights and scratch memory an evaluation uses
+  std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
+  std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
+  std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
+  std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
+  const StepData* training_ = nullptr;    // whose weights and scratch memory an evaluation uses
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
   std::vector<Handle> own_;                    // those among them that this has registered
   std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host
