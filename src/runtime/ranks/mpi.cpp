@@ -71,7 +71,7 @@ void wait_for(MPI_Request& request) {
   }
 }
 
-Mpi::Mpi() {
+Mpi::Mpi() : starpu_settings_(std::make_unique<StarpuSettings>()) {
   require_limits();
   require_launcher();
   int provided = 0;
@@ -117,6 +117,29 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
     texts.push_back(all.substr(index(starts[r]), index(sizes[r])));
   }
   return texts;
+}
+
+std::vector<std::byte> Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record) const {
+  // MPI counts in int: records, since bytes may be more.
+  const std::uint64_t count = mine.size() / record;
+  std::vector<std::uint64_t> counts(index(ranks_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, comm_, &request);
+  wait_for(request);
+  const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
+  const std::vector<int> sizes(counts.begin(), counts.end());
+  std::vector<int> offsets(sizes.size(), 0);
+  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
+  std::vector<std::byte> all(rank_ == 0 ? total * record : 0);
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);
+  MPI_Type_commit(&type);
+  MPI_Igatherv(mine.data(), static_cast<int>(count), type, all.data(), sizes.data(), offsets.data(), type, 0,
+               comm_, &request);
+  wait_for(request);
+  MPI_Type_free(&type);
+  return all;
 }
 
 bool Mpi::all_equal(std::uint64_t mine) const {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,11 @@ class Mpi {
   /// Collective. The texts of all ranks, by rank, on every rank.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
 
+  /// Collective. The records of all ranks, by rank, on rank 0; nothing on the others. `record`: bytes of
+  /// each.
+  [[nodiscard]] std::vector<std::byte> gather_on_root(std::span<const std::byte> mine,
+                                                      std::size_t record) const;
+
   /// Collective. Whether all ranks give the same number.
   [[nodiscard]] bool all_equal(std::uint64_t mine) const;
 
@@ -63,7 +70,7 @@ class Mpi {
 
  private:
   // Made before MPI starts its threads, destroyed when they have ended.
-  std::unique_ptr<StarpuSettings> starpu_settings_ = std::make_unique<StarpuSettings>();
+  std::unique_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int ranks_ = 1;
