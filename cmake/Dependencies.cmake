@@ -2,7 +2,7 @@
 # Finds all libraries that starpipe links. Imported targets for other files: fmt::fmt,
 # nlohmann_json::nlohmann_json, PkgConfig::openblas; with the runtime yaml-cpp, CLI11::CLI11, ZLIB::ZLIB,
 # PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas,
-# CUDA::cublasLt.
+# CUDA::cublasLt, with STARPIPE_WITH_SIMGRID starpipe::simulated_starpu.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)
@@ -17,6 +17,11 @@ if(STARPIPE_WITH_RUNTIME)
   include(StarPU)
   starpipe_find_mpi()
   starpipe_find_starpu(HINTS "${PROJECT_SOURCE_DIR}/.deps/starpu")
+endif()
+
+if(STARPIPE_WITH_SIMGRID)
+  include(SimGrid)
+  starpipe_find_simgrid(HINTS "${PROJECT_SOURCE_DIR}/.deps/starpu-simgrid")
 endif()
 
 if(STARPIPE_WITH_CUDA)

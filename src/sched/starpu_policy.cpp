@@ -19,6 +19,7 @@
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/messages.hpp"
+#include "starpipe/base/simgrid.hpp"
 
 namespace starpipe::sched {
 namespace {
@@ -154,8 +155,9 @@ starpu_task* pop_task(unsigned context) {
   PolicyCore& core = core_of(context);
   const int worker = static_cast<int>(starpu_worker_get_id_check());
   starpu_task* task = pop_from(core, worker);
-  // Drivers of GPUs also pop while a kernel runs, and must notice its end: only CPU workers wait here.
-  if (task == nullptr && starpu_worker_get_type(worker) == STARPU_CPU_WORKER) {
+  // Drivers of GPUs also pop while a kernel runs, and must notice its end: only CPU workers wait here. On
+  // SimGrid StarPU's drivers wait.
+  if (task == nullptr && !on_simgrid && starpu_worker_get_type(worker) == STARPU_CPU_WORKER) {
     starpu_worker_relax_on();
     core.wait(worker, longest_sleep);
     starpu_worker_relax_off();

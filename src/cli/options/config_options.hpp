@@ -28,6 +28,10 @@ class ConfigOptions {
   /// As `--set KEY=VALUE`, for an option of its own, `option`. Throws InputError when --set gives the key,
   /// too.
   void set(const std::string& key, const std::string& value, std::string_view option);
+  /// As they were given on the command line, for a program that loads the same configuration.
+  [[nodiscard]] const std::string& file() const { return file_; }
+  [[nodiscard]] const std::vector<std::string>& all_overrides() const { return overrides_; }
+  [[nodiscard]] const std::vector<std::string>& plugins() const { return plugins_; }
   /// Whether --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
   /// Throws InputError when --set gives one of these keys, or a key of one of these sections, which have no

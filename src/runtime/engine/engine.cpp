@@ -13,6 +13,7 @@
 #include "runtime/ranks/gather.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
+#include "starpipe/base/simgrid.hpp"
 #include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::runtime {
@@ -49,7 +50,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       optimizer_(optimizer),
       nonfinite_(nonfinite),
       graph_(schedule, network, optimizer,
-             {.has_norm = emulated == nullptr,
+             {.has_norm = emulated == nullptr || on_simgrid,
               .can_skip = emulated == nullptr && nonfinite == NonFinitePolicy::skip,
               .evaluated = evaluated}),
       tasks_(tasks_of_rank(graph_, session.local_workers())),
@@ -60,8 +61,9 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       data_(session, schedule, network, graph_, tasks_, slots_, parameters, window_),
       gathering_(session, schedule, network, graph_, data_),
       state_(schedule, network, graph_, data_),
-      expected_(schedule),
-      emulation_(emulated == nullptr
+      expected_(schedule, on_simgrid ? emulated : nullptr),
+      computes_(emulated == nullptr),
+      emulation_(computes_ || on_simgrid
                      ? nullptr
                      : std::make_unique<Emulation>(*emulated, session, schedule, graph_, data_)),
       finite_(graph_, schedule.workers(), session.on_gpus(),
@@ -99,7 +101,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   progress_.enter(StepPhase::beginning, step);
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  data_.begin_step(step, emulation_ ? nullptr : &data);
+  data_.begin_step(step, computes_ ? &data : nullptr);
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   progress_.enter(StepPhase::running, step);
@@ -119,12 +121,12 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
     throw RunFailure(fmt::format("step {}: {}", step + 1, unread), 2);
   }
   if (emulation_) result.prefetch = emulation_->sends_ahead();
-  if (!emulation_) result.losses = gathering_.losses();
+  if (computes_) result.losses = gathering_.losses();
   result.jobs = meter_.take_jobs();
   expected_.learn(result.jobs);
   result.jobs = gathering_.jobs(std::move(result.jobs));
   result.workers = gathering_.workers(meter_.workers());
-  const std::optional<GradientNorm> gradient = gathering_.gradient_norm();
+  const auto gradient = computes_ ? gathering_.gradient_norm() : std::nullopt;
   if (gradient) result.gradient_norm = gradient->norm;
   result.skipped_for = first_nonfinite(gradient);
   progress_.enter(StepPhase::outside, step);
@@ -156,7 +158,7 @@ std::optional<NonFiniteOrigin> Engine::first_nonfinite(const std::optional<Gradi
 }
 
 std::optional<int> Engine::first_nonfinite_stage() const {
-  if (emulation_ || nonfinite_ == NonFinitePolicy::proceed) return std::nullopt;
+  if (!computes_ || nonfinite_ == NonFinitePolicy::proceed) return std::nullopt;
   return gathering_.first_nonfinite_stage();
 }
 

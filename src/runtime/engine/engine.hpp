@@ -54,7 +54,8 @@ struct StepResult {
 class Engine {
  public:
   /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
-  /// waits of these lengths instead of kernels and transfers; nothing is computed then. `nonfinite`: what
+  /// waits of these lengths instead of kernels and transfers; nothing is computed then. On SimGrid it is
+  /// required: the durations of jobs on simulated GPUs. `nonfinite`: what
   /// `run_step` does with infinity and NaN. `evaluated`: micro-batches of each `evaluate`; 0: there is none.
   /// References and `emulated` must outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
@@ -135,7 +136,8 @@ class Engine {
   Gathering gathering_;
   TrainedState state_;
   ExpectedTimes expected_;
-  std::unique_ptr<Emulation> emulation_;  // none when kernels run
+  bool computes_;                         // whether kernels run
+  std::unique_ptr<Emulation> emulation_;  // none when kernels run, and on SimGrid
   FiniteCheck finite_;
   TaskProgress progress_;
   Watched watched_;

@@ -7,9 +7,16 @@
 
 namespace starpipe::runtime {
 
-ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule)
+ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule, const plan::Costs* known)
     : schedule_(schedule),
-      expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {}
+      is_known_(known != nullptr),
+      expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {
+  if (!is_known_) return;
+  for (const plan::JobId job : schedule.order()) {
+    const plan::Job of = schedule.job(job);
+    expected_[position(job)] = known->duration(of.stage).of(of.pass) * 1e6;
+  }
+}
 
 std::size_t ExpectedTimes::position(plan::JobId job) const {
   const plan::Job of = schedule_.job(job);
@@ -17,6 +24,7 @@ std::size_t ExpectedTimes::position(plan::JobId job) const {
 }
 
 void ExpectedTimes::learn(std::span<const JobRecord> jobs) {
+  if (is_known_) return;
   std::vector<double> sums(expected_.size(), 0);
   std::vector<int> counts(expected_.size(), 0);
   for (const JobRecord& record : jobs) {

@@ -5,19 +5,21 @@
 #include <string>
 
 #include "runtime/watchdog/wait_table.hpp"
+#include "starpipe/base/simgrid.hpp"
 
 namespace starpipe::runtime {
 
 RunWatch::RunWatch(const Session& session, double timeout, const Watched& first)
-    : session_(session),
-      now_(&first),
-      exchange_(session.mpi()),
-      watchdog_(timeout, session.mpi().rank(), session.mpi().ranks(), calls()) {}
+    : session_(session), now_(&first) {
+  if (on_simgrid) return;
+  exchange_.emplace(session.mpi());
+  watchdog_.emplace(timeout, session.mpi().rank(), session.mpi().ranks(), calls());
+}
 
 WatchdogCalls RunWatch::calls() {
   return {.status = [this] { return now_.load()->status(); },
-          .send = [this](const RankStatus& mine) { exchange_.send(mine); },
-          .receive = [this] { return exchange_.receive(); },
+          .send = [this](const RankStatus& mine) { exchange_->send(mine); },
+          .receive = [this] { return exchange_->receive(); },
           .explain =
               [this](std::span<const RankNews> news, const NewsLimits& limits) {
                 const Watched& now = *now_.load();

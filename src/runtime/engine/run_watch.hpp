@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 
 #include "runtime/session/session.hpp"
 #include "runtime/step/task_graph.hpp"
@@ -22,7 +23,8 @@ struct Watched {
 
 /// Owns the watchdog of a run and the messages in which the ranks tell each other their status. All ranks are
 /// watched together: a rank looks at a step while others still evaluate, or the other way round, only while
-/// it waits for them.
+/// it waits for them. On SimGrid nothing is watched: a wait without end is a deadlock there, which SimGrid
+/// reports at once.
 class RunWatch {
  public:
   /// Collective. `first`: the tasks that run first. It, and what it names, must outlive this; the same holds
@@ -37,8 +39,8 @@ class RunWatch {
 
   const Session& session_;
   std::atomic<const Watched*> now_;
-  StatusExchange exchange_;
-  Watchdog watchdog_;  // last: its thread uses the other members
+  std::optional<StatusExchange> exchange_;
+  std::optional<Watchdog> watchdog_;  // last: its thread uses the other members
 };
 
 }  // namespace starpipe::runtime

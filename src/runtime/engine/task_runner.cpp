@@ -12,11 +12,21 @@
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/session/worker_backend.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/simgrid.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 constexpr std::size_t task_kinds = index(TaskKind::optimize) + 1;
+
+#ifdef STARPIPE_WITH_CUDA
+constexpr bool may_have_gpus = true;
+#else
+constexpr bool may_have_gpus = on_simgrid;
+#endif
+
+// SimGrid has no tasks without any length.
+constexpr double shortest_microseconds = 1e-3;
 
 // Which data of a task are verdicts. `waits`: of an update that waits for one.
 std::vector<std::size_t> verdicts_of(TaskKind kind, bool waits) {
@@ -56,7 +66,9 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
 
 TaskRunner::TaskRunner(const Session& session, const KernelContext& context, const StepParts& parts,
                        Emulation* emulation)
-    : session_(session), context_(context), parts_(parts), emulation_(emulation) {}
+    : session_(session), context_(context), parts_(parts), emulation_(emulation) {
+  if (on_simgrid) starpu_profiling_status_set(STARPU_PROFILING_ENABLE);  // for the starts of tasks
+}
 
 TaskRunner::Argument* TaskRunner::new_argument(const Task& task, std::string_view name) {
   static_assert(std::is_trivially_destructible_v<Argument>);  // StarPU calls free()
@@ -87,10 +99,10 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
       const auto kind = static_cast<TaskKind>(std::min(k, index(TaskKind::optimize)));
       starpu_codelet_init(&all[k]);
       all[k].cpu_funcs[0] = [](void** buffers, void* argument) { run_on_cpu(buffers, argument); };
-#ifdef STARPIPE_WITH_CUDA
-      all[k].cuda_funcs[0] = [](void** buffers, void* argument) { run_on_gpu(buffers, argument); };
-      all[k].cuda_flags[0] = STARPU_CUDA_ASYNC;
-#endif
+      if (may_have_gpus) {
+        all[k].cuda_funcs[0] = [](void** buffers, void* argument) { run_on_gpu(buffers, argument); };
+        all[k].cuda_flags[0] = STARPU_CUDA_ASYNC;
+      }
       all[k].nbuffers = STARPU_VARIABLE_NBUFFERS;
       all[k].name = to_string(kind).data();
       all[k].model = &expected_time;
@@ -107,12 +119,14 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
   return codelets[waits ? task_kinds : index(task.kind)];
 }
 
-// Policies that plan by time ask for it.
+// Policies that plan by time ask for it. On SimGrid it is how long the task lasts; there tasks that are no
+// jobs take no time, as in plan::simulate.
 double TaskRunner::expected_microseconds(starpu_task* task, starpu_perfmodel_arch* /*device*/,
                                          unsigned /*implementation*/) {
   const Argument& argument = *static_cast<const Argument*>(task->cl_arg);
-  if (!argument.task->job) return 1;
-  return argument.runner->parts_.expected.microseconds(*argument.task->job);
+  if (!argument.task->job) return on_simgrid ? shortest_microseconds : 1;
+  const double expected = argument.runner->parts_.expected.microseconds(*argument.task->job);
+  return on_simgrid ? std::max(expected, shortest_microseconds) : expected;
 }
 
 int TaskRunner::calling_worker() const {
@@ -148,19 +162,33 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   Argument& running = *static_cast<Argument*>(argument);
   TaskRunner& runner = *running.runner;
   const TaskMemory& memory = memory_of(*running.task, buffers);
-  running.worker = runner.calling_worker();
-  runner.parts_.progress.start(*running.task);
-  runner.parts_.meter.start(*running.task, running.worker);
-  runner.parts_.gpu_memory.sample(running.worker);
+  note_start_on_gpu(running);
   running.times.start = clock_seconds();
   run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
                        runner.parts_.finite.flags(*running.task));
+}
+
+void TaskRunner::note_start_on_gpu(Argument& starting) {
+  const StepParts& parts = starting.runner->parts_;
+  starting.worker = starting.runner->calling_worker();
+  parts.progress.start(*starting.task);
+  parts.meter.start(*starting.task, starting.worker);
+  parts.gpu_memory.sample(starting.worker);
+}
+
+// A worker runs one task after the other. So the meter counts the same whether it hears of the start now or
+// before.
+void TaskRunner::note_simulated_start(Argument& ended) {
+  note_start_on_gpu(ended);
+  starpu_profiling_task_info* const times = starpu_task_get_current()->profiling_info;
+  ended.times.start = starpu_timing_timespec_to_us(&times->start_time) * 1e-6;
 }
 
 void TaskRunner::end_on_gpu(void* /*unused*/) {
   // Where a policy chooses the worker, the task may have run on a core.
   if (starpu_worker_get_type(starpu_worker_get_id()) != STARPU_CUDA_WORKER) return;
   Argument& ended = *static_cast<Argument*>(starpu_task_get_current()->cl_arg);
+  if (on_simgrid) note_simulated_start(ended);
   const StepParts& parts = ended.runner->parts_;
   ended.times.end = clock_seconds();
   parts.meter.end(*ended.task, ended.worker, ended.times);

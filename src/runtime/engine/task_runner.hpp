@@ -56,7 +56,8 @@ class TaskRunner {
   /// there, before it asks the policy.
   static void note_ready(void* argument);
   /// The epilogue callback of tasks that may run on a GPU: StarPU calls it when the kernels have ended,
-  /// before it releases the tasks that wait for this one.
+  /// before it releases the tasks that wait for this one. On SimGrid StarPU calls no codelet, and this notes
+  /// the start, too.
   static void end_on_gpu(void* unused);
 
  private:
@@ -64,6 +65,8 @@ class TaskRunner {
                                       unsigned implementation);
   static void run_on_cpu(void** buffers, void* argument) noexcept;
   static void run_on_gpu(void** buffers, void* argument) noexcept;
+  static void note_start_on_gpu(Argument& starting);
+  static void note_simulated_start(Argument& ended);
   [[nodiscard]] int calling_worker() const;
 
   const Session& session_;

@@ -17,6 +17,7 @@
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/simgrid.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 // Not in StarPU's headers. Weak: a StarPU without it prints its statistics.
@@ -90,7 +91,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
     return true;
   });
   choose_polling(mpi, share, map.count(mpi.rank()), choice_);
-  write_values(share, gpus);
+  if (!on_simgrid) write_values(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
@@ -130,6 +131,11 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   conf.sched_policy_name = nullptr;
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
+  // Nobody reads what messages bring to the host: one piece of memory serves for all of them.
+  if (on_simgrid) {
+    starpu_malloc_on_node_set_default_flags(
+        STARPU_MAIN_RAM, STARPU_MALLOC_PINNED | STARPU_MALLOC_COUNT | STARPU_MALLOC_SIMULATION_FOLDED);
+  }
 }
 
 void Session::check_start(const GpuShare& gpus) {
@@ -169,7 +175,7 @@ std::vector<int> Session::memory_nodes() const {
 // StarPU-MPI prints its statistics when it shuts down. The report has them already, so they are dropped
 // first: the public function stops the counting, and without the counts there is nothing to print.
 void Session::shut_down() {
-  if (hides_statistics_ && _starpu_mpi_comm_amounts_shutdown != nullptr) {
+  if ((hides_statistics_ || on_simgrid) && _starpu_mpi_comm_amounts_shutdown != nullptr) {
     starpu_mpi_wait_for_all(MPI_COMM_WORLD);
     starpu_mpi_comm_stats_disable();
     _starpu_mpi_comm_amounts_shutdown();

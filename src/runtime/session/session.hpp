@@ -29,8 +29,8 @@ namespace starpipe::runtime {
 /// Settings for which StarPU has no function are environment variables (StarpuSettings, which `mpi` owns). A
 /// session overwrites the values of STARPU_SCHED, STARPU_NWORKER_PER_CUDA, STARPU_WORKERS_NOBIND and
 /// STARPU_MINIMUM_CLEAN_BUFFERS in place before StarPU has threads, and restores them when StarPU has none
-/// any more: it calls neither `setenv` nor `unsetenv`. For the same time OpenBLAS computes each call with one
-/// thread.
+/// any more: it calls neither `setenv` nor `unsetenv`. (On SimGrid `starpipe sim` has set them.) For the same
+/// time OpenBLAS computes each call with one thread.
 class Session {
  public:
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
