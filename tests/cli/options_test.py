@@ -33,6 +33,7 @@ EVALUATE = "evaluate mlp.yaml --weights trained.safetensors"
 VERIFY = "verify mlp.yaml --set training.steps=2"
 PROFILE = "profile mlp.yaml --repetitions 3"
 SWEEP = "sweep study.yaml -o out"
+SIM = "sim emulated.yaml --cluster cluster.yaml"
 
 
 def output(result, files):
@@ -167,6 +168,15 @@ EFFECTS = {
                               "--per-share"),
         "--timeline": Effect("simulate mlp.yaml", "--timeline t.svg", written),
         "--trace": Effect("simulate mlp.yaml", "--trace t.json", written),
+    },
+    # Most builds have no simulated GPUs: they refuse at the end, with one line.
+    "sim": {
+        "--set": Effect(SIM, "--set schedule.name=none", errors),
+        "--plugin": Effect(SIM, "--plugin missing.so", errors),
+        "--help-keys": Effect(SIM, "--help-keys", status),
+        "--cluster": Effect(SIM, "--cluster missing.yaml", errors),
+        "--nodes": Effect(f"{SIM} --set schedule.workers=2", "--nodes 2", errors),
+        "--report": Effect(SIM, "--report missing/r.json", errors),
     },
     "schedule list": {"--plugin": Effect("schedule list", "--plugin PLUGIN"), "--json": Effect("schedule list", "--json"),
                       "--long": Effect("schedule list", "--long")},
@@ -440,6 +450,8 @@ class Options(CommandTest):
         self.write("bare.yaml", "layers: [{F: 1, count: 4}]")
         self.write("kinds.yaml", "layers: [{cuda: {F: 1, W: 1}, cpu: {F: 3, W: 3}, count: 8}]")
         self.write("links.yaml", "levels: [{workers: 2, latency: 0.5, bandwidth: 16}, {latency: 1, bandwidth: 8, sharing: fair}]")
+        self.write("cluster.yaml", "{gpus_per_node: 4, gpu_memory: 1GiB, host_link: {latency: 1us, bandwidth: 1GB/s}, "
+                                   "levels: [{latency: 1us, bandwidth: 1GB/s}]}")
         self.write("placed.yaml", "- {F: 1, B: 2, worker: 0}\n- {F: 2, B: 1, worker: 0}\n")
         self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
         shutil.copy(os.path.join(EXPERIMENTS, "periodic/uneven.yaml"), self.path("uneven.yaml"))

@@ -162,8 +162,9 @@ def check_names(files):
         if path.suffix in HEADERS:
             continue
         ours = [include for quote, include in INCLUDE.findall(text) if quote == '"']
-        own = [header for header in files
-               if room_of(header) == room and pathlib.PurePosixPath(header).stem == path.stem
+        # On SimGrid simulated_x.cpp takes the place of x.cpp.
+        own = [header for stem in (path.stem, path.stem.removeprefix("simulated_")) for header in files
+               if room_of(header) == room and pathlib.PurePosixPath(header).stem == stem
                and pathlib.PurePosixPath(header).suffix in HEADERS]
         if own and (not ours or header_named(ours[0], files) != own[0]):
             problems.append(f"{file}: does not begin with the header of its name, {own[0]}")
