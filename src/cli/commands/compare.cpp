@@ -13,6 +13,7 @@
 #include "cli/options/output_files.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/page/page.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
@@ -50,7 +51,9 @@ int compare(const CompareOptions& options) {
                                        config.runtime.policy));
         }
         const std::array outputs = {OutputFile{"--output", comparison.output, ".json"},
-                                    OutputFile{"--timeline", comparison.timeline, ".svg"}};
+                                    OutputFile{"--timeline", comparison.timeline, ".svg"},
+                                    OutputFile{"--html", comparison.html, ".html"}};
+        if (comparison.html) plan::require_page("--html");
         check_outputs(outputs, inputs_of(config));
         return config;
       },
@@ -100,6 +103,9 @@ void add_compare(CLI::App& app, Action& action) {
       ->add_option("--timeline", comparison.timeline,
                    "Draw the prediction of each schedule and the median run of each policy")
       ->type_name("FILE.svg");
+  command
+      ->add_option("--html", comparison.html, "Write the same runs as a page for a browser, in one file")
+      ->type_name("FILE.html");
   command->footer(
       "Examples:\n"
       "  starpipe compare experiments/emulated.yaml --policies starpipe,lws,prio --timeline compare.svg\n"

@@ -12,6 +12,7 @@
 #include "cli/options/output_files.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/plan/page/page.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
@@ -32,6 +33,8 @@ struct Output {
 constexpr std::array output_options = {
     Output{"--report", "FILE.json", "Write losses, times, and predicted and measured values",
            &runtime::TrainOutputs::report},
+    Output{"--html", "FILE.html", "Write the report as a page for a browser, in one file",
+           &runtime::TrainOutputs::html},
     Output{"--trace", "FILE.json", "Write the predicted and the measured step as a trace for ui.perfetto.dev",
            &runtime::TrainOutputs::trace},
     Output{"--timeline", "FILE.svg", "Draw the predicted and the measured step as an SVG image",
@@ -52,6 +55,7 @@ void check_names(const runtime::Config& config, const runtime::TrainOutputs& out
   if (outputs.curves && config.runtime.emulate) {
     throw InputError("--curves: with runtime.emulate steps have no loss");
   }
+  if (outputs.html) plan::require_page("--html");
   std::vector<OutputFile> files;
   for (const Output& output : output_options) {
     if (const auto& file = outputs.*output.file; file && is_standard_output(*file)) {

@@ -23,6 +23,7 @@
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/formats/trace_json.hpp"
+#include "starpipe/plan/page/page.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -64,6 +65,9 @@ void ResultOptions::add_to(CLI::App& command) {
       .add_option("-o,--output", file_,
                   "Write to a file instead of standard output (-): .txt, .json, .csv or .svg")
       ->type_name("FILE");
+  command
+      .add_option("--html", html_, "Also write a page for a browser: timelines to explore, in one file")
+      ->type_name("FILE.html");
 }
 
 void ResultOptions::add_width_to(CLI::App& command) {
@@ -87,6 +91,10 @@ std::string ResultOptions::format() const {
 void ResultOptions::check() const {
   if (width_ && format() != "text") {
     throw InputError(fmt::format("--width: applies to the text format, not to {}", format()));
+  }
+  if (html_) {
+    plan::require_page("--html");
+    require_writable("--html", *html_);
   }
   if (!file_) return;
   std::vector<std::string_view> suffixes;
@@ -146,6 +154,7 @@ void ResultOptions::show(const PredictedRun& run, const std::function<std::strin
   }
   const bool is_in_result = chosen == "json" || chosen == "text";
   if (run.reordering && !is_in_result) print_message("starpipe: " + note);
+  if (html_) write_file("--html", *html_, predicted_page(run, more));
   if (file_) {
     write_file("-o", *file_, result);
   } else {
@@ -160,6 +169,16 @@ std::string ResultOptions::drawn(const PredictedRun& run) const {
                                      .columns = width_.value_or(terminal.value_or(200)),
                                      .unit = run.unit};
   return plan::schedule_text(run.schedule, run.timeline, options);
+}
+
+std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json& more) {
+  const plan::RecordedStep step = plan::simulated_step(run.schedule, run.costs);
+  const std::array runs = {plan::PageRun{.title = run.schedule.name(),
+                                         .unit = run.unit,
+                                         .costs = run.costs,
+                                         .timelines = {{"predicted", &step}},
+                                         .report = &more}};
+  return plan::report_page(runs);
 }
 
 std::string predicted_svg(const PredictedRun& run) {

@@ -26,22 +26,24 @@ struct PredictedRun {
   std::optional<plan::Discipline> discipline = {};
 };
 
-/// Form and destination of a result: --format, --json, -o, and where it is added --width.
+/// Form and destination of a result: --format, --json, -o, --html, and where it is added --width.
 class ResultOptions {
  public:
   void add_to(CLI::App& command);
   /// For commands whose text has a drawing.
   void add_width_to(CLI::App& command);
-  /// Call before the work is done. Throws InputError if the file of -o cannot be written, its suffix is not
-  /// that of the format, or the format has no --width.
+  /// Call before the work is done. Throws InputError if the file of -o or --html cannot be written, the
+  /// suffix of -o is not that of the format, the format has no --width, or this program has no page.
   void check() const;
   /// Whether the result is text for people.
   [[nodiscard]] bool is_text() const { return format() == "text"; }
   /// The file of -o, if given.
   [[nodiscard]] const std::optional<std::string>& file() const { return file_; }
+  /// The file of --html, if given.
+  [[nodiscard]] const std::optional<std::string>& html() const { return html_; }
   /// Writes the result to standard output or to the file of -o. `text` makes the text format. `more`: an
-  /// object whose members are added to the JSON format. A reordering is part of text and JSON; with the other
-  /// formats, a line on standard error says so.
+  /// object whose members are added to the JSON format, and shown on the page. A reordering is part of text
+  /// and JSON; with the other formats, a line on standard error says so.
   void show(const PredictedRun& run, const std::function<std::string()>& text,
             const nlohmann::ordered_json& more) const;
   void show(const PredictedRun& run, const std::function<std::string()>& text) const;
@@ -55,9 +57,12 @@ class ResultOptions {
   std::optional<std::string> format_;
   bool json_ = false;
   std::optional<std::string> file_;
+  std::optional<std::string> html_;
   std::optional<int> width_;
 };
 
+/// The page of the predicted run. `more`: see ResultOptions::show.
+std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json& more);
 /// The predicted run as an SVG image.
 std::string predicted_svg(const PredictedRun& run);
 /// The predicted run as a Chrome trace. A unit of time without a name is shown as a second.

@@ -210,6 +210,17 @@ void require_ready_in_time(const RecordedStep& step, std::span<const JobRun> run
   }
 }
 
+Costs read_costs(const JsonValue& value, int stages) {
+  Costs costs;
+  costs.durations = read_all_durations(value.at("durations"));
+  detail::read_sizes(value, stages, costs);
+  if (!value.find("links")) static_cast<void>(value.at("comm"));
+  detail::read_links(value, costs);
+  costs.prefetch = value.at("prefetch").truth();
+  detail::read_weights(value, stages, costs);
+  return costs;
+}
+
 RecordedStep read_step(const JsonValue& record, const std::string& source_name) {
   constexpr int most_workers = 1'000'000;  // memory is allocated for each
   const JsonValue about = record.at("schedule").object();
@@ -249,7 +260,7 @@ RecordedStep read_step(const JsonValue& record, const std::string& source_name) 
                     .start = columns[2].at(i).nanoseconds(),
                     .end = columns[3].at(i).nanoseconds()});
   }
-  Costs costs;
+  Costs costs = read_costs(record.at("costs").object(), planned.stages());  // for the sizes
   costs.prefetch = record.at("prefetch").truth();
   RecordedStep step = measured_step(planned, runs, costs);
   require_no_overlap(step, jobs);
@@ -313,24 +324,13 @@ void require_agreement(const ComparedRun& run, const JsonValue& explain) {
   require_part("order", &Difference::own_transfers, &Difference::own_order);
 }
 
-Costs read_costs(const JsonValue& value, int stages) {
-  Costs costs;
-  costs.durations = read_all_durations(value.at("durations"));
-  detail::read_sizes(value, stages, costs);
-  if (!value.find("links")) static_cast<void>(value.at("comm"));
-  detail::read_links(value, costs);
-  costs.prefetch = value.at("prefetch").truth();
-  detail::read_weights(value, stages, costs);
-  return costs;
-}
-
 }  // namespace
 
 ordered_json compared_run_json(const ComparedRun& run) {
   ordered_json costs = {{"durations", all_durations(run.costs.durations)}};
   detail::add_links(costs, run.costs);
   costs["prefetch"] = run.costs.prefetch;
-  if (run.costs.links.has_bandwidths()) detail::add_sizes(costs, run.costs, run.measured.planned.stages());
+  detail::add_sizes(costs, run.costs, run.measured.planned.stages());
   detail::add_weights(costs, run.costs, run.measured.planned.stages());
   return {{"version", version},
           {"steps", {{"first", run.first_step}, {"last", run.last_step()}, {"median", run.median_step}}},

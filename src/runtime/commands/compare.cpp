@@ -80,6 +80,7 @@ void require_outputs(const Mpi& mpi, const Comparison& comparison) {
     if (mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
       if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
+      if (comparison.html) require_writable("--html", *comparison.html);
     }
     return true;
   });
@@ -118,6 +119,7 @@ RankRequest comparison_request(const Comparison& comparison) {
   request.add_flag("--json", comparison.json);
   request.add("--output", comparison.output);
   request.add("--timeline", comparison.timeline);
+  request.add("--html", comparison.html);
   return request;
 }
 

@@ -21,6 +21,7 @@
 #include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/plan/page/page.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
@@ -261,6 +262,23 @@ void write_timeline(const Comparison& comparison, const std::vector<ComparedSche
   write_file("--timeline", *comparison.timeline, plan::timeline_svg(runs, {.unit = "s"}));
 }
 
+// `reports`: of each schedule.
+void write_page(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
+                const std::vector<Predictions>& predictions, const nlohmann::ordered_json& reports) {
+  std::vector<plan::PageRun> runs;
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    plan::PageRun& run = runs.emplace_back();
+    run.title = schedules[s].schedule().name();
+    run.unit = "s";
+    run.costs = schedules[s].policies.front().median_repetition().costs;
+    run.timelines = {{"predicted", &predictions[s].first}};
+    for (const ComparedPolicy& policy : schedules[s].policies)
+      run.timelines.push_back({policy.choice.name, &policy.median_repetition().run});
+    run.report = &reports.at(s);
+  }
+  write_file("--html", *comparison.html, plan::report_page(runs));
+}
+
 }  // namespace
 
 int ComparedPolicy::skipped() const {
@@ -287,6 +305,7 @@ void write_outputs(const Comparison& comparison, const std::vector<ComparedSched
     predictions.push_back(predict(compared));
     reports.push_back(to_json(comparison, compared, predictions.back()));
   }
+  if (comparison.html) write_page(comparison, schedules, predictions, reports);
   const nlohmann::ordered_json report =
       comparison.schedules.empty() ? reports.front() : nlohmann::ordered_json{{"schedules", reports}};
   print(comparison.json

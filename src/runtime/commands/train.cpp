@@ -33,6 +33,7 @@
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/trace_json.hpp"
+#include "starpipe/plan/page/page.hpp"
 #include "starpipe/runtime/ranks/lost_rank.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
@@ -118,6 +119,7 @@ std::optional<MetricsPosition> metrics_position(const CheckpointFolder* folder, 
 
 void check_outputs(const TrainOutputs& outputs, const std::optional<MetricsPosition>& position) {
   if (outputs.report) require_writable("--report", *outputs.report);
+  if (outputs.html) require_writable("--html", *outputs.html);
   if (outputs.trace) require_writable("--trace", *outputs.trace);
   if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
   if (outputs.curves) require_writable("--curves", *outputs.curves);
@@ -275,10 +277,14 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
     if (!record.evaluations.empty()) curves.front().points_name = "validation";
     write_file("--curves", *outputs.curves, plan::curves_svg(curves));
   }
-  if (outputs.report) {
-    const auto report =
+  if (outputs.report || outputs.html) {
+    auto report =
         make_report(run.config, run.partition, experiment, run.locations, record, compared, measurement);
-    write_file("--report", *outputs.report, plan::json_text(report));
+    if (outputs.report) write_file("--report", *outputs.report, plan::json_text(report));
+    if (!outputs.html) return;
+    report = plan::report_for_page(std::move(report));
+    const std::array runs = {plan::compared_page_run(experiment.schedule.name(), compared, report)};
+    write_file("--html", *outputs.html, plan::report_page(runs));
   }
 }
 
@@ -293,7 +299,7 @@ void finish_complete_run(const AgreedRun& run, const TrainOutputs& outputs, cons
   require_finite_weights(run, engine);
   save_weights(run, outputs, engine);
   if (run.mpi.rank() != 0) return;
-  const bool measures = outputs.report || outputs.trace || outputs.timeline || outputs.curves;
+  const bool measures = outputs.report || outputs.html || outputs.trace || outputs.timeline || outputs.curves;
   print(fmt::format("All {} steps are done; nothing is left to train{}.\n", run.config.training.steps,
                     measures ? ", and there is no step to report" : ""));
 }
@@ -357,6 +363,7 @@ RankRequest training_request(const TrainOutputs& outputs, bool resume) {
   RankRequest request("train");
   request.add_flag("--resume", resume);
   request.add("--report", outputs.report);
+  request.add("--html", outputs.html);
   request.add("--trace", outputs.trace);
   request.add("--timeline", outputs.timeline);
   request.add("--curves", outputs.curves);

@@ -26,6 +26,7 @@ struct Comparison {
   std::optional<std::filesystem::path> output = {};  ///< JSON
   /// SVG: the prediction of each schedule, and a median run of each policy under it
   std::optional<std::filesystem::path> timeline = {};
+  std::optional<std::filesystem::path> html = {};  ///< the same runs as a page
 };
 
 /// Runs the same work under several schedules and policies, and prints a table with the median and the

@@ -13,6 +13,7 @@ namespace starpipe::runtime {
 /// files are replaced only if the run succeeds.
 struct TrainOutputs {
   std::optional<std::filesystem::path> report;    ///< JSON
+  std::optional<std::filesystem::path> html;      ///< the report as a page
   std::optional<std::filesystem::path> trace;     ///< Chrome/Perfetto trace, predicted and measured
   std::optional<std::filesystem::path> timeline;  ///< SVG, predicted above measured
   std::optional<std::filesystem::path> curves;    ///< SVG, the loss by step

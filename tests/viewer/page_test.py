@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report page in headless Chromium: it loads without errors and without the network, has every job, tells true times,
+keeps its place in zooms, and no text of a report becomes markup.
+
+Usage: page_test.py BINARY. Skipped where there is no Chromium or where BINARY was built without the page.
+"""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+
+from browser import SKIPPED, Browser, is_missing
+from explain_test import MS, Pipeline
+
+BINARY = ""
+HOSTILE = "</script><script>window.hacked=1</script><!-- <img src=x onerror=hacked=1> \"'`&amp; \u2028\u2029 \\u003c ${hacked=1}"
+
+
+def run(folder, *arguments):
+    return subprocess.run([BINARY, *map(str, arguments)], cwd=folder, capture_output=True, encoding="utf-8", timeout=100, check=False)
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+
+    def make(self, *arguments):
+        """Runs the command; the page is p.html."""
+        result = run(self.folder, *arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
+        return self.folder / "p.html"
+
+    def open(self, page):
+        """The page must load without errors, ask for no other address, and have drawn something."""
+        self.browser.open(page)
+        self.assertEqual(self.browser.messages(), [])
+        asked = [url for url in self.browser.requests() if not url.startswith("data:")]
+        self.assertEqual(asked, [page.resolve().as_uri()])
+
+    def js(self, script, *arguments):
+        return self.browser.run(f"const {{page, view}} = window.starpipe; {script}", *arguments)
+
+    def place(self, lane, stage, microbatch, pass_):
+        return self.js("const {jobs} = page.runs[0]; return view.placeOf(arguments[0], jobs.find(arguments[1], arguments[2], arguments[3]));",
+                       lane, stage, microbatch, pass_)
+
+    def hover(self, lane, stage, microbatch, pass_):
+        """The text of the tip on a job."""
+        self.browser.run("document.querySelector('#timelines').scrollIntoView()")
+        at = self.place(lane, stage, microbatch, pass_)
+        self.browser.move(at["x"], at["y"])
+        return self.browser.run("const tip = document.querySelector('.tip'); return tip.hidden ? '' : tip.innerText;")
+
+    def report(self, name="report.json", title=None, pipeline=None, **more):
+        """A report of a run with known times, as `train` writes them."""
+        report = (pipeline or Pipeline()).report()
+        report.update(more)
+        if title is not None:
+            report["explain"]["record"]["schedule"]["name"] = title
+        (self.folder / name).write_text(json.dumps(report), encoding="utf-8")
+        return name
+
+    # ---- jobs and times ----
+
+    def test_every_job_is_there(self):
+        self.open(self.make("schedule", "show", "v-half", "--workers", 4, "--microbatches", 8, "-o", "s.json", "--html", "p.html"))
+        written = json.loads((self.folder / "s.json").read_text())
+        rows = self.js("return page.runs[0].timelines[0].offsets.map(x => x)")
+        found = self.js("""const run = page.runs[0], t = run.timelines[0], rows = [];
+            for (let w = 0; w < t.workers; ++w) { const row = []; rows.push(row);
+              for (let i = t.offsets[w]; i < t.offsets[w + 1]; ++i)
+                row.push([run.jobs.name(t.id[i]), t.start[i] * run.tick, t.end[i] * run.tick]); }
+            return rows;""")
+        expected = [[[f"{op['op']}({op['stage']},{op['microbatch']})", op["start"], op["end"]] for op in row] for row in written["ops"]]
+        self.assertEqual(found, expected)
+        self.assertEqual(list(rows.values())[-1], sum(map(len, written["ops"])))
+
+    def test_hover_tells_true_times(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 8, "--durations", "F=1.25,B=2,W=1", "--comm",
+                            0.5, "-o", "s.json", "--html", "p.html"))
+        ops = json.loads((self.folder / "s.json").read_text())["ops"][2]
+        op = next(op for op in ops if (op["op"], op["stage"], op["microbatch"]) == ("F", 2, 5))
+        tip = self.hover(0, 2, 5, 0)
+        self.assertIn("F(2,5): pass F of stage 2, micro-batch 5", tip)
+        self.assertIn(f"worker 2, {op['start']:g} to {op['end']:g}\n", tip)
+        self.assertIn("took 1.25;", tip)
+
+    def test_hover_on_a_report(self):
+        pipeline = Pipeline()
+        pipeline.links[(1, 2)] = 7 * MS  # F(2,0) on worker 2 is late by the transfer
+        self.report(pipeline=pipeline)
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        self.assertEqual(self.js("return page.runs[0].timelines.map(t => [t.title, t.count])"), [["predicted", 48], ["measured", 48]])
+        self.assertIn("4.000", self.hover(0, 1, 0, 0))
+        ready, start, end = pipeline.run()[(2, 0, "F")]
+        tip = self.hover(1, 2, 0, 0)
+        self.assertIn(f"worker 2, {start / MS:.3f} to {end / MS:.3f} ms", tip.replace(",0", "0"))
+        self.assertIn(f"inputs ready at {ready / MS:.3f} ms", tip)
+        self.assertIn("waited for F(1,0) on worker 1, whose result took 7.000 ms to arrive", tip)
+
+    def test_a_click_shows_the_job_and_its_chain(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 4, "--html", "p.html"))
+        at = self.place(0, 1, 2, 0)
+        self.browser.move(at["x"], at["y"], click=True)
+        text = self.browser.run("return document.querySelector('#job').innerText")
+        for words in ("F(1,2): pass F of stage 1, micro-batch 2", "F(0,2)", "F(2,2)", "BW(1,2)", "It waited for", "Waited for it"):
+            self.assertIn(words, text)
+        chain = self.js("return [...page.runs[0].jobs.chain(view.selected.id).jobs].map(id => page.runs[0].jobs.name(id)).sort()")
+        self.assertEqual(chain, ["BW(0,2)", "BW(1,2)", "BW(2,2)", "F(0,2)", "F(1,2)", "F(2,2)"])
+        self.browser.keys(".")
+        self.assertEqual(self.js("return page.runs[0].jobs.name(view.selected.id)"), "BW(1,0)")
+        self.browser.keys("\ue00c")  # Escape
+        self.assertIsNone(self.js("return view.selected"))
+
+    # ---- zoom ----
+
+    def test_zoom_keeps_its_place(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 16, "--html", "p.html"))
+        whole = self.js("return view.shown")
+        before = self.place(0, 2, 5, 0)
+        for _ in range(3):
+            self.browser.wheel(before["x"], before["y"], -200)
+        after = self.place(0, 2, 5, 0)
+        self.assertAlmostEqual(before["x"], after["x"], delta=1)
+        shown = self.js("return view.shown")
+        self.assertLess(shown[1] - shown[0], 0.6 * (whole[1] - whole[0]))
+        self.assertIn("F(2,5)", self.hover(0, 2, 5, 0))
+        self.browser.drag(after["x"], after["y"], 60)
+        self.assertAlmostEqual(self.place(0, 2, 5, 0)["x"], after["x"] + 60, delta=1)
+        width = shown[1] - shown[0]
+        self.browser.run("document.querySelector('canvas').focus()")
+        self.browser.keys("+")
+        shown = self.js("return view.shown")
+        self.assertAlmostEqual(shown[1] - shown[0], width / 1.5, delta=1e-6 * width)
+        middle = sum(shown) / 2
+        self.browser.command("Emulation.setDeviceMetricsOverride", width=700, height=900, deviceScaleFactor=1, mobile=False)
+        self.browser.run_async("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        resized = self.js("return view.shown")
+        self.browser.command("Emulation.clearDeviceMetricsOverride")
+        self.assertAlmostEqual(sum(resized) / 2, middle, delta=1e-6 * width)
+        self.browser.keys("0")
+        self.assertEqual(self.js("return view.shown"), whole)
+
+    def test_many_jobs_are_shares_of_pixels(self):
+        """Where jobs are narrower than pixels, the shares drawn add up to the jobs' time."""
+        self.open(self.make("schedule", "show", "zb-h1", "--workers", 4, "--microbatches", 2500, "--html", "p.html"))
+        self.assertLess((self.folder / "p.html").stat().st_size, 2_000_000)
+        jobs, sums = self.js("""const run = page.runs[0], t = run.timelines[0], lane = view.lanes[0], sums = [], jobs = [];
+            const shares = new Float64Array(1000 * 4), end = t.last, width = end / 1000;
+            lane.shares.fill(1, 0, end, 1000, shares);
+            for (let k = 0; k < 4; ++k) { let sum = 0; for (let c = 0; c < 1000; ++c) sum += shares[c * 4 + k] * width; sums.push(sum); jobs.push(0); }
+            for (let i = t.offsets[1]; i < t.offsets[2]; ++i) jobs[run.jobs.pass(t.id[i])] += t.end[i] - t.start[i];
+            return [jobs, sums];""")
+        self.assertEqual(jobs, [2500, 2500, 2500, 0])
+        for expected, found in zip(jobs, sums):
+            self.assertAlmostEqual(found, expected, delta=1e-6 * 2500)
+        self.assertIn("F(1,1200)", self.hover(0, 1, 1200, 0))
+
+    # ---- sections ----
+
+    def test_tables_have_the_reports_figures(self):
+        self.report(config={"model": {"kind": "mlp"}}, versions={"starpipe": "0.1.0"}, losses=[2.5, None, 1.5], gradient_norms=[1, 2, 3],
+                    learning_rates=[0.1, 0.1, 0.1], step_seconds=[1, 1, 1], tokens_per_second=1000,
+                    ranks=[{"rank": 0, "host": "somewhere"}])
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        text = self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true); return document.body.innerText")
+        explain = json.loads(run(self.folder, "explain", "report.json", "--json").stdout)
+        for part in ("durations", "transfers", "order", "runtime", "measured"):
+            value = explain["per_step"][part][0] / MS
+            self.assertIn(f"{value:.3f}", text.replace("−", "-").replace("+", ""), part)
+        for w, busy in enumerate(explain["busy"]["measured"]):
+            self.assertIn(f"/ {100 * busy / explain['per_step']['measured'][0]:.1f}", text, w)
+        for words in ("model.kind", "mlp", "Critical path", "What moved between workers", "loss", "learning rate", "tokens/s", "somewhere",
+                      "d3-zoom"):
+            self.assertIn(words, text)
+
+    def test_several_reports(self):
+        late = Pipeline()
+        late.durations[(1, "F")] = 6 * MS
+        self.report("a.json")
+        self.report("b.json", pipeline=late)
+        self.open(self.make("report", "a.json", "b.json", "-o", "p.html"))
+        self.assertEqual(self.js("return view.lanes.map(lane => lane.title.split(':')[0])"),
+                         ["a.json, predicted", "a.json, measured", "b.json, predicted", "b.json, measured"])
+        change = late.makespan() / Pipeline().makespan() - 1
+        self.assertIn(f"+{100 * change:.1f} %", self.browser.run("return document.querySelector('#figures').innerText"))
+        starts = [self.place(lane, 0, 0, 0)["x"] for lane in (0, 1)]
+        self.assertAlmostEqual(starts[0], starts[1], delta=1)
+
+    def test_a_search_shows_its_bound(self):
+        self.open(self.make("search", "--workers", 3, "--microbatches", 4, "--chunks", 1, "--budget", 0.2, "--memory-limit", 3, "--quiet",
+                            "-o", "s.json", "--html", "p.html"))
+        bound = json.loads((self.folder / "s.json").read_text())["lower_bound"]
+        text = self.browser.run("return document.body.innerText")
+        self.assertIn(f"No schedule ends before {bound:g}", text)
+        self.assertIn("tabu search with seed 1", text)
+        self.open(self.make("report", "s.json", "-o", "p.html"))
+        self.assertIn(f"No schedule ends before {bound:g}", self.browser.run("return document.body.innerText"))
+
+    def test_light_and_dark(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--html", "p.html"))
+        colour = "return getComputedStyle(document.body).backgroundColor"
+        seen = []
+        for scheme in ("light", "dark"):
+            self.browser.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            seen.append(self.browser.run(colour))
+        self.browser.command("Emulation.setEmulatedMedia", features=[])
+        self.assertEqual(seen, ["rgb(255, 255, 255)", "rgb(20, 24, 29)"])
+
+    # ---- hostile reports ----
+
+    def test_no_text_becomes_markup(self):
+        strings = {"config": {HOSTILE: HOSTILE, "model": {"kind": HOSTILE}}, "config_file": HOSTILE, "versions": {HOSTILE: HOSTILE},
+                   "machine": {"name": HOSTILE}, "ranks": [{"rank": 0, HOSTILE: HOSTILE}], "policy": {"ran": HOSTILE},
+                   f"{HOSTILE}_per_second": 3, "step_seconds": [1, 2], "losses": [1, 2], "evaluations": [{"step": HOSTILE, "loss": HOSTILE}]}
+        name = "<img src=x onerror=hacked=1>&amp;.json"
+        self.report(name, title=HOSTILE, **strings)
+        shown = copy.deepcopy(strings)
+        page = self.make("report", name, "-o", "p.html")
+        data = page.read_text(encoding="utf-8").split('id="data">', 1)[1].split("</script>", 1)[0]
+        self.assertFalse(set(data) & set("<>&\u2028\u2029"))
+        self.open(page)
+        self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+        self.hover(0, 2, 5, 0)
+        self.assertIsNone(self.browser.run("return window.hacked"))
+        self.assertEqual(self.browser.run("return document.querySelectorAll('img, iframe, object, embed, a').length"), 0)
+        self.assertEqual(self.browser.run("return document.scripts.length"), 3)
+        self.assertEqual(self.js("return page.runs[0].report.config"), shown["config"])
+        self.assertEqual(self.browser.run("return document.querySelector('h1').textContent"), name)
+        self.assertIn(HOSTILE, self.browser.run("return document.querySelector('.subtitle').textContent"))
+
+
+class Refused(unittest.TestCase):
+    def test_files_that_are_no_reports(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "compare.json").write_text('{"policies": []}')
+            (Path(folder) / "old.json").write_text('{"config": {}}')
+            (Path(folder) / "s.csv").write_text("0F0,0B0\n")
+            (Path(folder) / "r.json").write_text(json.dumps(Pipeline().report()))
+            for arguments, *culprits in ((("compare.json",), "compare.json", "--html"), (("old.json",), "old.json", "explain"),
+                                         (("missing.json",), "missing.json"), (("r.json", "s.csv"), "s.csv", "r.json", "common axis")):
+                result = run(folder, "report", *arguments, "-o", "p.html")
+                self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
+                for culprit in culprits:
+                    self.assertIn(culprit, result.stderr)
+                self.assertFalse((Path(folder) / "p.html").exists())
+
+
+if __name__ == "__main__":
+    BINARY = os.path.abspath(sys.argv.pop(1))
+    missing = is_missing()
+    with tempfile.TemporaryDirectory() as empty:
+        probe = run(empty, "schedule", "show", "gpipe", "--workers", 1, "--microbatches", 1, "--html", "p.html")
+    if "without the report page" in probe.stderr:
+        missing = "the report page in this build"
+    if missing:
+        print(f"skipped: no {missing}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)

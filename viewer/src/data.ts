@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data of the page as src/plan/page writes them, and as the page uses them.
+
+import {column, offsetsOf, sums} from "./columns";
+import {Jobs} from "./jobs";
+
+const VERSION = 1; // data_version in src/plan/page/page.cpp
+
+export type Json = null | boolean | number | string | Json[] | {[key: string]: Json};
+export type JsonObject = {[key: string]: Json};
+
+export interface ScheduleData {
+  name: string;
+  workers: number;
+  stages: number;
+  microbatches: number;
+  passes: number;
+  discipline: string;
+  recompute: boolean;
+  edges?: [number, number][];
+  memory_limits?: number[];
+}
+
+interface Received {
+  count: number[];
+  bytes: number[];
+}
+
+export interface Figures {
+  makespan: number;
+  bubble_fraction: number;
+  device_span: number;
+  device_bubble_fraction: number;
+  busy: number[];
+  peak_stashes: number[];
+  peak_stash_bytes: number[];
+  received: {[kind: string]: Received};
+}
+
+interface TimelineData {
+  title: string;
+  figures: Figures;
+  jobs: {rows: number[]; id: string; start: string; length: string; ready: string; submitted?: string; weights?: string};
+  idle: {rows: number[]; start: string; length: string; cause: string; job: string};
+  path: {start: number; length: string; kind: string; job: string; from: string};
+  memory: {rows: number[]; time: string; stashes: string; bytes: string};
+  traffic: [number, number, number, number][];
+}
+
+interface RunData {
+  title: string;
+  unit: string;
+  tick: number;
+  has_bytes: boolean;
+  schedule: ScheduleData;
+  costs: {durations: [number, number, number][]; alpha: number; beta: number};
+  timelines: TimelineData[];
+  report: Json;
+}
+
+interface PageData {
+  version: number;
+  program: string;
+  runs: RunData[];
+}
+
+/** Causes of idle time, by their number (IdleCause of src/plan/explain). */
+export const CAUSES = ["fill", "drain", "producer", "transfer", "order", "runtime"] as const;
+
+/** Idle times; those of worker w are `offsets[w]` to `offsets[w + 1]`, in the order of time. Times in ticks. */
+export interface Idle {
+  offsets: Int32Array;
+  start: Float64Array;
+  end: Float64Array;
+  cause: Uint8Array;
+  /** The job that the worker waited for, or that the order held back; -1: none. */
+  job: Float64Array;
+}
+
+export const PATH_KINDS = ["compute", "transfer", "runtime"] as const;
+
+/** The critical path, in the order of time; each part begins where the one before ends. */
+export interface Path {
+  start: Float64Array;
+  end: Float64Array;
+  kind: Uint8Array;
+  job: Float64Array;
+  from: Float64Array;
+}
+
+/** What workers hold from `time` on, rows as in `Idle`. */
+export interface Memory {
+  offsets: Int32Array;
+  time: Float64Array;
+  stashes: Float64Array;
+  bytes: Float64Array;
+}
+
+/** Stages' data that one worker sends another in a step. */
+export interface Traffic {
+  from: number;
+  to: number;
+  count: number;
+  bytes: number;
+}
+
+function digits(text: string): Uint8Array {
+  const values = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; ++i) values[i] = text.charCodeAt(i) - 48;
+  return values;
+}
+
+/** A predicted or measured step. Its jobs are entries, worker by worker in the order in which they ran. */
+export class Timeline {
+  readonly title: string;
+  readonly figures: Figures;
+  /** Entries of worker w: `offsets[w]` to `offsets[w + 1]`. */
+  readonly offsets: Int32Array;
+  readonly id: Int32Array;
+  readonly start: Float64Array;
+  readonly end: Float64Array;
+  /** When the inputs of the job were there. */
+  readonly ready: Float64Array;
+  /** When the job's task was inserted; null in a prediction. */
+  readonly submitted: Float64Array | null;
+  /** The entry of each job id, or -1. */
+  readonly entry: Int32Array;
+  readonly idle: Idle;
+  readonly path: Path;
+  readonly memory: Memory;
+  readonly traffic: Traffic[];
+  readonly first: number;
+  readonly last: number;
+  private readonly holderOffset: Float64Array | null;
+
+  constructor(data: TimelineData, ids: number) {
+    this.title = data.title;
+    this.figures = data.figures;
+    const {jobs, idle, path, memory} = data;
+    this.offsets = offsetsOf(jobs.rows);
+    const count = this.count;
+    this.id = Int32Array.from(sums(jobs.id, this.offsets));
+    this.start = column(jobs.start, count);
+    this.end = column(jobs.length, count);
+    this.chain(this.offsets, this.start, this.end);
+    this.ready = column(jobs.ready, count);
+    for (let i = 0; i < count; ++i) this.ready[i] = this.start[i] - this.ready[i];
+    this.submitted = jobs.submitted === undefined ? null : column(jobs.submitted, count);
+    if (this.submitted) for (let i = 0; i < count; ++i) this.submitted[i] = this.ready[i] - this.submitted[i];
+    this.holderOffset = jobs.weights === undefined ? null : column(jobs.weights, count);
+    this.entry = new Int32Array(ids).fill(-1);
+    for (let i = 0; i < count; ++i) this.entry[this.id[i]] = i;
+
+    const idleOffsets = offsetsOf(idle.rows);
+    const parts = idleOffsets[idleOffsets.length - 1];
+    this.idle = {
+      offsets: idleOffsets,
+      start: column(idle.start, parts),
+      end: column(idle.length, parts),
+      cause: digits(idle.cause),
+      job: sums(idle.job, idleOffsets),
+    };
+    this.chain(idleOffsets, this.idle.start, this.idle.end);
+
+    const steps = path.kind.length;
+    const whole = Int32Array.of(0, steps);
+    this.path = {
+      start: new Float64Array(steps),
+      end: column(path.length, steps),
+      kind: digits(path.kind),
+      job: sums(path.job, whole),
+      from: column(path.from, steps),
+    };
+    if (steps > 0) this.path.start[0] = path.start;
+    this.chain(whole, this.path.start, this.path.end);
+
+    const memoryOffsets = offsetsOf(memory.rows);
+    this.memory = {
+      offsets: memoryOffsets,
+      time: sums(memory.time, memoryOffsets),
+      stashes: sums(memory.stashes, memoryOffsets),
+      bytes: sums(memory.bytes, memoryOffsets),
+    };
+    this.traffic = data.traffic.map(([from, to, sent, bytes]) => ({from, to, count: sent, bytes}));
+    let first = Infinity;
+    let last = 0;
+    for (let w = 0; w < this.workers; ++w) {
+      if (this.offsets[w] === this.offsets[w + 1]) continue;
+      first = Math.min(first, this.start[this.offsets[w]]);
+      last = Math.max(last, this.end[this.offsets[w + 1] - 1]);
+    }
+    this.first = Number.isFinite(first) ? first : 0;
+    this.last = last;
+  }
+
+  get workers(): number {
+    return this.offsets.length - 1;
+  }
+  get count(): number {
+    return this.offsets[this.offsets.length - 1];
+  }
+
+  /** The worker that ran an entry. */
+  workerOf(entry: number): number {
+    return lastAtMost(this.offsets, entry, 0, this.offsets.length - 1);
+  }
+
+  /** The worker from which an entry had its weights. */
+  holderOf(entry: number): number {
+    return this.workerOf(entry) + (this.holderOffset ? this.holderOffset[entry] : 0);
+  }
+
+  /** Starts that count from the end before, and lengths, become starts and ends. */
+  private chain(offsets: Int32Array, start: Float64Array, end: Float64Array): void {
+    for (let row = 0; row + 1 < offsets.length; ++row) {
+      let before = 0;
+      for (let i = offsets[row]; i < offsets[row + 1]; ++i) {
+        start[i] += before;
+        end[i] += start[i];
+        before = end[i];
+      }
+    }
+  }
+}
+
+/** The largest i in [from, to) with values[i] <= value; from - 1 when there is none. `values` ascend. */
+export function lastAtMost(values: ArrayLike<number>, value: number, from: number, to: number): number {
+  let low = from;
+  let high = to;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+/** A report, or a schedule. Times in ticks, unless they are said to be in units. */
+export class Run {
+  readonly title: string;
+  readonly unit: string;
+  readonly tick: number;
+  readonly hasBytes: boolean;
+  readonly schedule: ScheduleData;
+  readonly jobs: Jobs;
+  readonly timelines: Timeline[];
+  readonly report: JsonObject;
+
+  constructor(data: RunData) {
+    this.title = data.title;
+    this.unit = data.unit;
+    this.tick = data.tick;
+    this.hasBytes = data.has_bytes;
+    this.schedule = data.schedule;
+    const ids = data.schedule.microbatches * data.schedule.stages * data.schedule.passes;
+    this.timelines = data.timelines.map((timeline) => new Timeline(timeline, ids));
+    this.jobs = new Jobs(data.schedule, this.timelines[0].entry);
+    this.report = asObject(data.report);
+  }
+}
+
+export interface Page {
+  program: string;
+  runs: Run[];
+}
+
+export interface Licence {
+  name: string;
+  version: string;
+  licence: string;
+  text: string;
+}
+
+function embedded(id: string): Json {
+  return JSON.parse(document.getElementById(id)?.textContent ?? "null") as Json;
+}
+
+export function readPage(): Page {
+  const data = embedded("data") as unknown as PageData;
+  if (data.version !== VERSION) throw new Error(`the page reads data of version ${VERSION}, not ${data.version}`);
+  return {program: data.program, runs: data.runs.map((run) => new Run(run))};
+}
+
+export function readLicences(): Licence[] {
+  return embedded("licences") as unknown as Licence[];
+}
+
+// ---- parts of a report, which may lack any of them ----
+
+export function asObject(value: Json | undefined): JsonObject {
+  return value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
+}
+
+/** An array of numbers; a null, which JSON has for infinity and NaN, becomes NaN. Empty when it is none. */
+export function asNumbers(value: Json | undefined): number[] {
+  return Array.isArray(value) ? value.map((entry) => (typeof entry === "number" ? entry : NaN)) : [];
+}
+
+export function asObjects(value: Json | undefined): JsonObject[] {
+  return Array.isArray(value) ? value.map(asObject) : [];
+}
+
+export function asNumber(value: Json | undefined): number | undefined {
+  return typeof value === "number" ? value : undefined;
+}
+
+export function asText(value: Json | undefined): string {
+  return typeof value === "string" ? value : "";
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The selected job: its times in each timeline, what it waited for, and what waited for it.
+
+import type {Run} from "./data";
+import {button, h, table, type Cell} from "./dom";
+import type {Times} from "./format";
+import {describe, factsOf, idleBefore, waitedFor} from "./job-text";
+import type {JobOfRun} from "./lane";
+
+export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) => void): HTMLElement {
+  const {run, id} = job;
+  const all = run.timelines.map((timeline) => ({timeline, facts: factsOf(run, timeline, id)}));
+  const row = (name: string, of: (facts: NonNullable<(typeof all)[0]["facts"]>) => string): string[] => [
+    name,
+    ...all.map(({facts}) => (facts ? of(facts) : "")),
+  ];
+  const rows = [
+    row("worker", (facts) => String(facts.worker)),
+    row("inputs ready", (facts) => times.text(facts.ready)),
+    row("start", (facts) => times.text(facts.start)),
+    row("end", (facts) => times.text(facts.end)),
+    row("duration", (facts) => times.text(facts.end - facts.start)),
+  ];
+  if (all.some(({facts}) => facts?.submitted != null))
+    rows.splice(1, 0, row("task inserted", (facts) => (facts.submitted === null ? "" : times.text(facts.submitted))));
+  const sentences = all.map(({timeline, facts}) => {
+    if (!facts) return h("p", {});
+    const idle = idleBefore(run, facts, times);
+    const text = `${timeline.title}: ${waitedFor(run, timeline, id, facts, times)}.${idle ? ` Idle before: ${idle}.` : ""}`;
+    return h("p", {}, text);
+  });
+  const first = all[0].facts;
+  const neighbours = (name: string, other: number | undefined): [string, number][] =>
+    other === undefined ? [] : [[name, other]];
+  const before: [string, number][] = [
+    ...run.jobs.before(id).map((other): [string, number] => ["input", other]),
+    ...neighbours("same worker", first?.previous),
+  ];
+  const after: [string, number][] = [
+    ...run.jobs.after(id).map((other): [string, number] => ["output", other]),
+    ...neighbours("same worker", first?.next),
+  ];
+  return h(
+    "div",
+    {class: "details", id: "job"},
+    h(
+      "div",
+      {class: "bar"},
+      h("h3", {}, `${run.jobs.name(id)}: ${describe(run, id)}`),
+      button("Close", "Select no job (Escape)", () => go(null)),
+    ),
+    h(
+      "div",
+      {class: "columns"},
+      h("div", {}, table(["", ...run.timelines.map((timeline) => timeline.title)], rows), ...sentences),
+      h(
+        "div",
+        {},
+        neighbourTable(run, "It waited for", "ended", before, times, go),
+        neighbourTable(run, "Waited for it", "started", after, times, go),
+      ),
+    ),
+  );
+}
+
+function neighbourTable(
+  run: Run,
+  title: string,
+  verb: "ended" | "started",
+  jobs: [string, number][],
+  times: Times,
+  go: (job: JobOfRun) => void,
+): HTMLElement {
+  if (jobs.length === 0) return h("p", {class: "note"}, `${title}: no job.`);
+  const rows = jobs.map(([why, id]): (string | Cell)[] => [
+    {text: "", node: button(run.jobs.name(id), "Select this job", () => go({run, id}))},
+    why,
+    ...run.timelines.map((timeline) => {
+      const facts = factsOf(run, timeline, id);
+      return facts ? `${times.text(verb === "ended" ? facts.end : facts.start)} on ${facts.worker}` : "";
+    }),
+  ]);
+  return table([title, "", ...run.timelines.map(({title: of}) => `${of}, ${verb}`)], rows, {words: [1]});
+}

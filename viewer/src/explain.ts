@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a step took as long as it did: parts of the difference, idle time by cause, the critical path, what is slow.
+
+import {asNumber, asNumbers, asObject, asObjects, asText, CAUSES, type Json, type Run, type Timeline} from "./data";
+import {type Cell, h, section, svg, table} from "./dom";
+import {number, percent, type Times} from "./format";
+import {PASSES} from "./jobs";
+
+const NANOSECOND = 1e-9;
+
+/** A card for each run that has one, side by side. Null when none has. */
+function cards(title: string, id: string, runs: Run[], make: (run: Run) => (Node | null)[]): HTMLElement | null {
+  const columns = h("div", {class: "columns"});
+  for (const run of runs) {
+    const parts = make(run).filter((part) => part !== null);
+    if (parts.length > 0) columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, ...parts));
+  }
+  return columns.childElementCount > 0 ? section(title, id, columns) : null;
+}
+
+const PARTS: [string, string][] = [
+  ["durations", "jobs took other times than predicted"],
+  ["transfers", "results took other times to arrive"],
+  ["order", "jobs ran in another order, or on other workers"],
+  ["runtime", "StarPU, the policy, the operating system"],
+];
+
+export function differenceSection(runs: Run[], times: Times): HTMLElement | null {
+  return cards("From predicted to measured", "difference", runs, (run) => {
+    const explain = asObject(run.report["explain"]);
+    const steps = asObject(explain["steps"]);
+    const perStep = asObject(explain["per_step"]);
+    const predicted = asNumber(perStep["predicted"]);
+    const measured = asNumbers(perStep["measured"]);
+    const [first, median] = [asNumber(steps["first"]), asNumber(steps["median"])];
+    if (predicted === undefined || first === undefined || median === undefined || measured.length === 0) return [];
+    const at = median - first;
+    const share = (time: number): string => `${time < 0 ? "−" : "+"}${percent(Math.abs(time) / predicted)}`;
+    const text = (time: number): string => times.difference(time * NANOSECOND);
+    const spread = (values: number[]): string => `${text(Math.min(...values))} to ${text(Math.max(...values))}`;
+    const rows = [
+      ["predicted", times.text(predicted * NANOSECOND), "", "", ""],
+      ...PARTS.map(([name, meaning]) => {
+        const values = asNumbers(perStep[name]);
+        return [name, text(values[at]), share(values[at]), spread(values), meaning];
+      }),
+      [
+        "measured",
+        times.text(measured[at] * NANOSECOND),
+        share(measured[at] - predicted),
+        `${times.text(Math.min(...measured) * NANOSECOND)} to ${times.text(Math.max(...measured) * NANOSECOND)}`,
+        "",
+      ],
+    ];
+    const all = measured.length > 1 ? `steps ${first} to ${first + measured.length - 1}` : `step ${first}`;
+    return [
+      table(["", "time", "of predicted", all, ""], rows, {words: [4], kind: "sum"}),
+      h("p", {class: "note"}, `The parts add up. Of step ${median}, which has the median makespan of ${all}.`),
+    ];
+  });
+}
+
+/** Ticks by worker: idle by cause. */
+function idleSums({idle, workers}: Timeline): Float64Array[] {
+  return Array.from({length: workers}, (_, w) => {
+    const sums = new Float64Array(CAUSES.length);
+    for (let i = idle.offsets[w]; i < idle.offsets[w + 1]; ++i) sums[idle.cause[i]] += idle.end[i] - idle.start[i];
+    return sums;
+  });
+}
+
+const MOST_BARS = 64;
+
+export function idleSection(runs: Run[], times: Times): HTMLElement | null {
+  const legend = h("p", {class: "legend"}, h("span", {class: "key busy"}, h("i", {}), "busy"));
+  for (const cause of CAUSES) legend.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
+  const element = cards("Where each worker’s time went", "idle", runs, (run) => {
+    const sums = run.timelines.map(idleSums);
+    const span = run.timelines.map((timeline) => timeline.last - timeline.first);
+    const share = (t: number, w: number, cause: number): number => (span[t] > 0 ? sums[t][w][cause] / span[t] : 0);
+    const busy = (t: number, w: number): number => 1 - CAUSES.reduce((sum, _, c) => sum + share(t, w, c), 0);
+    const heads = ["worker", "busy", ...CAUSES];
+    const both = (of: (t: number) => number): string => run.timelines.map((_, t) => (of(t) * 100).toFixed(1)).join(" / ");
+    const {workers} = run.schedule;
+    const rows = Array.from({length: Math.min(workers, MOST_BARS)}, (_, w) => [
+      String(w),
+      both((t) => busy(t, w)),
+      ...CAUSES.map((_, c) => both((t) => share(t, w, c))),
+    ]);
+    const mean = (of: (w: number) => number): number => Array.from({length: workers}, (_, w) => of(w)).reduce((a, b) => a + b, 0) / workers;
+    rows.push(["mean", both((t) => mean((w) => busy(t, w))), ...CAUSES.map((_, c) => both((t) => mean((w) => share(t, w, c))))]);
+    const names = run.timelines.map((timeline) => timeline.title).join(" / ");
+    const more = workers > MOST_BARS ? ` The first ${MOST_BARS} of ${workers} workers; the mean is of all.` : "";
+    return [
+      idleBars(run, times, (t, w) => [busy(t, w), ...CAUSES.map((_, c) => share(t, w, c))]),
+      table(heads, rows, {kind: "dense last-sum"}),
+      h("p", {class: "note"}, `Percent of the step: ${names}.${more}`),
+    ];
+  });
+  element?.insertBefore(legend, element.children[1]);
+  return element;
+}
+
+function idleBars(run: Run, times: Times, shares: (t: number, w: number) => number[]): SVGElement {
+  const workers = Math.min(run.schedule.workers, MOST_BARS);
+  const several = run.timelines.length;
+  const bar = several > 2 ? 6 : 9;
+  const row = several * (bar + 1) + 5;
+  const width = 640;
+  const drawing = svg("svg", {class: "bars", viewBox: `0 0 ${width} ${workers * row + 2}`, role: "img", "aria-label": "Busy and idle time of each worker"});
+  const kinds = ["busy", ...CAUSES];
+  for (let w = 0; w < workers; ++w) {
+    drawing.append(svg("text", {class: "label", x: 20, y: w * row + (several * (bar + 1)) / 2 + 4, "text-anchor": "end"}, String(w)));
+    for (let t = 0; t < several; ++t) {
+      let x = 26;
+      const length = (run.timelines[t].last - run.timelines[t].first) * run.tick;
+      shares(t, w).forEach((share, k) => {
+        const part = Math.max(0, share) * (width - 26);
+        const text = `${run.timelines[t].title}, worker ${w}: ${kinds[k]} ${times.text(share * length)}, ${percent(share)}`;
+        if (part > 0.05)
+          drawing.append(svg("rect", {class: k === 0 ? "busy" : `idle-${kinds[k]}`, x, y: w * row + t * (bar + 1), width: part, height: bar}, svg("title", {}, text)));
+        x += part;
+      });
+    }
+  }
+  return drawing;
+}
+
+interface PathSum {
+  name: string;
+  count: number;
+  ticks: number;
+  kind: string;
+}
+
+/** The critical path by kind of job, link, and the runtime; the largest first. */
+function pathSums(run: Run, timeline: Timeline): PathSum[] {
+  const {path, entry} = timeline;
+  const sums = new Map<string, PathSum>();
+  for (let i = 0; i < path.kind.length; ++i) {
+    const job = run.jobs.job(path.job[i]);
+    const worker = timeline.workerOf(entry[path.job[i]]);
+    const name = [
+      `${PASSES[job.pass]} of stage ${job.stage} on worker ${worker}`,
+      `transfer from worker ${path.from[i]} to ${worker}`,
+      "runtime",
+    ][path.kind[i]];
+    const kind = ["compute", "transfer", "runtime"][path.kind[i]];
+    const sum = sums.get(name) ?? {name, count: 0, ticks: 0, kind};
+    sum.count += 1;
+    sum.ticks += path.end[i] - path.start[i];
+    sums.set(name, sum);
+  }
+  return [...sums.values()].sort((a, b) => b.ticks - a.ticks);
+}
+
+export function pathSection(runs: Run[], times: Times): HTMLElement | null {
+  return cards("Critical path", "path", runs, (run) => {
+    const timeline = run.timelines[run.timelines.length - 1];
+    const all = pathSums(run, timeline);
+    if (all.length === 0) return [];
+    const total = all.reduce((sum, {ticks}) => sum + ticks, 0);
+    const most = 12;
+    const rows = all.slice(0, most).map(({name, count, ticks, kind}): (string | Cell)[] => [
+      name,
+      String(count),
+      times.text(ticks * run.tick),
+      percent(ticks / total),
+      {text: "", node: h("span", {class: `share ${kind}`, style: `width:${((ticks / all[0].ticks) * 100).toFixed(1)}%`}), kind: "share-cell"},
+    ]);
+    if (all.length > most) {
+      const rest = all.slice(most);
+      const ticks = rest.reduce((sum, of) => sum + of.ticks, 0);
+      rows.push([`${rest.length} more`, String(rest.reduce((sum, of) => sum + of.count, 0)), times.text(ticks * run.tick), percent(ticks / total), ""]);
+    }
+    return [
+      table(["", "times", "time", "of the step", ""], rows),
+      h("p", {class: "note"}, `The chain of jobs, transfers and delays that made the step as long as it was (${timeline.title}). To shorten the step, shorten these.`),
+    ];
+  });
+}
+
+export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
+  const time = (value: Json | undefined): string => times.text((asNumber(value) ?? 0) * NANOSECOND);
+  const text = (value: Json | undefined): string => (value === undefined || value === null ? "" : String(value));
+  return cards("What is slow", "slow", runs, (run) => {
+    const explain = asObject(run.report["explain"]);
+    const kernels = asObjects(explain["kernels"]).slice(0, 8);
+    const links = asObjects(explain["links"]).slice(0, 8);
+    const waits = asObjects(explain["waited_for"]).slice(0, 5);
+    const linkWaits = asObjects(explain["waited_for_transfers"]).slice(0, 5);
+    const kernel = (of: typeof kernels[0]): string => `${asText(of["pass"])} of stage ${text(of["stage"])} on worker ${text(of["worker"])}`;
+    const link = (of: typeof links[0]): string => `worker ${text(of["from"])} to ${text(of["to"])}`;
+    const ratio = (of: typeof links[0]): string => `${number(asNumber(of["times_typical"]) ?? 1, 3)} ×`;
+    return [
+      kernels.length ? table(["Slowest kernels", "jobs", "mean", "of typical"], kernels.map((of) => [kernel(of), text(of["jobs"]), time(of["mean"]), ratio(of)])) : null,
+      links.length ? table(["Slowest links", "transfers", "median", "of typical"], links.map((of) => [link(of), text(of["transfers"]), time(of["median"]), ratio(of)])) : null,
+      waits.length ? table(["Jobs that workers waited for longest", "time"], waits.map((of) => [kernel(of), time(of["time"])])) : null,
+      linkWaits.length ? table(["Transfers that workers waited for longest", "time"], linkWaits.map((of) => [link(of), time(of["time"])])) : null,
+    ];
+  });
+}

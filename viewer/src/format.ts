@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers with units, as the program prints them.
+
+import type {Run} from "./data";
+
+/** At most `digits` significant digits, never an exponent for what people read as a number. */
+export function number(value: number, digits = 4): string {
+  if (!Number.isFinite(value)) return value > 0 ? "infinity" : value < 0 ? "-infinity" : "NaN";
+  const magnitude = Math.abs(value);
+  if (magnitude !== 0 && (magnitude < 1e-4 || magnitude >= 1e15)) return value.toExponential(Math.max(0, digits - 2));
+  if (magnitude >= 10 ** (digits - 1)) return Math.round(value).toLocaleString("en-US");
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** How times of runs are shown: seconds in ns, µs, ms or s by the length of the longest; others as they are. */
+export class Times {
+  readonly name: string;
+  /** Units shown in a unit of time. */
+  private readonly factor: number;
+  private readonly decimals: number;
+
+  /** `longest`: in units. `unit`: "s", or empty when it has no name. */
+  constructor(
+    readonly unit: string,
+    longest: number,
+  ) {
+    const scales: [number, string][] = [
+      [1, "s"],
+      [1e3, "ms"],
+      [1e6, "µs"],
+      [1e9, "ns"],
+    ];
+    const shown = unit === "s" ? (scales.find(([factor]) => longest * factor >= 1) ?? scales[3]) : ([1, unit] as const);
+    this.factor = shown[0];
+    this.name = shown[1];
+    const size = longest * this.factor;
+    this.decimals = unit === "s" ? (size >= 100 ? 2 : 3) : 4;
+  }
+
+  /** Without the unit. `time` in units. */
+  number(time: number): string {
+    const value = time * this.factor;
+    return this.unit === "s" ? value.toFixed(this.decimals) : String(Number(value.toFixed(this.decimals)));
+  }
+  /** With the unit. */
+  text(time: number): string {
+    return this.name ? `${this.number(time)} ${this.name}` : this.number(time);
+  }
+  /** With a sign and the unit. */
+  difference(time: number): string {
+    const text = this.text(time);
+    return time >= 0 ? `+${text}` : text.replace("-", "−");
+  }
+  heading(word: string): string {
+    return this.name ? `${word} (${this.name})` : word;
+  }
+  /** For axes: the value in the unit shown. */
+  shown(time: number): number {
+    return time * this.factor;
+  }
+}
+
+/** The times of all runs, which have one unit. */
+export function timesOf(runs: Run[]): Times {
+  const longest = Math.max(...runs.flatMap((run) => run.timelines.map((t) => (t.last - t.first) * run.tick)));
+  return new Times(runs[0].unit, longest);
+}
+
+export function percent(share: number, decimals = 1): string {
+  return `${(share * 100).toFixed(decimals)} %`;
+}
+
+/** "+1.9 %", "equal". */
+export function change(from: number, to: number): string {
+  if (from === to) return "equal";
+  if (from === 0) return "";
+  const share = to / from - 1;
+  return `${share >= 0 ? "+" : "−"}${percent(Math.abs(share))}`;
+}
+
+export function bytes(value: number): string {
+  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+  if (value < 10000) return `${Math.round(value)} B`;
+  let scaled = value;
+  let unit = -1;
+  while (unit < units.length - 1 && (unit < 0 || scaled >= 1024)) {
+    scaled /= 1024;
+    ++unit;
+  }
+  return `${scaled.toFixed(1)} ${units[unit]}`;
+}
+
+/** "1 worker", "4 workers". */
+export function counted(count: number, word: string): string {
+  return `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : word.endsWith("h") ? "es" : "s"}`;
+}

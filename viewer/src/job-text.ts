@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a timeline says of a job: times, what the job waited for, and what waited for it.
+
+import {CAUSES, lastAtMost, type Run, type Timeline} from "./data";
+import type {Times} from "./format";
+import {PASSES} from "./jobs";
+
+export interface JobFacts {
+  entry: number;
+  worker: number;
+  /** In units. */
+  start: number;
+  end: number;
+  ready: number;
+  submitted: number | null;
+  /** The job before and after it on its worker. */
+  previous: number | undefined;
+  next: number | undefined;
+  /** Idle times of the worker just before the job. */
+  idle: {cause: string; time: number; job: number}[];
+}
+
+/** Undefined when the timeline lacks the job. */
+export function factsOf(run: Run, timeline: Timeline, id: number): JobFacts | undefined {
+  const entry = timeline.entry[id];
+  if (entry === undefined || entry < 0) return undefined;
+  const worker = timeline.workerOf(entry);
+  const begin = timeline.offsets[worker];
+  const stop = timeline.offsets[worker + 1];
+  const {idle} = timeline;
+  const free = entry > begin ? timeline.end[entry - 1] : -Infinity;
+  const before: JobFacts["idle"] = [];
+  const last = lastAtMost(idle.start, timeline.start[entry] - 0.5, idle.offsets[worker], idle.offsets[worker + 1]);
+  for (let i = last; i >= idle.offsets[worker] && idle.start[i] >= free - 0.5; --i) {
+    before.unshift({cause: CAUSES[idle.cause[i]], time: (idle.end[i] - idle.start[i]) * run.tick, job: idle.job[i]});
+  }
+  return {
+    entry,
+    worker,
+    start: timeline.start[entry] * run.tick,
+    end: timeline.end[entry] * run.tick,
+    ready: timeline.ready[entry] * run.tick,
+    submitted: timeline.submitted ? timeline.submitted[entry] * run.tick : null,
+    previous: entry > begin ? timeline.id[entry - 1] : undefined,
+    next: entry + 1 < stop ? timeline.id[entry + 1] : undefined,
+    idle: before,
+  };
+}
+
+export function describe(run: Run, id: number): string {
+  const {stage, microbatch, pass} = run.jobs.job(id);
+  return `pass ${PASSES[pass]} of stage ${stage}, micro-batch ${microbatch}`;
+}
+
+/** What the job waited for last: a sentence. */
+export function waitedFor(run: Run, timeline: Timeline, id: number, facts: JobFacts, times: Times): string {
+  const free = facts.previous === undefined ? -Infinity : timeline.end[timeline.entry[facts.previous]] * run.tick;
+  let last: number | undefined;
+  for (const before of run.jobs.before(id)) {
+    if (last === undefined || timeline.end[timeline.entry[before]] > timeline.end[timeline.entry[last]]) last = before;
+  }
+  const late = facts.start - Math.max(facts.ready, free, 0);
+  const tail = late > run.tick / 2 ? `, then ${times.text(late)} in the runtime` : "";
+  if (facts.ready > free && last !== undefined) {
+    const entry = timeline.entry[last];
+    const end = timeline.end[entry] * run.tick;
+    const sender = timeline.workerOf(entry);
+    const arrival = facts.ready - end;
+    const transfer =
+      sender === facts.worker || arrival < run.tick / 2 ? "" : `, whose result took ${times.text(arrival)} to arrive`;
+    return `waited for ${run.jobs.name(last)} on worker ${sender}${transfer}${tail}`;
+  }
+  if (facts.ready > free && facts.ready > 0) return `waited for its inputs${tail}`;
+  if (facts.previous === undefined) return `is the first job of its worker${tail}`;
+  return `waited for its worker, which ran ${run.jobs.name(facts.previous)}${tail}`;
+}
+
+/** "0.40 ms producer (F(1,3)), 0.02 ms runtime"; empty when the worker was not idle before. */
+export function idleBefore(run: Run, facts: JobFacts, times: Times): string {
+  return facts.idle
+    .map(({cause, time, job}) => `${times.text(time)} ${cause}${job >= 0 ? ` (${run.jobs.name(job)})` : ""}`)
+    .join(", ");
+}

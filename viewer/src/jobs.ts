@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Job ids and dependencies, as class Schedule of include/starpipe/plan/schedule/schedule.hpp has them.
+
+import type {ScheduleData} from "./data";
+
+export const PASSES = ["F", "B", "W", "BW"] as const;
+export const F = 0;
+export const B = 1;
+export const W = 2;
+export const BW = 3;
+
+export interface Job {
+  stage: number;
+  microbatch: number;
+  /** Index in PASSES. */
+  pass: number;
+}
+
+export class Jobs {
+  private readonly predecessors: number[][];
+  private readonly successors: number[][];
+
+  /** `entry`: for each id, -1 when there is no such job. */
+  constructor(
+    private readonly schedule: ScheduleData,
+    private readonly entry: Int32Array,
+  ) {
+    const {stages} = schedule;
+    this.predecessors = Array.from({length: stages}, () => []);
+    this.successors = Array.from({length: stages}, () => []);
+    const chain = Array.from({length: stages - 1}, (_, s): [number, number] => [s, s + 1]);
+    for (const [from, to] of schedule.edges ?? chain) {
+      this.successors[from].push(to);
+      this.predecessors[to].push(from);
+    }
+  }
+
+  job(id: number): Job {
+    const {passes, stages} = this.schedule;
+    const pair = Math.floor(id / passes);
+    return {stage: pair % stages, microbatch: Math.floor(pair / stages), pass: this.pass(id)};
+  }
+
+  pass(id: number): number {
+    const {passes} = this.schedule;
+    const position = id % passes;
+    if (position === 0) return F;
+    if (position === 2) return W;
+    return passes === 3 && this.entry[id + 1] >= 0 ? B : BW;
+  }
+
+  name(id: number): string {
+    const {stage, microbatch, pass} = this.job(id);
+    return `${PASSES[pass]}(${stage},${microbatch})`;
+  }
+
+  /** The id of a job; undefined when there is none. */
+  find(stage: number, microbatch: number, pass: number): number | undefined {
+    const {stages, microbatches} = this.schedule;
+    if (!(stage >= 0 && stage < stages && microbatch >= 0 && microbatch < microbatches)) return undefined;
+    const id = this.forward(stage, microbatch) + (pass === F ? 0 : pass === W ? 2 : 1);
+    return id < this.entry.length && this.entry[id] >= 0 && this.pass(id) === pass ? id : undefined;
+  }
+
+  private forward(stage: number, microbatch: number): number {
+    return (microbatch * this.schedule.stages + stage) * this.schedule.passes;
+  }
+
+  /** Jobs that must end before this one starts. */
+  before(id: number): number[] {
+    const {stage, microbatch, pass} = this.job(id);
+    if (pass === F) return this.predecessors[stage].map((s) => this.forward(s, microbatch));
+    if (pass === W) return [id - 1];
+    const backward = this.successors[stage].map((s) => this.forward(s, microbatch) + 1);
+    return [this.forward(stage, microbatch), ...backward];
+  }
+
+  /** Jobs that cannot start before this one has ended. */
+  after(id: number): number[] {
+    const {stage, microbatch, pass} = this.job(id);
+    if (pass === W) return [];
+    if (pass === F) return [...this.successors[stage].map((s) => this.forward(s, microbatch)), id + 1];
+    const backward = this.predecessors[stage].map((s) => this.forward(s, microbatch) + 1);
+    return pass === B ? [id + 1, ...backward] : backward;
+  }
+
+  /** All jobs on which this one depends, and all that depend on it, with the dependencies among them. */
+  chain(id: number): {jobs: Set<number>; links: [number, number][]} {
+    const jobs = new Set([id]);
+    const links: [number, number][] = [];
+    const follow = (next: (of: number) => number[], link: (from: number, to: number) => [number, number]): void => {
+      const seen = new Set([id]);
+      const todo = [id];
+      for (let at = todo.pop(); at !== undefined; at = todo.pop()) {
+        for (const other of next(at)) {
+          links.push(link(at, other));
+          if (seen.has(other)) continue;
+          seen.add(other);
+          jobs.add(other);
+          todo.push(other);
+        }
+      }
+    };
+    follow((of) => this.before(of), (at, other) => [other, at]);
+    follow((of) => this.after(of), (at, other) => [at, other]);
+    return {jobs, links};
+  }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// A timeline's place on the page.
+
+import {CAUSES, type Run, type Timeline} from "./data";
+import {PASSES} from "./jobs";
+import {Shares} from "./shares";
+
+export const HEADER = 24;
+export const GAP = 10;
+
+/** A job of a run, in all timelines of the run. */
+export interface JobOfRun {
+  run: Run;
+  id: number;
+}
+
+/** One timeline: a header, and a row for each worker. */
+export class Lane {
+  /** Pixels below the top of all lanes. */
+  top = 0;
+  rowHeight = 20;
+  private jobShares: Shares | undefined;
+  private idleShares: Shares | undefined;
+
+  constructor(
+    readonly run: Run,
+    readonly timeline: Timeline,
+    readonly title: string,
+  ) {}
+
+  get height(): number {
+    return HEADER + this.timeline.workers * this.rowHeight + GAP;
+  }
+  rowTop(worker: number): number {
+    return this.top + HEADER + worker * this.rowHeight;
+  }
+  /** The worker whose row is at `y`; -1 when there is none. */
+  rowAt(y: number): number {
+    const worker = Math.floor((y - this.top - HEADER) / this.rowHeight);
+    return worker >= 0 && worker < this.timeline.workers ? worker : -1;
+  }
+
+  get shares(): Shares {
+    const {timeline, run} = this;
+    return (this.jobShares ??= new Shares(timeline, PASSES.length, (i) => run.jobs.pass(timeline.id[i])));
+  }
+  get shareOfIdle(): Shares {
+    const {idle} = this.timeline;
+    return (this.idleShares ??= new Shares(idle, CAUSES.length, (i) => idle.cause[i]));
+  }
+}
+
+/** Lanes below each other, with rows as high as `room` pixels allow. Returns the height of all. */
+export function arrange(lanes: Lane[], room: number): number {
+  const rows = lanes.reduce((sum, lane) => sum + lane.timeline.workers, 0);
+  const rowHeight = Math.max(10, Math.min(26, Math.floor((room - lanes.length * (HEADER + GAP)) / rows)));
+  let top = 0;
+  for (const lane of lanes) {
+    lane.rowHeight = rowHeight;
+    lane.top = top;
+    top += lane.height;
+  }
+  return top;
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page: reads its data, and puts the sections together.
+
+import {CAUSES, type Page, readLicences, readPage, type Run} from "./data";
+import {details} from "./details";
+import {button, h, section} from "./dom";
+import type {ColourBy} from "./draw";
+import {differenceSection, idleSection, pathSection, slownessSection} from "./explain";
+import {figuresSection, keyFigures, subtitle} from "./figures";
+import {type Times, timesOf} from "./format";
+import {PASSES} from "./jobs";
+import {type JobOfRun, Lane} from "./lane";
+import {aboutSection, footer, memorySection, trafficSection, trainingSection} from "./sections";
+import {themeButton} from "./theme";
+import {TimelineView} from "./timeline-view";
+
+function lanesOf(runs: Run[], times: Times): Lane[] {
+  return runs.flatMap((run) =>
+    run.timelines.map((timeline) => {
+      const name = runs.length > 1 ? `${run.title}, ${timeline.title}` : timeline.title;
+      return new Lane(run, timeline, `${name}: ${times.text(timeline.figures.makespan)}`);
+    }),
+  );
+}
+
+function check(text: string, checked: boolean, act: (on: boolean) => void): HTMLElement {
+  const box = h("input", {type: "checkbox", checked});
+  box.addEventListener("change", () => act(box.checked));
+  return h("label", {}, box, text);
+}
+
+function legend(runs: Run[]): HTMLElement {
+  const used = new Set<number>();
+  for (const {jobs, timelines} of runs) {
+    const {id} = timelines[0];
+    for (let i = 0; i < id.length && used.size < PASSES.length; ++i) used.add(jobs.pass(id[i]));
+  }
+  const element = h("div", {class: "legend"});
+  PASSES.forEach((pass, p) => {
+    if (used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), pass));
+  });
+  element.append(h("span", {class: "gap"}, "idle:"));
+  for (const cause of CAUSES) element.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
+  return element;
+}
+
+/** "2,5,F" or "F(2,5)", spaces anywhere. */
+function parseJob(text: string): [number, number, number] | undefined {
+  const plain = text.replace(/\s+/g, "").toUpperCase();
+  const found = /^(\d+),(\d+),(F|BW|B|W)$/.exec(plain) ?? /^(F|BW|B|W)\((\d+),(\d+)\)$/.exec(plain);
+  if (!found) return undefined;
+  const [stage, microbatch, pass] = /^\d/.test(found[1]) ? [found[1], found[2], found[3]] : [found[2], found[3], found[1]];
+  return [Number(stage), Number(microbatch), (PASSES as readonly string[]).indexOf(pass)];
+}
+
+function finder(runs: Run[], go: (job: JobOfRun) => void): HTMLElement {
+  const input = h("input", {type: "search", placeholder: "job: 2,5,F", "aria-label": "Find a job: stage, micro-batch, pass", size: 10});
+  const find = (): void => {
+    const asked = parseJob(input.value);
+    const run = asked && runs.find(({jobs}) => jobs.find(...asked) !== undefined);
+    const id = asked && run?.jobs.find(...asked);
+    input.setCustomValidity(id === undefined && input.value !== "" ? "There is no such job. Write stage, micro-batch, pass: 2,5,F" : "");
+    input.reportValidity();
+    if (run && id !== undefined) go({run, id});
+  };
+  input.addEventListener("input", () => input.setCustomValidity(""));
+  input.addEventListener("change", find);
+  return input;
+}
+
+function timelineSection(runs: Run[], times: Times, view: TimelineView): HTMLElement {
+  const colour = h("select", {"aria-label": "Colour of jobs"});
+  for (const by of ["pass", "micro-batch", "stage"]) colour.append(h("option", {value: by}, `colour by ${by}`));
+  colour.addEventListener("change", () => {
+    view.options.colourBy = colour.value as ColourBy;
+    view.redraw();
+  });
+  const shown = h("output", {class: "shown"});
+  view.onZoom = (from, to) => (shown.textContent = `${times.number(from)} to ${times.text(to)}`);
+  const selected = h("div", {"aria-live": "polite"});
+  view.onSelect = (job) => selected.replaceChildren(...(job ? [details(job, times, (other) => view.select(other))] : []));
+  const controls = h(
+    "div",
+    {class: "controls"},
+    button("−", "Zoom out (−)", () => view.press("-")),
+    button("+", "Zoom in (+)", () => view.press("+")),
+    button("Whole step", "Show the whole step (0)", () => view.press("0")),
+    shown,
+    colour,
+    check("critical path", view.options.showPath, (on) => {
+      view.options.showPath = on;
+      view.redraw();
+    }),
+    check("idle causes", view.options.showIdle, (on) => {
+      view.options.showIdle = on;
+      view.redraw();
+    }),
+    finder(runs, (job) => view.select(job)),
+  );
+  return section("Timelines", "timelines", controls, legend(runs), view.element, selected);
+}
+
+function heading(runs: Run[], times: Times): HTMLElement {
+  const title = runs.length === 1 ? runs[0].title : runs.map((run) => run.title).join(", ");
+  document.title = `${title} – starpipe`;
+  const element = h("header", {}, h("div", {class: "bar"}, h("h1", {}, title), themeButton()));
+  const columns = h("div", {class: "columns"});
+  for (const run of runs) columns.append(h("div", {}, h("p", {class: "subtitle"}, runs.length > 1 ? `${run.title}: ${subtitle(run)}` : subtitle(run)), keyFigures(run, times)));
+  element.append(columns);
+  return element;
+}
+
+function build({runs, program}: Page): TimelineView {
+  const page = document.getElementById("page");
+  if (!page) throw new Error("the page has no place for its content");
+  const times = timesOf(runs);
+  const view = new TimelineView(lanesOf(runs, times), times);
+  const parts = [
+    heading(runs, times),
+    timelineSection(runs, times, view),
+    figuresSection(runs, times),
+    differenceSection(runs, times),
+    idleSection(runs, times),
+    pathSection(runs, times),
+    slownessSection(runs, times),
+    memorySection(runs, times),
+    trafficSection(runs),
+    trainingSection(runs),
+    aboutSection(runs),
+    footer(program, readLicences()),
+  ];
+  page.append(...parts.filter((part) => part !== null));
+  view.start();
+  const closed: HTMLDetailsElement[] = [];
+  addEventListener("beforeprint", () => {
+    for (const element of page.querySelectorAll<HTMLDetailsElement>("#about > details:not([open])")) {
+      element.open = true;
+      closed.push(element);
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const element of closed.splice(0)) element.open = false;
+  });
+  return view;
+}
+
+declare global {
+  interface Window {
+    /** For tests and scripts in the browser's console. */
+    starpipe?: {page: Page; view: TimelineView};
+  }
+}
+
+try {
+  const page = readPage();
+  window.starpipe = {page, view: build(page)};
+} catch (error) {
+  document.body.append(h("p", {class: "problem"}, `This page cannot be shown: ${error instanceof Error ? error.message : String(error)}`));
+  throw error;
+}
