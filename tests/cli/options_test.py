@@ -58,6 +58,11 @@ def written(result, files):
     return result.returncode, sorted(files)
 
 
+def page(result, files):
+    """A page is written, or refused by a program that was built without one."""
+    return written(result, files), "without the report page" in result.stderr
+
+
 def fact(*path):
     """A value in the JSON output."""
     def read(result, files):
@@ -82,7 +87,7 @@ class Effect:
 def results(base):
     """The options of a result: --format, --json, -o."""
     return {"--format": Effect(base, "--format csv"), "--json": Effect(base, "--json"),
-            "--output": Effect(base, "-o out.json", written)}
+            "--output": Effect(base, "-o out.json", written), "--html": Effect(base, "--html p.html", page)}
 
 
 def drawing(base, columns=40):
@@ -102,6 +107,7 @@ EFFECTS = {
     "train": {
         **config(f"train mlp.yaml {RUN}"),
         "--report": Effect(f"train mlp.yaml {RUN}", "--report r.json", written),
+        "--html": Effect(f"train mlp.yaml {RUN}", "--html p.html", page),
         "--trace": Effect(f"train mlp.yaml {RUN}", "--trace t.json", written),
         "--timeline": Effect(f"train mlp.yaml {RUN}", "--timeline t.svg", written),
         "--metrics": Effect(f"train mlp.yaml {RUN}", "--metrics m.jsonl", written),
@@ -138,6 +144,7 @@ EFFECTS = {
         "--json": Effect(COMPARE, "--json", words),
         "--output": Effect(COMPARE, "-o c.json", written),
         "--timeline": Effect(COMPARE, "--timeline c.svg", written),
+        "--html": Effect(COMPARE, "--html c.html", page),
     },
     "sweep": {
         "--output": Effect("sweep study.yaml", "--output out", status),
@@ -155,6 +162,9 @@ EFFECTS = {
         "--json": Effect("explain run.json", "--json"),
         "--timeline": Effect("explain run.json", "--timeline t.svg", written),
         "--trace": Effect("explain run.json", "--trace t.json", written),
+    },
+    "report": {
+        "--output": Effect("report run.json", "-o p.html", status),
     },
     "simulate": {
         **config("simulate mlp.yaml", output),
@@ -413,6 +423,10 @@ SUFFIXES = {
     f"{SHOW} --format csv -o": (".csv",),
     f"{SHOW} --format svg -o": (".svg",),
     f"{SHOW} --format text -o": (".txt",),
+    f"{SHOW} --html": (".html",),
+    "report run.json -o": (".html",),
+    f"{COMPARE} --html": (".html",),
+    f"train mlp.yaml {RUN} --html": (".html",),
     "schedule check s.csv -o": (".txt", ".json", ".csv", ".svg"),
     f"{SEARCH} -o": (".txt", ".json", ".csv", ".svg"),
     f"{PERIODIC} -o": (".txt", ".json", ".csv", ".svg"),

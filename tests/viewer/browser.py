@@ -128,7 +128,8 @@ class Browser:
         """What the page wrote to the console, and errors of loading."""
         return [entry["message"] for entry in self._send("POST", self.session + "/se/log", {"type": "browser"})]
 
-    def requests(self):
-        """Addresses that the page has asked for."""
+    def requests(self, page):
+        """Addresses that the page from this address has asked for, its own among them. The browser's first page asks too."""
         events = [json.loads(entry["message"])["message"] for entry in self._send("POST", self.session + "/se/log", {"type": "performance"})]
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [request["request"]["url"] for request in sent if request["documentURL"] == page]

@@ -19,7 +19,6 @@ export interface Series {
   end?: number;
   /** A value holds until the next. */
   steps?: boolean;
-  area?: boolean;
   points?: boolean;
 }
 
@@ -54,7 +53,7 @@ function range(series: Series[], of: (s: Series) => ArrayLike<number>): [number,
 }
 
 /** A path through the values; of those in one pixel the first, the smallest, the largest and the last. */
-function pathOf(series: Series, x: (v: number) => number, y: (v: number) => number, base: number): string {
+function pathOf(series: Series, x: (v: number) => number, y: (v: number) => number): string {
   const begin = series.begin ?? 0;
   const end = series.end ?? series.x.length;
   const parts: string[] = [];
@@ -97,9 +96,6 @@ function pathOf(series: Series, x: (v: number) => number, y: (v: number) => numb
     low = high = lastY = py;
   }
   flush();
-  if (series.area && parts.length > 0 && end > begin) {
-    parts.push(`L${x(series.x[end - 1]).toFixed(1)},${base}L${x(series.x[begin]).toFixed(1)},${base}Z`);
-  }
   return parts.join("");
 }
 
@@ -108,29 +104,58 @@ export function chart(options: ChartOptions): HTMLElement {
   const bottom = height - MARGIN.bottom;
   const [lowX, highX] = options.x.domain ?? range(options.series, (s) => s.x);
   const values = range(options.series, (s) => s.y);
-  const [lowY = 0, highY = 1] = extent([...values, options.y.atLeast ?? values[1], ...(options.limits ?? []).map(({value}) => value)]);
+  const [lowY = 0, highY = 1] = extent([
+    ...values,
+    options.y.atLeast ?? values[1],
+    ...(options.limits ?? []).map(({value}) => value),
+  ]);
   const floor = options.y.fromZero ? Math.min(0, lowY) : lowY;
   const x = scaleLinear([lowX, highX > lowX ? highX : lowX + 1], [MARGIN.left, WIDTH - MARGIN.right]);
-  const y = scaleLinear([floor, highY > floor ? highY : floor + (Math.abs(floor) || 1)], [bottom, MARGIN.top + 4]).nice(4);
+  const y = scaleLinear([floor, highY > floor ? highY : floor + (Math.abs(floor) || 1)], [bottom, MARGIN.top + 4]).nice(
+    4,
+  );
 
   const drawing = svg("svg", {viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": options.title});
   const left = svg("g", {class: "axis", transform: `translate(${MARGIN.left},0)`});
   const below = svg("g", {class: "axis", transform: `translate(0,${bottom})`});
-  select(left).call(axisLeft(y).ticks(4).tickSizeOuter(0).tickSizeInner(-(WIDTH - MARGIN.left - MARGIN.right)).tickFormat((v) => options.y.text(Number(v))));
-  select(below).call(axisBottom(x).ticks(5).tickSizeOuter(0).tickFormat((v) => options.x.text(Number(v))));
+  select(left).call(
+    axisLeft(y)
+      .ticks(4)
+      .tickSizeOuter(0)
+      .tickSizeInner(-(WIDTH - MARGIN.left - MARGIN.right))
+      .tickFormat((v) => options.y.text(Number(v))),
+  );
+  select(below).call(
+    axisBottom(x)
+      .ticks(5)
+      .tickSizeOuter(0)
+      .tickFormat((v) => options.x.text(Number(v))),
+  );
   drawing.append(left, below);
-  drawing.append(svg("text", {class: "label", x: WIDTH - MARGIN.right, y: height - 2, "text-anchor": "end"}, options.x.label));
+  drawing.append(
+    svg("text", {class: "label", x: WIDTH - MARGIN.right, y: height - 2, "text-anchor": "end"}, options.x.label),
+  );
   for (const {name, value} of options.limits ?? []) {
     drawing.append(
       svg("line", {class: "limit", x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: y(value), y2: y(value)}),
-      svg("text", {class: "label", x: WIDTH - MARGIN.right - 2, y: y(value) - 3, "text-anchor": "end"}, name),
+      svg(
+        "text",
+        {
+          class: "label",
+          x: WIDTH - MARGIN.right - 2,
+          y: y(value) < 20 ? y(value) + 11 : y(value) - 3,
+          "text-anchor": "end",
+        },
+        name,
+      ),
     );
   }
   for (const series of options.series) {
-    drawing.append(svg("path", {class: `${series.area ? "area" : "curve"} ${series.kind}`, d: pathOf(series, x, y, bottom)}));
+    drawing.append(svg("path", {class: `curve ${series.kind}`, d: pathOf(series, x, y)}));
     if (!series.points) continue;
     for (let i = 0; i < series.x.length; ++i) {
-      if (Number.isFinite(series.y[i])) drawing.append(svg("circle", {class: series.kind, cx: x(series.x[i]), cy: y(series.y[i]), r: 2.5}));
+      if (Number.isFinite(series.y[i]))
+        drawing.append(svg("circle", {class: series.kind, cx: x(series.x[i]), cy: y(series.y[i]), r: 2.5}));
     }
   }
   const cursor = svg("line", {class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden"});

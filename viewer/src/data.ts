@@ -40,7 +40,15 @@ export interface Figures {
 interface TimelineData {
   title: string;
   figures: Figures;
-  jobs: {rows: number[]; id: string; start: string; length: string; ready: string; submitted?: string; weights?: string};
+  jobs: {
+    rows: number[];
+    id: string;
+    start: string;
+    length: string;
+    ready: string;
+    submitted?: string;
+    weights?: string;
+  };
   idle: {rows: number[]; start: string; length: string; cause: string; job: string};
   path: {start: number; length: string; kind: string; job: string; from: string};
   memory: {rows: number[]; time: string; stashes: string; bytes: string};
@@ -53,7 +61,7 @@ interface RunData {
   tick: number;
   has_bytes: boolean;
   schedule: ScheduleData;
-  costs: {durations: [number, number, number][]; alpha: number; beta: number};
+  costs: {durations: [number, number, number][]};
   timelines: TimelineData[];
   report: Json;
 }

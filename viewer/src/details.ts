@@ -22,7 +22,11 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     row("duration", (facts) => times.text(facts.end - facts.start)),
   ];
   if (all.some(({facts}) => facts?.submitted != null))
-    rows.splice(1, 0, row("task inserted", (facts) => (facts.submitted === null ? "" : times.text(facts.submitted))));
+    rows.splice(
+      1,
+      0,
+      row("task inserted", (facts) => (facts.submitted === null ? "" : times.text(facts.submitted))),
+    );
   const sentences = all.map(({timeline, facts}) => {
     if (!facts) return h("p", {});
     const idle = idleBefore(run, facts, times);

@@ -60,7 +60,9 @@ export function table(
     row.forEach((cell, c) => {
       const {text, node, kind} = typeof cell === "string" ? {text: cell, node: undefined, kind: undefined} : cell;
       const classes = [words.has(c) ? "word" : "", kind ?? ""].join(" ").trim() || undefined;
-      line.append(c === 0 ? h("th", {scope: "row", class: classes}, node ?? text) : h("td", {class: classes}, node ?? text));
+      line.append(
+        c === 0 ? h("th", {scope: "row", class: classes}, node ?? text) : h("td", {class: classes}, node ?? text),
+      );
     });
     body.append(line);
   }

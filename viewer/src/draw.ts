@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws timelines on a canvas. Where jobs are narrower than some pixels, a column of pixels shows the share of time that each
-// pass takes, exactly: so drawing takes O(pixels log jobs), however many jobs there are.
+// Draws timelines on a canvas. Where jobs are narrower than some pixels, a column of pixels shows the share of time that
+// each pass takes, exactly: so drawing takes O(pixels log jobs), however many jobs there are.
 
 import {CAUSES, lastAtMost, type Run} from "./data";
 import {PASSES} from "./jobs";
@@ -40,6 +40,8 @@ export interface Picture {
   colourBy: ColourBy;
   showPath: boolean;
   showIdle: boolean;
+  /** Pixels of the vertical lines. */
+  grid: number[];
   hovered: JobOfRun | null;
   selected: JobOfRun | null;
 }
@@ -55,7 +57,7 @@ export function drawLane(picture: Picture, lane: Lane): void {
   context.font = "600 12px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "left";
-  context.fillText(lane.title, 8, y + HEADER / 2 + 1, right - 8);
+  context.fillText(`${lane.title}: ${lane.makespan}`, 8, y + HEADER / 2 + 1, right - 8);
   const chain = picture.selected?.run === lane.run ? lane.run.jobs.chain(picture.selected.id) : null;
   const xOf = scaleOf(picture, lane.run);
   for (let worker = 0; worker < lane.timeline.workers; ++worker) {
@@ -63,7 +65,8 @@ export function drawLane(picture: Picture, lane: Lane): void {
     if (top > picture.height || top + lane.rowHeight < picture.top) continue;
     context.fillStyle = colours.panel;
     context.fillRect(left, top, right - left, lane.rowHeight - 1);
-    context.globalAlpha = 1;
+    context.fillStyle = colours.line;
+    for (const x of picture.grid) context.fillRect(x, top, 1, lane.rowHeight - 1);
     context.fillStyle = colours.muted;
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "right";
@@ -108,7 +111,10 @@ function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf:
   const begin = Math.max(offsets[worker], lastAtMost(start, from, offsets[worker], offsets[worker + 1]));
   const stop = lastAtMost(start, to, offsets[worker], offsets[worker + 1]) + 1;
   const {idle} = timeline;
-  const firstIdle = Math.max(idle.offsets[worker], lastAtMost(idle.start, from, idle.offsets[worker], idle.offsets[worker + 1]));
+  const firstIdle = Math.max(
+    idle.offsets[worker],
+    lastAtMost(idle.start, from, idle.offsets[worker], idle.offsets[worker + 1]),
+  );
   const lastIdle = lastAtMost(idle.start, to, idle.offsets[worker], idle.offsets[worker + 1]) + 1;
   if ((stop - begin) * NARROW > picture.right - picture.left) {
     drawShares(picture, lane, worker, top, from, to);
@@ -194,8 +200,12 @@ function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: numbe
 }
 
 /** Where a job is; null when the timeline does not have it. */
-export function placeOf(picture: Picture, lane: Lane, id: number, xOf: Scale = scaleOf(picture, lane.run)):
-  {x0: number; x1: number; top: number} | null {
+export function placeOf(
+  picture: Picture,
+  lane: Lane,
+  id: number,
+  xOf: Scale = scaleOf(picture, lane.run),
+): {x0: number; x1: number; top: number} | null {
   const entry = lane.timeline.entry[id];
   if (entry === undefined || entry < 0) return null;
   const top = lane.rowTop(lane.timeline.workerOf(entry)) - picture.scroll + picture.top;

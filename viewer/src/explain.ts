@@ -3,7 +3,7 @@
 
 import {asNumber, asNumbers, asObject, asObjects, asText, CAUSES, type Json, type Run, type Timeline} from "./data";
 import {type Cell, h, section, svg, table} from "./dom";
-import {number, percent, type Times} from "./format";
+import {number, percent, signed, type Times} from "./format";
 import {PASSES} from "./jobs";
 
 const NANOSECOND = 1e-9;
@@ -35,7 +35,7 @@ export function differenceSection(runs: Run[], times: Times): HTMLElement | null
     const [first, median] = [asNumber(steps["first"]), asNumber(steps["median"])];
     if (predicted === undefined || first === undefined || median === undefined || measured.length === 0) return [];
     const at = median - first;
-    const share = (time: number): string => `${time < 0 ? "−" : "+"}${percent(Math.abs(time) / predicted)}`;
+    const share = (time: number): string => signed((time / predicted) * 100, "%");
     const text = (time: number): string => times.difference(time * NANOSECOND);
     const spread = (values: number[]): string => `${text(Math.min(...values))} to ${text(Math.max(...values))}`;
     const rows = [
@@ -80,15 +80,36 @@ export function idleSection(runs: Run[], times: Times): HTMLElement | null {
     const share = (t: number, w: number, cause: number): number => (span[t] > 0 ? sums[t][w][cause] / span[t] : 0);
     const busy = (t: number, w: number): number => 1 - CAUSES.reduce((sum, _, c) => sum + share(t, w, c), 0);
     const heads = ["worker", "busy", ...CAUSES];
-    const both = (of: (t: number) => number): string => run.timelines.map((_, t) => (of(t) * 100).toFixed(1)).join(" / ");
+    const both = (of: (t: number) => number): string =>
+      run.timelines.map((_, t) => (of(t) * 100).toFixed(1)).join(" / ");
     const {workers} = run.schedule;
+    if (run.timelines.length > 2) {
+      const lines = Array.from({length: Math.min(workers, MOST_BARS)}, (_, w) =>
+        run.timelines.map(({title}, t) => [
+          t === 0 ? String(w) : "",
+          title,
+          (busy(t, w) * 100).toFixed(1),
+          ...CAUSES.map((_, c) => (share(t, w, c) * 100).toFixed(1)),
+        ]),
+      ).flat();
+      return [
+        idleBars(run, times, (t, w) => [busy(t, w), ...CAUSES.map((_, c) => share(t, w, c))]),
+        table(["worker", "", "busy", ...CAUSES], lines, {kind: "dense", words: [1]}),
+        h("p", {class: "note"}, "Percent of the step."),
+      ];
+    }
     const rows = Array.from({length: Math.min(workers, MOST_BARS)}, (_, w) => [
       String(w),
       both((t) => busy(t, w)),
       ...CAUSES.map((_, c) => both((t) => share(t, w, c))),
     ]);
-    const mean = (of: (w: number) => number): number => Array.from({length: workers}, (_, w) => of(w)).reduce((a, b) => a + b, 0) / workers;
-    rows.push(["mean", both((t) => mean((w) => busy(t, w))), ...CAUSES.map((_, c) => both((t) => mean((w) => share(t, w, c))))]);
+    const mean = (of: (w: number) => number): number =>
+      Array.from({length: workers}, (_, w) => of(w)).reduce((a, b) => a + b, 0) / workers;
+    rows.push([
+      "mean",
+      both((t) => mean((w) => busy(t, w))),
+      ...CAUSES.map((_, c) => both((t) => mean((w) => share(t, w, c)))),
+    ]);
     const names = run.timelines.map((timeline) => timeline.title).join(" / ");
     const more = workers > MOST_BARS ? ` The first ${MOST_BARS} of ${workers} workers; the mean is of all.` : "";
     return [
@@ -107,10 +128,17 @@ function idleBars(run: Run, times: Times, shares: (t: number, w: number) => numb
   const bar = several > 2 ? 6 : 9;
   const row = several * (bar + 1) + 5;
   const width = 640;
-  const drawing = svg("svg", {class: "bars", viewBox: `0 0 ${width} ${workers * row + 2}`, role: "img", "aria-label": "Busy and idle time of each worker"});
+  const drawing = svg("svg", {
+    class: "bars",
+    viewBox: `0 0 ${width} ${workers * row + 2}`,
+    role: "img",
+    "aria-label": "Busy and idle time of each worker",
+  });
   const kinds = ["busy", ...CAUSES];
   for (let w = 0; w < workers; ++w) {
-    drawing.append(svg("text", {class: "label", x: 20, y: w * row + (several * (bar + 1)) / 2 + 4, "text-anchor": "end"}, String(w)));
+    drawing.append(
+      svg("text", {class: "label", x: 20, y: w * row + (several * (bar + 1)) / 2 + 4, "text-anchor": "end"}, String(w)),
+    );
     for (let t = 0; t < several; ++t) {
       let x = 26;
       const length = (run.timelines[t].last - run.timelines[t].first) * run.tick;
@@ -118,7 +146,13 @@ function idleBars(run: Run, times: Times, shares: (t: number, w: number) => numb
         const part = Math.max(0, share) * (width - 26);
         const text = `${run.timelines[t].title}, worker ${w}: ${kinds[k]} ${times.text(share * length)}, ${percent(share)}`;
         if (part > 0.05)
-          drawing.append(svg("rect", {class: k === 0 ? "busy" : `idle-${kinds[k]}`, x, y: w * row + t * (bar + 1), width: part, height: bar}, svg("title", {}, text)));
+          drawing.append(
+            svg(
+              "rect",
+              {class: k === 0 ? "busy" : `idle-${kinds[k]}`, x, y: w * row + t * (bar + 1), width: part, height: bar},
+              svg("title", {}, text),
+            ),
+          );
         x += part;
       });
     }
@@ -156,28 +190,45 @@ function pathSums(run: Run, timeline: Timeline): PathSum[] {
 
 export function pathSection(runs: Run[], times: Times): HTMLElement | null {
   return cards("Critical path", "path", runs, (run) => {
-    const timeline = run.timelines[run.timelines.length - 1];
-    const all = pathSums(run, timeline);
-    if (all.length === 0) return [];
-    const total = all.reduce((sum, {ticks}) => sum + ticks, 0);
-    const most = 12;
-    const rows = all.slice(0, most).map(({name, count, ticks, kind}): (string | Cell)[] => [
-      name,
-      String(count),
-      times.text(ticks * run.tick),
-      percent(ticks / total),
-      {text: "", node: h("span", {class: `share ${kind}`, style: `width:${((ticks / all[0].ticks) * 100).toFixed(1)}%`}), kind: "share-cell"},
-    ]);
-    if (all.length > most) {
-      const rest = all.slice(most);
-      const ticks = rest.reduce((sum, of) => sum + of.ticks, 0);
-      rows.push([`${rest.length} more`, String(rest.reduce((sum, of) => sum + of.count, 0)), times.text(ticks * run.tick), percent(ticks / total), ""]);
-    }
+    // Of a prediction and a measurement the measurement; of several policies each.
+    const shown = run.timelines.length > 2 ? run.timelines : run.timelines.slice(-1);
     return [
-      table(["", "times", "time", "of the step", ""], rows),
-      h("p", {class: "note"}, `The chain of jobs, transfers and delays that made the step as long as it was (${timeline.title}). To shorten the step, shorten these.`),
+      ...shown.map((timeline) => pathTable(run, timeline, times, shown.length > 1 ? 6 : 12)),
+      h(
+        "p",
+        {class: "note"},
+        "The chain of jobs, transfers and delays that made the step as long as it was. To shorten the step, shorten these.",
+      ),
     ];
   });
+}
+
+function pathTable(run: Run, timeline: Timeline, times: Times, most: number): HTMLElement {
+  const all = pathSums(run, timeline);
+  const total = all.reduce((sum, {ticks}) => sum + ticks, 0);
+  const rows = all.slice(0, most).map(({name, count, ticks, kind}): (string | Cell)[] => [
+    name,
+    String(count),
+    times.text(ticks * run.tick),
+    percent(ticks / total),
+    {
+      text: "",
+      node: h("span", {class: `share ${kind}`, style: `width:${((ticks / all[0].ticks) * 100).toFixed(1)}%`}),
+      kind: "share-cell",
+    },
+  ]);
+  if (all.length > most) {
+    const rest = all.slice(most);
+    const ticks = rest.reduce((sum, of) => sum + of.ticks, 0);
+    rows.push([
+      `${rest.length} more`,
+      String(rest.reduce((sum, of) => sum + of.count, 0)),
+      times.text(ticks * run.tick),
+      percent(ticks / total),
+      "",
+    ]);
+  }
+  return table([timeline.title, "times", "time", "of the step", ""], rows);
 }
 
 export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
@@ -189,14 +240,35 @@ export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
     const links = asObjects(explain["links"]).slice(0, 8);
     const waits = asObjects(explain["waited_for"]).slice(0, 5);
     const linkWaits = asObjects(explain["waited_for_transfers"]).slice(0, 5);
-    const kernel = (of: typeof kernels[0]): string => `${asText(of["pass"])} of stage ${text(of["stage"])} on worker ${text(of["worker"])}`;
-    const link = (of: typeof links[0]): string => `worker ${text(of["from"])} to ${text(of["to"])}`;
-    const ratio = (of: typeof links[0]): string => `${number(asNumber(of["times_typical"]) ?? 1, 3)} ×`;
+    const kernel = (of: (typeof kernels)[0]): string =>
+      `${asText(of["pass"])} of stage ${text(of["stage"])} on worker ${text(of["worker"])}`;
+    const link = (of: (typeof links)[0]): string => `worker ${text(of["from"])} to ${text(of["to"])}`;
+    const ratio = (of: (typeof links)[0]): string => `${number(asNumber(of["times_typical"]) ?? 1, 3)} ×`;
     return [
-      kernels.length ? table(["Slowest kernels", "jobs", "mean", "of typical"], kernels.map((of) => [kernel(of), text(of["jobs"]), time(of["mean"]), ratio(of)])) : null,
-      links.length ? table(["Slowest links", "transfers", "median", "of typical"], links.map((of) => [link(of), text(of["transfers"]), time(of["median"]), ratio(of)])) : null,
-      waits.length ? table(["Jobs that workers waited for longest", "time"], waits.map((of) => [kernel(of), time(of["time"])])) : null,
-      linkWaits.length ? table(["Transfers that workers waited for longest", "time"], linkWaits.map((of) => [link(of), time(of["time"])])) : null,
+      kernels.length
+        ? table(
+            ["Slowest kernels", "jobs", "mean", "of typical"],
+            kernels.map((of) => [kernel(of), text(of["jobs"]), time(of["mean"]), ratio(of)]),
+          )
+        : null,
+      links.length
+        ? table(
+            ["Slowest links", "transfers", "median", "of typical"],
+            links.map((of) => [link(of), text(of["transfers"]), time(of["median"]), ratio(of)]),
+          )
+        : null,
+      waits.length
+        ? table(
+            ["Jobs that workers waited for longest", "time"],
+            waits.map((of) => [kernel(of), time(of["time"])]),
+          )
+        : null,
+      linkWaits.length
+        ? table(
+            ["Transfers that workers waited for longest", "time"],
+            linkWaits.map((of) => [link(of), time(of["time"])]),
+          )
+        : null,
     ];
   });
 }

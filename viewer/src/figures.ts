@@ -3,7 +3,7 @@
 
 import {asNumber, asObject, asText, type Figures, type Run, type Timeline} from "./data";
 import {type Cell, h, section, table} from "./dom";
-import {bytes, change, counted, number, percent, type Times} from "./format";
+import {bytes, change, counted, number, percent, signed, type Times} from "./format";
 
 interface Figure {
   name: string;
@@ -25,7 +25,12 @@ const FIGURES: Figure[] = [
   {name: "device span", of: (f) => f.device_span, text: (v, times) => times.text(v)},
   {name: "bubble fraction, by device span", of: (f) => f.device_bubble_fraction, text: (v) => percent(v), points: true},
   {name: "peak stashes of a worker", of: (f) => most(f.peak_stashes), text: (v) => number(v)},
-  {name: "peak activation bytes of a worker", of: (f) => most(f.peak_stash_bytes), text: bytes, applies: (run) => run.hasBytes},
+  {
+    name: "peak activation bytes of a worker",
+    of: (f) => most(f.peak_stash_bytes),
+    text: bytes,
+    applies: (run) => run.hasBytes,
+  },
   {name: "transfers between workers", of: (f) => total(f, "count"), text: (v) => number(v, 9)},
   {name: "bytes between workers", of: (f) => total(f, "bytes"), text: bytes, applies: (run) => run.hasBytes},
 ];
@@ -34,8 +39,7 @@ function difference(figure: Figure, from: Timeline, to: Timeline): string {
   const a = figure.of(from.figures);
   const b = figure.of(to.figures);
   if (!figure.points) return change(a, b);
-  const points = (b - a) * 100;
-  return `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
+  return Math.abs(b - a) < 1e-6 ? "equal" : signed((b - a) * 100, "points");
 }
 
 /** The word for samples of a run ("tokens", "samples"), and how many a second the median step had. */
@@ -82,7 +86,29 @@ export function searchSentences(run: Run, times: Times): string[] {
 }
 
 function key(name: string, value: string, note = ""): HTMLElement {
-  return h("div", {class: "key-figure"}, h("span", {class: "name"}, name), h("span", {class: "value"}, value), h("span", {class: "note"}, note));
+  return h(
+    "div",
+    {class: "key-figure"},
+    h("span", {class: "name"}, name),
+    h("span", {class: "value"}, value),
+    h("span", {class: "note"}, note),
+  );
+}
+
+/** The figures of more than two timelines: a row each. */
+function wideTable(run: Run, times: Times): HTMLElement {
+  const figures = FIGURES.filter((figure) => figure.applies?.(run) ?? true);
+  const first = run.timelines[0];
+  const heads = ["", ...figures.flatMap((figure, f) => (f === 0 ? [figure.name, `to ${first.title}`] : [figure.name]))];
+  const rows = run.timelines.map((timeline, t): (string | Cell)[] => [
+    timeline.title,
+    ...figures.flatMap((figure, f): Cell[] => {
+      const value = {text: figure.text(figure.of(timeline.figures), times)};
+      const differs = {text: t === 0 ? "" : difference(figure, first, timeline), kind: "difference"};
+      return f === 0 ? [value, differs] : [value];
+    }),
+  ]);
+  return table(heads, rows, {kind: "wrapped"});
 }
 
 /** The few figures that one looks for first. */
@@ -90,19 +116,48 @@ export function keyFigures(run: Run, times: Times): HTMLElement {
   const first = run.timelines[0];
   const last = run.timelines[run.timelines.length - 1];
   const both = run.timelines.length > 1;
-  const note = both ? `${change(first.figures.makespan, last.figures.makespan)} to ${times.text(first.figures.makespan)} ${first.title}` : "";
-  const element = h("div", {class: "key-figures"}, key(both ? `makespan, ${last.title}` : "makespan", times.text(last.figures.makespan), note));
+  if (run.timelines.length > 2) {
+    return h(
+      "div",
+      {class: "key-figures"},
+      ...run.timelines.map(({title, figures}) =>
+        key(`makespan, ${title}`, times.text(figures.makespan), `bubble fraction ${percent(figures.bubble_fraction)}`),
+      ),
+    );
+  }
+  const note = both
+    ? `${times.text(first.figures.makespan)} ${first.title}: ${change(first.figures.makespan, last.figures.makespan)}`
+    : "";
+  const element = h(
+    "div",
+    {class: "key-figures"},
+    key(both ? `makespan, ${last.title}` : "makespan", times.text(last.figures.makespan), note),
+  );
   element.append(
-    key("bubble fraction", percent(last.figures.bubble_fraction), both ? `${percent(first.figures.bubble_fraction)} ${first.title}` : "by makespan"),
+    key(
+      "bubble fraction",
+      percent(last.figures.bubble_fraction),
+      both ? `${percent(first.figures.bubble_fraction)} ${first.title}` : "by makespan",
+    ),
   );
   const rate = throughput(run);
   if (rate) element.append(key("throughput", `${number(rate.rate, 4)} ${rate.word}/s`, "median step after the first"));
   const bound = asNumber(run.report["lower_bound"]);
-  if (bound !== undefined) element.append(key("lower bound", times.text(bound), `makespan ${percent(last.figures.makespan / bound - 1, 2)} above`));
-  element.append(key("peak stashes", number(most(last.figures.peak_stashes)), run.hasBytes ? bytes(most(last.figures.peak_stash_bytes)) : "of a worker"));
+  if (bound !== undefined)
+    element.append(
+      key("lower bound", times.text(bound), `makespan ${percent(last.figures.makespan / bound - 1, 2)} above`),
+    );
+  element.append(
+    key(
+      "peak stashes",
+      number(most(last.figures.peak_stashes)),
+      run.hasBytes ? bytes(most(last.figures.peak_stash_bytes)) : "of a worker",
+    ),
+  );
   const losses = Array.isArray(run.report["losses"]) ? run.report["losses"] : [];
   const final = asNumber(losses[losses.length - 1]);
-  if (final !== undefined) element.append(key("last loss", number(final, 4), `after ${counted(losses.length, "step")}`));
+  if (final !== undefined)
+    element.append(key("last loss", number(final, 4), `after ${counted(losses.length, "step")}`));
   return element;
 }
 
@@ -111,14 +166,16 @@ export function figuresSection(runs: Run[], times: Times): HTMLElement {
   const element = section(runs.length > 1 ? "Differences" : "Figures", "figures");
   const reference = runs[0].timelines[runs[0].timelines.length - 1];
   if (runs.length > 1) {
-    const rows = FIGURES.filter((figure) => runs.every((run) => figure.applies?.(run) ?? true)).map((figure): (string | Cell)[] => [
-      figure.name,
-      ...runs.flatMap((run, r): Cell[] => {
-        const timeline = run.timelines[run.timelines.length - 1];
-        const value = {text: figure.text(figure.of(timeline.figures), times)};
-        return r === 0 ? [value] : [value, {text: difference(figure, reference, timeline), kind: "difference"}];
-      }),
-    ]);
+    const rows = FIGURES.filter((figure) => runs.every((run) => figure.applies?.(run) ?? true)).map(
+      (figure): (string | Cell)[] => [
+        figure.name,
+        ...runs.flatMap((run, r): Cell[] => {
+          const timeline = run.timelines[run.timelines.length - 1];
+          const value = {text: figure.text(figure.of(timeline.figures), times)};
+          return r === 0 ? [value] : [value, {text: difference(figure, reference, timeline), kind: "difference"}];
+        }),
+      ],
+    );
     const rates = runs.map(throughput);
     if (rates.every((rate) => rate !== undefined)) {
       rows.push([
@@ -135,6 +192,11 @@ export function figuresSection(runs: Run[], times: Times): HTMLElement {
   }
   const columns = h("div", {class: "columns"});
   for (const run of runs) {
+    if (run.timelines.length > 2) {
+      columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, wideTable(run, times)));
+      element.classList.add("wide");
+      continue;
+    }
     const first = run.timelines[0];
     const several = run.timelines.length > 1;
     const rows = FIGURES.filter((figure) => figure.applies?.(run) ?? true).map((figure): (string | Cell)[] => [
@@ -147,11 +209,24 @@ export function figuresSection(runs: Run[], times: Times): HTMLElement {
     const between = asObject(run.report["bytes_between_ranks"]);
     const [predicted, measured] = [asNumber(between["predicted"]), asNumber(between["measured"])];
     if (predicted !== undefined && measured !== undefined)
-      rows.push(["bytes between ranks, whole run", bytes(predicted), bytes(measured), {text: change(predicted, measured), kind: "difference"}]);
-    const heads = ["", ...run.timelines.flatMap((timeline, t) => (t === 0 ? [timeline.title] : [timeline.title, "difference"]))];
+      rows.push([
+        "bytes between ranks, whole run",
+        bytes(predicted),
+        bytes(measured),
+        {text: change(predicted, measured), kind: "difference"},
+      ]);
+    const heads = [
+      "",
+      ...run.timelines.flatMap((timeline, t) => (t === 0 ? [timeline.title] : [timeline.title, "difference"])),
+    ];
     columns.append(
-      h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, table(several ? heads : ["", first.title], rows),
-        ...searchSentences(run, times).map((text) => h("p", {}, text))),
+      h(
+        "div",
+        {},
+        runs.length > 1 ? h("h3", {}, run.title) : null,
+        table(several ? heads : ["", first.title], rows),
+        ...searchSentences(run, times).map((text) => h("p", {}, text)),
+      ),
     );
   }
   element.append(columns);

@@ -19,10 +19,11 @@ export class Times {
   private readonly factor: number;
   private readonly decimals: number;
 
-  /** `longest`: in units. `unit`: "s", or empty when it has no name. */
+  /** `longest`: in units. `unit`: "s", or empty when it has no name. `more`: decimals beside those that a table has. */
   constructor(
     readonly unit: string,
     longest: number,
+    more = 0,
   ) {
     const scales: [number, string][] = [
       [1, "s"],
@@ -34,7 +35,7 @@ export class Times {
     this.factor = shown[0];
     this.name = shown[1];
     const size = longest * this.factor;
-    this.decimals = unit === "s" ? (size >= 100 ? 2 : 3) : 4;
+    this.decimals = unit === "s" ? (size >= 100 ? 2 : 3) + more : 6;
   }
 
   /** Without the unit. `time` in units. */
@@ -48,8 +49,12 @@ export class Times {
   }
   /** With a sign and the unit. */
   difference(time: number): string {
-    const text = this.text(time);
-    return time >= 0 ? `+${text}` : text.replace("-", "−");
+    const text = this.text(Math.abs(time));
+    return `${time < 0 && this.number(time) !== `-${this.number(0)}` ? "−" : "+"}${text}`;
+  }
+  /** For axes: without the zeros at the end. */
+  tick(time: number): string {
+    return String(Number(this.number(time)));
   }
   heading(word: string): string {
     return this.name ? `${word} (${this.name})` : word;
@@ -60,10 +65,10 @@ export class Times {
   }
 }
 
-/** The times of all runs, which have one unit. */
-export function timesOf(runs: Run[]): Times {
+/** The times of all runs, which have one unit. `more`: see Times. */
+export function timesOf(runs: Run[], more = 0): Times {
   const longest = Math.max(...runs.flatMap((run) => run.timelines.map((t) => (t.last - t.first) * run.tick)));
-  return new Times(runs[0].unit, longest);
+  return new Times(runs[0].unit, longest, more);
 }
 
 export function percent(share: number, decimals = 1): string {
@@ -72,10 +77,9 @@ export function percent(share: number, decimals = 1): string {
 
 /** "+1.9 %", "equal". */
 export function change(from: number, to: number): string {
-  if (from === to) return "equal";
-  if (from === 0) return "";
-  const share = to / from - 1;
-  return `${share >= 0 ? "+" : "−"}${percent(Math.abs(share))}`;
+  const share = from === 0 ? Infinity : to / from - 1;
+  if (from === to || Math.abs(share) < 1e-6) return "equal";
+  return from === 0 ? "" : signed(share * 100, "%");
 }
 
 export function bytes(value: number): string {
@@ -93,4 +97,10 @@ export function bytes(value: number): string {
 /** "1 worker", "4 workers". */
 export function counted(count: number, word: string): string {
   return `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : word.endsWith("h") ? "es" : "s"}`;
+}
+
+/** With a sign and one decimal: "+1.9 %"; what rounds to 0 is "+0.0 %". */
+export function signed(value: number, unit: string): string {
+  const text = Math.abs(value).toFixed(1);
+  return `${value < 0 && Number(text) !== 0 ? "−" : "+"}${text} ${unit}`;
 }

@@ -101,8 +101,14 @@ export class Jobs {
         }
       }
     };
-    follow((of) => this.before(of), (at, other) => [other, at]);
-    follow((of) => this.after(of), (at, other) => [at, other]);
+    follow(
+      (of) => this.before(of),
+      (at, other) => [other, at],
+    );
+    follow(
+      (of) => this.after(of),
+      (at, other) => [at, other],
+    );
     return {jobs, links};
   }
 }

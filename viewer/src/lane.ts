@@ -25,7 +25,9 @@ export class Lane {
   constructor(
     readonly run: Run,
     readonly timeline: Timeline,
+    /** "measured", with the name of the report where there are several. */
     readonly title: string,
+    readonly makespan: string,
   ) {}
 
   get height(): number {
@@ -53,7 +55,7 @@ export class Lane {
 /** Lanes below each other, with rows as high as `room` pixels allow. Returns the height of all. */
 export function arrange(lanes: Lane[], room: number): number {
   const rows = lanes.reduce((sum, lane) => sum + lane.timeline.workers, 0);
-  const rowHeight = Math.max(10, Math.min(26, Math.floor((room - lanes.length * (HEADER + GAP)) / rows)));
+  const rowHeight = Math.max(10, Math.min(28, Math.floor((room - lanes.length * (HEADER + GAP)) / rows)));
   let top = 0;
   for (const lane of lanes) {
     lane.rowHeight = rowHeight;

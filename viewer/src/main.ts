@@ -18,7 +18,7 @@ function lanesOf(runs: Run[], times: Times): Lane[] {
   return runs.flatMap((run) =>
     run.timelines.map((timeline) => {
       const name = runs.length > 1 ? `${run.title}, ${timeline.title}` : timeline.title;
-      return new Lane(run, timeline, `${name}: ${times.text(timeline.figures.makespan)}`);
+      return new Lane(run, timeline, name, times.text(timeline.figures.makespan));
     }),
   );
 }
@@ -49,17 +49,26 @@ function parseJob(text: string): [number, number, number] | undefined {
   const plain = text.replace(/\s+/g, "").toUpperCase();
   const found = /^(\d+),(\d+),(F|BW|B|W)$/.exec(plain) ?? /^(F|BW|B|W)\((\d+),(\d+)\)$/.exec(plain);
   if (!found) return undefined;
-  const [stage, microbatch, pass] = /^\d/.test(found[1]) ? [found[1], found[2], found[3]] : [found[2], found[3], found[1]];
+  const [stage, microbatch, pass] = /^\d/.test(found[1])
+    ? [found[1], found[2], found[3]]
+    : [found[2], found[3], found[1]];
   return [Number(stage), Number(microbatch), (PASSES as readonly string[]).indexOf(pass)];
 }
 
 function finder(runs: Run[], go: (job: JobOfRun) => void): HTMLElement {
-  const input = h("input", {type: "search", placeholder: "job: 2,5,F", "aria-label": "Find a job: stage, micro-batch, pass", size: 10});
+  const input = h("input", {
+    type: "search",
+    placeholder: "job: 2,5,F",
+    "aria-label": "Find a job: stage, micro-batch, pass",
+    size: 10,
+  });
   const find = (): void => {
     const asked = parseJob(input.value);
     const run = asked && runs.find(({jobs}) => jobs.find(...asked) !== undefined);
     const id = asked && run?.jobs.find(...asked);
-    input.setCustomValidity(id === undefined && input.value !== "" ? "There is no such job. Write stage, micro-batch, pass: 2,5,F" : "");
+    input.setCustomValidity(
+      id === undefined && input.value !== "" ? "There is no such job. Write stage, micro-batch, pass: 2,5,F" : "",
+    );
     input.reportValidity();
     if (run && id !== undefined) go({run, id});
   };
@@ -78,7 +87,9 @@ function timelineSection(runs: Run[], times: Times, view: TimelineView): HTMLEle
   const shown = h("output", {class: "shown"});
   view.onZoom = (from, to) => (shown.textContent = `${times.number(from)} to ${times.text(to)}`);
   const selected = h("div", {"aria-live": "polite"});
-  view.onSelect = (job) => selected.replaceChildren(...(job ? [details(job, times, (other) => view.select(other))] : []));
+  const exact = timesOf(runs, 1);
+  view.onSelect = (job) =>
+    selected.replaceChildren(...(job ? [details(job, exact, (other) => view.select(other))] : []));
   const controls = h(
     "div",
     {class: "controls"},
@@ -105,7 +116,15 @@ function heading(runs: Run[], times: Times): HTMLElement {
   document.title = `${title} – starpipe`;
   const element = h("header", {}, h("div", {class: "bar"}, h("h1", {}, title), themeButton()));
   const columns = h("div", {class: "columns"});
-  for (const run of runs) columns.append(h("div", {}, h("p", {class: "subtitle"}, runs.length > 1 ? `${run.title}: ${subtitle(run)}` : subtitle(run)), keyFigures(run, times)));
+  for (const run of runs)
+    columns.append(
+      h(
+        "div",
+        {},
+        h("p", {class: "subtitle"}, runs.length > 1 ? `${run.title}: ${subtitle(run)}` : subtitle(run)),
+        keyFigures(run, times),
+      ),
+    );
   element.append(columns);
   return element;
 }
@@ -114,22 +133,21 @@ function build({runs, program}: Page): TimelineView {
   const page = document.getElementById("page");
   if (!page) throw new Error("the page has no place for its content");
   const times = timesOf(runs);
-  const view = new TimelineView(lanesOf(runs, times), times);
-  const parts = [
-    heading(runs, times),
-    timelineSection(runs, times, view),
+  const view = new TimelineView(lanesOf(runs, times), timesOf(runs, 1));
+  const sections = [
     figuresSection(runs, times),
     differenceSection(runs, times),
     idleSection(runs, times),
     pathSection(runs, times),
     slownessSection(runs, times),
-    memorySection(runs, times),
     trafficSection(runs),
+    memorySection(runs, times),
     trainingSection(runs),
     aboutSection(runs),
-    footer(program, readLicences()),
-  ];
-  page.append(...parts.filter((part) => part !== null));
+  ].filter((part) => part !== null);
+  // The sections of one run lie in two columns where there is room; those of several have a column a run.
+  const body = h("div", {class: runs.length > 1 ? "" : "sections"}, ...sections);
+  page.append(heading(runs, times), timelineSection(runs, times, view), body, footer(program, readLicences()));
   view.start();
   const closed: HTMLDetailsElement[] = [];
   addEventListener("beforeprint", () => {
@@ -155,6 +173,8 @@ try {
   const page = readPage();
   window.starpipe = {page, view: build(page)};
 } catch (error) {
-  document.body.append(h("p", {class: "problem"}, `This page cannot be shown: ${error instanceof Error ? error.message : String(error)}`));
+  document.body.append(
+    h("p", {class: "problem"}, `This page cannot be shown: ${error instanceof Error ? error.message : String(error)}`),
+  );
   throw error;
 }

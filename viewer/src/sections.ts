@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory, traffic, training curves, and what the run was.
 
-import {asNumber, asNumbers, asObject, asObjects, asText, type Json, type JsonObject, type Licence, type Run} from "./data";
+import {
+  asNumber,
+  asNumbers,
+  asObject,
+  asObjects,
+  asText,
+  type Json,
+  type JsonObject,
+  type Licence,
+  type Run,
+} from "./data";
 import {chart, type Series} from "./chart";
 import {button, type Cell, h, section, table} from "./dom";
 import {throughput} from "./figures";
@@ -20,9 +30,12 @@ export function memorySection(runs: Run[], times: Times): HTMLElement {
     const columns = runs.map((run) => {
       const charts = h("div", {class: "charts"});
       const {workers} = run.schedule;
-      const peak = Math.max(...run.timelines.flatMap((t) => (byBytes ? t.figures.peak_stash_bytes : t.figures.peak_stashes)));
+      const peak = Math.max(
+        ...run.timelines.flatMap((t) => (byBytes ? t.figures.peak_stash_bytes : t.figures.peak_stashes)),
+      );
       for (let w = 0; w < Math.min(workers, MOST_CHARTS); ++w) charts.append(memoryChart(run, w, byBytes, peak, times));
-      const more = workers > MOST_CHARTS ? h("p", {class: "note"}, `The first ${MOST_CHARTS} of ${workers} workers.`) : null;
+      const more =
+        workers > MOST_CHARTS ? h("p", {class: "note"}, `The first ${MOST_CHARTS} of ${workers} workers.`) : null;
       return h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, charts, more);
     });
     body.replaceChildren(h("div", {class: "columns"}, ...columns));
@@ -36,34 +49,50 @@ export function memorySection(runs: Run[], times: Times): HTMLElement {
     element.append(h("div", {class: "controls"}, toggle));
   }
   fill();
-  element.append(body, h("p", {class: "note"}, "What each worker holds for backward passes: stashes of F, and with a split backward pass those of B."));
+  element.append(
+    body,
+    h(
+      "p",
+      {class: "note"},
+      "What each worker holds for backward passes: stashes of F, and with a split backward pass those of B.",
+    ),
+  );
   return element;
 }
 
 function memoryChart(run: Run, worker: number, byBytes: boolean, peak: number, times: Times): HTMLElement {
-  const series: Series[] = run.timelines.map(({title, memory}, t) => ({
-    name: title,
-    kind: `line-${t % 6}`,
-    x: memory.time.map((tick) => tick * run.tick),
-    y: byBytes ? memory.bytes : memory.stashes,
-    begin: memory.offsets[worker],
-    end: memory.offsets[worker + 1],
-    steps: true,
-  }));
+  // Ticks are round numbers of this unit.
+  const power = byBytes ? Math.min(5, Math.max(0, Math.floor(Math.log2(Math.max(1, peak)) / 10))) : 0;
+  const unit = 1024 ** power;
+  const last = Math.max(...run.timelines.map((timeline) => timeline.last)) * run.tick;
+  const series: Series[] = run.timelines.map(({title, memory}, t) => {
+    const [begin, end] = [memory.offsets[worker], memory.offsets[worker + 1]];
+    const y = (byBytes ? memory.bytes : memory.stashes).subarray(begin, end);
+    const x = memory.time.subarray(begin, end).map((tick) => tick * run.tick);
+    // A worker holds nothing before its first job, and what it holds after its last until the end.
+    return {
+      name: title,
+      kind: `line-${t % 6}`,
+      x: [0, ...x, last],
+      y: [0, ...y, y.at(-1) ?? 0].map((value) => value / unit),
+      steps: true,
+    };
+  });
   const limits: {name: string; value: number}[] = [];
   const stashLimit = run.schedule.memory_limits?.[worker];
-  if (!byBytes && stashLimit !== undefined && stashLimit < 1e9) limits.push({name: `limit ${stashLimit}`, value: stashLimit});
+  if (!byBytes && stashLimit !== undefined && stashLimit < 1e9)
+    limits.push({name: `limit ${stashLimit}`, value: stashLimit});
   const byteLimits = asObject(run.report["search"])["memory_limit"];
   const byteLimit = Array.isArray(byteLimits) ? asNumber(byteLimits[worker]) : asNumber(byteLimits);
-  if (byBytes && byteLimit !== undefined) limits.push({name: `limit ${bytes(byteLimit)}`, value: byteLimit});
-  const text = byBytes ? bytes : (value: number): string => number(value);
-  const last = Math.max(...run.timelines.map((timeline) => timeline.last)) * run.tick;
+  if (byBytes && byteLimit !== undefined) limits.push({name: `limit ${bytes(byteLimit)}`, value: byteLimit / unit});
+  const text = (value: number): string =>
+    byBytes ? `${number(value, 4)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][power]}` : number(value);
   return chart({
     title: `worker ${worker}`,
     series,
     limits,
-    x: {label: times.name || "time", text: (time) => times.number(time).replace(/\.?0+$/, "") || "0", domain: [0, last]},
-    y: {text, fromZero: true, atLeast: peak}, // one scale for all workers
+    x: {label: times.name || "time", text: (time) => times.tick(time), domain: [0, last]},
+    y: {text, fromZero: true, atLeast: peak / unit}, // one scale for all workers
     height: 120,
     legend: worker === 0 && run.timelines.length > 1,
   });
@@ -83,7 +112,12 @@ export function trafficSection(runs: Run[]): HTMLElement {
     });
     columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, ...parts));
   }
-  return section("What moved between workers", "traffic", columns, h("p", {class: "note"}, "In one step: rows send, columns receive."));
+  return section(
+    "What moved between workers",
+    "traffic",
+    columns,
+    h("p", {class: "note"}, "In one step: rows send, columns receive."),
+  );
 }
 
 function matrix(run: Run, t: number): HTMLElement {
@@ -94,8 +128,16 @@ function matrix(run: Run, t: number): HTMLElement {
   const text = run.hasBytes ? bytes : (value: number): string => number(value, 9);
   const most = Math.max(...traffic.map((of) => of[what]));
   if (workers > MOST_CELLS) {
-    const rows = [...traffic].sort((a, b) => b[what] - a[what]).slice(0, 40).map((of) => [`${of.from} to ${of.to}`, number(of.count, 9), text(of[what])]);
-    return h("div", {}, table(["workers", "transfers", what], rows), h("p", {class: "note"}, `The largest of ${traffic.length} pairs.`));
+    const rows = [...traffic]
+      .sort((a, b) => b[what] - a[what])
+      .slice(0, 40)
+      .map((of) => [`${of.from} to ${of.to}`, number(of.count, 9), text(of[what])]);
+    return h(
+      "div",
+      {},
+      table(["workers", "transfers", what], rows),
+      h("p", {class: "note"}, `The largest of ${traffic.length} pairs.`),
+    );
   }
   const values = new Map(traffic.map((of) => [of.from * workers + of.to, of]));
   const heads = ["from \\ to", ...Array.from({length: workers}, (_, w) => String(w)), "sent"];
@@ -111,11 +153,16 @@ function matrix(run: Run, t: number): HTMLElement {
   ];
   const received = [
     "received",
-    ...Array.from({length: workers}, (_, to) => text(traffic.filter((of) => of.to === to).reduce((sum, of) => sum + of[what], 0))),
+    ...Array.from({length: workers}, (_, to) =>
+      text(traffic.filter((of) => of.to === to).reduce((sum, of) => sum + of[what], 0)),
+    ),
     text(traffic.reduce((sum, of) => sum + of[what], 0)),
   ];
   const caption = run.hasBytes ? "Bytes" : "Number of transfers: the report knows no sizes";
-  return table(heads, [...Array.from({length: workers}, (_, w) => line(w)), received], {kind: "matrix last-sum", caption});
+  return table(heads, [...Array.from({length: workers}, (_, w) => line(w)), received], {
+    kind: "matrix last-sum",
+    caption,
+  });
 }
 
 // ---- training ----
@@ -215,17 +262,41 @@ export function aboutSection(runs: Run[]): HTMLElement | null {
     if (those.length === 0) return;
     parts.push(h("details", {open}, h("summary", {}, title), differing(those, of)));
   };
-  const object = (key: string) => (run: Run): JsonObject => asObject(run.report[key]);
-  const filled = (key: string) => (run: Run): boolean => Object.keys(object(key)(run)).length > 0;
+  const object =
+    (key: string) =>
+    (run: Run): JsonObject =>
+      asObject(run.report[key]);
+  const filled =
+    (key: string) =>
+    (run: Run): boolean =>
+      Object.keys(object(key)(run)).length > 0;
   add("Configuration", filled("config"), object("config"), false);
   add("Versions", filled("versions"), object("versions"), false);
-  add("Machine", filled("machine"), (run) => ({...object("machine")(run), time: run.report["time"] ?? null, configuration: run.report["config_file"] ?? null}), false);
+  add(
+    "Machine",
+    filled("machine"),
+    (run) => ({
+      ...object("machine")(run),
+      time: run.report["time"] ?? null,
+      configuration: run.report["config_file"] ?? null,
+    }),
+    false,
+  );
   for (const run of runs) {
     const ranks = asObjects(run.report["ranks"]);
     if (ranks.length === 0) continue;
     const keys = [...new Set(ranks.flatMap((rank) => Object.keys(rank)))];
-    const rows = ranks.map((rank) => keys.map((key) => (typeof rank[key] === "object" ? JSON.stringify(rank[key]) : asTextOf(rank[key]))));
-    parts.push(h("details", {open: true}, h("summary", {}, runs.length > 1 ? `Ranks of ${run.title}` : "Ranks"), table(keys, rows, {words: keys.map((_, i) => i)})));
+    const rows = ranks.map((rank) =>
+      keys.map((key) => (typeof rank[key] === "object" ? JSON.stringify(rank[key]) : asTextOf(rank[key]))),
+    );
+    parts.push(
+      h(
+        "details",
+        {open: true},
+        h("summary", {}, runs.length > 1 ? `Ranks of ${run.title}` : "Ranks"),
+        table(keys, rows, {words: keys.map((_, i) => i)}),
+      ),
+    );
   }
   return parts.length > 0 ? section("The run", "about", ...parts) : null;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Light and dark. Colours are those of the style sheet, so that drawings and tables have the same.
 
-export type Theme = "auto" | "light" | "dark";
+import {button} from "./dom";
+
+type Theme = "auto" | "light" | "dark";
 
 export interface Colours {
   background: string;
@@ -21,7 +23,7 @@ export interface Colours {
 }
 
 /** A colour of the style sheet. */
-export function colour(name: string): string {
+function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
@@ -48,39 +50,37 @@ export function onThemeChange(act: () => void): void {
   listeners.push(act);
 }
 
-function notify(): void {
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+let chosen: Theme = "auto";
+let printing = false;
+
+/** Sets the colours. Paper is light. */
+function apply(): void {
+  const dark = !printing && (chosen === "dark" || (chosen === "auto" && systemIsDark.matches));
+  document.documentElement.dataset["theme"] = dark ? "dark" : "light";
   for (const act of listeners) act();
 }
 
-function apply(theme: Theme): void {
-  if (theme === "auto") delete document.documentElement.dataset["theme"];
-  else document.documentElement.dataset["theme"] = theme;
-  notify();
-}
-
-/** A button that goes through auto, light and dark. */
+/** A button that goes through auto, light and dark. Colours follow it, the system, and printing. */
 export function themeButton(): HTMLButtonElement {
   const order: Theme[] = ["auto", "light", "dark"];
-  let at = 0;
-  const element = document.createElement("button");
-  element.type = "button";
-  element.title = "Colours: as the system's, light, dark";
-  const show = (): void => {
-    element.textContent = `Colours: ${order[at]}`;
-  };
-  element.addEventListener("click", () => {
-    at = (at + 1) % order.length;
+  const element = button("", "Colours: as the system's, light, dark", () => {
+    chosen = order[(order.indexOf(chosen) + 1) % order.length];
     show();
-    apply(order[at]);
   });
+  const show = (): void => {
+    element.textContent = `Colours: ${chosen}`;
+    apply();
+  };
   show();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", notify);
-  // Paper is light.
-  let before: string | undefined;
+  systemIsDark.addEventListener("change", apply);
   addEventListener("beforeprint", () => {
-    before = document.documentElement.dataset["theme"];
-    apply("light");
+    printing = true;
+    apply();
   });
-  addEventListener("afterprint", () => apply((before as Theme | undefined) ?? "auto"));
+  addEventListener("afterprint", () => {
+    printing = false;
+    apply();
+  });
   return element;
 }

@@ -8,9 +8,10 @@ import {lastAtMost} from "./data";
 import {h} from "./dom";
 import {type ColourBy, drawLane, type Picture, placeOf} from "./draw";
 import type {Times} from "./format";
-import {describe, factsOf, idleBefore, waitedFor} from "./job-text";
+import {factsOf} from "./job-text";
 import {arrange, type JobOfRun, type Lane} from "./lane";
 import {colours, onThemeChange} from "./theme";
+import {idleLines, jobLines} from "./tip";
 
 const LEFT = 40;
 const RIGHT = 10;
@@ -41,6 +42,7 @@ export class TimelineView {
   private readonly begin: number;
   private readonly end: number;
   private asked = false;
+  private printing = false;
 
   constructor(
     private readonly lanes: Lane[],
@@ -52,7 +54,8 @@ export class TimelineView {
     this.canvas = h("canvas", {
       tabindex: 0,
       role: "application",
-      "aria-label": "Timelines. Plus and minus zoom, arrows pan, Enter selects a job, comma and full stop go to the jobs before and after it",
+      "aria-label":
+        "Timelines. Plus and minus zoom, arrows pan, Enter selects a job, comma and full stop go to its neighbours",
     });
     this.spacer = h("div", {class: "spacer"});
     this.scroller = h("div", {class: "lanes"}, this.canvas, this.spacer);
@@ -73,11 +76,15 @@ export class TimelineView {
       scroll: 0,
       top: AXIS,
       ...this.options,
+      grid: [],
       hovered: null,
       selected: null,
     };
     this.behaviour = zoom<HTMLCanvasElement, unknown>()
-      .filter((event: MouseEvent) => !event.button && !(event.type === "wheel" && (event.shiftKey || isSideways(event as WheelEvent))))
+      .filter(
+        (event: MouseEvent) =>
+          !event.button && !(event.type === "wheel" && (event.shiftKey || isSideways(event as WheelEvent))),
+      )
       .scaleExtent([1, this.mostZoom()])
       .on("zoom", ({transform}: D3ZoomEvent<HTMLCanvasElement, unknown>) => this.follow(transform));
     select(this.canvas).call(this.behaviour).on("dblclick.zoom", null);
@@ -102,6 +109,8 @@ export class TimelineView {
       this.picture.colours = colours();
       this.draw();
     });
+    addEventListener("beforeprint", () => this.forPrint(true));
+    addEventListener("afterprint", () => this.forPrint(false));
     this.resize();
   }
 
@@ -177,14 +186,11 @@ export class TimelineView {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.textAlign = "center";
-    context.lineWidth = 1;
-    for (const tick of ticks) {
-      const x = Math.round(scale(tick)) + 0.5;
-      context.strokeStyle = of.line;
-      context.beginPath();
-      context.moveTo(x, AXIS - 5);
-      context.lineTo(x, height);
-      context.stroke();
+    this.picture.grid = ticks.map((tick) => Math.round(scale(tick)));
+    for (const [t, tick] of ticks.entries()) {
+      const x = this.picture.grid[t];
+      context.fillStyle = of.line;
+      context.fillRect(x, AXIS - 5, 1, height);
       context.fillStyle = of.muted;
       const text = label(tick);
       const half = context.measureText(text).width / 2;
@@ -194,14 +200,20 @@ export class TimelineView {
     if (this.times.name) context.fillText(this.times.name, right + RIGHT - 2, AXIS / 2 - 1);
   }
 
+  /** For paper: of its width, so that text has the size of the page's. */
+  private forPrint(printing: boolean): void {
+    this.printing = printing;
+    this.resize();
+  }
+
   private resize(): void {
     const {picture} = this;
     const [from, to] = this.shown;
-    const width = Math.max(240, this.element.clientWidth);
+    const width = this.printing ? 760 : Math.max(240, this.element.clientWidth);
     const room = Math.max(220, Math.min(innerHeight * 0.72, 900));
     const all = arrange(this.lanes, room - AXIS) + AXIS;
-    const height = Math.min(all, Math.max(room, 220));
-    picture.ratio = Math.min(3, devicePixelRatio || 1);
+    const height = this.printing ? Math.min(all, 4000) : Math.min(all, room);
+    picture.ratio = this.printing ? 3 : Math.min(3, devicePixelRatio || 1);
     picture.width = width;
     picture.height = height;
     picture.right = width - RIGHT;
@@ -224,10 +236,9 @@ export class TimelineView {
 
   // ---- zoom and pan ----
 
-  /** At most so that the view has 20 ticks of the finest run. */
+  /** So that the view is at least a thousandth of a mean job. */
   private mostZoom(): number {
-    const finest = Math.min(...this.lanes.map(({run}) => run.tick));
-    return Math.max(1, (this.end - this.begin) / (20 * finest));
+    return 1000 * Math.max(...this.lanes.map(({timeline}) => timeline.count / timeline.workers), 1);
   }
 
   private follow(transform: ZoomTransform): void {
@@ -261,7 +272,7 @@ export class TimelineView {
     const {from, to} = this.picture;
     const narrow = ((end - start) / (to - from)) * (this.picture.right - this.picture.left) < 4;
     if (end < from || start > to || narrow) {
-      const span = narrow ? Math.max((end - start) * 30, run.tick * 40) : to - from;
+      const span = narrow ? Math.max((end - start) * 30, (100 * (this.end - this.begin)) / this.mostZoom()) : to - from;
       this.show((start + end - span) / 2, (start + end + span) / 2);
     }
     const row = lane.rowTop(timeline.workerOf(entry));
@@ -320,7 +331,9 @@ export class TimelineView {
       this.tip.hidden = true;
       return;
     }
-    const lines = hit.job ? this.jobLines(hit.lane, hit.job) : this.idleLines(hit.lane, hit.worker, hit.time);
+    const lines = hit.job
+      ? jobLines(hit.lane, hit.job, this.times)
+      : idleLines(hit.lane, hit.worker, hit.time, this.times);
     this.tip.hidden = lines.length === 0;
     this.tip.replaceChildren(...lines.map((line, i) => h("div", {class: i === 0 ? "title" : undefined}, line)));
     const box = this.element.getBoundingClientRect();
@@ -334,43 +347,6 @@ export class TimelineView {
   private leave(): void {
     this.tip.hidden = true;
     this.hover(null);
-  }
-
-  private jobLines({timeline, title}: Lane, {run, id}: JobOfRun): string[] {
-    const facts = factsOf(run, timeline, id);
-    if (!facts) return [];
-    const {times} = this;
-    const idle = idleBefore(run, facts, times);
-    return [
-      `${run.jobs.name(id)}: ${describe(run, id)}`,
-      `${title}: worker ${facts.worker}, ${times.number(facts.start)} to ${times.text(facts.end)}`,
-      `took ${times.text(facts.end - facts.start)}; inputs ready at ${times.text(facts.ready)}`,
-      `It ${waitedFor(run, timeline, id, facts, times)}.`,
-      ...(idle ? [`Idle before: ${idle}`] : []),
-    ];
-  }
-
-  private idleLines({timeline, run, title}: Lane, worker: number, time: number): string[] {
-    const {idle} = timeline;
-    const i = lastAtMost(idle.start, time / run.tick, idle.offsets[worker], idle.offsets[worker + 1]);
-    if (i < idle.offsets[worker] || idle.end[i] < time / run.tick) return [];
-    const words = {
-      fill: "its first job waits for other workers",
-      drain: "it has run its last job",
-      producer: "its next job waits for a job on another worker",
-      transfer: "the result that its next job reads is under way",
-      order: "another job is ready, and the order holds it back",
-      runtime: "its next job is ready and has not started",
-    };
-    const cause = (["fill", "drain", "producer", "transfer", "order", "runtime"] as const)[idle.cause[i]];
-    const job = idle.job[i];
-    const start = idle.start[i] * run.tick;
-    const end = idle.end[i] * run.tick;
-    return [
-      `Worker ${worker} is idle: ${cause}`,
-      `${title}: ${this.times.number(start)} to ${this.times.text(end)}, ${this.times.text(end - start)}`,
-      `${words[cause]}${job >= 0 ? `: ${run.jobs.name(job)}` : ""}`,
-    ];
   }
 
   private key(event: KeyboardEvent): void {
@@ -439,4 +415,3 @@ function same(a: JobOfRun | null, b: JobOfRun | null): boolean {
 function isSideways(event: WheelEvent): boolean {
   return Math.abs(event.deltaX) > Math.abs(event.deltaY);
 }
-

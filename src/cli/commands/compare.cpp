@@ -53,8 +53,8 @@ int compare(const CompareOptions& options) {
         const std::array outputs = {OutputFile{"--output", comparison.output, ".json"},
                                     OutputFile{"--timeline", comparison.timeline, ".svg"},
                                     OutputFile{"--html", comparison.html, ".html"}};
-        if (comparison.html) plan::require_page("--html");
         check_outputs(outputs, inputs_of(config));
+        if (comparison.html) plan::require_page("--html");
         return config;
       },
       comparison);
@@ -103,8 +103,7 @@ void add_compare(CLI::App& app, Action& action) {
       ->add_option("--timeline", comparison.timeline,
                    "Draw the prediction of each schedule and the median run of each policy")
       ->type_name("FILE.svg");
-  command
-      ->add_option("--html", comparison.html, "Write the same runs as a page for a browser, in one file")
+  command->add_option("--html", comparison.html, "Write the same runs as a page for a browser, in one file")
       ->type_name("FILE.html");
   command->footer(
       "Examples:\n"

@@ -175,7 +175,7 @@ std::string summary(const PeriodicResult& result, const ChainFile& chain) {
 int periodic(const PeriodicOptions& options) {
   options.result.check();
   const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html(), ".html"}};
+                              OutputFile{"--html", options.result.html()}};
   const std::array inputs = {std::filesystem::path(options.file)};
   check_outputs(outputs, inputs);
   const ChainFile chain = read_chain(options.file);

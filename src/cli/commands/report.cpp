@@ -55,8 +55,7 @@ ReadFile read_report(const std::filesystem::path& file) {
         fmt::format("{}: the JSON of `compare` has no jobs; give `compare` the option --html", name));
   }
   if (read.report.contains("config")) {
-    throw InputError(
-        fmt::format("{}: no \"explain\": this is no report of `starpipe train --report`", name));
+    throw InputError(fmt::format("{}: no \"explain\": this is no report of `starpipe train --report`", name));
   }
   read.of = plan::schedule_from_text(text, name);
   read.step = plan::simulated_step(read.of->schedule, read.of->costs);
@@ -72,9 +71,9 @@ std::string title_of(const std::filesystem::path& file, const std::vector<std::f
 }
 
 int report(const ReportOptions& options) {
-  plan::require_page("starpipe report");
   const std::array outputs = {OutputFile{"-o", options.output.string(), ".html"}};
   check_outputs(outputs, options.files);
+  plan::require_page("report");
   require_writable("-o", options.output);
   std::list<ReadFile> read;  // the page's runs refer to it
   std::vector<plan::PageRun> runs;
@@ -104,8 +103,8 @@ int report(const ReportOptions& options) {
 }
 
 void add_report(CLI::App& app, Action& action) {
-  CLI::App* const command =
-      app.add_subcommand("report", "Make a page for a browser from reports: timelines, causes, curves, tables");
+  CLI::App* const command = app.add_subcommand(
+      "report", "Make a page for a browser from reports: timelines, causes, curves, tables");
   const auto options = std::make_shared<ReportOptions>();
   command
       ->add_option("reports", options->files,

@@ -114,7 +114,7 @@ int show(const ShowOptions& options) {
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
   for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html(), ".html"}};
+                              OutputFile{"--html", options.result.html()}};
   check_outputs(outputs, inputs);
   plan::load_plugins_for(options.plugins, {options.name}, "--plugin");
   plan::ScheduleRequest request = options.request;
@@ -209,7 +209,7 @@ void require_finishing(const std::string& file, const plan::Schedule& schedule) 
 int check(const CheckOptions& options) {
   options.result.check();
   const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html(), ".html"}};
+                              OutputFile{"--html", options.result.html()}};
   const auto [durations, links] = options.costs.files();
   const std::array inputs = {std::filesystem::path(options.file), durations, links};
   check_outputs(outputs, inputs);

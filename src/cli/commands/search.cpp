@@ -179,7 +179,7 @@ int search(const SearchCommand& options) {
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
   for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html(), ".html"}};
+                              OutputFile{"--html", options.result.html()}};
   check_outputs(outputs, inputs);
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
   std::string unit;

@@ -175,7 +175,7 @@ int simulate(const SimulateOptions& options) {
   if (options.workers) configured.set("schedule.workers", std::to_string(*options.workers), "--workers");
   runtime::Config config = configured.load();
   const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html(), ".html"},
+                              OutputFile{"--html", options.result.html()},
                               OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
   std::vector<std::filesystem::path> inputs = inputs_of(config);

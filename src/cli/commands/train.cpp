@@ -55,7 +55,6 @@ void check_names(const runtime::Config& config, const runtime::TrainOutputs& out
   if (outputs.curves && config.runtime.emulate) {
     throw InputError("--curves: with runtime.emulate steps have no loss");
   }
-  if (outputs.html) plan::require_page("--html");
   std::vector<OutputFile> files;
   for (const Output& output : output_options) {
     if (const auto& file = outputs.*output.file; file && is_standard_output(*file)) {
@@ -65,6 +64,7 @@ void check_names(const runtime::Config& config, const runtime::TrainOutputs& out
     files.push_back({output.option, outputs.*output.file, std::string_view(output.type).substr(4)});
   }
   check_outputs(files, inputs_of(config));
+  if (outputs.html) plan::require_page("--html");
 }
 
 int train(const TrainOptions& options) {

@@ -65,8 +65,7 @@ void ResultOptions::add_to(CLI::App& command) {
       .add_option("-o,--output", file_,
                   "Write to a file instead of standard output (-): .txt, .json, .csv or .svg")
       ->type_name("FILE");
-  command
-      .add_option("--html", html_, "Also write a page for a browser: timelines to explore, in one file")
+  command.add_option("--html", html_, "Also write a page for a browser: timelines to explore, in one file")
       ->type_name("FILE.html");
 }
 
@@ -93,6 +92,8 @@ void ResultOptions::check() const {
     throw InputError(fmt::format("--width: applies to the text format, not to {}", format()));
   }
   if (html_) {
+    constexpr std::array<std::string_view, 1> suffix = {".html"};
+    require_suffix("--html", *html_, suffix);
     plan::require_page("--html");
     require_writable("--html", *html_);
   }

@@ -7,7 +7,8 @@ namespace starpipe::plan::detail {
 
 void Column::add(std::int64_t value) {
   constexpr std::string_view characters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const auto magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  const auto magnitude =
+      value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
   std::uint64_t rest = magnitude << 1 | (value < 0 ? 1U : 0U);
   do {
     const std::uint64_t digit = rest & 31;

@@ -43,8 +43,8 @@ ordered_json figures_of(const Timeline& timeline) {
 }
 
 /// Jobs by worker in the order in which they ran: "start" counts from the end of the job before, "ready" back
-/// from the start, and "submitted" back from "ready". "weights" and "submitted" are left out where the weights
-/// of all jobs are where they ran, and where all jobs were submitted at time 0.
+/// from the start, and "submitted" back from "ready". "weights" and "submitted" are left out where the
+/// weights of all jobs are where they ran, and where all jobs were submitted at time 0.
 ordered_json jobs_of(const RecordedStep& step, const Ticks& ticks) {
   const Schedule& schedule = step.as_run;
   Column ids;
@@ -177,12 +177,9 @@ ordered_json traffic_of(const RecordedStep& step, const Costs& costs) {
 
 ordered_json timeline_data(const PageTimeline& timeline, const Costs& costs, const Ticks& ticks) {
   const RecordedStep& step = *timeline.step;
-  return {{"title", timeline.title},
-          {"figures", figures_of(step.timeline)},
-          {"jobs", jobs_of(step, ticks)},
-          {"idle", idle_of(step, ticks)},
-          {"path", path_of(step, ticks)},
-          {"memory", memory_of(step, costs, ticks)},
+  return {{"title", timeline.title},           {"figures", figures_of(step.timeline)},
+          {"jobs", jobs_of(step, ticks)},      {"idle", idle_of(step, ticks)},
+          {"path", path_of(step, ticks)},      {"memory", memory_of(step, costs, ticks)},
           {"traffic", traffic_of(step, costs)}};
 }
 
