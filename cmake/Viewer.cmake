@@ -7,9 +7,9 @@
 if(CMAKE_SCRIPT_MODE_FILE)
   set(page "")
   if(NPM)
-    file(LOCK "${VIEWER_DIR}/.build-lock" TIMEOUT 600) # of builds in other folders
-    set(status 0)
-    if("${VIEWER_DIR}/package-lock.json" IS_NEWER_THAN "${VIEWER_DIR}/node_modules/.package-lock.json")
+    file(LOCK "${VIEWER_DIR}/.build-lock" TIMEOUT 600 RESULT_VARIABLE status) # of builds in other folders
+    set(said "the folder cannot be written")
+    if(status EQUAL 0 AND "${VIEWER_DIR}/package-lock.json" IS_NEWER_THAN "${VIEWER_DIR}/node_modules/.package-lock.json")
       execute_process(
         COMMAND "${NPM}" ci --ignore-scripts --no-audit --no-fund --loglevel=error --prefer-offline
                 --fetch-retries=1 --fetch-timeout=60000

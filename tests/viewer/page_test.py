@@ -2,7 +2,7 @@
 """The report page in headless Chromium: it loads without errors and without the network, has every job, tells true times,
 keeps its place in zooms, and no text of a report becomes markup.
 
-Usage: page_test.py BINARY. Skipped where there is no Chromium or where BINARY was built without the page.
+Usage: page_test.py BINARY. Skipped where there is no Chromium. A BINARY without the page must refuse to write one.
 """
 
 import copy
@@ -18,6 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 from browser import SKIPPED, Browser, is_missing
 from explain_test import MS, Pipeline
+from support import mlp_config
 
 BINARY = ""
 HOSTILE = "</script><script>window.hacked=1</script><!-- <img src=x onerror=hacked=1> \"'`&amp; \u2028\u2029 \\u003c ${hacked=1}"
@@ -259,14 +260,30 @@ class Refused(unittest.TestCase):
                 self.assertFalse((Path(folder) / "p.html").exists())
 
 
+class WithoutPage(unittest.TestCase):
+    """What a program does that was built without the page."""
+
+    def test_the_page_is_refused_before_the_work(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "r.json").write_text(json.dumps(Pipeline().report()))
+            (Path(folder) / "mlp.yaml").write_text(mlp_config())
+            size = ("--workers", 2, "--microbatches", 2)
+            for arguments in (("schedule", "show", "gpipe", *size, "--html", "p.html"), ("search", *size, "--html", "p.html"),
+                              ("train", "mlp.yaml", "--html", "p.html"), ("compare", "mlp.yaml", "--html", "p.html"),
+                              ("report", "r.json", "-o", "p.html")):
+                result = run(folder, *arguments)
+                self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1), result.stderr)
+                self.assertIn("without the report page; install npm", result.stderr)
+                self.assertFalse((Path(folder) / "p.html").exists())
+
+
 if __name__ == "__main__":
     BINARY = os.path.abspath(sys.argv.pop(1))
-    missing = is_missing()
     with tempfile.TemporaryDirectory() as empty:
         probe = run(empty, "schedule", "show", "gpipe", "--workers", 1, "--microbatches", 1, "--html", "p.html")
     if "without the report page" in probe.stderr:
-        missing = "the report page in this build"
-    if missing:
+        unittest.main(verbosity=2, defaultTest="WithoutPage")
+    if missing := is_missing():
         print(f"skipped: no {missing}")
         sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    unittest.main(verbosity=2, defaultTest=("Page", "Refused"))

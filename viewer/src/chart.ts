@@ -68,7 +68,7 @@ function pathOf(series: Series, x: (v: number) => number, y: (v: number) => numb
     const [px, py] = pending;
     if (low < Math.min(py, lastY)) parts.push(`L${px},${low.toFixed(1)}`);
     if (high > Math.max(py, lastY)) parts.push(`L${px},${high.toFixed(1)}`);
-    if (lastY !== py) parts.push(`L${px},${lastY.toFixed(1)}`);
+    if (low < py || high > py) parts.push(`L${px},${lastY.toFixed(1)}`);
     pending = null;
   };
   for (let i = begin; i < end; ++i) {

@@ -19,7 +19,7 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     row("inputs ready", (facts) => times.text(facts.ready)),
     row("start", (facts) => times.text(facts.start)),
     row("end", (facts) => times.text(facts.end)),
-    row("duration", (facts) => times.text(facts.end - facts.start)),
+    row("duration", (facts) => times.fine(facts.end - facts.start)),
   ];
   if (all.some(({facts}) => facts?.submitted != null))
     rows.splice(

@@ -78,7 +78,8 @@ export function idleSection(runs: Run[], times: Times): HTMLElement | null {
     const sums = run.timelines.map(idleSums);
     const span = run.timelines.map((timeline) => timeline.last - timeline.first);
     const share = (t: number, w: number, cause: number): number => (span[t] > 0 ? sums[t][w][cause] / span[t] : 0);
-    const busy = (t: number, w: number): number => 1 - CAUSES.reduce((sum, _, c) => sum + share(t, w, c), 0);
+    const busy = (t: number, w: number): number =>
+      span[t] > 0 ? 1 - CAUSES.reduce((sum, _, c) => sum + share(t, w, c), 0) : 0;
     const heads = ["worker", "busy", ...CAUSES];
     const both = (of: (t: number) => number): string =>
       run.timelines.map((_, t) => (of(t) * 100).toFixed(1)).join(" / ");
@@ -232,7 +233,7 @@ function pathTable(run: Run, timeline: Timeline, times: Times, most: number): HT
 }
 
 export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
-  const time = (value: Json | undefined): string => times.text((asNumber(value) ?? 0) * NANOSECOND);
+  const time = (value: Json | undefined): string => times.fine((asNumber(value) ?? 0) * NANOSECOND);
   const text = (value: Json | undefined): string => (value === undefined || value === null ? "" : String(value));
   return cards("What is slow", "slow", runs, (run) => {
     const explain = asObject(run.report["explain"]);

@@ -12,6 +12,14 @@ export function number(value: number, digits = 4): string {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** Parts of a second. */
+const SCALES: [number, string][] = [
+  [1, "s"],
+  [1e3, "ms"],
+  [1e6, "µs"],
+  [1e9, "ns"],
+];
+
 /** How times of runs are shown: seconds in ns, µs, ms or s by the length of the longest; others as they are. */
 export class Times {
   readonly name: string;
@@ -25,13 +33,10 @@ export class Times {
     longest: number,
     more = 0,
   ) {
-    const scales: [number, string][] = [
-      [1, "s"],
-      [1e3, "ms"],
-      [1e6, "µs"],
-      [1e9, "ns"],
-    ];
-    const shown = unit === "s" ? (scales.find(([factor]) => longest * factor >= 1) ?? scales[3]) : ([1, unit] as const);
+    const shown =
+      unit === "s"
+        ? (SCALES.find(([factor]) => longest * factor >= 1) ?? SCALES[longest > 0 ? 3 : 0])
+        : ([1, unit] as const);
     this.factor = shown[0];
     this.name = shown[1];
     const size = longest * this.factor;
@@ -46,6 +51,13 @@ export class Times {
   /** With the unit. */
   text(time: number): string {
     return this.name ? `${this.number(time)} ${this.name}` : this.number(time);
+  }
+  /** With a smaller unit where this one would leave less than three digits. */
+  fine(time: number): string {
+    const size = Math.abs(time);
+    if (this.unit !== "s" || size === 0 || size * this.factor >= 100 * 10 ** -this.decimals) return this.text(time);
+    const [factor, name] = SCALES.find(([of]) => size * of >= 1) ?? SCALES[SCALES.length - 1];
+    return `${Number((time * factor).toPrecision(4))} ${name}`;
   }
   /** With a sign and the unit. */
   difference(time: number): string {
@@ -65,10 +77,20 @@ export class Times {
   }
 }
 
-/** The times of all runs, which have one unit. `more`: see Times. */
-export function timesOf(runs: Run[], more = 0): Times {
-  const longest = Math.max(...runs.flatMap((run) => run.timelines.map((t) => (t.last - t.first) * run.tick)));
-  return new Times(runs[0].unit, longest, more);
+const longestOf = (runs: Run[]): number =>
+  Math.max(...runs.flatMap((run) => run.timelines.map((t) => (t.last - t.first) * run.tick)));
+
+/** The times of all runs, which have one unit, for tables. */
+export function timesOf(runs: Run[]): Times {
+  return new Times(runs[0].unit, longestOf(runs));
+}
+
+/** The same for the times of single jobs: with decimals enough for a hundredth of a mean job. */
+export function jobTimesOf(runs: Run[]): Times {
+  const longest = longestOf(runs);
+  const jobs = Math.max(...runs.flatMap((run) => run.timelines.map((t) => t.count / t.workers)));
+  const more = Math.round(Math.log10(Math.max(1, jobs)));
+  return new Times(runs[0].unit, longest, Math.max(1, Math.min(6, more)));
 }
 
 export function percent(share: number, decimals = 1): string {
@@ -101,6 +123,7 @@ export function counted(count: number, word: string): string {
 
 /** With a sign and one decimal: "+1.9 %"; what rounds to 0 is "+0.0 %". */
 export function signed(value: number, unit: string): string {
+  if (!Number.isFinite(value)) return "";
   const text = Math.abs(value).toFixed(1);
   return `${value < 0 && Number(text) !== 0 ? "−" : "+"}${text} ${unit}`;
 }

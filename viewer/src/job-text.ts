@@ -60,14 +60,14 @@ export function waitedFor(run: Run, timeline: Timeline, id: number, facts: JobFa
     if (last === undefined || timeline.end[timeline.entry[before]] > timeline.end[timeline.entry[last]]) last = before;
   }
   const late = facts.start - Math.max(facts.ready, free, 0);
-  const tail = late > run.tick / 2 ? `, then ${times.text(late)} in the runtime` : "";
+  const tail = late > run.tick / 2 ? `, then ${times.fine(late)} in the runtime` : "";
   if (facts.ready > free && last !== undefined) {
     const entry = timeline.entry[last];
     const end = timeline.end[entry] * run.tick;
     const sender = timeline.workerOf(entry);
     const arrival = facts.ready - end;
     const transfer =
-      sender === facts.worker || arrival < run.tick / 2 ? "" : `, whose result took ${times.text(arrival)} to arrive`;
+      sender === facts.worker || arrival < run.tick / 2 ? "" : `, whose result took ${times.fine(arrival)} to arrive`;
     return `waited for ${run.jobs.name(last)} on worker ${sender}${transfer}${tail}`;
   }
   if (facts.ready > free && facts.ready > 0) return `waited for its inputs${tail}`;
@@ -78,6 +78,6 @@ export function waitedFor(run: Run, timeline: Timeline, id: number, facts: JobFa
 /** "0.40 ms producer (F(1,3)), 0.02 ms runtime"; empty when the worker was not idle before. */
 export function idleBefore(run: Run, facts: JobFacts, times: Times): string {
   return facts.idle
-    .map(({cause, time, job}) => `${times.text(time)} ${cause}${job >= 0 ? ` (${run.jobs.name(job)})` : ""}`)
+    .map(({cause, time, job}) => `${times.fine(time)} ${cause}${job >= 0 ? ` (${run.jobs.name(job)})` : ""}`)
     .join(", ");
 }

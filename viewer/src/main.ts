@@ -7,7 +7,7 @@ import {button, h, section} from "./dom";
 import type {ColourBy} from "./draw";
 import {differenceSection, idleSection, pathSection, slownessSection} from "./explain";
 import {figuresSection, keyFigures, subtitle} from "./figures";
-import {type Times, timesOf} from "./format";
+import {jobTimesOf, type Times, timesOf} from "./format";
 import {PASSES} from "./jobs";
 import {type JobOfRun, Lane} from "./lane";
 import {aboutSection, footer, memorySection, trafficSection, trainingSection} from "./sections";
@@ -77,7 +77,7 @@ function finder(runs: Run[], go: (job: JobOfRun) => void): HTMLElement {
   return input;
 }
 
-function timelineSection(runs: Run[], times: Times, view: TimelineView): HTMLElement {
+function timelineSection(runs: Run[], view: TimelineView): HTMLElement {
   const colour = h("select", {"aria-label": "Colour of jobs"});
   for (const by of ["pass", "micro-batch", "stage"]) colour.append(h("option", {value: by}, `colour by ${by}`));
   colour.addEventListener("change", () => {
@@ -85,9 +85,9 @@ function timelineSection(runs: Run[], times: Times, view: TimelineView): HTMLEle
     view.redraw();
   });
   const shown = h("output", {class: "shown"});
-  view.onZoom = (from, to) => (shown.textContent = `${times.number(from)} to ${times.text(to)}`);
   const selected = h("div", {"aria-live": "polite"});
-  const exact = timesOf(runs, 1);
+  const exact = jobTimesOf(runs);
+  view.onZoom = (from, to) => (shown.textContent = `${exact.number(from)} to ${exact.text(to)}`);
   view.onSelect = (job) =>
     selected.replaceChildren(...(job ? [details(job, exact, (other) => view.select(other))] : []));
   const controls = h(
@@ -133,7 +133,7 @@ function build({runs, program}: Page): TimelineView {
   const page = document.getElementById("page");
   if (!page) throw new Error("the page has no place for its content");
   const times = timesOf(runs);
-  const view = new TimelineView(lanesOf(runs, times), timesOf(runs, 1));
+  const view = new TimelineView(lanesOf(runs, times), jobTimesOf(runs));
   const sections = [
     figuresSection(runs, times),
     differenceSection(runs, times),
@@ -147,7 +147,7 @@ function build({runs, program}: Page): TimelineView {
   ].filter((part) => part !== null);
   // The sections of one run lie in two columns where there is room; those of several have a column a run.
   const body = h("div", {class: runs.length > 1 ? "" : "sections"}, ...sections);
-  page.append(heading(runs, times), timelineSection(runs, times, view), body, footer(program, readLicences()));
+  page.append(heading(runs, times), timelineSection(runs, view), body, footer(program, readLicences()));
   view.start();
   const closed: HTMLDetailsElement[] = [];
   addEventListener("beforeprint", () => {

@@ -112,12 +112,10 @@ export function trafficSection(runs: Run[]): HTMLElement {
     });
     columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, ...parts));
   }
-  return section(
-    "What moved between workers",
-    "traffic",
-    columns,
-    h("p", {class: "note"}, "In one step: rows send, columns receive."),
-  );
+  const note = h("p", {class: "note"}, "In one step: rows send, columns receive.");
+  const element = section("What moved between workers", "traffic", columns, note);
+  if (runs.some((run) => run.schedule.workers > 6)) element.classList.add("wide");
+  return element;
 }
 
 function matrix(run: Run, t: number): HTMLElement {

@@ -14,7 +14,7 @@ export function jobLines({timeline, title}: Lane, {run, id}: JobOfRun, times: Ti
   return [
     `${run.jobs.name(id)}: ${describe(run, id)}`,
     `${title}: worker ${facts.worker}, ${times.number(facts.start)} to ${times.text(facts.end)}`,
-    `took ${times.text(facts.end - facts.start)}; inputs ready at ${times.text(facts.ready)}`,
+    `took ${times.fine(facts.end - facts.start)}; inputs ready at ${times.text(facts.ready)}`,
     `It ${waitedFor(run, timeline, id, facts, times)}.`,
     ...(idle ? [`Idle before: ${idle}`] : []),
   ];
@@ -40,7 +40,7 @@ export function idleLines({timeline, run, title}: Lane, worker: number, time: nu
   const end = idle.end[i] * run.tick;
   return [
     `Worker ${worker} is idle: ${cause}`,
-    `${title}: ${times.number(start)} to ${times.text(end)}, ${times.text(end - start)}`,
+    `${title}: ${times.number(start)} to ${times.text(end)}, ${times.fine(end - start)}`,
     `${MEANING[cause]}${job >= 0 ? `: ${run.jobs.name(job)}` : ""}`,
   ];
 }
