@@ -108,6 +108,13 @@ class Browser:
             {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}, {"type": "pointerDown", "button": 0},
             {"type": "pointerMove", "duration": 50, "x": round(x + right), "y": round(y)}, {"type": "pointerUp", "button": 0}]})
 
+    def pinch(self, x, y, start, end):
+        """Two fingers beside a place, first `start` and then `end` pixels from it."""
+        self.actions(*({"type": "pointer", "id": f"finger{side}", "parameters": {"pointerType": "touch"}, "actions": [
+            {"type": "pointerMove", "duration": 0, "x": round(x + side * start), "y": round(y)}, {"type": "pointerDown", "button": 0},
+            {"type": "pointerMove", "duration": 50, "x": round(x + side * end), "y": round(y)}, {"type": "pointerUp", "button": 0}]}
+            for side in (-1, 1)))
+
     def wheel(self, x, y, down):
         self.actions({"type": "wheel", "id": "wheel", "actions": [
             {"type": "scroll", "duration": 0, "x": round(x), "y": round(y), "deltaX": 0, "deltaY": down}]})

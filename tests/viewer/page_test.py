@@ -154,6 +154,20 @@ class Page(unittest.TestCase):
         self.browser.keys("0")
         self.assertEqual(self.js("return view.shown"), whole)
 
+    def test_touch(self):
+        page = self.make("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 16, "--html", "p.html")
+        self.browser.command("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+        try:
+            self.open(page)
+            before = self.place(0, 1, 8, 0)
+            whole = self.js("return view.shown")
+            self.browser.pinch(before["x"], before["y"], 50, 150)
+            shown = self.js("return view.shown")
+            self.assertAlmostEqual((shown[1] - shown[0]) / (whole[1] - whole[0]), 1 / 3, delta=0.02)
+            self.assertAlmostEqual(self.place(0, 1, 8, 0)["x"], before["x"], delta=3)
+        finally:
+            self.browser.command("Emulation.setTouchEmulationEnabled", enabled=False)
+
     def test_many_jobs_are_shares_of_pixels(self):
         """Where jobs are narrower than pixels, the shares drawn add up to the jobs' time."""
         self.open(self.make("schedule", "show", "zb-h1", "--workers", 4, "--microbatches", 2500, "--html", "p.html"))

@@ -34,16 +34,8 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     return h("p", {}, text);
   });
   const first = all[0].facts;
-  const neighbours = (name: string, other: number | undefined): [string, number][] =>
-    other === undefined ? [] : [[name, other]];
-  const before: [string, number][] = [
-    ...run.jobs.before(id).map((other): [string, number] => ["input", other]),
-    ...neighbours("same worker", first?.previous),
-  ];
-  const after: [string, number][] = [
-    ...run.jobs.after(id).map((other): [string, number] => ["output", other]),
-    ...neighbours("same worker", first?.next),
-  ];
+  const before = withNeighbour(run.jobs.before(id), "input", first?.previous);
+  const after = withNeighbour(run.jobs.after(id), "output", first?.next);
   return h(
     "div",
     {class: "details", id: "job"},
@@ -65,6 +57,13 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
       ),
     ),
   );
+}
+
+/** Jobs and why they are listed: `kind`, or that they are neighbours on the worker, or both. */
+function withNeighbour(jobs: number[], kind: string, neighbour: number | undefined): [string, number][] {
+  const all = jobs.map((id): [string, number] => [id === neighbour ? `${kind}, same worker` : kind, id]);
+  if (neighbour !== undefined && !jobs.includes(neighbour)) all.push(["same worker", neighbour]);
+  return all;
 }
 
 function neighbourTable(

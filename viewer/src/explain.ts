@@ -37,7 +37,8 @@ export function differenceSection(runs: Run[], times: Times): HTMLElement | null
     const at = median - first;
     const share = (time: number): string => signed((time / predicted) * 100, "%");
     const text = (time: number): string => times.difference(time * NANOSECOND);
-    const spread = (values: number[]): string => `${text(Math.min(...values))} to ${text(Math.max(...values))}`;
+    const spread = (values: number[]): string =>
+      `${text(Math.min(...values)).replace(/ [^ ]*$/, "")} to ${text(Math.max(...values))}`;
     const rows = [
       ["predicted", times.text(predicted * NANOSECOND), "", "", ""],
       ...PARTS.map(([name, meaning]) => {
@@ -48,7 +49,7 @@ export function differenceSection(runs: Run[], times: Times): HTMLElement | null
         "measured",
         times.text(measured[at] * NANOSECOND),
         share(measured[at] - predicted),
-        `${times.text(Math.min(...measured) * NANOSECOND)} to ${times.text(Math.max(...measured) * NANOSECOND)}`,
+        `${times.number(Math.min(...measured) * NANOSECOND)} to ${times.text(Math.max(...measured) * NANOSECOND)}`,
         "",
       ],
     ];
