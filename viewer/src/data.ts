@@ -61,7 +61,6 @@ interface RunData {
   tick: number;
   has_bytes: boolean;
   schedule: ScheduleData;
-  costs: {durations: [number, number, number][]};
   timelines: TimelineData[];
   report: Json;
 }

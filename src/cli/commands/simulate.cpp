@@ -174,10 +174,9 @@ int simulate(const SimulateOptions& options) {
   ConfigOptions configured = options.config;
   if (options.workers) configured.set("schedule.workers", std::to_string(*options.workers), "--workers");
   runtime::Config config = configured.load();
-  const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html()},
-                              OutputFile{"--timeline", options.timeline, ".svg"},
-                              OutputFile{"--trace", options.trace, ".json"}};
+  const std::array outputs = {
+      OutputFile{"-o", options.result.file()}, OutputFile{"--html", options.result.html()},
+      OutputFile{"--timeline", options.timeline, ".svg"}, OutputFile{"--trace", options.trace, ".json"}};
   std::vector<std::filesystem::path> inputs = inputs_of(config);
   for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   check_outputs(outputs, inputs);

@@ -49,17 +49,13 @@ ordered_json run_data(const PageRun& run) {
   ordered_json timelines = ordered_json::array();
   for (const PageTimeline& timeline : run.timelines)
     timelines.push_back(detail::timeline_data(timeline, run.costs, ticks));
-  ordered_json durations = ordered_json::array();
-  for (const Durations& times : run.costs.durations) durations.push_back({times.F, times.B, times.W});
-  return {
-      {"title", run.title},
-      {"unit", run.unit},
-      {"tick", ticks.length()},
-      {"has_bytes", has_sizes(run.costs)},
-      {"schedule", schedule_data(run.timelines.front().step->planned)},
-      {"costs", {{"durations", std::move(durations)}}},
-      {"timelines", std::move(timelines)},
-      {"report", run.report != nullptr ? *run.report : ordered_json()}};
+  return {{"title", run.title},
+          {"unit", run.unit},
+          {"tick", ticks.length()},
+          {"has_bytes", has_sizes(run.costs)},
+          {"schedule", schedule_data(run.timelines.front().step->planned)},
+          {"timelines", std::move(timelines)},
+          {"report", run.report != nullptr ? *run.report : ordered_json()}};
 }
 
 /// ASCII without "<", ">" and "&", which JSON has in strings only: so an HTML parser sees text, whatever the
