@@ -183,7 +183,7 @@ EFFECTS = {
     "sim": {
         "--set": Effect(SIM, "--set schedule.name=none", errors),
         "--plugin": Effect(SIM, "--plugin missing.so", errors),
-        "--help-keys": Effect(SIM, "--help-keys", status),
+        "--help-keys": Effect(SIM, "--help-keys"),
         "--cluster": Effect(SIM, "--cluster missing.yaml", errors),
         "--nodes": Effect(f"{SIM} --set schedule.workers=2", "--nodes 2", errors),
         "--report": Effect(SIM, "--report missing/r.json", errors),
