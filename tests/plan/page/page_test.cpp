@@ -45,7 +45,7 @@ std::vector<std::int64_t> read(std::string_view text) {
 RecordedStep step_of(const std::string& name, double alpha = 0, double duration = 1) {
   Costs costs;
   costs.durations = {{.F = duration, .B = duration, .W = duration}};
-  costs.alpha = alpha;
+  costs.links = Link{.alpha = alpha};
   const Schedule schedule =
       make_schedule(name, {.workers = 3, .microbatches = 4, .graph = StageGraph::chain(3)});
   return simulated_step(schedule, costs);
