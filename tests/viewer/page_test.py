@@ -226,14 +226,17 @@ class Page(unittest.TestCase):
         self.assertIn(f"No schedule ends before {bound:g}", self.browser.run("return document.body.innerText"))
 
     def test_light_and_dark(self):
-        self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--html", "p.html"))
+        page = self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--html", "p.html")
+        self.open(page)
         colour = "requestAnimationFrame(() => requestAnimationFrame(() => arguments[0](getComputedStyle(document.body).backgroundColor)))"
         seen = []
         for scheme in ("light", "dark"):
             self.browser.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             seen.append(self.browser.run_async(colour))
+            self.open(page)
+            seen.append(self.browser.run("return [...document.querySelector('canvas').getContext('2d').getImageData(1, 1, 1, 1).data].slice(0, 3)"))
         self.browser.command("Emulation.setEmulatedMedia", features=[])
-        self.assertEqual(seen, ["rgb(255, 255, 255)", "rgb(20, 24, 29)"])
+        self.assertEqual(seen, ["rgb(255, 255, 255)", [255, 255, 255], "rgb(20, 24, 29)", [20, 24, 29]])
 
     # ---- hostile reports ----
 

@@ -21,6 +21,11 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     row("end", (facts) => times.text(facts.end)),
     row("duration", (facts) => times.fine(facts.end - facts.start)),
   ];
+  const fetches = all.some(({timeline, facts}) => facts && timeline.holderOf(facts.entry) !== facts.worker);
+  if (fetches) {
+    const holders = all.map(({timeline, facts}) => (facts ? String(timeline.holderOf(facts.entry)) : ""));
+    rows.splice(1, 0, ["weights of worker", ...holders]);
+  }
   if (all.some(({facts}) => facts?.submitted != null))
     rows.splice(
       1,

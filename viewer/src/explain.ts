@@ -127,8 +127,9 @@ export function idleSection(runs: Run[], times: Times): HTMLElement | null {
 function idleBars(run: Run, times: Times, shares: (t: number, w: number) => number[]): SVGElement {
   const workers = Math.min(run.schedule.workers, MOST_BARS);
   const several = run.timelines.length;
-  const bar = several > 2 ? 6 : 9;
-  const row = several * (bar + 1) + 5;
+  const room = 300 / workers;
+  const bar = Math.max(2, Math.min(several > 2 ? 6 : 9, Math.floor(room / several) - 1));
+  const row = several * (bar + 1) + (bar > 4 ? 5 : 2);
   const width = 640;
   const drawing = svg("svg", {
     class: "bars",
@@ -138,9 +139,10 @@ function idleBars(run: Run, times: Times, shares: (t: number, w: number) => numb
   });
   const kinds = ["busy", ...CAUSES];
   for (let w = 0; w < workers; ++w) {
-    drawing.append(
-      svg("text", {class: "label", x: 20, y: w * row + (several * (bar + 1)) / 2 + 4, "text-anchor": "end"}, String(w)),
-    );
+    if (w % Math.ceil(11 / row) === 0) {
+      const y = w * row + (several * (bar + 1)) / 2 + 4;
+      drawing.append(svg("text", {class: "label", x: 20, y, "text-anchor": "end"}, String(w)));
+    }
     for (let t = 0; t < several; ++t) {
       let x = 26;
       const length = (run.timelines[t].last - run.timelines[t].first) * run.tick;

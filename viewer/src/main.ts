@@ -10,9 +10,10 @@ import {figuresSection, keyFigures, subtitle} from "./figures";
 import {jobTimesOf, type Times, timesOf} from "./format";
 import {PASSES} from "./jobs";
 import {type JobOfRun, Lane} from "./lane";
-import {aboutSection, footer, memorySection, trafficSection, trainingSection} from "./sections";
+import {aboutSection, footer, memorySection, trainingSection} from "./sections";
 import {themeButton} from "./theme";
 import {TimelineView} from "./timeline-view";
+import {trafficSection} from "./traffic";
 
 function lanesOf(runs: Run[], times: Times): Lane[] {
   return runs.flatMap((run) =>

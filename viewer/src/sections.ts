@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory, traffic, training curves, and what the run was.
+// Memory, training curves, and what the run was.
 
 import {
   asNumber,
@@ -95,71 +95,6 @@ function memoryChart(run: Run, worker: number, byBytes: boolean, peak: number, t
     y: {text, fromZero: true, atLeast: peak / unit}, // one scale for all workers
     height: 120,
     legend: worker === 0 && run.timelines.length > 1,
-  });
-}
-
-// ---- traffic ----
-
-const MOST_CELLS = 64;
-
-export function trafficSection(runs: Run[]): HTMLElement {
-  const columns = h("div", {class: "columns"});
-  for (const run of runs) {
-    const parts = run.timelines.map((timeline, t) => {
-      const same = t > 0 && JSON.stringify(timeline.traffic) === JSON.stringify(run.timelines[0].traffic);
-      if (same) return h("p", {class: "note"}, `${timeline.title}: the same.`);
-      return h("div", {}, run.timelines.length > 1 ? h("h4", {}, timeline.title) : null, matrix(run, t));
-    });
-    columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, ...parts));
-  }
-  const note = h("p", {class: "note"}, "In one step: rows send, columns receive.");
-  const element = section("What moved between workers", "traffic", columns, note);
-  if (runs.some((run) => run.schedule.workers > 6)) element.classList.add("wide");
-  return element;
-}
-
-function matrix(run: Run, t: number): HTMLElement {
-  const {traffic} = run.timelines[t];
-  const {workers} = run.schedule;
-  if (traffic.length === 0) return h("p", {}, "Nothing.");
-  const what = run.hasBytes ? "bytes" : "count";
-  const text = run.hasBytes ? bytes : (value: number): string => number(value, 9);
-  const most = Math.max(...traffic.map((of) => of[what]));
-  if (workers > MOST_CELLS) {
-    const rows = [...traffic]
-      .sort((a, b) => b[what] - a[what])
-      .slice(0, 40)
-      .map((of) => [`${of.from} to ${of.to}`, number(of.count, 9), text(of[what])]);
-    return h(
-      "div",
-      {},
-      table(["workers", "transfers", what], rows),
-      h("p", {class: "note"}, `The largest of ${traffic.length} pairs.`),
-    );
-  }
-  const values = new Map(traffic.map((of) => [of.from * workers + of.to, of]));
-  const heads = ["from \\ to", ...Array.from({length: workers}, (_, w) => String(w)), "sent"];
-  const line = (from: number): (string | Cell)[] => [
-    String(from),
-    ...Array.from({length: workers}, (_, to): Cell => {
-      const of = values.get(from * workers + to);
-      if (!of) return {text: from === to ? "" : "·", kind: "none"};
-      const level = Math.ceil((of[what] / most) * 5);
-      return {text: text(of[what]), kind: `heat heat-${level}`};
-    }),
-    text(traffic.filter((of) => of.from === from).reduce((sum, of) => sum + of[what], 0)),
-  ];
-  const received = [
-    "received",
-    ...Array.from({length: workers}, (_, to) =>
-      text(traffic.filter((of) => of.to === to).reduce((sum, of) => sum + of[what], 0)),
-    ),
-    text(traffic.reduce((sum, of) => sum + of[what], 0)),
-  ];
-  const caption = run.hasBytes ? "Bytes" : "Number of transfers: the report knows no sizes";
-  return table(heads, [...Array.from({length: workers}, (_, w) => line(w)), received], {
-    kind: "matrix last-sum",
-    caption,
   });
 }
 

@@ -109,6 +109,7 @@ export class TimelineView {
       this.picture.colours = colours();
       this.draw();
     });
+    this.picture.colours = colours();
     addEventListener("beforeprint", () => this.forPrint(true));
     addEventListener("afterprint", () => this.forPrint(false));
     this.resize();
