@@ -268,8 +268,10 @@ class Refused(unittest.TestCase):
             (Path(folder) / "old.json").write_text('{"config": {}}')
             (Path(folder) / "s.csv").write_text("0F0,0B0\n")
             (Path(folder) / "r.json").write_text(json.dumps(Pipeline().report()))
+            deep = 100_000
+            (Path(folder) / "deep.json").write_text(json.dumps(Pipeline().report())[:-1] + f', "config": {"[" * deep + "]" * deep}}}')
             for arguments, *culprits in ((("compare.json",), "compare.json", "--html"), (("old.json",), "old.json", "explain"),
-                                         (("missing.json",), "missing.json"), (("r.json", "s.csv"), "s.csv", "r.json", "common axis")):
+                                         (("missing.json",), "missing.json"), (("deep.json",), "deep.json", "nested"), (("r.json", "s.csv"), "s.csv", "r.json", "common axis")):
                 result = run(folder, "report", *arguments, "-o", "p.html")
                 self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
                 for culprit in culprits:

@@ -37,14 +37,26 @@ struct ReadFile {
   nlohmann::ordered_json report;
 };
 
+/// The report as the page shows it; an empty object for a file that is no JSON object: a CSV file, or one of
+/// which the reader of schedules says what is wrong. Reports are written by recursion, so their depth is
+/// bounded.
+nlohmann::ordered_json parse_report(const std::string& text, const std::string& name) {
+  constexpr int most_levels = 64;
+  const auto refuse_deep = [&](int depth, nlohmann::ordered_json::parse_event_t, nlohmann::ordered_json&) {
+    if (depth > most_levels)
+      throw InputError(fmt::format("{}: its values are nested in more than {} levels", name, most_levels));
+    return true;
+  };
+  nlohmann::ordered_json report = nlohmann::ordered_json::parse(text, refuse_deep, false);
+  return report.is_object() ? report : nlohmann::ordered_json::object();
+}
+
 /// Reads a report of `train`, or a schedule: JSON of `schedule show`, `simulate` and `search`, or CSV.
 ReadFile read_report(const std::filesystem::path& file) {
   const std::string name = file.string();
   const std::string text = read_file(file);
   ReadFile read;
-  // A file that is no JSON is a CSV file, or the reader below says what is wrong.
-  read.report = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (!read.report.is_object()) read.report = nlohmann::ordered_json::object();
+  read.report = parse_report(text, name);
   if (read.report.contains("explain")) {
     read.run = plan::compared_run_from_json(text, name);
     read.report = plan::report_for_page(std::move(read.report));
