@@ -52,7 +52,7 @@ std::unique_ptr<Dataset> make_validation(const DataConfig& data, const ModelConf
 
 /// Throws InputError, with `model.kind` and both sizes, unless the network's sources and sink read
 /// micro-batches of the sizes that data of this kind have: a network of a plug-in may have others.
-/// `data_kind`: one that the network reads.
+/// `data_kind`: a kind of data for this network.
 void require_data_sizes(const Network& network, std::string_view data_kind);
 
 }  // namespace starpipe::model

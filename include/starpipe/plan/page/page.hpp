@@ -26,8 +26,8 @@ struct PageRun {
   std::string unit;   ///< of all times: "s", or empty when it has no name
   Costs costs;        ///< `sizes` and `shared` are read: for the bytes that workers hold and exchange
   std::vector<PageTimeline> timelines;  ///< of one number of workers and stages; at least one
-  /// What the page shows beside the timelines, as it is: a report of `train` or `compare`, or what `search`
-  /// says of its result. Null when there is nothing. The page reads no key "record".
+  /// Shown beside the timelines: a report of `train` or `compare`, or the figures of a `search`. Null: nothing.
+  /// The page reads no key "record".
   const nlohmann::ordered_json* report = nullptr;
 };
 
@@ -35,15 +35,15 @@ struct PageRun {
 PageRun compared_page_run(const std::string& title, const ComparedRun& run,
                           const nlohmann::ordered_json& report);
 
-/// A report without what the page does not read: the record of the step, which the timelines have, and the
+/// A smaller report for the page: without the record of the step, which the timelines have, and without the
 /// offsets of the data.
 nlohmann::ordered_json report_for_page(nlohmann::ordered_json report);
 
 /// Whether this program was built with the page.
 bool has_page();
 
-/// Throws InputError, one line that says how to get the page, when the program was built without it.
-/// `option`: named in the message.
+/// Throws InputError when the program was built without the page. The message names `option` and says how to
+/// get the page.
 void require_page(std::string_view option);
 
 /// The page as HTML text: one file that needs no network and no other file. Each run has its jobs, idle times

@@ -83,10 +83,10 @@ struct Partition {
 /// improves the contiguous optimum and a greedy partition; branch and bound then proves the best partition
 /// optimal, unless it runs out of `steps`. docs/partition.md has the recurrences. Deterministic.
 ///
-/// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, a
-/// worker that does not exist, contiguous stages on workers of several kinds between which links differ, and
-/// a memory limit that no found partition keeps; the message then has the
-/// smallest limit that a found partition keeps.
+/// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, and a
+/// worker that does not exist. Also for contiguous stages where both the kinds of workers and their links
+/// differ, and for a memory limit that no found partition keeps; this message has the smallest limit that one
+/// keeps.
 Partition partition(const PartitionRequest& request);
 
 /// Why `cuts`, the first units of stages 1, 2, ..., do not cut a chain of `units` units into stages: "5 is

@@ -22,8 +22,8 @@ namespace starpipe::plan {
 /// the fluid model of SimGrid and other flow-level simulators. Rates are computed by progressive filling, and
 /// only for transfers that the change can reach.
 ///
-/// A transfer that was never delayed arrives after exactly `Link::time(bytes)`. Times have any one unit, that
-/// of the links. Deterministic. Not thread-safe.
+/// An undelayed transfer arrives after exactly `Link::time(bytes)`. Times have the unit of the links.
+/// Deterministic. Not thread-safe.
 class TransfersInFlight {
  public:
   static constexpr double never = std::numeric_limits<double>::infinity();
