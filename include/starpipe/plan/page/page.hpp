@@ -26,8 +26,8 @@ struct PageRun {
   std::string unit;   ///< of all times: "s", or empty when it has no name
   Costs costs;        ///< `sizes` and `shared` are read: for the bytes that workers hold and exchange
   std::vector<PageTimeline> timelines;  ///< of one number of workers and stages; at least one
-  /// Shown beside the timelines: a report of `train` or `compare`, or the figures of a `search`. Null: nothing.
-  /// The page reads no key "record".
+  /// Shown beside the timelines: a report of `train` or `compare`, or the figures of a `search`. Null:
+  /// nothing. The page reads no key "record".
   const nlohmann::ordered_json* report = nullptr;
 };
 

@@ -83,8 +83,8 @@ struct Partition {
 /// improves the contiguous optimum and a greedy partition; branch and bound then proves the best partition
 /// optimal, unless it runs out of `steps`. docs/partition.md has the recurrences. Deterministic.
 ///
-/// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, and a
-/// worker that does not exist. Also for contiguous stages where both the kinds of workers and their links
+/// Throws InputError for counts below 1, fewer units than stages, costs that are negative or not finite, and
+/// a worker that does not exist. Also for contiguous stages where both the kinds of workers and their links
 /// differ, and for a memory limit that no found partition keeps; this message has the smallest limit that one
 /// keeps.
 Partition partition(const PartitionRequest& request);
