@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,9 +27,11 @@ std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
 /// and travels as bytes: this is for many records.
 template <class Record>
 std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine) {
-  const std::vector<std::byte> bytes = mpi.gather_on_root(std::as_bytes(mine), sizeof(Record));
-  std::vector<Record> all(bytes.size() / sizeof(Record));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
+  std::vector<Record> all;
+  mpi.gather_on_root(std::as_bytes(mine), sizeof(Record), [&all](std::size_t records) {
+    all.resize(records);
+    return std::as_writable_bytes(std::span(all));
+  });
   return all;
 }
 

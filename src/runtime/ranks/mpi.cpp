@@ -119,7 +119,8 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
   return texts;
 }
 
-std::vector<std::byte> Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record) const {
+void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
+                         const std::function<std::span<std::byte>(std::size_t)>& room) const {
   // MPI counts in int: records, since bytes may be more.
   const std::uint64_t count = mine.size() / record;
   std::vector<std::uint64_t> counts(index(ranks_));
@@ -131,7 +132,7 @@ std::vector<std::byte> Mpi::gather_on_root(std::span<const std::byte> mine, std:
   const std::vector<int> sizes(counts.begin(), counts.end());
   std::vector<int> offsets(sizes.size(), 0);
   std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
-  std::vector<std::byte> all(rank_ == 0 ? total * record : 0);
+  const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);
   MPI_Type_commit(&type);
@@ -139,7 +140,6 @@ std::vector<std::byte> Mpi::gather_on_root(std::span<const std::byte> mine, std:
                comm_, &request);
   wait_for(request);
   MPI_Type_free(&type);
-  return all;
 }
 
 bool Mpi::all_equal(std::uint64_t mine) const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,10 +44,10 @@ class Mpi {
   /// Collective. The texts of all ranks, by rank, on every rank.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
 
-  /// Collective. The records of all ranks, by rank, on rank 0; nothing on the others. `record`: bytes of
-  /// each.
-  [[nodiscard]] std::vector<std::byte> gather_on_root(std::span<const std::byte> mine,
-                                                      std::size_t record) const;
+  /// Collective. Copies the records of all ranks, by rank, to rank 0. `record`: bytes of each. `room`: called
+  /// on rank 0 with the number of records; returns the memory for them.
+  void gather_on_root(std::span<const std::byte> mine, std::size_t record,
+                      const std::function<std::span<std::byte>(std::size_t)>& room) const;
 
   /// Collective. Whether all ranks give the same number.
   [[nodiscard]] bool all_equal(std::uint64_t mine) const;

@@ -35,13 +35,12 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
   return exchange_texts(rank_, ranks_, mine);
 }
 
-std::vector<std::byte> Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t /*record*/) const {
-  std::vector<std::byte> all;
-  for (const std::string& text : gather({reinterpret_cast<const char*>(mine.data()), mine.size()})) {
-    const auto bytes = std::as_bytes(std::span(text));
-    if (rank_ == 0) all.insert(all.end(), bytes.begin(), bytes.end());
-  }
-  return all;
+void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
+                         const std::function<std::span<std::byte>(std::size_t)>& room) const {
+  std::string all;
+  for (const std::string& text : gather({reinterpret_cast<const char*>(mine.data()), mine.size()}))
+    all += text;
+  if (rank_ == 0) std::ranges::copy(std::as_bytes(std::span(all)), room(all.size() / record).begin());
 }
 
 void Mpi::barrier() const { exchange_texts(rank_, ranks_, {}); }
