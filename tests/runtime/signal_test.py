@@ -28,7 +28,7 @@ def users_of(folder):
 
 
 # A search that does not reach its lower bound within its budget.
-SEARCH = ("search --workers=32 --microbatches=512 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
+SEARCH = ("search --workers=32 --microbatches=2048 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
           "--memory-limit=48 --quiet").split()
 
 

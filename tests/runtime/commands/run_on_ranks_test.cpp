@@ -18,7 +18,7 @@ TEST(RunOnRanks, EveryRankKnowsThePartition) {
         Config config;
         config.model.kind = "gpt";
         config.data.kind = "text";
-        config.data.path = __FILE__;  // any text
+        config.data.path = STARPIPE_TEST_TEXT;
         config.model.options = {{"layers", 5}, {"hidden", 8}, {"heads", 2}, {"context", 4}, {"tied", true}};
         config.training.microbatches = 4;
         config.training.microbatch_size = 2;
