@@ -36,7 +36,7 @@ namespace starpipe::cli {
 namespace {
 
 constexpr int most_partition_workers = 1 << 10;
-constexpr int most_chunks = 64;
+constexpr int most_partition_chunks = 64;
 constexpr std::int64_t most_jobs = 2'000'000;
 
 struct PartitionOptions {
@@ -190,12 +190,12 @@ void follow_devices(PartitionOptions& options) {
 }
 
 /// A form of the result, and the suffix of a file that has it.
-struct Format {
+struct StageFormat {
   std::string_view name;
   std::string_view suffix;
 };
-constexpr std::array formats = {Format{"text", ".txt"}, Format{"json", ".json"}, Format{"megatron", ".txt"},
-                                Format{"torchtitan", ".toml"}};
+constexpr std::array stage_formats = {StageFormat{"text", ".txt"}, StageFormat{"json", ".json"},
+                                      StageFormat{"megatron", ".txt"}, StageFormat{"torchtitan", ".toml"}};
 
 std::string_view format_of(const PartitionOptions& options) {
   if (options.json) return "json";
@@ -207,7 +207,7 @@ void check_output(const PartitionOptions& options) {
   if (!options.output) return;
   std::vector<std::string_view> suffixes = {".json", ".txt"};
   if (options.json || options.format)
-    suffixes = {std::ranges::find(formats, format_of(options), &Format::name)->suffix};
+    suffixes = {std::ranges::find(stage_formats, format_of(options), &StageFormat::name)->suffix};
   require_suffix("-o", *options.output, suffixes);
   const std::array outputs = {OutputFile{"-o", *options.output}};
   const std::array inputs = {std::filesystem::path(options.file),
@@ -326,7 +326,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
       .add_option("--chunks", options.chunks,
                   "Stages on each worker (default: the schedule's own number, 1 for 1f1b)")
       ->type_name("C")
-      ->transform(whole_number(1, most_chunks));
+      ->transform(whole_number(1, most_partition_chunks));
   command
       .add_option("--layout", options.layout,
                   "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v "

@@ -117,7 +117,7 @@ PeriodicResult solve(const PeriodicOptions& options, const ChainFile& chain) {
   return {.pattern = std::move(best.pattern), .bound = bound, .best_of = best.optimal ? most : 0};
 }
 
-nlohmann::ordered_json described(const PeriodicResult& result, const ChainFile& chain) {
+nlohmann::ordered_json periodic_result_json(const PeriodicResult& result, const ChainFile& chain) {
   nlohmann::ordered_json operations = nlohmann::ordered_json::array();
   for (const plan::PeriodicOperation& op : result.pattern.operations) {
     operations.push_back({{"op", plan::to_string(op.pass)},
@@ -194,7 +194,8 @@ int periodic(const PeriodicOptions& options) {
   const plan::Timeline timeline = plan::simulate(schedule, costs);
   const PredictedRun run{schedule, costs, timeline};
   options.result.show(
-      run, [&] { return summary(result, chain) + options.result.drawn(run); }, described(result, chain));
+      run, [&] { return summary(result, chain) + options.result.drawn(run); },
+      periodic_result_json(result, chain));
   return 0;
 }
 

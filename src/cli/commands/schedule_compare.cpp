@@ -44,7 +44,7 @@
 namespace starpipe::cli {
 namespace {
 
-struct CompareOptions {
+struct ScheduleCompareOptions {
   std::vector<std::string> names;
   std::vector<std::string> plugins;
   int workers = 1;
@@ -82,7 +82,7 @@ struct Row {
 };
 
 /// The bound is on schedules that have each stage on one worker and overlap transfers with compute.
-std::optional<double> bound_of(const CompareOptions& options, const plan::Schedule& schedule,
+std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
                                const plan::Costs& costs, const std::vector<int>& limits) {
   const auto stage_workers = plan::stage_workers_of(schedule);
   if (!stage_workers || !costs.prefetch) return std::nullopt;
@@ -97,7 +97,7 @@ std::optional<double> bound_of(const CompareOptions& options, const plan::Schedu
   return plan::lower_bound(problem);
 }
 
-Run predict(const CompareOptions& options, const Row& row, const plan::Costs& given) {
+Run predict(const ScheduleCompareOptions& options, const Row& row, const plan::Costs& given) {
   plan::Costs costs = options.per_share ? plan::costs_of_stages(given, options.workers, row.stages) : given;
   if (options.recompute) costs = plan::with_recomputation(costs);
   const std::vector<int> limits = stage_stashes(options.memory_limits, options.parts(row.stages));
@@ -123,7 +123,7 @@ std::uint64_t transfers_of(const Run& run) {
 }
 
 /// One row for each number of micro-batches and each schedule.
-std::vector<Row> rows_of(const CompareOptions& options, std::string& unit) {
+std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& unit) {
   std::int64_t stages = 0;
   for (const std::string& name : options.names)
     stages += plan::default_stages(plan::find_schedule(name), options.workers);
@@ -175,7 +175,7 @@ constexpr std::array figures = {
            }},
 };
 
-nlohmann::ordered_json to_json(const CompareOptions& options, const std::vector<Row>& rows,
+nlohmann::ordered_json to_json(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
                                const std::string& unit) {
   nlohmann::ordered_json json = {
       {"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
@@ -194,7 +194,8 @@ nlohmann::ordered_json to_json(const CompareOptions& options, const std::vector<
   return json;
 }
 
-std::string to_csv(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+std::string to_csv(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
+                   const std::string& unit) {
   std::vector<TableRow> table = {{"schedule", "workers", "microbatches", "stages", "per", "unit"}};
   for (const Figure& figure : figures) table.front().emplace_back(figure.name);
   table.front().insert(table.front().end(), {"reordered", "problem"});
@@ -212,7 +213,8 @@ std::string to_csv(const CompareOptions& options, const std::vector<Row>& rows, 
   return csv_text(table);
 }
 
-std::string to_text(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
+                    const std::string& unit) {
   double longest = 0;
   for (const Row& row : rows) longest = std::max(longest, row.run ? row.run->step.timeline.makespan : 0);
   const plan::ShownUnit shown(unit, longest);
@@ -249,7 +251,7 @@ std::string to_text(const CompareOptions& options, const std::vector<Row>& rows,
          " ends earlier.\n";
 }
 
-void draw(const CompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+void draw(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
   std::vector<plan::SvgRun> runs;
   for (const Row& row : rows) {
     if (!row.run) continue;
@@ -264,7 +266,7 @@ void draw(const CompareOptions& options, const std::vector<Row>& rows, const std
              plan::timeline_svg(runs, {.unit = unit, .memory = same_stashes}));
 }
 
-int compare(CompareOptions options) {
+int compare(ScheduleCompareOptions options) {
   const std::array<std::string_view, 2> suffixes = {".csv", ".json"};
   if (options.output) {
     require_suffix("-o", *options.output, suffixes);
@@ -294,7 +296,7 @@ int compare(CompareOptions options) {
 void add_schedule_compare(CLI::App& schedule, Action& action) {
   CLI::App* const command =
       schedule.add_subcommand("compare", "Predict several named schedules and show them side by side");
-  const auto options = std::make_shared<CompareOptions>();
+  const auto options = std::make_shared<ScheduleCompareOptions>();
   command->add_option("name", options->names, "Names from `starpipe schedule list`")
       ->required()
       ->type_name("NAME");

@@ -35,7 +35,7 @@ namespace {
 
 constexpr int most_search_workers = 1 << 10;
 constexpr int most_search_microbatches = 1 << 16;
-constexpr int most_chunks = 64;
+constexpr int most_search_chunks = 64;
 constexpr std::int64_t most_search_cells = 2'000'000;
 
 struct SearchCommand {
@@ -131,7 +131,7 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   return request;
 }
 
-nlohmann::ordered_json described(const plan::SearchResult& result, const SearchCommand& options) {
+nlohmann::ordered_json search_result_json(const plan::SearchResult& result, const SearchCommand& options) {
   nlohmann::ordered_json search = {{"layout", plan::to_string(result.layout)},
                                    {"chunks", result.chunks},
                                    {"seed", options.search.seed},
@@ -190,7 +190,7 @@ int search(const SearchCommand& options) {
   const PredictedRun run{result.schedule, result.costs, result.timeline, unit};
   options.result.show(
       run, [&] { return options.result.drawn(run) + verdict(result, unit, !options.stash.empty()); },
-      described(result, options));
+      search_result_json(result, options));
   return 0;
 }
 
@@ -227,7 +227,7 @@ void add_search(CLI::App& app, Action& action) {
           "Stages on each worker. Without this option the search tries several numbers; then durations and "
           "sizes are those of 1/W of the model, and are divided by the number of stages on a worker")
       ->type_name("C")
-      ->transform(whole_number(1, most_chunks));
+      ->transform(whole_number(1, most_search_chunks));
   command
       ->add_option("--layout", options->layout,
                    "Worker of each stage: loop (stage s on worker s mod W), v (from worker 0 to W-1 and "

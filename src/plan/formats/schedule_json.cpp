@@ -180,7 +180,7 @@ void require_ready(const JsonValue& rows, const detail::Listing& listing, const 
   }
 }
 
-Costs read_costs(const JsonValue& file, int stages) {
+Costs costs_of_file(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
     costs.durations = detail::read_per_stage<Durations>(*value, stages, detail::read_durations);
@@ -318,7 +318,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
                               schedule.split_backward() ? "has a" : "has no"));
     }
   }
-  Costs costs = read_costs(file, schedule.stages());
+  Costs costs = costs_of_file(file, schedule.stages());
   std::string unit;
   if (const auto value = file.find("unit")) {
     unit = value->word();

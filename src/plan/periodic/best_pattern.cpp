@@ -27,8 +27,8 @@ namespace {
 using detail::longest_stage;
 using detail::round_trip;
 
-constexpr double tolerance = 1e-9;  // part of a period by which two periods differ
-constexpr double rounding = 1e-11;  // part of a period that a start may be off by rounding
+constexpr double period_tolerance = 1e-9;  // part of a period by which two periods differ
+constexpr double start_rounding = 1e-11;   // part of a period that a start may be off by rounding
 
 using Counts = std::vector<int>;  // by micro-batch mod k
 
@@ -127,7 +127,7 @@ class OrderGraph {
       changed = false;
       for (const Edge& edge : edges_) {
         const double start = start_[edge.from] + edge.time - edge.periods * period;
-        if (start <= start_[edge.to] + rounding * period) continue;
+        if (start <= start_[edge.to] + start_rounding * period) continue;
         start_[edge.to] = start;
         before_[edge.to] = &edge;
         changed = true;
@@ -187,7 +187,7 @@ class Branches {
   /// all orders are tried, or when the work is spent. Returns false in the last case.
   bool improve(PeriodicPattern& best, double bound) {
     best_ = &best;
-    bound_ = bound * (1 + tolerance) * k_;
+    bound_ = bound * (1 + period_tolerance) * k_;
     const int last = static_cast<int>(chain_.size()) - 1;
     // The last stage runs each BW directly after its F. Another F in between would help no other stage.
     const Counts ones(index(k_), 1);
@@ -211,7 +211,7 @@ class Branches {
   };
 
   /// A period below this limit improves on `best_`.
-  [[nodiscard]] double limit() const { return best_->normalized_period() * k_ * (1 - tolerance); }
+  [[nodiscard]] double limit() const { return best_->normalized_period() * k_ * (1 - period_tolerance); }
   [[nodiscard]] std::int64_t spent() const { return graph_.work() + tried_; }
   [[nodiscard]] bool over() const { return spent() >= work_ || limit() <= bound_; }
 
@@ -314,9 +314,9 @@ PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const i
   const double bound = period_bound(chain, limits);
   if (most < 1) throw InputError(fmt::format("best_pattern: most must be at least 1, not {}", most));
   PeriodicSearch best{one_forward_one_backward_star(chain, least_period(chain, limits)), true};
-  const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + tolerance); };
+  const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + period_tolerance); };
   const auto improves = [&](const PeriodicPattern& other) {
-    return other.normalized_period() < best.pattern.normalized_period() * (1 - tolerance);
+    return other.normalized_period() < best.pattern.normalized_period() * (1 - period_tolerance);
   };
   // A stage cannot hold more stashes than the stage before it.
   std::vector<int> usable(limits.begin(), limits.end());

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double late = 200e-6;  // seconds; most sleeps on a virtual machine end no later
 constexpr int round_trips = 20;
-constexpr int tag = 1;  // of the messages of a round trip
+constexpr int round_trip_tag = 1;  // of the messages of a round trip
 
 }  // namespace
 
@@ -53,13 +53,13 @@ double measure_clock_offset(const Mpi& mpi, const std::string& clock) {
     for (int i = 0; i < round_trips; ++i) {
       double theirs = 0;
       if (rank == 0) {
-        MPI_Recv(nullptr, 0, MPI_DOUBLE, other, tag, comm, MPI_STATUS_IGNORE);
+        MPI_Recv(nullptr, 0, MPI_DOUBLE, other, round_trip_tag, comm, MPI_STATUS_IGNORE);
         theirs = clock_seconds();
-        MPI_Send(&theirs, 1, MPI_DOUBLE, other, tag, comm);
+        MPI_Send(&theirs, 1, MPI_DOUBLE, other, round_trip_tag, comm);
       } else if (rank == other) {
         const double sent = clock_seconds();
-        MPI_Send(nullptr, 0, MPI_DOUBLE, 0, tag, comm);
-        MPI_Recv(&theirs, 1, MPI_DOUBLE, 0, tag, comm, MPI_STATUS_IGNORE);
+        MPI_Send(nullptr, 0, MPI_DOUBLE, 0, round_trip_tag, comm);
+        MPI_Recv(&theirs, 1, MPI_DOUBLE, 0, round_trip_tag, comm, MPI_STATUS_IGNORE);
         const double received = clock_seconds();
         if (received - sent >= shortest) continue;
         shortest = received - sent;

@@ -23,7 +23,6 @@
 namespace starpipe::runtime {
 namespace {
 
-using plan::Difference;
 using plan::idle_cause_count;
 
 constexpr std::size_t most_producers = 3;  // in a line
@@ -41,29 +40,29 @@ std::string signed_ms_text(std::int64_t hundredths) {
 // One line of the difference: the change from one makespan to the next.
 struct Part {
   const char* name;
-  double Difference::*from;
-  double Difference::*to;
+  double plan::Difference::*from;
+  double plan::Difference::*to;
   const char* meaning;
 
-  [[nodiscard]] std::int64_t of(const Difference& step) const {
+  [[nodiscard]] std::int64_t of(const plan::Difference& step) const {
     return hundredths_of_ms(step.*to) - hundredths_of_ms(step.*from);
   }
 };
 constexpr std::array difference_parts = {
-    Part{"durations", &Difference::predicted, &Difference::own_durations,
+    Part{"durations", &plan::Difference::predicted, &plan::Difference::own_durations,
          "jobs took other times than predicted"},
-    Part{"transfers", &Difference::own_durations, &Difference::own_transfers,
+    Part{"transfers", &plan::Difference::own_durations, &plan::Difference::own_transfers,
          "results took other times to arrive"},
-    Part{"order", &Difference::own_transfers, &Difference::own_order,
+    Part{"order", &plan::Difference::own_transfers, &plan::Difference::own_order,
          "jobs ran in another order, or on other workers"},
-    Part{"runtime", &Difference::own_order, &Difference::measured,
+    Part{"runtime", &plan::Difference::own_order, &plan::Difference::measured,
          "StarPU, the policy, the operating system"}};
 
 // "min .. max" over the compared steps.
 template <class Of, class Text>
-std::string range_text(std::span<const Difference> steps, Of of, Text text) {
+std::string range_text(std::span<const plan::Difference> steps, Of of, Text text) {
   std::vector<std::int64_t> all;
-  for (const Difference& step : steps) all.push_back(of(step));
+  for (const plan::Difference& step : steps) all.push_back(of(step));
   const auto [least, most] = std::ranges::minmax(all);
   return fmt::format("{} .. {}", text(least), text(most));
 }
@@ -106,8 +105,8 @@ std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(
 }  // namespace
 
 std::string difference_table(const plan::ComparedRun& run) {
-  const Difference& step = run.median_difference();
-  const std::span<const Difference> steps = run.differences;
+  const plan::Difference& step = run.median_difference();
+  const std::span<const plan::Difference> steps = run.differences;
   const bool several = steps.size() > 1;
   constexpr std::array columns = {TableColumn{Align::left, 10}, TableColumn{Align::right, 10},
                                   TableColumn{Align::right, 12}};
@@ -124,10 +123,10 @@ std::string difference_table(const plan::ComparedRun& run) {
         TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.from, step.*part.to)});
     if (several)
       row.push_back(range_text(
-          steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
+          steps, [&](const plan::Difference& d) { return part.of(d); }, signed_ms_text));
     row.emplace_back(part.meaning);
   }
-  const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
+  const auto measured = [](const plan::Difference& d) { return hundredths_of_ms(d.measured); };
   TableRow& last = rows.emplace_back(
       TableRow{"measured", ms_text(measured(step)), percent(step.predicted, step.measured)});
   if (several) last.push_back(range_text(steps, measured, ms_text));

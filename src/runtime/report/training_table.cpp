@@ -14,7 +14,7 @@ namespace starpipe::runtime {
 namespace {
 
 // "x" when prediction and measurement agree, "x / y" when they do not.
-std::string pair_text(const std::string& predicted, const std::string& measured) {
+std::string predicted_and_measured(const std::string& predicted, const std::string& measured) {
   return predicted == measured ? predicted : predicted + " / " + measured;
 }
 
@@ -64,14 +64,16 @@ std::string worker_table(const plan::Timeline& predicted, std::span<const Worker
   }
   for (std::size_t w = 0; w < measured.size(); ++w) {
     const WorkerRecord& worker = measured[w];
-    TableRow& row = rows.emplace_back(
-        TableRow{std::to_string(w),
-                 pair_text(fmt::to_string(predicted.peak_stashes[w]), fmt::to_string(worker.peak_stashes)),
-                 pair_text(bytes_text(predicted.peak_stash_bytes[w]), bytes_text(worker.peak_stash_bytes))});
+    TableRow& row =
+        rows.emplace_back(TableRow{std::to_string(w),
+                                   predicted_and_measured(fmt::to_string(predicted.peak_stashes[w]),
+                                                          fmt::to_string(worker.peak_stashes)),
+                                   predicted_and_measured(bytes_text(predicted.peak_stash_bytes[w]),
+                                                          bytes_text(worker.peak_stash_bytes))});
     for (const plan::TransferKind& kind : plan::transfer_kinds) {
       if (!kind.always_shown) continue;
-      row.push_back(pair_text(fmt::to_string((predicted.received[w].*kind.member).count),
-                              fmt::to_string((worker.received.*kind.member).count)));
+      row.push_back(predicted_and_measured(fmt::to_string((predicted.received[w].*kind.member).count),
+                                           fmt::to_string((worker.received.*kind.member).count)));
     }
   }
   return table_text(rows, columns);

@@ -15,8 +15,8 @@
 namespace starpipe::runtime {
 namespace {
 
-constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
-constexpr std::uint32_t never = none;
+constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t never = no_slot;
 
 // For each worker, how many of its first jobs have ended.
 using Ended = std::vector<std::uint32_t>;
@@ -110,7 +110,7 @@ std::vector<std::uint32_t> last_uses(const TaskGraph& graph) {
 }  // namespace
 
 DataSlots::DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance)
-    : slots_(graph.data().size(), none) {
+    : slots_(graph.data().size(), no_slot) {
   using Key = std::tuple<DataKind, int, int, std::size_t>;
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
   std::vector<std::uint32_t> last = last_uses(graph);
@@ -128,18 +128,18 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance
       std::deque<FreeSlot>& of_kind = free[{datum.kind, datum.stage, datum.worker, datum.size}];
       const bool is_free = !of_kind.empty() &&
                            (of_kind.front().since + *distance < t || covers(ended, of_kind.front().needed));
-      if (slot == none && is_free) {
+      if (slot == no_slot && is_free) {
         slot = of_kind.front().slot;
         of_kind.pop_front();
       }
-      if (slot == none) slot = add_slot();
+      if (slot == no_slot) slot = add_slot();
       if (last[access.datum] != t) continue;
       of_kind.push_back({t, slot, jobs.take_needed(access.datum)});
       last[access.datum] = never;  // once, though a task may name a datum twice
     }
   }
   for (std::uint32_t& slot : slots_) {
-    if (slot == none) slot = add_slot();
+    if (slot == no_slot) slot = add_slot();
   }
 }
 

@@ -8,7 +8,7 @@
 namespace starpipe::runtime {
 namespace {
 
-constexpr int tag = 0;
+constexpr int status_tag = 0;
 constexpr int bytes = sizeof(RankStatus);
 static_assert(std::is_trivially_copyable_v<RankStatus>);
 
@@ -43,14 +43,14 @@ void StatusExchange::send(const RankStatus& mine) {
     PMPI_Test(&sending_[r], &taken, MPI_STATUS_IGNORE);
     if (taken == 0) continue;
     last_sent_[r] = mine;
-    PMPI_Isend(&last_sent_[r], bytes, MPI_BYTE, static_cast<int>(r), tag, comm_, &sending_[r]);
+    PMPI_Isend(&last_sent_[r], bytes, MPI_BYTE, static_cast<int>(r), status_tag, comm_, &sending_[r]);
     ++sent_[r];
   }
 }
 
 RankStatus StatusExchange::receive_from(int rank) {
   RankStatus status;
-  MPI_Recv(&status, bytes, MPI_BYTE, rank, tag, comm_, MPI_STATUS_IGNORE);
+  MPI_Recv(&status, bytes, MPI_BYTE, rank, status_tag, comm_, MPI_STATUS_IGNORE);
   ++received_[index(rank)];
   return status;
 }
@@ -60,7 +60,7 @@ std::vector<std::pair<int, RankStatus>> StatusExchange::receive() {
   if (comm_ == MPI_COMM_NULL) return news;
   MPI_Status from;
   for (int is_there = 0;;) {
-    MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &is_there, &from);
+    MPI_Iprobe(MPI_ANY_SOURCE, status_tag, comm_, &is_there, &from);
     if (is_there == 0) return news;
     news.emplace_back(from.MPI_SOURCE, receive_from(from.MPI_SOURCE));
   }
