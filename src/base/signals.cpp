@@ -35,7 +35,7 @@ void handle_ending_signal(int signal, siginfo_t* info, void* /*context*/) {
   remove_files_now();
   const bool another_says_it = pause_before_line_ms > 0 && info->si_pid == getppid();
   if (says_line && !another_says_it) {
-    if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);   // a sleep that a handler may call
+    sleep_through_signals(std::chrono::milliseconds(pause_before_line_ms));
     if (isatty(STDERR_FILENO) == 1) write_text(STDERR_FILENO, "\r\033[K");  // a progress line may be there
     for (std::size_t i = 0; i < lines.size(); ++i) {
       if (ending_signals[i] == signal) write_text(STDERR_FILENO, lines[i].data());
@@ -105,6 +105,8 @@ void end_on_signals(std::string_view subject, int pause_ms) {
     if (sigismember(&set, signal) == 1) set_action(signal, end);
     if (ignored_at_start[index(signal)]) std::signal(signal, SIG_IGN);
   }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  std::signal(SIGCHLD, SIG_DFL);
 }
 
 void reset_signals() {
@@ -120,6 +122,15 @@ void reset_signals() {
 void remove_files_now() noexcept {
   for (const FileSlot& slot : slots) {
     if (slot.state == SlotState::used) unlink(slot.file.data());
+  }
+}
+
+void sleep_through_signals(std::chrono::milliseconds time) noexcept {
+  using std::chrono::steady_clock;
+  const auto end = steady_clock::now() + time;
+  for (auto left = time; left.count() > 0;
+       left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock::now())) {
+    poll(nullptr, 0, static_cast<int>(left.count()));
   }
 }
 

@@ -2,12 +2,14 @@
 #include "starpipe/base/signals.hpp"
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -182,6 +184,46 @@ TEST_F(Signals, AProfilerKeepsTheSignalsOfItsTimer) {
     EXPECT_EQ(end.status, 0) << signal_text(signal);
     EXPECT_EQ(end.message, "tick\n");
   }
+}
+
+TEST_F(Signals, DoNotCutASleepShort) {
+  using namespace std::chrono_literals;
+  const End end = run([] {
+    std::signal(SIGALRM, [](int) {});
+    const itimerval often = {.it_interval = {.tv_sec = 0, .tv_usec = 1000},
+                             .it_value = {.tv_sec = 0, .tv_usec = 1000}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+    const auto start = std::chrono::steady_clock::now();
+    sleep_through_signals(50ms);
+    _exit(std::chrono::steady_clock::now() - start < 50ms ? 1 : 0);
+  });
+  EXPECT_EQ(end.status, 0);
+}
+
+// The process that starts a program may have blocked signals, or ignore SIGCHLD, and a program inherits both.
+TEST_F(Signals, ABlockedOneEndsTheProgram) {
+  for (const int signal : ending_signals) {
+    const End end = run([signal] {
+      sigset_t set;
+      sigfillset(&set);
+      pthread_sigmask(SIG_BLOCK, &set, nullptr);
+      end_on_signals("program was");
+      std::raise(signal);
+    });
+    EXPECT_EQ(WEXITSTATUS(end.status), status_of_signal(signal));
+    EXPECT_EQ(end.message, "program was ended by " + signal_text(signal) + "\n");
+  }
+}
+
+TEST_F(Signals, AProgramHearsOfTheEndOfItsChildren) {
+  const End end = run([] {
+    std::signal(SIGCHLD, SIG_IGN);
+    end_on_signals("program was");
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    if (waitpid(child, nullptr, 0) != child) _exit(3);
+  });
+  EXPECT_EQ(end.status, 0);
 }
 
 TEST_F(Signals, AForkedProcessCanHaveThoseOfANewProgram) {

@@ -4,6 +4,7 @@
 Usage: checkpoint_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -39,6 +40,11 @@ ENDLESS = ("--set", "training.steps=1000000", "--set", "checkpoint.every=1000000
 
 def settings(*pairs):
     return [word for pair in pairs for word in ("--set", pair)]
+
+
+def launcher_rank(pid):
+    variables = pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return next(int(value) for name, _, value in (word.partition("=") for word in variables) if name in LAUNCHER_RANKS)
 
 
 class CheckpointTest(CommandTest):
@@ -448,7 +454,7 @@ class Faults(CheckpointTest):
                 job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl", *settings(f"checkpoint.on_signal={word}"),
                                  launcher=launcher)
                 self.wait_for(job, self.steps)
-                os.kill(self.last_process(job) if of_rank else job.pid, getattr(signal, f"SIG{word}"))
+                os.kill(max(self.processes(job)) if of_rank else job.pid, getattr(signal, f"SIG{word}"))
                 self.wait_for(job, lambda: [name for name in self.checkpoints() if "writing" not in name])
                 steps = self.steps()
                 self.wait_for(job, lambda steps=steps: self.steps() > steps)
@@ -459,8 +465,8 @@ class Faults(CheckpointTest):
         (child,) = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
         return int(child)
 
-    def last_process(self, job):
-        """Of the processes of all ranks."""
+    def processes(self, job):
+        """Of all ranks of two."""
         found = []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -469,7 +475,7 @@ class Faults(CheckpointTest):
             except OSError:
                 pass
         self.assertEqual(len(found), 4, f"two a rank, beside process {job.pid}")
-        return max(found)
+        return found
 
     def end_by_sigterm(self, job):
         os.kill(job.pid, signal.SIGTERM)
@@ -520,11 +526,42 @@ class Faults(CheckpointTest):
         self.assertEqual(job.returncode, 75, self.read("log"))
         self.assertNotIn("was ended by signal", self.read("log"))
 
+    def test_sigterm_reaches_the_ranks_at_different_times(self):
+        """As on a cluster: when the SIGTERM of one rank has stopped the run, those of the others are still on their way."""
+        for first in range(2):
+            with self.subTest(first=first):
+                shutil.rmtree(self.path("ck"), ignore_errors=True)
+                pathlib.Path(self.path("m.jsonl")).unlink(missing_ok=True)
+                job = self.start("mlp.yaml", *ENDLESS, "--metrics", "m.jsonl", launcher=LAUNCHER)
+                self.wait_for(job, self.steps)
+                rank_of = {pid: launcher_rank(pid) for pid in self.processes(job)}
+                for pid in (pid for pid, rank in rank_of.items() if rank == first):
+                    os.kill(pid, signal.SIGTERM)
+                self.wait_for(job, lambda: "ended by SIGTERM after step" in self.read("log"))
+                while job.poll() is None:
+                    for pid in (pid for pid, rank in rank_of.items() if rank != first):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGTERM)
+                    time.sleep(0.01)
+                self.assertEqual(job.returncode, 75, self.read("log"))
+                self.assertNotIn("was ended by signal", self.read("log"))
+
+    def test_sigterm_before_the_first_step_ends_at_once(self):
+        """An evaluation comes before it, which may take long."""
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 20000)
+        job = self.start("gpt.yaml", *ENDLESS, "--metrics", "m.jsonl",
+                         *settings("data.validation=text", "evaluate={every: 10, microbatches: 200000}"))
+        self.wait_for(job, pathlib.Path(self.path("m.jsonl")).exists)
+        time.sleep(1)  # the evaluation begins
+        os.kill(job.pid, signal.SIGTERM)
+        self.assertEqual(job.wait(20), 128 + signal.SIGTERM, self.read("log"))
+        self.assertEqual(self.steps(), 0)
+
     def test_a_second_sigterm_ends_at_once(self):
         self.write("slow.yaml", MLP.replace("hidden: 16", "hidden: 2048").replace("microbatch_size: 2", "microbatch_size: 8192"))
         job = self.start("slow.yaml", *ENDLESS, "--metrics", "m.jsonl")
-        self.wait_for(job, lambda: "rank" in self.read("log") or pathlib.Path(self.path("m.jsonl")).exists())
-        time.sleep(0.5)
+        self.wait_for(job, pathlib.Path(self.path("m.jsonl")).exists)
+        time.sleep(1)  # the first step begins
         os.kill(job.pid, signal.SIGTERM)
         time.sleep(2.5)
         if job.poll() is None:

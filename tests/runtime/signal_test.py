@@ -160,6 +160,16 @@ class Ignored(unittest.TestCase):
     def test_search(self):
         self.expect_success(*SEARCH, "--budget=3")
 
+    def test_the_end_of_a_child(self):
+        """This signal, SIGCHLD, says that the working process has ended. The program does not inherit that it is ignored."""
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder) / "job.yaml"
+            config.write_text(CONFIG)
+            done = subprocess.run([STARPIPE, "train", str(config), "--set", "training.steps=1"], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=60, check=False,
+                                  preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+            self.assertEqual(done.returncode, 0, done.stderr)
+
 
 class OfOtherCommands(JobTest):
     """Commands that start no ranks, or start them in processes of their own."""

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -40,6 +41,10 @@ sigset_t ending_signal_set();
 /// `RemovedOnSignal`, writes one line on standard error and ends the process with `status_of_signal`. The
 /// line is `subject` + " ended by signal 15 (Terminated)". An empty subject: no line.
 ///
+/// A process inherits blocked signals, and whether it ignores SIGCHLD, from the process that starts it. The
+/// ending signals are unblocked in the calling thread, and SIGCHLD gets its default action: else the program
+/// would not hear of signals, or of the end of its own children.
+///
 /// `pause_ms`: milliseconds before the line. Give 0 in the first process that a launcher has started, and
 /// without a launcher; in the launcher's other processes give a pause, so that one process prints and not
 /// all. A signal to the whole run reaches the first process, which prints at once, and the launcher ends the
@@ -54,6 +59,9 @@ void reset_signals();
 
 /// Removes the files of all `RemovedOnSignal` objects now. A signal handler may call it.
 void remove_files_now() noexcept;
+
+/// Sleeps. A signal handler may call it. Signals do not cut it short.
+void sleep_through_signals(std::chrono::milliseconds time) noexcept;
 
 /// Writes the text to an open descriptor. A signal handler may call it. An error is ignored.
 void write_text(int descriptor, const char* text) noexcept;

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/checkpoint_writer.hpp"
+#include "runtime/ranks/signal_requests.hpp"
 #include "starpipe/base/durable_file.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
@@ -41,8 +42,11 @@ void require_finite(const TensorView& parameter) {
 }  // namespace
 
 Checkpointing::Checkpointing(const AgreedRun& run, CheckpointFolder& folder, const Engine& engine)
-    : run_(run), folder_(folder), engine_(engine) {
-  if (const auto signal = number_of(run.config.checkpoint.on_signal)) signals_.emplace(*signal);
+    : run_(run), folder_(folder), engine_(engine) {}
+
+void Checkpointing::accept_signals() {
+  if (const auto signal = number_of(run_.config.checkpoint.on_signal))
+    accept_signal_requests(run_.mpi, *signal);
 }
 
 bool Checkpointing::is_running() const {
@@ -51,7 +55,7 @@ bool Checkpointing::is_running() const {
 
 bool Checkpointing::is_due(int steps) {
   constexpr unsigned running = 4;
-  const unsigned mine = static_cast<unsigned>(signals_ ? SignalRequests::take() : SignalRequest::none);
+  const unsigned mine = static_cast<unsigned>(take_signal_requests());
   const unsigned any = run_.mpi.bits_of_any(mine | (is_running() ? running : 0));
   if (phase_ != Phase::idle && (any & running) == 0) end_phase();
   is_stopping_ = (any & static_cast<unsigned>(SignalRequest::stop)) != 0;

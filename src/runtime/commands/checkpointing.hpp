@@ -14,7 +14,6 @@
 #include "runtime/commands/resume.hpp"
 #include "runtime/commands/run_on_ranks.hpp"
 #include "runtime/engine/engine.hpp"
-#include "runtime/ranks/signal_requests.hpp"
 #include "runtime/report/metrics.hpp"
 #include "runtime/report/train_record.hpp"
 
@@ -34,6 +33,9 @@ class Checkpointing {
   ~Checkpointing() = default;
   Checkpointing(const Checkpointing&) = delete;
   Checkpointing& operator=(const Checkpointing&) = delete;
+
+  /// Call it before the first step. From then on signals ask for checkpoints, unless `on_signal` is `none`.
+  void accept_signals();
 
   /// Call it after each step, `steps` having been done. Goes on with a checkpoint that is being written.
   /// Returns whether a checkpoint is due: by the number of steps, or because a signal to some rank asks for
@@ -74,7 +76,6 @@ class Checkpointing {
   const AgreedRun& run_;
   CheckpointFolder& folder_;
   const Engine& engine_;
-  std::optional<SignalRequests> signals_;  // none with `on_signal: none`
   bool is_stopping_ = false;
   Phase phase_ = Phase::idle;
   int steps_ = 0;  // of the checkpoint

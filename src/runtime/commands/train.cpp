@@ -173,6 +173,7 @@ TrainRecord run_steps(const Training& training) {
   if (training.checkpoints != nullptr) record.checkpoints.emplace();
   StepProgress progress(training.first_step, steps, experiment.data->sample_word());
   evaluate_after(training, training.first_step, record, progress);
+  if (training.checkpoints != nullptr) training.checkpoints->accept_signals();
   for (int step = training.first_step; step < steps; ++step) {
     training.measurement.begin_step();
     StepResult result = training.engine.run_step(step, *experiment.data);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +15,6 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ std::array<char, 32> abort_request(int status) {
 // and give their exit status in place of ours.
 void abort_job(const char* request) {
   if (pmi_socket < 0) return;
-  poll(nullptr, 0, abort_pause_ms);  // a sleep that a signal handler may call
+  sleep_through_signals(std::chrono::milliseconds(abort_pause_ms));
   write_text(pmi_socket, request);
 }
 
@@ -153,7 +153,7 @@ int signal_of(const ChildEnd& end) {
 // unless the launcher sent the signal, since the launcher sends it to rank 0 too.
 bool prints_signal(ChildEnd& end, const sigset_t& awaited) {
   if (launcher_rank().value_or(0) == 0) return true;
-  poll(nullptr, 0, signal_line_pause_ms());
+  sleep_through_signals(std::chrono::milliseconds(signal_line_pause_ms()));
   constexpr timespec now{};
   while (take_signal(end, awaited, &now) > 0) {  // received by the parent after the child had ended
   }
@@ -191,7 +191,8 @@ void end_stopped_run() {
   std::fflush(nullptr);
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
   if (launcher_rank() == 0) abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_stopped_run).c_str());
-  poll(nullptr, 0, 10 * abort_pause_ms);  // hydra ends the ranks within this time
+  sleep_through_signals(
+      std::chrono::milliseconds(10 * abort_pause_ms));  // hydra ends the ranks within this time
   _exit(status_of_stopped_run);
 }
 
@@ -206,6 +207,7 @@ std::optional<int> watch_over_rank() {
   sigaddset(&awaited, parent_died());
   sigset_t before;
   sigprocmask(SIG_BLOCK, &awaited, &before);
+  sigdelset(&before, parent_died());  // whoever started this process may have blocked it
   share_signal_requests();
   std::fflush(nullptr);  // else parent and child would both print the buffered output
   const pid_t child = fork();

@@ -58,12 +58,13 @@ void require_launcher() {
 
 }  // namespace
 
-void wait_for(MPI_Request& request) {
+void wait_for(MPI_Request& request, void (*check)()) {
   using std::chrono::microseconds;
   constexpr int eager_polls = 30;
   const auto start = std::chrono::steady_clock::now();
   for (int done = 0, polls = 1; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0; ++polls) {
     if (polls < eager_polls) continue;
+    if (check != nullptr) check();
     // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
     // thirtieth to it at most.
     const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);

@@ -16,8 +16,9 @@
 namespace starpipe::runtime {
 
 /// Waits for a nonblocking call, for a few microseconds in a loop and then with naps. MPI's own waits always
-/// loop: where ranks share a core, that takes it from the rank which the call waits for.
-void wait_for(MPI_Request& request);
+/// loop: where ranks share a core, that takes it from the rank which the call waits for. `check`: called
+/// again and again while the wait lasts.
+void wait_for(MPI_Request& request, void (*check)() = nullptr);
 
 /// MPI in this process, from MPI_Init_thread to MPI_Finalize, with a communicator of our own: our messages
 /// never meet StarPU-MPI's. The environment has StarPU's settings for the same time. Start and end it while

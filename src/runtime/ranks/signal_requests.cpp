@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <ctime>
 #include <new>
 #include <system_error>
@@ -16,6 +17,9 @@ namespace {
 
 constexpr std::int64_t same_signal_ns = 2'000'000'000;
 
+// Ranks that live call accept_signal_requests within less time of each other.
+constexpr std::int64_t most_for_others_ns = 1'000'000'000;
+
 // In memory that parent and child share, so it has no pointers and its atomics need no locks.
 struct Shared {
   std::atomic<int> checkpoint_signal = 0;  // 0: signals ask for nothing
@@ -28,12 +32,18 @@ Shared* shared = &own;
 std::atomic<unsigned> requested = 0;          // bits of SignalRequest
 std::atomic<std::int64_t> checkpoint_at = 0;  // when the last request was noted; 0: never
 std::atomic<std::int64_t> stop_at = 0;
+struct sigaction checkpoint_before {};
 struct sigaction stop_before {};
 
 std::int64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void end_by(int signal, const struct sigaction& before) {
+  sigaction(signal, &before, nullptr);
+  raise(signal);
 }
 
 void note_request(int signal) {
@@ -43,8 +53,7 @@ void note_request(int signal) {
   const std::int64_t last = noted.load();
   if (last != 0 && now - last < same_signal_ns) return;
   if (stops && last != 0) {  // the second one: it arrives again when this handler has ended
-    sigaction(SIGTERM, &stop_before, nullptr);
-    raise(SIGTERM);
+    end_by(SIGTERM, stop_before);
     return;
   }
   noted = now;
@@ -61,32 +70,26 @@ void take_over(int signal, struct sigaction& before) {
   sigaction(signal, &note, &before);
 }
 
-void give_back(int signal, const struct sigaction& before) {
-  struct sigaction now {};
-  sigaction(signal, nullptr, &now);
-  if (now.sa_handler == note_request) sigaction(signal, &before, nullptr);
+// Ends this process by a signal that has come and has ended another rank, which then never arrives.
+void end_with_others() {
+  const auto is_old = [](std::int64_t noted) { return noted != 0 && now_ns() - noted > most_for_others_ns; };
+  if (is_old(stop_at)) end_by(SIGTERM, stop_before);
+  if (is_old(checkpoint_at)) end_by(shared->checkpoint_signal, checkpoint_before);
 }
 
 }  // namespace
 
-SignalRequests::SignalRequests(int checkpoint_signal) : checkpoint_signal_(checkpoint_signal) {
-  requested = 0;
-  checkpoint_at = 0;
-  stop_at = 0;
-  take_over(checkpoint_signal_, checkpoint_before_);
+void accept_signal_requests(const Mpi& mpi, int checkpoint_signal) {
+  // The parent first: it must not take for the end what this process takes for a request.
+  shared->checkpoint_signal = checkpoint_signal;
+  take_over(checkpoint_signal, checkpoint_before);
   take_over(SIGTERM, stop_before);
-  shared->checkpoint_signal = checkpoint_signal_;
+  MPI_Request all_accept = MPI_REQUEST_NULL;
+  MPI_Ibarrier(mpi.comm(), &all_accept);
+  wait_for(all_accept, end_with_others);
 }
 
-SignalRequests::~SignalRequests() {
-  // The process ends now. The same SIGTERM may still be on its way, from the parent or to the parent.
-  if (stop_at.load() != 0) return;
-  shared->checkpoint_signal = 0;
-  give_back(checkpoint_signal_, checkpoint_before_);
-  give_back(SIGTERM, stop_before);
-}
-
-SignalRequest SignalRequests::take() { return static_cast<SignalRequest>(requested.exchange(0)); }
+SignalRequest take_signal_requests() { return static_cast<SignalRequest>(requested.exchange(0)); }
 
 void share_signal_requests() {
   void* const memory =
