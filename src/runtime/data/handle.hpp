@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
 #include <utility>
 
 #include <starpu.h>
+
+#include "starpipe/base/require.hpp"
 
 namespace starpipe::runtime {
 
@@ -31,6 +34,23 @@ class Handle {
  private:
   starpu_data_handle_t handle_ = nullptr;
   bool keep_value_ = false;
+};
+
+/// The host's access to a datum, for as long as this lives: no task uses the datum meanwhile. It ends with an
+/// exception, too. Otherwise StarPU would wait for its end for ever when the datum is unregistered.
+class Acquired {
+ public:
+  /// Waits for the tasks that use the datum. `name`: for messages.
+  Acquired(starpu_data_handle_t handle, starpu_data_access_mode mode, std::string_view name)
+      : handle_(handle) {
+    require(starpu_data_acquire(handle, mode), "StarPU", mode == STARPU_R ? "reading" : "writing", name);
+  }
+  ~Acquired() { starpu_data_release(handle_); }
+  Acquired(const Acquired&) = delete;
+  Acquired& operator=(const Acquired&) = delete;
+
+ private:
+  starpu_data_handle_t handle_;
 };
 
 }  // namespace starpipe::runtime

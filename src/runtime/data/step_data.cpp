@@ -185,9 +185,8 @@ void StepData::begin_step(int step, const model::Dataset* data) {
   for (const std::size_t d : first_for_host_) {
     enter(d);
     if (graph_.data()[d].kind == DataKind::loss) continue;
-    require(starpu_data_acquire(handle(d), STARPU_W), "StarPU", "writing", "the input");
+    const Acquired acquired(handle(d), STARPU_W, "the input");
     load(d, memory_of(d));
-    starpu_data_release(handle(d));
   }
   values_.clear();
   if (dataset_ == nullptr) return;

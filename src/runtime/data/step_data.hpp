@@ -22,7 +22,6 @@
 #include "runtime/step/rank_tasks.hpp"
 #include "runtime/step/task_graph.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/require.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -70,20 +69,18 @@ class StepData {
   void prepare(std::size_t datum);
 
   /// Calls `use` with the values of a datum that this rank owns and that lasts over the steps. Waits for the
-  /// tasks that write it. `name`: for messages.
+  /// tasks that write it. `name`: for messages. What `use` throws is passed on.
   template <class Use>
   void read(std::size_t datum, std::string_view name, Use use) const {
-    require(starpu_data_acquire(handle(datum), STARPU_R), "StarPU", "reading", name);
+    const Acquired acquired(handle(datum), STARPU_R, name);
     use(memory_[slots_.of(datum)].get());
-    starpu_data_release(handle(datum));
   }
 
   /// Like `read`; `use` may change the values. Call it before the first step or between steps.
   template <class Use>
   void write(std::size_t datum, std::string_view name, Use use) {
-    require(starpu_data_acquire(handle(datum), STARPU_RW), "StarPU", "writing", name);
+    const Acquired acquired(handle(datum), STARPU_RW, name);
     use(memory_of(datum));
-    starpu_data_release(handle(datum));
   }
 
   /// The losses that workers of this rank computed in the step, [micro-batch]; 0 for all others. Waits for
