@@ -135,5 +135,21 @@ TEST(TokenFile, DigestsTellFilesApart) {
   EXPECT_NE(digest(bytes_of_numbers(counting<std::uint16_t>(1001))), one);
 }
 
+// A file that the 64 places do not cover. One byte follows the last whole word of 8 bytes.
+TEST(TokenFile, DigestsTellEveryTokenOfASmallFile) {
+  const Folder folder;
+  const auto digest = [&](const std::string& bytes) {
+    return TokenFile(folder.write("t", bytes), text_data, 256).digest();
+  };
+  std::string bytes(20'001, 'a');
+  const std::uint64_t one = digest(bytes);
+  for (std::size_t i = 0; i < bytes.size(); i += i < 19'990 ? 111 : 1) {
+    bytes[i] = 'b';
+    EXPECT_NE(digest(bytes), one) << i;
+    bytes[i] = 'a';
+  }
+  EXPECT_EQ(digest(bytes), one);
+}
+
 }  // namespace
 }  // namespace starpipe::model
