@@ -190,6 +190,18 @@ class Resume(CheckpointTest):
                                                                "training.steps=6"))
         self.assertEqual(len(self.messages(result)), 1, result.stderr)
 
+    def test_changed_evaluations_are_told(self):
+        """Else the validation losses before and after would seem to belong together."""
+        self.write("other", "Pack my box with five dozen liquor jugs. " * 20)
+        validation = ("data.validation=text", "evaluate.microbatches=2")
+        self.train("gpt.yaml", *settings("training.steps=2", *validation))
+        result = self.train("gpt.yaml", "--resume", *settings("training.steps=3", "data.validation=other", validation[1]))
+        self.assertEqual(self.messages(result)[1:],
+                         ['starpipe: --resume: data.validation was "text", and is "other" from now on'])
+        result = self.train("gpt.yaml", "--resume", *settings("data.validation=other", "evaluate.microbatches=3"))
+        self.assertEqual(self.messages(result)[1:],
+                         ["starpipe: --resume: evaluate.microbatches was 2, and is 3 from now on"])
+
     def test_start_weights_are_those_of_step_1(self):
         """A run that goes on needs neither the file nor the key."""
         self.train("gpt.yaml", *settings("checkpoint.folder=other", "training.steps=1"), "--save-weights", "start.safetensors")

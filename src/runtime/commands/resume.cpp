@@ -20,15 +20,19 @@
 namespace starpipe::runtime {
 namespace {
 
-// What of a configuration decides how the weights change: the keys of `training`, and the precision. The
-// number of steps is left out, since another line tells it, and so is that of micro-batches, which cannot
-// differ.
+// What of a configuration decides how the weights change, and what is evaluated: the keys of `training`, the
+// precision, and the data of evaluations. The number of steps is left out, since another line tells it, and
+// so is that of micro-batches, which cannot differ.
 nlohmann::json settings_of_training(const nlohmann::json& config) {
   nlohmann::json settings;
   settings["training"] = config.at("training");
   settings["training"].erase("steps");
   settings["training"].erase("microbatches");
   settings["runtime"]["precision"] = config.at("runtime").at("precision");
+  for (const char* name : {"/data/validation", "/evaluate/microbatches"}) {
+    const nlohmann::json::json_pointer path(name);
+    if (config.contains(path)) settings[path] = config.at(path);
+  }
   return settings;
 }
 
