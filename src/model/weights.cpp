@@ -70,7 +70,32 @@ void complete(std::map<std::string, Tensor>& tensors, const ModelConfig& config,
   for (auto& [name, tensor] : tensors) tensor.shape = shapes[name];  // `taken` refuses another one
 }
 
-/// The tensors of a file, with the network's names and completed. `read`: read_safetensors, or
+/// The tensors of a file, or of all files that an index lists. Each of these has exactly the tensors that the
+/// index says. `read`: read_safetensors, or read_safetensors_shapes.
+std::map<std::string, Tensor> read_files(const std::filesystem::path& file,
+                                         std::map<std::string, std::string>* metadata,
+                                         const std::function<bool(const std::string& name)>& wanted,
+                                         decltype(&read_safetensors) read) {
+  if (!is_safetensors_index(file)) return read(file, metadata, wanted);
+  std::map<std::string, Tensor> all;
+  for (const auto& [part, names] : read_safetensors_index(file)) {
+    std::map<std::string, Tensor> tensors = read(part, metadata, wanted);
+    for (const std::string& name : names) {
+      if (!wanted(name) || tensors.contains(name)) continue;
+      throw InputError(fmt::format("{}: tensor {}: is missing; {} says that it is here", part.string(), name,
+                                   file.string()));
+    }
+    for (const auto& [name, tensor] : tensors) {
+      if (names.contains(name)) continue;
+      throw InputError(
+          fmt::format("{}: tensor {}: {} does not say that it is here", part.string(), name, file.string()));
+    }
+    all.merge(tensors);
+  }
+  return all;
+}
+
+/// The tensors of a file or of several, with the network's names and completed. `read`: read_safetensors, or
 /// read_safetensors_shapes.
 std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config,
                                        FileContents contents, decltype(&read_safetensors) read) {
@@ -79,8 +104,8 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
     return kind.weight_name ? kind.weight_name(name) : name;
   };
   std::map<std::string, std::string> metadata;
-  std::map<std::string, Tensor> in_file =
-      read(file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); });
+  std::map<std::string, Tensor> in_file = read_files(
+      file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); }, read);
   check_metadata(file, metadata, config);
   std::map<std::string, Tensor> tensors;
   for (auto& [name, tensor] : in_file) {

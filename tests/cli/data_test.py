@@ -7,7 +7,9 @@ Usage: data_test.py BINARY LAUNCHER..., the launcher being what starts two ranks
 import array
 import json
 import os
+import pathlib
 import shlex
+import struct
 import subprocess
 import sys
 import time
@@ -69,6 +71,29 @@ schedule: {{name: 1f1b, workers: 2}}
             for run in runs:
                 self.assertEqual((run["losses"], run["offsets"]), (runs[0]["losses"], runs[0]["offsets"]))
             self.assertGreater(runs[0]["losses"][0], 4)
+
+    def test_weights_in_several_files(self):
+        """By their index, as Hugging Face publishes larger models. No output may replace one of the files."""
+        self.run_command("train", "c.yaml", "--save-weights", "one.safetensors")
+        data = pathlib.Path(self.path("one.safetensors")).read_bytes()
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        tensors = json.loads(data[8:start])
+        tensors.pop("__metadata__")
+        files = {}
+        for number, (name, tensor) in enumerate(sorted(tensors.items())):
+            begin, end = tensor["data_offsets"]
+            header, values = files.setdefault(f"part-{number % 2}.safetensors", ({}, bytearray()))
+            header[name] = {**tensor, "data_offsets": [len(values), len(values) + end - begin]}
+            values += data[start + begin:start + end]
+        for file, (header, values) in files.items():
+            text = json.dumps(header).encode()
+            self.save(file, struct.pack("<Q", len(text)) + text + values)
+        self.write("w.index.json", json.dumps({"weight_map": {name: file for file, (header, _) in files.items()
+                                                              for name in header}}))
+        losses = [self.train(f"model.init={file}")["losses"] for file in ("one.safetensors", "w.index.json")]
+        self.assertEqual(losses[0], losses[1])
+        self.refused(["train", "c.yaml", "--set", "model.init=w.index.json", "--save-weights", "part-1.safetensors"],
+                     "--save-weights", "part-1.safetensors", "input")
 
     def test_a_shuffled_epoch(self):
         """Each sequence once an epoch, whatever the schedule, the ranks and the micro-batches. Three steps are an epoch."""

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/weights.hpp"
 
+#include <array>
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"
@@ -82,6 +85,82 @@ TEST_F(Weights, StartFromTheFileOfTheConfiguration) {
   ModelConfig config = gpt();
   config.init = file_;
   EXPECT_EQ(start_parameters(build_network(config, 1, 2), 99), parameters_);
+}
+
+/// Writes the saved file's tensors to files of their own by turns, and an index of them.
+class Sharded : public Weights {
+ protected:
+  void SetUp() override {
+    Weights::SetUp();
+    constexpr std::size_t files = 3;
+    std::array<std::map<std::string, Tensor>, files> parts;
+    std::size_t number = 0;
+    for (auto& [name, tensor] : read_safetensors(file_)) {
+      const std::size_t part = number++ % files;
+      index_["weight_map"][name] = name_of(part);
+      parts[part][name] = std::move(tensor);
+    }
+    for (std::size_t part = 0; part < files; ++part)
+      write_safetensors(folder_ / name_of(part), parts[part], {{"format", "pt"}});
+    index_["metadata"]["total_size"] = 1;
+  }
+
+  static std::string name_of(std::size_t part) { return "w-" + std::to_string(part) + ".safetensors"; }
+  [[nodiscard]] std::filesystem::path written(const nlohmann::json& index) const {
+    return folder_.write("model.safetensors.index.json", index.dump());
+  }
+  template <class Change>
+  void expect_refused(Change change, const std::string& part) {
+    nlohmann::json index = index_;
+    change(index);
+    const auto file = written(index);
+    expect_input_error([&] { load_weights(file, network_); }, part);
+    expect_input_error([&] { check_weights(file, network_); }, part);
+  }
+
+  nlohmann::json index_;
+};
+
+TEST_F(Sharded, LoadAsOneFile) {
+  const auto file = written(index_);
+  EXPECT_EQ(load_weights(file, network_), parameters_);
+  EXPECT_EQ(load_weights(file, network_, FileContents::weights), parameters_);
+  EXPECT_NO_THROW(check_weights(file, network_));
+  index_["weight_map"].erase("lm_head.weight");
+  expect_input_error([&] { load_weights(written(index_), network_); },
+                     "tensor lm_head.weight: " + file.string() + " does not say that it is here");
+}
+
+TEST_F(Sharded, FilesThatDoNotFitTheirIndexAreNamed) {
+  const std::string bias = "transformer.ln_f.bias";
+  const std::string weight = "transformer.ln_f.weight";
+  const auto path = [&](const std::string& name) { return (folder_ / name).string(); };
+  const std::string right = index_["weight_map"][bias];
+  const std::string wrong = index_["weight_map"][weight];
+  ASSERT_NE(right, wrong);
+  expect_refused([&](auto& index) { index["weight_map"][bias] = wrong; },
+                 path(std::min(right, wrong)) + ": tensor " + bias);
+  expect_refused([&](auto& index) { index["weight_map"]["more"] = right; },
+                 path(right) + ": tensor more: is missing");
+  expect_refused([&](auto& index) { index["weight_map"][bias] = "w-7.safetensors"; },
+                 path(right) + ": tensor " + bias);
+  expect_refused([&](auto& index) { index["weight_map"]["more"] = "w-7.safetensors"; },
+                 path("w-7.safetensors") + ": cannot be read: No such file");
+  for (const char* name : {"../w-0.safetensors", "/etc/passwd", "", ".", "a/b"})
+    expect_refused([&](auto& index) { index["weight_map"][bias] = name; },
+                   bias + ": \"" + name + "\" is not");
+  expect_refused([&](auto& index) { index["weight_map"][bias] = 3; }, bias + ": 3 is not");
+  expect_refused([&](auto& index) { index["weight_map"] = nlohmann::json::object(); }, "no \"weight_map\"");
+  expect_refused([&](auto& index) { index.erase("weight_map"); }, "no \"weight_map\"");
+  expect_refused([&](auto& index) { index = nlohmann::json::array(); }, "no \"weight_map\"");
+  for (std::size_t part = 0; part < 3; ++part) std::filesystem::remove(folder_ / name_of(part));
+  expect_input_error([&] { load_weights(written(index_), network_); },
+                     path("w-0.safetensors") + ": cannot be read: No such file");
+  expect_input_error([&] { load_weights(folder_ / "absent.json", network_); },
+                     path("absent.json") + ": No such file");
+  expect_input_error([&] { load_weights(folder_.write("text.json", "{"), network_); }, "no \"weight_map\"");
+  std::filesystem::create_directory(folder_ / "folder.json");
+  expect_input_error([&] { load_weights(folder_ / "folder.json", network_); }, "folder.json: is not a file");
 }
 
 TEST_F(Weights, NamesMayLackTheirPrefix) {

@@ -30,7 +30,7 @@ struct ModelConfig {
   std::string kind = "gpt";  ///< one of network_kinds()
   /// Values of the kind's own keys (`layers`, `hidden`, ...); a key that is not here has its default.
   std::map<std::string, OptionValue, std::less<>> options;
-  std::optional<std::filesystem::path> init;  ///< safetensors file with the parameters to start from
+  std::optional<std::filesystem::path> init;  ///< file with the parameters to start from: load_weights
   Precision precision = Precision::fp32;      ///< `runtime.precision`: stages are built for it
 };
 

@@ -26,7 +26,8 @@ enum class FileContents : std::uint8_t {
 };
 
 /// Loads the parameters of all sets, [set]. The file may come from a network with other cuts, or from
-/// another program with names of its own (NetworkKind::weight_name). `contents` says whether it may have
+/// another program with names of its own (NetworkKind::weight_name). It may be an index of several files
+/// (is_safetensors_index). `contents` says whether it may have
 /// fewer tensors or tokens. Throws InputError with the file and the tensor that is missing, unknown, of
 /// another shape or of a type that is not read, or the metadata entry ("heads", "context", ...) that
 /// contradicts the network's configuration.

@@ -8,6 +8,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -44,6 +45,13 @@ std::vector<fs::path> inputs_of(const runtime::Config& config) {
                                  config.schedule.file.value_or(""),
                                  config.schedule.profile_file};
   if (config.runtime.emulate) files.emplace_back(config.runtime.emulate->links_file);
+  if (config.model.init && model::is_safetensors_index(*config.model.init)) {
+    try {
+      for (const auto& [file, tensors] : model::read_safetensors_index(*config.model.init))
+        files.push_back(file);
+    } catch (const InputError&) {  // the run refuses an index that it cannot read
+    }
+  }
   files.insert(files.end(), config.schedule.plugins.begin(), config.schedule.plugins.end());
   return files;
 }

@@ -137,9 +137,10 @@ void add_model_keys(Keys& keys) {
   keys.push_back(required(key("model.kind", one_of(model::network_kinds()), kinds,
                               at(&Config::model, &model::ModelConfig::kind))));
   add_network_keys(keys);
-  keys.push_back(
-      not_emulated(key("model.init", text(), "A safetensors file with the parameters to start from.",
-                       at(&Config::model, &model::ModelConfig::init))));
+  keys.push_back(not_emulated(
+      key("model.init", text(),
+          "A safetensors file with the parameters to start from, or the index (.json) of several files.",
+          at(&Config::model, &model::ModelConfig::init))));
   ConfigKey data =
       key("data.kind", one_of(model::data_kinds),
           "The data, of a kind that the network reads: text (each byte is a token), tokens (token ids) or "
