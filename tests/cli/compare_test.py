@@ -144,6 +144,7 @@ class Compare(CommandTest):
         self.assertEqual(json.loads(result.stdout)["reordered"], {"worker": 0, "stashes": 8, "limit": 3})
         result = self.run_command(*compare, "--json", "--set", "schedule.memory_limit=8")
         self.assertNotIn("reordered", json.loads(result.stdout))
+        self.assertNotIn("record", json.loads(result.stdout)["policies"][0])
 
     def test_emulated(self):
         self.write("job.yaml", emulated("F: 1ms, B: 1ms, W: 1ms, comm: 100us"))
@@ -160,6 +161,9 @@ class Compare(CommandTest):
                 self.assertEqual(policy["predicted_makespan"], comparison["predicted"]["makespan"])
                 self.assertEqual(len(policy["makespans"]), 2)
                 self.assertIn(policy["policy"], result.stdout)
+                jobs = policy["record"]["jobs"]
+                self.assertEqual(max(jobs["end"]), round(1e9 * policy["makespan"]))
+                self.assertEqual(len(jobs["end"]), len(jobs["stage"]))
             for policy in comparison["policies"]:
                 if policy["policy"] in ("starpipe", "worker-order"):
                     self.assertEqual(policy["peak_activations"], comparison["predicted"]["peak_activations"])

@@ -224,6 +224,7 @@ EFFECTS = {
         "--json": Effect(SIDE_BY_SIDE, "--json"),
         "--output": Effect(SIDE_BY_SIDE, "-o out.csv", written),
         "--timeline": Effect(SIDE_BY_SIDE, "--timeline t.svg", written),
+        "--html": Effect(SIDE_BY_SIDE, "--html p.html", page),
     },
     "schedule check": {
         "--memory-limit": Effect("schedule check s.csv", "--memory-limit 1"),
@@ -426,6 +427,7 @@ SUFFIXES = {
     f"{SHOW} --html": (".html",),
     "report run.json -o": (".html",),
     f"{COMPARE} --html": (".html",),
+    f"{SIDE_BY_SIDE} --html": (".html",),
     f"train mlp.yaml {RUN} --html": (".html",),
     "schedule check s.csv -o": (".txt", ".json", ".csv", ".svg"),
     f"{SEARCH} -o": (".txt", ".json", ".csv", ".svg"),

@@ -98,7 +98,11 @@ void add_compare(CLI::App& app, Action& action) {
                       ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
                       ->capture_default_str();
   command->add_flag("--json", comparison.json, "Print JSON");
-  command->add_option("-o,--output", comparison.output, "Also write JSON to a file")->type_name("FILE.json");
+  command
+      ->add_option("-o,--output", comparison.output,
+                   "Also write JSON to a file, with the jobs of each policy's median run, which "
+                   "`report` reads")
+      ->type_name("FILE.json");
   command
       ->add_option("--timeline", comparison.timeline,
                    "Draw the prediction of each schedule and the median run of each policy")

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <array>
+#include <cstddef>
 #include <filesystem>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/explain/recorded_step.hpp"
+#include "starpipe/plan/formats/compared_policies_json.hpp"
 #include "starpipe/plan/formats/compared_run_json.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
 #include "starpipe/plan/page/page.hpp"
@@ -29,11 +32,11 @@ struct ReportOptions {
   std::filesystem::path output;
 };
 
-/// What a file holds, for the page.
-struct ReadFile {
-  std::optional<plan::ComparedRun> run;      ///< of a report
-  std::optional<plan::RecordedStep> step;    ///< of a schedule
-  std::optional<plan::ImportedSchedule> of;  ///< the schedule
+/// What a file holds of one schedule. The page refers to it, so it stays where it is.
+struct ReadRun {
+  plan::PageRun page;
+  std::list<plan::RecordedStep> steps;  ///< of `page.timelines`
+  std::optional<plan::ComparedRun> compared;
   nlohmann::ordered_json report;
 };
 
@@ -51,28 +54,92 @@ nlohmann::ordered_json parse_report(const std::string& text, const std::string& 
   return report.is_object() ? report : nlohmann::ordered_json::object();
 }
 
-/// Reads a report of `train`, or a schedule: JSON of `schedule show`, `simulate` and `search`, or CSV.
-ReadFile read_report(const std::filesystem::path& file) {
+/// Throws InputError for JSON without jobs: says where its jobs are, if they are anywhere.
+[[noreturn]] void refuse_without_jobs(const nlohmann::ordered_json& file, const std::string& name) {
+  const bool is_of_compare =
+      file.contains("policies") || (file.contains("schedules") && file["schedules"].is_array() &&
+                                    !file["schedules"].empty() && file["schedules"][0].contains("policies"));
+  if (is_of_compare) {
+    throw InputError(fmt::format(
+        "{}: the JSON that `compare --json` prints has no jobs; give `compare` -o FILE.json or --html",
+        name));
+  }
+  if (file.contains("schedules")) {
+    throw InputError(fmt::format(
+        "{}: the JSON of `schedule compare` has no jobs; give `schedule compare` the option --html", name));
+  }
+  throw InputError(fmt::format(
+      "{}: no jobs: neither \"ops\" of a schedule, nor \"explain\" of a report, nor \"record\" of "
+      "`compare`",
+      name));
+}
+
+/// Whether the JSON of a schedule's runs under several policies has their jobs.
+bool has_records(const nlohmann::ordered_json& schedule) {
+  if (!schedule.is_object() || !schedule.contains("policies")) return false;
+  const auto& policies = schedule["policies"];
+  return policies.is_array() && !policies.empty() && policies[0].is_object() &&
+         policies[0].contains("record");
+}
+
+void read_train_report(const std::string& text, const std::string& name, ReadRun& read) {
+  read.compared = plan::compared_run_from_json(text, name);
+  read.report = plan::report_for_page(std::move(read.report));
+  read.page = plan::compared_page_run(name, *read.compared, read.report);
+}
+
+/// The prediction is that with the costs of the first policy, as on the page of `compare --html`.
+void read_policies(const std::vector<plan::PolicyRun>& policies, ReadRun& read) {
+  const plan::PolicyRun& first = policies.front();
+  read.report = plan::report_for_page(std::move(read.report));
+  read.page.unit = "s";
+  read.page.costs = first.costs;
+  read.page.report = &read.report;
+  read.page.timelines.push_back(
+      {"predicted", &read.steps.emplace_back(plan::simulated_step(first.step.planned, first.costs))});
+  for (const plan::PolicyRun& run : policies)
+    read.page.timelines.push_back({run.policy, &read.steps.emplace_back(run.step)});
+}
+
+void read_schedule(const std::string& text, const std::string& name, ReadRun& read) {
+  const plan::ImportedSchedule of = plan::schedule_from_text(text, name);
+  read.report.erase("ops");
+  read.page.unit = of.unit;
+  read.page.costs = of.costs;
+  read.page.report = &read.report;
+  read.page.timelines.push_back(
+      {"predicted", &read.steps.emplace_back(plan::simulated_step(of.schedule, of.costs))});
+}
+
+/// Adds what a file holds: a report of `train` or `sim`, the JSON of `compare`, whose schedules are a run
+/// each, or a schedule: JSON of `schedule show`, `simulate`, `search` and `periodic`, or CSV.
+void read_file_into(std::list<ReadRun>& runs, const std::filesystem::path& file, const std::string& title) {
   const std::string name = file.string();
   const std::string text = read_file(file);
-  ReadFile read;
-  read.report = parse_report(text, name);
+  nlohmann::ordered_json json = parse_report(text, name);
+  const bool several = json.contains("schedules") && json["schedules"].is_array() &&
+                       !json["schedules"].empty() && has_records(json["schedules"][0]);
+  if (several || has_records(json)) {
+    const auto schedules = plan::compared_policies_from_json(text, name);
+    for (std::size_t s = 0; s < schedules.size(); ++s) {
+      ReadRun& read = runs.emplace_back();
+      read.report = several ? std::move(json["schedules"][s]) : std::move(json);
+      read_policies(schedules[s], read);
+      const std::string& schedule = schedules[s].front().step.planned.name();
+      read.page.title = several ? fmt::format("{}, {}", title, schedule) : title;
+    }
+    return;
+  }
+  ReadRun& read = runs.emplace_back();
+  read.report = std::move(json);
   if (read.report.contains("explain")) {
-    read.run = plan::compared_run_from_json(text, name);
-    read.report = plan::report_for_page(std::move(read.report));
-    return read;
+    read_train_report(text, name, read);
+  } else if (!read.report.empty() && !read.report.contains("ops")) {
+    refuse_without_jobs(read.report, name);
+  } else {
+    read_schedule(text, name, read);
   }
-  if (read.report.contains("policies") || read.report.contains("schedules")) {
-    throw InputError(
-        fmt::format("{}: the JSON of `compare` has no jobs; give `compare` the option --html", name));
-  }
-  if (read.report.contains("config")) {
-    throw InputError(fmt::format("{}: no \"explain\": this is no report of `starpipe train --report`", name));
-  }
-  read.of = plan::schedule_from_text(text, name);
-  read.step = plan::simulated_step(read.of->schedule, read.of->costs);
-  read.report.erase("ops");
-  return read;
+  read.page.title = title;
 }
 
 /// Files of one name get their folders, too.
@@ -87,20 +154,13 @@ int report(const ReportOptions& options) {
   check_outputs(outputs, options.files);
   plan::require_page("report");
   require_writable("-o", options.output);
-  std::list<ReadFile> read;  // the page's runs refer to it
+  std::list<ReadRun> read;  // the page's runs refer to it
   std::vector<plan::PageRun> runs;
   for (const std::filesystem::path& file : options.files) {
-    ReadFile& one = read.emplace_back(read_report(file));
-    const std::string title = title_of(file, options.files);
-    if (one.run) {
-      runs.push_back(plan::compared_page_run(title, *one.run, one.report));
-    } else {
-      runs.push_back({.title = title,
-                      .unit = one.of->unit,
-                      .costs = one.of->costs,
-                      .timelines = {{"predicted", &*one.step}},
-                      .report = &one.report});
-    }
+    const std::size_t before = read.size();
+    read_file_into(read, file, title_of(file, options.files));
+    for (auto run = std::next(read.begin(), static_cast<std::ptrdiff_t>(before)); run != read.end(); ++run)
+      runs.push_back(run->page);
     if (runs.back().unit != runs.front().unit) {
       const auto unit = [](const plan::PageRun& run) {
         return run.unit.empty() ? std::string("a unit without a name") : run.unit;
@@ -119,9 +179,10 @@ void add_report(CLI::App& app, Action& action) {
       "report", "Make a page for a browser from reports: timelines, causes, curves, tables");
   const auto options = std::make_shared<ReportOptions>();
   command
-      ->add_option("reports", options->files,
-                   "Reports of `starpipe train --report`, or schedules: JSON of `schedule show`, `simulate` "
-                   "and `search`, CSV of PyTorch. Several are shown side by side")
+      ->add_option(
+          "reports", options->files,
+          "Reports of `train` and `sim`, files of `compare -o`, or schedules: JSON of `schedule show`, "
+          "`simulate`, `search` and `periodic`, CSV of PyTorch. Several are shown side by side")
       ->required()
       ->type_name("REPORT.json");
   command->add_option("-o,--output", options->output, "The page, one file that needs no network")

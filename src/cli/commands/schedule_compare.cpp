@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <list>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -35,6 +36,7 @@
 #include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/plan/page/page.hpp"
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -56,6 +58,7 @@ struct ScheduleCompareOptions {
   bool json = false;
   std::optional<std::string> output;
   std::optional<std::string> timeline;
+  std::optional<std::string> html;
 
   /// Stages on a worker that count as one in limits and peaks.
   [[nodiscard]] double parts(int stages) const {
@@ -67,6 +70,7 @@ struct ScheduleCompareOptions {
 struct Run {
   plan::Schedule schedule;
   std::optional<plan::Reordering> reordering;
+  plan::Costs costs;
   plan::RecordedStep step;
   double peak = 0;                    ///< the most stashes of a worker, of a share of the model or of a stage
   std::optional<double> lower_bound;  ///< nothing where the bound does not apply
@@ -113,7 +117,7 @@ Run predict(const ScheduleCompareOptions& options, const Row& row, const plan::C
   const double peak = std::ranges::max(step.timeline.peak_stashes) / options.parts(row.stages);
   std::optional<double> bound = bound_of(options, schedule, costs, limits);
   if (bound) bound = plan::bound_of_makespan(*bound, makespan);
-  return {std::move(schedule), reordering, std::move(step), peak, bound};
+  return {std::move(schedule), reordering, std::move(costs), std::move(step), peak, bound};
 }
 
 std::uint64_t transfers_of(const Run& run) {
@@ -233,7 +237,7 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
       cells.emplace_back("-");
       continue;
     }
-    const auto& [schedule, reordering, step, peak, lower_bound] = *row.run;
+    const auto& [schedule, reordering, costs, step, peak, lower_bound] = *row.run;
     const double makespan = step.timeline.makespan;
     cells.push_back(shown.number(makespan));
     cells.push_back(percent_text(step.timeline.bubble_fraction));
@@ -251,13 +255,33 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
          " ends earlier.\n";
 }
 
+std::string title_of(const ScheduleCompareOptions& options, const Row& row) {
+  if (options.microbatches.size() == 1) return row.name;
+  return fmt::format("{}, {} micro-batches", row.name, row.microbatches);
+}
+
+void write_page(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
+                const std::string& unit) {
+  std::list<nlohmann::ordered_json> figures_of_rows;  // the page's runs refer to them
+  std::vector<plan::PageRun> runs;
+  for (const Row& row : rows) {
+    if (!row.run) continue;
+    nlohmann::ordered_json& shown = figures_of_rows.emplace_back(nlohmann::ordered_json::object());
+    if (row.run->lower_bound) shown["lower_bound"] = *row.run->lower_bound;
+    runs.push_back({.title = title_of(options, row),
+                    .unit = unit,
+                    .costs = row.run->costs,
+                    .timelines = {{"predicted", &row.run->step}},
+                    .report = &shown});
+  }
+  write_file("--html", *options.html, plan::report_page(runs));
+}
+
 void draw(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
   std::vector<plan::SvgRun> runs;
   for (const Row& row : rows) {
     if (!row.run) continue;
-    std::string title = row.name;
-    if (options.microbatches.size() > 1) title += fmt::format(", {} micro-batches", row.microbatches);
-    runs.push_back(plan::explained_run(title, row.run->step));
+    runs.push_back(plan::explained_run(title_of(options, row), row.run->step));
   }
   // Stashes of larger and smaller stages would be drawn alike, and look like equal amounts of memory.
   const bool same_stashes = std::ranges::all_of(
@@ -273,8 +297,13 @@ int compare(ScheduleCompareOptions options) {
     require_writable("-o", *options.output);
   }
   if (options.timeline) require_writable("--timeline", *options.timeline);
+  if (options.html) {
+    plan::require_page("--html");
+    require_writable("--html", *options.html);
+  }
   const std::array outputs = {OutputFile{"-o", options.output},
-                              OutputFile{"--timeline", options.timeline, ".svg"}};
+                              OutputFile{"--timeline", options.timeline, ".svg"},
+                              OutputFile{"--html", options.html, ".html"}};
   std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
   for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   check_outputs(outputs, inputs);
@@ -288,6 +317,7 @@ int compare(ScheduleCompareOptions options) {
                suffix_of(*options.output) == ".csv" ? to_csv(options, rows, unit) : json());
   }
   if (options.timeline) draw(options, rows, unit);
+  if (options.html) write_page(options, rows, unit);
   return 0;
 }
 
@@ -328,6 +358,8 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
                    "Draw all runs on one time axis, with the stashes that workers hold where these are of "
                    "the same size in all of them")
       ->type_name("FILE.svg");
+  command->add_option("--html", options->html, "Write the same runs as a page for a browser, in one file")
+      ->type_name("FILE.html");
   command->footer(
       "Example:\n"
       "  starpipe schedule compare 1f1b zb-h1 v-half --workers 4 --microbatches 8,16 --timeline compare.svg");

@@ -4,6 +4,7 @@
 // Schedules in the form of files: rows of jobs. Private to plan.
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ struct ListedJob {
 struct Listing {
   std::string source_name;
   /// Text for messages that names a cell: "ops[0][3]" or "row 1, cell 4".
-  std::string (*position_text)(std::size_t row, std::size_t cell) = nullptr;
+  std::function<std::string(std::size_t row, std::size_t cell)> position_text = {};
   std::string name = {};  ///< of the schedule; when empty, the stem of the file's name
   std::vector<std::vector<ListedJob>> rows = {};
   std::optional<int> stages = {};

@@ -61,10 +61,10 @@ ordered_json run_data(const PageRun& run) {
 /// ASCII without "<", ">" and "&", which JSON has in strings only: so an HTML parser sees text, whatever the
 /// strings are, and "</script>" or "<!--" in them ends nothing.
 std::string script_text(const ordered_json& data) {
-  const std::string json = data.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+  const std::string dumped = data.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
   std::string text;
-  text.reserve(json.size() + json.size() / 64);
-  for (const char c : json) {
+  text.reserve(dumped.size() + dumped.size() / 64);
+  for (const char c : dumped) {
     switch (c) {
       case '<':
         text += "\\u003c";
@@ -97,6 +97,11 @@ ordered_json report_for_page(ordered_json report) {
   report.erase("offsets");
   if (const auto explain = report.find("explain"); explain != report.end() && explain->is_object())
     explain->erase("record");
+  if (const auto policies = report.find("policies"); policies != report.end() && policies->is_array()) {
+    for (ordered_json& policy : *policies) {
+      if (policy.is_object()) policy.erase("record");
+    }
+  }
   return report;
 }
 

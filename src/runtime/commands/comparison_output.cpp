@@ -19,6 +19,7 @@
 #include "starpipe/plan/drawing/explained_run.hpp"
 #include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/explain/recorded_step.hpp"
+#include "starpipe/plan/formats/compared_policies_json.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/page/page.hpp"
@@ -279,6 +280,16 @@ void write_page(const Comparison& comparison, const std::vector<ComparedSchedule
   write_file("--html", *comparison.html, plan::report_page(runs));
 }
 
+// The jobs of each policy's median run, which make the JSON long.
+void add_records(const std::vector<ComparedSchedule>& schedules, nlohmann::ordered_json& reports) {
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    for (std::size_t p = 0; p < schedules[s].policies.size(); ++p) {
+      const Repetition& median = schedules[s].policies[p].median_repetition();
+      reports[s]["policies"][p]["record"] = plan::policy_record_json(median.run, median.costs);
+    }
+  }
+}
+
 }  // namespace
 
 int ComparedPolicy::skipped() const {
@@ -306,12 +317,17 @@ void write_outputs(const Comparison& comparison, const std::vector<ComparedSched
     reports.push_back(to_json(comparison, compared, predictions.back()));
   }
   if (comparison.html) write_page(comparison, schedules, predictions, reports);
-  const nlohmann::ordered_json report =
-      comparison.schedules.empty() ? reports.front() : nlohmann::ordered_json{{"schedules", reports}};
+  const auto json = [&] {
+    return plan::json_text(comparison.schedules.empty() ? reports.front()
+                                                        : nlohmann::ordered_json{{"schedules", reports}});
+  };
   print(comparison.json
-            ? plan::json_text(report)
+            ? json()
             : heading(comparison, schedules) + comparison_table(comparison, schedules, predictions));
-  if (comparison.output) write_file("--output", *comparison.output, plan::json_text(report));
+  if (comparison.output) {
+    add_records(schedules, reports);
+    write_file("--output", *comparison.output, json());
+  }
   if (comparison.timeline) write_timeline(comparison, schedules, predictions);
 }
 

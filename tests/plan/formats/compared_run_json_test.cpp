@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +17,7 @@
 #include "starpipe/plan/explain/idle_causes.hpp"
 #include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/explain/step_costs.hpp"
+#include "starpipe/plan/formats/compared_policies_json.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
@@ -136,6 +138,68 @@ TEST(ComparedRunJson, PartsAddUpExactly) {
       sum += per_step[part][i].get<std::int64_t>();
     EXPECT_EQ(sum, per_step["measured"][i].get<std::int64_t>());
   }
+}
+
+// The file of `compare -o`.
+std::string policies_file(const ComparedRun& run, double makespan) {
+  ordered_json policies = ordered_json::array();
+  for (const char* name : {"starpipe", "lws"}) {
+    policies.push_back(
+        {{"policy", name}, {"makespan", makespan}, {"record", policy_record_json(run.measured, run.costs)}});
+  }
+  return json_text({{"schedules", {{{"policies", policies}}, {{"policies", policies}}}}});
+}
+
+TEST(ComparedPoliciesJson, GivesTheSameRunsWhenReadBack) {
+  Random random(9);
+  for (int run = 0; run < 50; ++run) {
+    const Schedule schedule(testing::random_spec(random, {.sound_priority = 1}));
+    if (!check(schedule).ok()) continue;
+    SCOPED_TRACE(::testing::Message() << "run " << run);
+    const ComparedRun written = compared(schedule, random_run(schedule, run % 2 == 1, random));
+    const auto schedules =
+        compared_policies_from_json(policies_file(written, written.measured.timeline.makespan), "c.json");
+    ASSERT_EQ(schedules.size(), 2U);
+    ASSERT_EQ(schedules[1].size(), 2U);
+    EXPECT_EQ(schedules[1][1].policy, "lws");
+    for (const PolicyRun& read : schedules[1]) {
+      EXPECT_EQ(policy_record_json(read.step, read.costs),
+                policy_record_json(written.measured, written.costs));
+      EXPECT_TRUE(read.step.as_run == written.measured.as_run);
+      EXPECT_EQ(read.step.timeline.makespan, written.measured.timeline.makespan);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(ComparedPoliciesJson, RefusesRunsThatNoneIs) {
+  Random random(10);
+  const Schedule schedule(testing::random_spec(random, {.sound_priority = 1}));
+  const ComparedRun run = compared(schedule, random_run(schedule, false, random));
+  const auto message_about = [](const std::string& text) -> std::string {
+    try {
+      static_cast<void>(compared_policies_from_json(text, "c.json"));
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const double makespan = run.measured.timeline.makespan;
+  ASSERT_EQ(message_about(policies_file(run, makespan)), "accepted");
+  EXPECT_THAT(message_about(policies_file(run, makespan + 1)),
+              ::testing::StartsWith("c.json: schedules[0].policies[0].record: its jobs end after "));
+  ordered_json file = ordered_json::parse(policies_file(run, makespan));
+  file["schedules"][1]["policies"][1]["record"]["jobs"]["start"][0] = "soon";
+  EXPECT_EQ(
+      message_about(file.dump()),
+      "c.json: schedules[1].policies[1].record.jobs.start[0]: expected a whole number of nanoseconds, got "
+      "\"soon\"");
+  file["schedules"][1]["policies"][1].erase("record");
+  EXPECT_EQ(message_about(file.dump()), "c.json: schedules[1].policies[1].record: missing");
+  file["schedules"][1]["policies"] = ordered_json::array();
+  EXPECT_EQ(message_about(file.dump()), "c.json: schedules[1].policies: no policies");
+  EXPECT_EQ(message_about(R"({"schedules": []})"), "c.json: schedules: no schedules");
+  EXPECT_EQ(message_about("[]"), "c.json: : expected an object, got an array");
 }
 
 class BadFile : public ::testing::Test {

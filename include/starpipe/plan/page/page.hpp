@@ -27,7 +27,7 @@ struct PageRun {
   Costs costs;        ///< `sizes` and `shared` are read: for the bytes that workers hold and exchange
   std::vector<PageTimeline> timelines;  ///< of one number of workers and stages; at least one
   /// Shown beside the timelines: a report of `train` or `compare`, or the figures of a `search`. Null:
-  /// nothing. The page reads no key "record".
+  /// nothing. See `report_for_page`.
   const nlohmann::ordered_json* report = nullptr;
 };
 
@@ -35,7 +35,7 @@ struct PageRun {
 PageRun compared_page_run(const std::string& title, const ComparedRun& run,
                           const nlohmann::ordered_json& report);
 
-/// A smaller report for the page: without the record of the step, which the timelines have, and without the
+/// A smaller report for the page: without the records of steps, which the timelines have, and without the
 /// offsets of the data.
 nlohmann::ordered_json report_for_page(nlohmann::ordered_json report);
 
