@@ -29,6 +29,7 @@
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
+#include "starpipe/runtime/report/memory_json.hpp"
 #include "starpipe/runtime/report/other_policy.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
@@ -76,7 +77,7 @@ std::string default_unit(const runtime::Config& config,
 std::string summary(std::string_view times, std::string_view policy,
                     const std::optional<runtime::PartitionChoice>& partition,
                     const runtime::Experiment& experiment, const PredictedRun& run,
-                    const std::vector<runtime::WorkerMemory>& memory) {
+                    const std::vector<runtime::DeviceNeed>& memory) {
   const auto& [schedule, costs, timeline, unit, reordering, discipline] = run;
   const plan::ShownUnit shown(unit, timeline.makespan);
   const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
@@ -105,7 +106,7 @@ std::string summary(std::string_view times, std::string_view policy,
     const auto i = index(w);
     workers.push_back({std::to_string(w), std::to_string(schedule.order(w).size()), number(timeline.busy[i]),
                        std::to_string(timeline.peak_stashes[i]), bytes_text(timeline.peak_stash_bytes[i]),
-                       bytes_text(memory[i].total())});
+                       bytes_text(memory[i].peak.total())});
   }
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     const bool any = std::ranges::any_of(timeline.received, [&kind](const plan::Transfers& transfers) {
@@ -124,16 +125,6 @@ std::string summary(std::string_view times, std::string_view policy,
            return fmt::format("{:.6g}{}{}", time * shown.factor(), shown.name().empty() ? "" : " ",
                               shown.name());
          });
-}
-
-/// The bytes of each worker.
-nlohmann::ordered_json to_json(const std::vector<runtime::WorkerMemory>& memory) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const runtime::WorkerMemory& of_worker : memory) {
-    nlohmann::ordered_json& parts = json.emplace_back();
-    for (const auto& [name, bytes] : runtime::memory_parts) parts[name] = of_worker.*bytes;
-  }
-  return json;
 }
 
 /// With runtime.emulate its times; else, with a partition by measured times, these; else times in proportion
@@ -190,10 +181,8 @@ int simulate(const SimulateOptions& options) {
   apply(options, costs, unit, experiment.schedule);
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
-  const std::vector<runtime::WorkerMemory> memory = runtime::memory_need(
-      experiment.schedule, experiment.network, config.training.optimizer, costs, timeline,
-      {.devices = {}, .on_gpu = config.runtime.on_gpu_of(experiment.schedule.workers())},
-      runtime::step_rules(config, experiment.schedule.microbatches()));
+  const std::vector<runtime::DeviceNeed> memory =
+      runtime::memory_need_of(config, experiment, costs, timeline);
   const PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
                          experiment.discipline};
   if (options.timeline) {
@@ -202,8 +191,10 @@ int simulate(const SimulateOptions& options) {
   if (options.trace) write_file("--trace", *options.trace, predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
-  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory); },
-                      {{"memory", to_json(memory)}});
+  options.result.show(
+      run, [&] { return summary(times, policy, partition, experiment, run, memory); },
+      {{"memory", runtime::memory_json(memory)},
+       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime.memory_limit)}});
   return 0;
 }
 

@@ -207,8 +207,8 @@ constexpr std::array<std::string_view, 18> schedule_keys = {
 // values.
 constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
                                                              "device_bubble_fraction", "lower_bound"};
-constexpr std::array<std::string_view, 3> ignored_arrays = {"peak_activations", "peak_activation_bytes",
-                                                            "memory"};
+constexpr std::array<std::string_view, 4> ignored_arrays = {"peak_activations", "peak_activation_bytes",
+                                                            "memory", "memory_over_time"};
 struct IgnoredObject {
   std::string_view name;
   std::vector<std::string_view> keys;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -24,6 +25,7 @@
 #include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/page/page.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/report/memory_json.hpp"
 #include "starpipe/runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
@@ -95,6 +97,24 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
   return result;
 }
 
+/// What the prediction needs, and the runs under the policies that keep the limit.
+void add_memory(const ComparedSchedule& compared, const Predictions& predictions,
+                nlohmann::ordered_json& report) {
+  const AgreedRun& run = *compared.run;
+  const auto add = [&](const std::string& name, const plan::Costs& costs, const plan::Timeline& timeline) {
+    const auto needs = memory_need_of(run.config, run.experiment, costs, timeline);
+    report["memory"][name] = memory_json(needs);
+    report["memory_over_time"][name] = memory_over_time_json(needs, run.config.runtime.memory_limit);
+  };
+  add("predicted", compared.policies.front().median_repetition().costs, predictions.first.timeline);
+  for (const ComparedPolicy& policy : compared.policies) {
+    const std::string& name = policy.choice.name;
+    if (!policies_without("runtime.memory_limit", std::span(&name, 1)).empty()) continue;
+    const Repetition& median = policy.median_repetition();
+    add(name, median.costs, median.run.timeline);
+  }
+}
+
 nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSchedule& compared,
                                const Predictions& predictions) {
   const plan::Timeline& predicted = predictions.first.timeline;
@@ -116,6 +136,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
                          {"peak_activation_bytes", predicted.peak_stash_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
   if (!run.experiment.emulated) report["predicted"]["durations_of"] = compared.policies.front().choice.name;
+  if (run.config.runtime.memory_limit) add_memory(compared, predictions, report);
   for (std::size_t p = 0; p < compared.policies.size(); ++p)
     report["policies"].push_back(to_json(compared.policies[p], predictions.makespans[p]));
   return report;

@@ -15,6 +15,7 @@
 #include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/report/explanation_json.hpp"
+#include "starpipe/runtime/report/memory_json.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -172,6 +173,13 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
       both(predicted.peak_stashes, by_worker(measurement.workers(), &WorkerRecord::peak_stashes));
   report["peak_activation_bytes"] =
       both(predicted.peak_stash_bytes, by_worker(measurement.workers(), &WorkerRecord::peak_stash_bytes));
+  if (const auto limit = config.runtime.memory_limit) {
+    const auto expected = memory_need_of(config, experiment, run.costs, predicted);
+    const auto found = memory_need_of(config, experiment, run.costs, measured);
+    report["memory"] = both(memory_json(expected), memory_json(found));
+    report["memory_over_time"] =
+        both(memory_over_time_json(expected, limit), memory_over_time_json(found, limit));
+  }
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     report["received"][kind.key] = transfers(predicted, measurement.workers(), kind.member);
   }

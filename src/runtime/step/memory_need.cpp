@@ -90,7 +90,7 @@ class Holdings {
 
   /// The memory at the moment with the largest total.
   WorkerMemory peak() {
-    std::ranges::sort(changes_, [](const Change& a, const Change& b) { return a.moment < b.moment; });
+    sort();
     WorkerMemory now;
     WorkerMemory most;
     for (const Change& change : changes_) {
@@ -100,12 +100,57 @@ class Holdings {
     return most;
   }
 
+  /// The total until `end`, as DeviceNeed::over_time has it.
+  std::vector<MemoryLevel> levels(double end) {
+    std::vector<MemoryLevel> exact = exact_levels(end);
+    if (exact.size() < most_levels) return exact;
+    std::vector<MemoryLevel> largest;
+    const double part = end / static_cast<double>(most_levels);
+    std::uint64_t now = 0;
+    auto next = exact.begin();
+    for (std::size_t i = 0; i < most_levels; ++i) {
+      const bool is_last = i + 1 == most_levels;
+      std::uint64_t most = now;
+      for (; next != exact.end() && (is_last || next->time < static_cast<double>(i + 1) * part); ++next) {
+        now = next->bytes;
+        most = std::max(most, now);
+      }
+      if (largest.empty() || largest.back().bytes != most)
+        largest.push_back({static_cast<double>(i) * part, most});
+    }
+    return largest;
+  }
+
  private:
   struct Change {
     Moment moment;
     Part part;
     std::int64_t bytes;
   };
+
+  void sort() {
+    std::ranges::sort(changes_, [](const Change& a, const Change& b) { return a.moment < b.moment; });
+  }
+
+  /// The total after each time at which it changes; also a larger one that it has only at that time.
+  std::vector<MemoryLevel> exact_levels(double end) {
+    sort();
+    std::vector<MemoryLevel> levels;
+    std::uint64_t now = 0;
+    for (auto change = changes_.begin(); change != changes_.end() && change->moment.time <= end;) {
+      const double time = std::max(change->moment.time, 0.0);
+      std::uint64_t most = 0;
+      for (; change != changes_.end() && std::max(change->moment.time, 0.0) == time; ++change) {
+        now += static_cast<std::uint64_t>(change->bytes);  // an end adds modulo 2^64
+        if (change->bytes > 0) most = std::max(most, now);
+      }
+      const std::uint64_t before = levels.empty() ? 0 : levels.back().bytes;
+      if (most > now && most > before) levels.push_back({time, most});
+      if (levels.empty() || levels.back().bytes != now) levels.push_back({time, now});
+    }
+    return levels;
+  }
+
   std::vector<Change> changes_;
 };
 
@@ -292,6 +337,39 @@ std::vector<WorkerMemory> peaks(std::vector<Holdings>& holdings) {
   return needs;
 }
 
+/// What the step holds on each device, and the evaluations of `rules` after it.
+std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model::Network& network,
+                                    const model::OptimizerConfig& optimizer, const plan::Costs& costs,
+                                    const plan::Timeline& timeline, const WorkerDevices& workers,
+                                    const StepRules& rules) {
+  const TaskGraph graph(schedule, network, optimizer, rules);
+  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
+  std::vector<Holdings> holdings =
+      Accountant(schedule, costs, timeline, graph, devices, workers.on_gpu).holdings();
+  std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
+  std::vector<bool> has_norm(devices.size(), false);
+  for (const Task& task : graph.tasks()) {
+    if (task.job) stages[index(task.worker)].insert(task.stage);
+    if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
+  }
+  if (rules.evaluated > 0) {
+    // An evaluation begins when all that belongs to the step alone has gone.
+    double start = 0;
+    for (const Holdings& device : holdings) start = std::max(start, device.last_change());
+    const std::vector<Holdings> more =
+        evaluation_holdings(schedule, network, costs, rules.evaluated, devices, workers.on_gpu, start, false);
+    for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);
+  }
+  for (std::size_t w = 0; w < devices.size(); ++w) {
+    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
+    // StarPU keeps the workspace of each stage that a worker has run, and that of a GPU's norms.
+    std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
+    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu, rules);
+    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
+  }
+  return holdings;
+}
+
 }  // namespace
 
 std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
@@ -323,32 +401,26 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
     timed.durations = {{1, 1, 1}};
     return memory_need(schedule, network, optimizer, timed, plan::simulate(schedule, timed), workers, rules);
   }
-  const TaskGraph graph(schedule, network, optimizer, rules);
-  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
   std::vector<Holdings> holdings =
-      Accountant(schedule, costs, timeline, graph, devices, workers.on_gpu).holdings();
-  std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
-  std::vector<bool> has_norm(devices.size(), false);
-  for (const Task& task : graph.tasks()) {
-    if (task.job) stages[index(task.worker)].insert(task.stage);
-    if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
-  }
-  if (rules.evaluated > 0) {
-    // An evaluation begins when all that belongs to the step alone has gone.
-    double start = 0;
-    for (const Holdings& device : holdings) start = std::max(start, device.last_change());
-    const std::vector<Holdings> more =
-        evaluation_holdings(schedule, network, costs, rules.evaluated, devices, workers.on_gpu, start, false);
-    for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);
-  }
-  for (std::size_t w = 0; w < devices.size(); ++w) {
-    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
-    // StarPU keeps the workspace of each stage that a worker has run, and that of a GPU's norms.
-    std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
-    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu, rules);
-    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
-  }
+      step_holdings(schedule, network, optimizer, costs, timeline, workers, rules);
   return peaks(holdings);
+}
+
+std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, const model::Network& network,
+                                              const model::OptimizerConfig& optimizer,
+                                              const plan::Costs& costs, const plan::Timeline& timeline,
+                                              const WorkerDevices& workers, const StepRules& rules) {
+  std::vector<DeviceNeed> needs;
+  if (timeline.makespan <= 0) {
+    for (const WorkerMemory& peak :
+         memory_need(schedule, network, optimizer, costs, timeline, workers, rules))
+      needs.push_back({.peak = peak, .over_time = {}});
+    return needs;
+  }
+  const double end = plan::first_start(timeline) + timeline.makespan;
+  for (Holdings& device : step_holdings(schedule, network, optimizer, costs, timeline, workers, rules))
+    needs.push_back({.peak = device.peak(), .over_time = device.levels(end)});
+  return needs;
 }
 
 }  // namespace starpipe::runtime

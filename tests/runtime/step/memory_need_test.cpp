@@ -58,6 +58,57 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
 }
 
+TEST(MemoryNeed, OverTimeOfTwoStagesByHand) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
+  plan::Costs costs;
+  costs.sizes = network.sizes();
+  const auto needs = memory_need_over_time(schedule, network, adamw, costs, plan::simulate(schedule, costs));
+  const std::uint64_t lasting = 80U + 80 + 160 + verdict + network.stages[0].scratch_size() * sizeof(float);
+  const std::uint64_t stash = network.sizes()[0].stash;
+  const auto at = [&](double time) {
+    std::uint64_t bytes = 0;
+    for (const MemoryLevel& level : needs[0].over_time) {
+      if (level.time <= time) bytes = level.bytes;
+    }
+    return bytes;
+  };
+  // Worker 0 runs F from 0 to 3. Inputs are there all the time. An output is there until it has been sent.
+  EXPECT_EQ(at(0.5), lasting + stash + 3 * 48 + 48);
+  EXPECT_EQ(at(1.5), lasting + 2 * stash + 3 * 48 + 48);
+  EXPECT_EQ(at(2.5), lasting + 3 * stash + 3 * 48 + 48);
+  EXPECT_EQ(at(3.5), lasting + 3 * stash + 3 * 48);
+}
+
+// The largest level is the peak, whether the levels are exact or those of parts of the step.
+TEST(MemoryNeed, OverTimeHasThePeak) {
+  const model::Network network = tiny_gpt(4);
+  plan::Costs costs = costs_of(network);
+  costs.links = plan::Link{.alpha = 0.25};
+  for (const int microbatches : {4, 500}) {
+    for (const char* name : {"1f1b", "fsdp", "zb-h1", "v-half"}) {
+      SCOPED_TRACE(::testing::Message() << name << ", " << microbatches);
+      const Schedule schedule =
+          plan::make_schedule(name, {.workers = std::string_view(name) == "v-half" ? 2 : 4,
+                                     .microbatches = microbatches,
+                                     .graph = network.graph});
+      const plan::Timeline timeline = plan::simulate(schedule, costs);
+      const auto needs = memory_need_over_time(schedule, network, adamw, costs, timeline);
+      const auto peaks = memory_need(schedule, network, adamw, costs, timeline);
+      ASSERT_EQ(needs.size(), peaks.size());
+      for (std::size_t w = 0; w < needs.size(); ++w) {
+        EXPECT_EQ(needs[w].peak.total(), peaks[w].total());
+        const auto& levels = needs[w].over_time;
+        EXPECT_LE(levels.size(), most_levels);
+        EXPECT_EQ(std::ranges::max_element(levels, {}, &MemoryLevel::bytes)->bytes, peaks[w].total());
+        EXPECT_EQ(levels.front().time, 0);
+        EXPECT_TRUE(std::ranges::is_sorted(levels, {}, &MemoryLevel::time));
+        EXPECT_LE(levels.back().time, plan::first_start(timeline) + timeline.makespan);
+      }
+    }
+  }
+}
+
 std::uint64_t sum_of(const std::vector<WorkerMemory>& needs) {
   std::uint64_t sum = 0;
   for (const WorkerMemory& need : needs) sum += need.total();

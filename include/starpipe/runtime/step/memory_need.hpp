@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,28 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers = {},
                                       const StepRules& rules = {});
+
+/// From `time` on, until the next level, a device needs at most `bytes`.
+struct MemoryLevel {
+  double time = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// The need of one device in a step.
+struct DeviceNeed {
+  WorkerMemory peak;  ///< as `memory_need` has it
+  /// From time 0 to the end of the step, in the order of time. Exact when it has less than `most_levels`
+  /// entries; else each entry is the largest need in a part of the step, of which there are `most_levels`.
+  /// Evaluations, which come after the step, are not in it. Empty when the step takes no time.
+  std::vector<MemoryLevel> over_time;
+};
+inline constexpr std::size_t most_levels = 400;
+
+/// The same as `memory_need`, and the need over time.
+std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, const model::Network& network,
+                                              const model::OptimizerConfig& optimizer,
+                                              const plan::Costs& costs, const plan::Timeline& timeline,
+                                              const WorkerDevices& workers = {}, const StepRules& rules = {});
 
 /// The same for a run that evaluates and does not train: weights without optimizer state, gradients and
 /// stashes. `schedule`: that of the training, whose forward passes run on `microbatches` micro-batches.
