@@ -196,8 +196,12 @@ class Page(unittest.TestCase):
         for part in ("durations", "transfers", "order", "runtime", "measured"):
             value = explain["per_step"][part][0] / MS
             self.assertIn(f"{value:.2f} ms", text.replace("−", "-").replace("+", ""), part)
-        for w, busy in enumerate(explain["busy"]["measured"]):
-            self.assertIn(f"/ {100 * busy / explain['per_step']['measured'][0]:.1f}", text, w)
+        rows = self.browser.run("return [...document.querySelectorAll('#idle tbody tr')].map(r => [...r.cells].slice(1).map(c => c.textContent))")
+        for w in range(4):
+            for t, (name, makespan) in enumerate((("predicted", explain["per_step"]["predicted"]), ("measured", explain["per_step"]["measured"][0]))):
+                idle = explain["idle"][name][w]
+                times = [explain["busy"][name][w], *(idle[cause] for cause in ("fill", "drain", "producer", "transfer", "order", "runtime"))]
+                self.assertEqual(rows[2 * w + t], [name, *(f"{100 * time / makespan:.1f}" for time in times)])
         for words in ("model.kind", "mlp", "Critical path", "What moved between workers", "loss", "learning rate", "tokens/s", "somewhere",
                       "d3-zoom"):
             self.assertIn(words, text)
@@ -224,6 +228,138 @@ class Page(unittest.TestCase):
         self.assertIn("tabu search with seed 1", text)
         self.open(self.make("report", "s.json", "-o", "p.html"))
         self.assertIn(f"No schedule ends before {bound:g}", self.browser.run("return document.body.innerText"))
+
+    def test_a_comparison_is_read_again(self):
+        """The page of `compare --html`, and that of `report` with the file of `compare -o`, have the same timelines."""
+        (self.folder / "e.yaml").write_text(mlp_config("runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms, comm: 100us}}"))
+        data = """return page.runs.map(({report, schedule, timelines}) => [schedule.name, report.policies.length, timelines.map(
+            ({title, id, start, end, traffic, figures}) => [title, [...id], [...start], [...end], traffic, figures])])"""
+        for more, runs in (((), 1), (("--schedules", "1f1b,zb-h1"), 2)):
+            self.make("compare", "e.yaml", "--policies", "starpipe,lws", "--repetitions", 1, "-o", "c.json", "--html", "p.html", *more)
+            self.open(self.folder / "p.html")
+            direct = self.js(data)
+            self.open(self.make("report", "c.json", "-o", "p.html"))
+            self.assertEqual(self.js(data), direct)
+            self.assertEqual([[timeline[0] for timeline in run[2]] for run in direct], [["predicted", "starpipe", "lws"]] * runs)
+            self.assertNotIn('"record"', (self.folder / "p.html").read_text())
+
+    def test_schedules_side_by_side(self):
+        self.open(self.make("schedule", "compare", "1f1b", "zb-h1", "--workers", 3, "--microbatches", "4,6", "-o", "s.json", "--html", "p.html"))
+        figures = json.loads((self.folder / "s.json").read_text())["schedules"]
+        self.assertEqual(self.js("return page.runs.map(run => [run.title, run.timelines[0].figures.makespan, run.report.lower_bound])"),
+                         [[f"{one['schedule']}, {one['microbatches']} micro-batches", one["makespan"], one["lower_bound"]] for one in figures])
+
+    # ---- memory ----
+
+    def memory_text(self):
+        return self.browser.run("return document.querySelector('#memory').innerText")
+
+    def test_memory_has_its_limit_in_bytes(self):
+        """`runtime.memory_limit` bounds all memory of a worker: the page draws what simulate predicts and what a run needed."""
+        (self.folder / "m.yaml").write_text(mlp_config("runtime: {memory_limit: 1MiB}"))
+        for command in (("simulate", "m.yaml", "-o", "m.json", "--html", "p.html"), ("report", "m.json", "-o", "p.html"),
+                        ("train", "m.yaml", "--report", "t.json", "--html", "p.html"), ("report", "t.json", "-o", "p.html")):
+            result = run(self.folder, *command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.open(self.folder / "p.html")
+            trained = command[0] == "train" or "t.json" in command
+            report = json.loads((self.folder / ("t.json" if trained else "m.json")).read_text())
+            needs, levels = ((report[key]["measured"] if trained else report[key]) for key in ("memory", "memory_over_time"))
+            for w, (need, level) in enumerate(zip(needs, levels)):
+                parts = list(need.values())
+                self.assertEqual((max(level["bytes"]), level["limit"]), (sum(parts), 1 << 20))
+                cells = self.browser.run("return [...document.querySelectorAll('#memory tbody tr')[arguments[0]].cells].map(c => c.textContent)", w)
+                self.assertEqual(cells, [str(w), *(f"{value} B" for value in parts), f"{sum(parts)} B"])
+            self.assertIn("all memory", self.memory_text())
+            limits = self.browser.run("return [...document.querySelectorAll('#memory .chart')].map(c => c.querySelectorAll('line.limit').length)")
+            self.assertEqual(limits, [1, 1])
+            self.assertIn("limit 1.0 MiB", self.browser.run("return document.querySelector('#memory svg').textContent"))
+            self.assertEqual(self.browser.run("return document.querySelectorAll('#memory .chart')[0].querySelectorAll('path.curve').length"),
+                             2 if trained else 1)
+
+    def test_memory_of_many_workers(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 20, "--microbatches", 24, "-o", "s.json", "--html", "p.html"))
+        titles = "return [...document.querySelectorAll('#memory figcaption b')].map(b => b.textContent)"
+        most = "the most that each worker holds"
+        self.assertEqual(self.browser.run(titles), [most, *(f"worker {w}" for w in range(16))])
+        self.browser.run("[...document.querySelectorAll('#memory .pager button')][1].click()")
+        self.assertEqual(self.browser.run(titles), [most, *(f"worker {w}" for w in range(16, 20))])
+        self.assertIn("workers 16 to 19 of 20", self.memory_text())
+        peaks = json.loads((self.folder / "s.json").read_text())["peak_activations"]
+        for w in (0, 7, 19):
+            self.assertIn(f"predicted: {peaks[w]}", self.read_chart("the most that each worker holds", (w + 0.5) / 20))
+
+    def read_chart(self, title, share):
+        """What a chart tells where the pointer is at a share of its width."""
+        at = self.browser.run("""const chart = [...document.querySelectorAll('.chart')].find(c => c.querySelector('b').textContent === arguments[0]);
+            chart.scrollIntoView({block: 'center'});
+            const box = chart.querySelector('.axis .domain').ownerSVGElement.querySelectorAll('.axis')[1].querySelector('.domain').getBoundingClientRect();
+            return [box.left + box.width * arguments[1], chart.querySelector('svg').getBoundingClientRect().top + 30];""", title, share)
+        self.browser.move(*at)
+        return self.browser.run("""const chart = [...document.querySelectorAll('.chart')].find(c => c.querySelector('b').textContent === arguments[0]);
+            const readout = chart.querySelector('.readout'); return readout.hidden ? '' : readout.innerText;""", title)
+
+    def test_charts_tell_their_values(self):
+        """Each value with its own step: evaluations are not at every step."""
+        self.report(config={"training": {"clip": 2.5}}, losses=[5 - 0.25 * i for i in range(11)], gradient_norms=[3] * 11, step_seconds=[1] * 11,
+                    evaluations=[{"step": 0, "loss": 5.5}, {"step": 10, "loss": 2.75}], clipped_steps={"count": 11},
+                    skipped_steps={"count": 1, "steps": [{"step": 4, "parameter": "x"}]})
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        text = self.read_chart("loss", 7 / 11)  # of steps 0 to 11
+        self.assertEqual(text.splitlines(), ["step 7", "training: 3.5", "validation: 2.75 (step 10)"])
+        self.browser.run("[...document.querySelectorAll('.chart svg')].find(s => s.closest('.chart').innerText.startsWith('loss')).focus()")
+        self.browser.keys("\ue011\ue014\ue014")  # Home, right, right
+        read = "return [...document.querySelectorAll('.chart')].find(c => c.innerText.startsWith('loss')).querySelector('.readout').innerText"
+        self.assertEqual(self.browser.run(read).splitlines(), ["step 2", "training: 4.75", "validation: 5.5 (step 0)"])
+        self.assertIn("clip 2.5", self.browser.run("return document.querySelector('#training').textContent"))
+        text = self.browser.run("return document.querySelector('#training').innerText")
+        self.assertIn("The gradient of 11 steps was clipped.", text)
+        self.assertIn("1 step skipped its update, for infinity or NaN: 4.", text)
+
+    def test_rows_of_all_workers_fit(self):
+        """Prediction and measurement of 64 workers are seen together; taller rows are a choice."""
+        self.report(pipeline=Pipeline(workers=64, microbatches=3))
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        heights = "const s = document.querySelector('.lanes'); return [s.scrollHeight - s.clientHeight, view.lanes[0].rowHeight]"
+        beyond, row = self.js(heights)
+        self.assertEqual(beyond, 0)
+        self.browser.run("[...document.querySelectorAll('.controls label')].find(l => l.textContent === 'tall rows').firstChild.click()")
+        beyond, tall = self.js(heights)
+        self.assertGreater(beyond, 100)
+        self.assertGreater(tall, row)
+
+    # ---- keys ----
+
+    def test_keys_reach_every_report(self):
+        self.report("a.json")
+        self.report("b.json", pipeline=Pipeline(workers=3, microbatches=2))
+        self.open(self.make("report", "a.json", "b.json", "-o", "p.html"))
+        selected = "const {run, id} = view.selected; return [run.title, run.jobs.name(id)]"
+        self.browser.run("document.querySelector('input[type=search]').focus()")
+        self.browser.keys("1,1,F\ue007")
+        self.assertEqual(self.js(selected), ["a.json", "F(1,1)"])
+        self.browser.keys("\ue007")
+        self.assertEqual(self.js(selected), ["b.json", "F(1,1)"])
+        self.browser.run("document.querySelector('#job td button, #job th button').click()")
+        self.assertEqual(self.browser.run("return document.activeElement.tagName"), "CANVAS")
+        self.assertEqual(self.js(selected), ["b.json", "F(0,1)"])
+        self.browser.keys("n")
+        self.assertEqual(self.js(selected), ["a.json", "F(0,1)"])
+        # A job that the other report does not have: one in the middle of its step.
+        self.browser.run("document.querySelector('input[type=search]').focus()")
+        self.browser.keys("\ue009a\ue009")
+        self.browser.run("document.querySelector('input[type=search]').select()")
+        self.browser.keys("3,5,F\ue007")
+        self.assertEqual(self.js(selected), ["a.json", "F(3,5)"])
+        self.browser.run("document.querySelector('canvas').focus()")
+        self.browser.keys("n")
+        self.assertEqual(self.js("return view.selected.run.title"), "b.json")
+
+    def test_what_does_not_fit_can_be_scrolled_with_keys(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 40, "--microbatches", 4, "--html", "p.html"))
+        self.assertEqual(self.browser.run_async("""requestAnimationFrame(() => requestAnimationFrame(() => arguments[0](
+            [...document.querySelectorAll('.scroll')].filter(s => (s.scrollWidth > s.clientWidth || s.scrollHeight > s.clientHeight)
+            !== (s.tabIndex === 0)).length)))"""), 0)
 
     def test_light_and_dark(self):
         page = self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--html", "p.html")
@@ -260,17 +396,42 @@ class Page(unittest.TestCase):
         self.assertEqual(self.browser.run("return document.querySelector('h1').textContent"), name)
         self.assertIn(HOSTILE, self.browser.run("return document.querySelector('.subtitle').textContent"))
 
+    def test_names_leave_the_page_in_order(self):
+        """Long names, and names that turn the direction of text around: the page's own words and figures stay readable."""
+        for name, shown in (("x" * 20_000, "x" * 150 + "…" + "x" * 150), ("\u202e\u05e9\u05dc\u05d5\u05dd", "\u2068\ufffd\u05e9\u05dc\u05d5\u05dd\u2069")):
+            strings = {"config": {name: name}, "versions": {name: name}, "machine": {"name": name}, "ranks": [{name: name, "devices": [name] * 9}],
+                       "policy": {"ran": name}, f"{name}_per_second": 3, "step_seconds": [1, 2], "losses": [1, 2]}
+            self.report(title=name, **strings)
+            page = self.make("report", "report.json", "-o", "p.html")
+            for width in (1280, 400):
+                self.browser.command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+                self.open(page)
+                self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+                self.js("view.press('Enter')")
+                self.assertEqual(self.browser.run("return document.documentElement.scrollWidth"), width)
+                self.assertEqual(self.browser.run("return document.querySelector('.subtitle').textContent"),
+                                 f"{shown}, 4 workers, 4 stages, 6 micro-batches, ordered, 1 rank, policy {shown}")
+                self.assertIn(f"3 {shown}/s", self.browser.run("return document.querySelector('.key-figures').textContent"))
+        self.browser.command("Emulation.clearDeviceMetricsOverride")
+
 
 class Refused(unittest.TestCase):
     def test_files_that_are_no_reports(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "compare.json").write_text('{"policies": []}')
+            (Path(folder) / "compares.json").write_text('{"schedules": [{"policies": [{"policy": "lws"}]}]}')
+            (Path(folder) / "side.json").write_text('{"schedules": [{"schedule": "1f1b"}]}')
+            (Path(folder) / "record.json").write_text('{"policies": [{"policy": "lws", "makespan": 1, "record": {"schedule": 7}}]}')
+            (Path(folder) / "list.json").write_text("[]")
             (Path(folder) / "old.json").write_text('{"config": {}}')
             (Path(folder) / "s.csv").write_text("0F0,0B0\n")
             (Path(folder) / "r.json").write_text(json.dumps(Pipeline().report()))
             deep = 100_000
             (Path(folder) / "deep.json").write_text(json.dumps(Pipeline().report())[:-1] + f', "config": {"[" * deep + "]" * deep}}}')
-            for arguments, *culprits in ((("compare.json",), "compare.json", "--html"), (("old.json",), "old.json", "explain"),
+            for arguments, *culprits in ((("compare.json",), "compare.json", "--html"), (("compares.json",), "compares.json", "-o FILE.json"),
+                                         (("side.json",), "side.json", "schedule compare", "--html"),
+                                         (("record.json",), "record.json: policies[0].record.schedule: expected an object"),
+                                         (("list.json",), "list.json"), (("old.json",), "old.json", "explain"),
                                          (("missing.json",), "missing.json"), (("deep.json",), "deep.json", "nested"), (("r.json", "s.csv"), "s.csv", "r.json", "common axis")):
                 result = run(folder, "report", *arguments, "-o", "p.html")
                 self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
@@ -287,7 +448,8 @@ class WithoutPage(unittest.TestCase):
             (Path(folder) / "r.json").write_text(json.dumps(Pipeline().report()))
             (Path(folder) / "mlp.yaml").write_text(mlp_config())
             size = ("--workers", 2, "--microbatches", 2)
-            for arguments in (("schedule", "show", "gpipe", *size, "--html", "p.html"), ("search", *size, "--html", "p.html"),
+            for arguments in (("schedule", "show", "gpipe", *size, "--html", "p.html"), ("schedule", "compare", "gpipe", *size, "--html", "p.html"),
+                              ("search", *size, "--html", "p.html"),
                               ("train", "mlp.yaml", "--html", "p.html"), ("compare", "mlp.yaml", "--html", "p.html"),
                               ("report", "r.json", "-o", "p.html")):
                 result = run(folder, *arguments)

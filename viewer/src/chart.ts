@@ -3,7 +3,7 @@
 
 import {axisBottom, axisLeft} from "d3-axis";
 import {extent} from "d3-array";
-import {scaleLinear} from "d3-scale";
+import {type ScaleLinear, scaleLinear} from "d3-scale";
 import {pointer, select} from "d3-selection";
 import {lastAtMost} from "./data";
 import {h, svg} from "./dom";
@@ -27,14 +27,20 @@ export interface ChartOptions {
   series: Series[];
   /** Horizontal lines. */
   limits?: {name: string; value: number}[];
-  x: {label: string; text: (value: number) => string; domain?: [number, number]};
+  /** `at`: a value where the reader points, as in "step 3". */
+  x: {label: string; text: (value: number) => string; at: (value: number) => string; domain?: [number, number]};
   /** `atLeast`: a value that the axis reaches. */
   y: {text: (value: number) => string; fromZero?: boolean; atLeast?: number};
   height?: number;
   legend?: boolean;
 }
 
-const WIDTH = 420;
+/** The class of line `i`: colours, then the same colours dashed, then dotted. */
+export function lineKind(i: number): string {
+  return `line-${i % 6}${["", " dashed", " dotted"][Math.floor(i / 6) % 3]}`;
+}
+
+const WIDTH = 320;
 const MARGIN = {left: 58, right: 10, top: 6, bottom: 30};
 
 /** Extent of the finite values. */
@@ -50,6 +56,11 @@ function range(series: Series[], of: (s: Series) => ArrayLike<number>): [number,
     }
   }
   return low <= high ? [low, high] : [0, 1];
+}
+
+/** Whether entry `i` has a place: losses may be infinite, and a report may be damaged. */
+function isPoint(series: Series, i: number): boolean {
+  return Number.isFinite(series.x[i]) && Number.isFinite(series.y[i]);
 }
 
 /** A path through the values; of those in one pixel the first, the smallest, the largest and the last. */
@@ -72,7 +83,7 @@ function pathOf(series: Series, x: (v: number) => number, y: (v: number) => numb
     pending = null;
   };
   for (let i = begin; i < end; ++i) {
-    if (!Number.isFinite(series.y[i])) {
+    if (!isPoint(series, i)) {
       flush();
       open = false;
       column = NaN;
@@ -115,7 +126,12 @@ export function chart(options: ChartOptions): HTMLElement {
     4,
   );
 
-  const drawing = svg("svg", {viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": options.title});
+  const drawing = svg("svg", {
+    viewBox: `0 0 ${WIDTH} ${height}`,
+    tabindex: 0,
+    role: "application",
+    "aria-label": `${options.title}. Left and right arrows read values`,
+  });
   const left = svg("g", {class: "axis", transform: `translate(${MARGIN.left},0)`});
   const below = svg("g", {class: "axis", transform: `translate(0,${bottom})`});
   select(left).call(
@@ -154,37 +170,79 @@ export function chart(options: ChartOptions): HTMLElement {
     drawing.append(svg("path", {class: `curve ${series.kind}`, d: pathOf(series, x, y)}));
     if (!series.points) continue;
     for (let i = 0; i < series.x.length; ++i) {
-      if (Number.isFinite(series.y[i]))
+      if (isPoint(series, i))
         drawing.append(svg("circle", {class: series.kind, cx: x(series.x[i]), cy: y(series.y[i]), r: 2.5}));
     }
   }
-  const cursor = svg("line", {class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden"});
-  drawing.append(cursor);
-  const readout = h("span", {class: "readout", "aria-hidden": true});
-  drawing.addEventListener("pointermove", (event) => {
-    const at = x.invert(Math.max(MARGIN.left, Math.min(WIDTH - MARGIN.right, pointer(event, drawing)[0])));
-    const texts: string[] = [];
-    let shown = at;
-    for (const series of options.series) {
-      const begin = series.begin ?? 0;
-      const end = series.end ?? series.x.length;
-      let i = lastAtMost(series.x, at, begin, end);
-      if (!series.steps && i + 1 < end && (i < begin || series.x[i + 1] - at < at - series.x[i])) ++i;
-      if (i < begin) continue;
-      if (!series.steps) shown = series.x[i];
-      texts.push(`${series.name} ${options.y.text(series.y[i])}`);
-    }
-    cursor.setAttribute("x1", String(x(shown)));
-    cursor.setAttribute("x2", String(x(shown)));
-    cursor.setAttribute("visibility", "visible");
-    readout.textContent = `${options.x.label} ${options.x.text(shown)}: ${texts.join(", ")}`;
-  });
-  drawing.addEventListener("pointerleave", () => {
-    cursor.setAttribute("visibility", "hidden");
-    readout.textContent = "";
-  });
   const names = options.legend
     ? options.series.map((series) => h("span", {class: `key ${series.kind}`}, h("i", {}), series.name))
     : [];
-  return h("figure", {class: "chart"}, h("figcaption", {}, h("b", {}, options.title), ...names, readout), drawing);
+  return h(
+    "figure",
+    {class: "chart"},
+    h("figcaption", {}, h("b", {}, options.title), ...names),
+    drawing,
+    readout(options, drawing, x, [MARGIN.top, bottom]),
+  );
+}
+
+/** The entry of a series to read at `at`: the step that holds there, or the nearest point. -1: none. */
+function entryAt(series: Series, at: number): number {
+  const begin = series.begin ?? 0;
+  const end = series.end ?? series.x.length;
+  const i = lastAtMost(series.x, at, begin, end);
+  const next = !series.steps && i + 1 < end && (i < begin || series.x[i + 1] - at < at - series.x[i]);
+  const found = next ? i + 1 : i;
+  return found < begin || Number.isNaN(series.x[found]) ? -1 : found;
+}
+
+/** Shows the values where the pointer is, or where the arrow keys have led. */
+function readout(
+  options: ChartOptions,
+  drawing: SVGElement,
+  x: ScaleLinear<number, number>,
+  [top, bottom]: [number, number],
+): HTMLElement {
+  const cursor = svg("line", {class: "cursor", y1: top, y2: bottom, visibility: "hidden"});
+  drawing.append(cursor);
+  const element = h("div", {class: "readout", role: "status", hidden: true});
+  const [low, high] = x.domain();
+  const points = options.series.find((series) => !series.steps);
+  let at = low;
+  const show = (where: number): void => {
+    at = Math.max(low, Math.min(high, where));
+    // The points of one series say where: those of others may lie beside it.
+    const first = points ? entryAt(points, at) : -1;
+    const shown = points && first >= 0 ? points.x[first] : at;
+    const lines = options.series.map((series) => {
+      const i = entryAt(series, shown);
+      if (i < 0) return `${series.name}: none yet`;
+      const elsewhere = !series.steps && series.x[i] !== shown ? ` (${options.x.at(series.x[i])})` : "";
+      return `${series.name}: ${options.y.text(series.y[i])}${elsewhere}`;
+    });
+    element.replaceChildren(...[options.x.at(shown), ...lines].map((line) => h("div", {}, line)));
+    element.hidden = false;
+    element.classList.toggle("left", x(shown) > WIDTH * 0.55);
+    cursor.setAttribute("x1", String(x(shown)));
+    cursor.setAttribute("x2", String(x(shown)));
+    cursor.setAttribute("visibility", "visible");
+  };
+  const hide = (): void => {
+    cursor.setAttribute("visibility", "hidden");
+    element.hidden = true;
+  };
+  const follow = (event: PointerEvent): void => show(x.invert(pointer(event, drawing)[0]));
+  drawing.addEventListener("pointerdown", follow);
+  drawing.addEventListener("pointermove", follow);
+  drawing.addEventListener("pointerleave", hide);
+  drawing.addEventListener("blur", hide);
+  drawing.addEventListener("keydown", (event) => {
+    const step = points && points.x.length > 1 ? 1 : (high - low) / 100;
+    const to: {[key: string]: number} = {ArrowLeft: at - step, ArrowRight: at + step, Home: low, End: high};
+    if (event.key === "Escape") hide();
+    else if (to[event.key] === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    else show(element.hidden ? at : to[event.key]);
+    event.preventDefault();
+  });
+  return element;
 }

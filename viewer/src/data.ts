@@ -254,11 +254,11 @@ export class Run {
   readonly report: JsonObject;
 
   constructor(data: RunData) {
-    this.title = data.title;
+    this.title = inLine(data.title);
     this.unit = data.unit;
     this.tick = data.tick;
     this.hasBytes = data.has_bytes;
-    this.schedule = data.schedule;
+    this.schedule = {...data.schedule, name: inLine(data.schedule.name)};
     const ids = data.schedule.microbatches * data.schedule.stages * data.schedule.passes;
     this.timelines = data.timelines.map((timeline) => new Timeline(timeline, ids));
     this.jobs = new Jobs(data.schedule, this.timelines[0].entry);
@@ -278,8 +278,24 @@ export interface Licence {
   text: string;
 }
 
+// Characters that change the direction of the text after them, which would be the page's own.
+const DIRECTIONS = /[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]/g;
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+const MOST_LETTERS = 300;
+
+/** A name for a line of text: without the middle of a very long one, and apart from the line's direction. */
+export function inLine(name: string): string {
+  const plain = name.replace(DIRECTIONS, "\ufffd");
+  const letters = Array.from(plain);
+  const half = MOST_LETTERS / 2;
+  const short = letters.length > MOST_LETTERS ? [...letters.slice(0, half), "…", ...letters.slice(-half)].join("") : plain;
+  return RIGHT_TO_LEFT.test(short) ? `\u2068${short}\u2069` : short;
+}
+
 function embedded(id: string): Json {
-  return JSON.parse(document.getElementById(id)?.textContent ?? "null") as Json;
+  return JSON.parse(document.getElementById(id)?.textContent ?? "null", (_, value: unknown) =>
+    typeof value === "string" ? value.replace(DIRECTIONS, "\ufffd") : value,
+  ) as Json;
 }
 
 export function readPage(): Page {

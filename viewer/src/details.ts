@@ -38,9 +38,16 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     const text = `${timeline.title}: ${waitedFor(run, timeline, id, facts, times)}.${idle ? ` Idle before: ${idle}.` : ""}`;
     return h("p", {}, text);
   });
-  const first = all[0].facts;
-  const before = withNeighbour(run.jobs.before(id), "input", first?.previous);
-  const after = withNeighbour(run.jobs.after(id), "output", first?.next);
+  const neighbours = (which: "previous" | "next"): Neighbours => {
+    const found: Neighbours = new Map();
+    for (const {timeline, facts} of all) {
+      const neighbour = facts?.[which];
+      if (neighbour !== undefined) found.set(neighbour, [...(found.get(neighbour) ?? []), timeline.title]);
+    }
+    return found;
+  };
+  const before = withNeighbours(run, run.jobs.before(id), "input", neighbours("previous"));
+  const after = withNeighbours(run, run.jobs.after(id), "output", neighbours("next"));
   return h(
     "div",
     {class: "details", id: "job"},
@@ -64,10 +71,18 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
   );
 }
 
+/** The jobs before or after on the worker, and the titles of the timelines where they are that. */
+type Neighbours = Map<number, string[]>;
+
 /** Jobs and why they are listed: `kind`, or that they are neighbours on the worker, or both. */
-function withNeighbour(jobs: number[], kind: string, neighbour: number | undefined): [string, number][] {
-  const all = jobs.map((id): [string, number] => [id === neighbour ? `${kind}, same worker` : kind, id]);
-  if (neighbour !== undefined && !jobs.includes(neighbour)) all.push(["same worker", neighbour]);
+function withNeighbours(run: Run, jobs: number[], kind: string, neighbours: Neighbours): [string, number][] {
+  const where = (id: number): string => {
+    const titles = neighbours.get(id) ?? [];
+    if (titles.length === 0) return "";
+    return titles.length === run.timelines.length ? "same worker" : `same worker (${titles.join(", ")})`;
+  };
+  const all = jobs.map((id): [string, number] => [[kind, where(id)].filter((text) => text).join(", "), id]);
+  for (const id of neighbours.keys()) if (!jobs.includes(id)) all.push([where(id), id]);
   return all;
 }
 

@@ -45,18 +45,19 @@ export interface Cell {
   kind?: string;
 }
 
-/** A table whose first column has words and whose others have numbers. Rows of another kind have a class. */
+/** A table whose first column has words and whose others have numbers, except `words`. The last `totals` rows are sums. */
 export function table(
   heads: string[],
   rows: (string | Cell)[][],
-  options: {caption?: string; words?: number[]; kind?: string} = {},
+  options: {caption?: string; words?: number[]; kind?: string; totals?: number} = {},
 ): HTMLElement {
   const words = new Set([0, ...(options.words ?? [])]);
   const head = h("tr");
   heads.forEach((text, c) => head.append(h("th", {scope: "col", class: words.has(c) ? "word" : undefined}, text)));
   const body = h("tbody");
-  for (const row of rows) {
-    const line = h("tr");
+  const firstTotal = rows.length - (options.totals ?? 0);
+  rows.forEach((row, r) => {
+    const line = h("tr", {class: r >= firstTotal ? "total" : undefined});
     row.forEach((cell, c) => {
       const {text, node, kind} = typeof cell === "string" ? {text: cell, node: undefined, kind: undefined} : cell;
       const classes = [words.has(c) ? "word" : "", kind ?? ""].join(" ").trim() || undefined;
@@ -65,12 +66,23 @@ export function table(
       );
     });
     body.append(line);
-  }
+  });
   const element = h("table", {class: options.kind}, options.caption ? h("caption", {}, options.caption) : null);
   if (heads.some((text) => text)) element.append(h("thead", {}, head));
   element.append(body);
-  return h("div", {class: "scroll"}, element);
+  const scroll = h("div", {class: "scroll"}, element);
+  scrollers.observe(scroll);
+  return scroll;
 }
+
+/** What does not fit is reached with keys, too. */
+const scrollers = new ResizeObserver((entries) => {
+  for (const {target} of entries) {
+    const fits = target.scrollWidth <= target.clientWidth && target.scrollHeight <= target.clientHeight;
+    if (fits) target.removeAttribute("tabindex");
+    else target.setAttribute("tabindex", "0");
+  }
+});
 
 export function section(title: string, id: string, ...children: Child[]): HTMLElement {
   return h("section", {id}, h("h2", {}, title), ...children);

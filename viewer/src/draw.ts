@@ -57,7 +57,7 @@ export function drawLane(picture: Picture, lane: Lane): void {
   context.font = "600 12px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "left";
-  context.fillText(`${lane.title}: ${lane.makespan}`, 8, y + HEADER / 2 + 1, right - 8);
+  context.fillText(fitted(context, lane.title, `: ${lane.makespan}`, right - 8), 8, y + HEADER / 2 + 1);
   const chain = picture.selected?.run === lane.run ? lane.run.jobs.chain(picture.selected.id) : null;
   const xOf = scaleOf(picture, lane.run);
   for (let worker = 0; worker < lane.timeline.workers; ++worker) {
@@ -70,7 +70,7 @@ export function drawLane(picture: Picture, lane: Lane): void {
     context.fillStyle = colours.muted;
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "right";
-    if (lane.rowHeight >= 12 || worker % 2 === 0) context.fillText(String(worker), left - 7, top + lane.rowHeight / 2);
+    if (worker % Math.ceil(12 / lane.rowHeight) === 0) context.fillText(String(worker), left - 7, top + lane.rowHeight / 2);
     context.save();
     context.beginPath();
     context.rect(left, top, right - left, lane.rowHeight);
@@ -94,6 +94,22 @@ export function drawLane(picture: Picture, lane: Lane): void {
   }
   if (chain && picture.selected) outline(picture, lane, picture.selected.id, xOf, colours.selected);
   context.restore();
+}
+
+/** `name` and `rest`, with the middle of a name that is too long left out. */
+function fitted(context: CanvasRenderingContext2D, name: string, rest: string, width: number): string {
+  if (context.measureText(name + rest).width <= width) return name + rest;
+  const letters = Array.from(name);
+  const short = (kept: number): string =>
+    `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(letters.length - Math.floor(kept / 2)).join("")}${rest}`;
+  let low = 0;
+  let high = Math.min(letters.length, 400);
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(short(middle)).width <= width) low = middle;
+    else high = middle - 1;
+  }
+  return short(low);
 }
 
 type Scale = (tick: number) => number;
@@ -121,7 +137,7 @@ function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf:
     return;
   }
   if (picture.showIdle) {
-    const height = Math.max(3, Math.round(lane.rowHeight * 0.22));
+    const height = Math.max(1, Math.min(Math.max(3, Math.round(lane.rowHeight * 0.22)), Math.round(lane.rowHeight / 3)));
     for (let i = firstIdle; i < lastIdle; ++i) {
       const x = xOf(idle.start[i]);
       const width = xOf(idle.end[i]) - x;

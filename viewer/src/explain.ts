@@ -5,6 +5,7 @@ import {asNumber, asNumbers, asObject, asObjects, asText, CAUSES, type Json, typ
 import {type Cell, h, section, svg, table} from "./dom";
 import {number, percent, signed, type Times} from "./format";
 import {PASSES} from "./jobs";
+import {paged} from "./pager";
 
 const NANOSECOND = 1e-9;
 
@@ -55,7 +56,7 @@ export function differenceSection(runs: Run[], times: Times): HTMLElement | null
     ];
     const all = measured.length > 1 ? `steps ${first} to ${first + measured.length - 1}` : `step ${first}`;
     return [
-      table(["", "time", "of predicted", all, ""], rows, {words: [4], kind: "sum"}),
+      table(["", "time", "of predicted", all, ""], rows, {words: [4], kind: "sum", totals: 1}),
       h("p", {class: "note"}, `The parts add up. Of step ${median}, which has the median makespan of ${all}.`),
     ];
   });
@@ -70,77 +71,81 @@ function idleSums({idle, workers}: Timeline): Float64Array[] {
   });
 }
 
+/** Workers whose bars and rows are shown at a time. */
 const MOST_BARS = 64;
 
 export function idleSection(runs: Run[], times: Times): HTMLElement | null {
   const legend = h("p", {class: "legend"}, h("span", {class: "key busy"}, h("i", {}), "busy"));
   for (const cause of CAUSES) legend.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
-  const element = cards("Where each worker’s time went", "idle", runs, (run) => {
-    const sums = run.timelines.map(idleSums);
-    const span = run.timelines.map((timeline) => timeline.last - timeline.first);
-    const share = (t: number, w: number, cause: number): number => (span[t] > 0 ? sums[t][w][cause] / span[t] : 0);
-    const busy = (t: number, w: number): number =>
-      span[t] > 0 ? 1 - CAUSES.reduce((sum, _, c) => sum + share(t, w, c), 0) : 0;
-    const heads = ["worker", "busy", ...CAUSES];
-    const both = (of: (t: number) => number): string =>
-      run.timelines.map((_, t) => (of(t) * 100).toFixed(1)).join(" / ");
-    const {workers} = run.schedule;
-    if (run.timelines.length > 2) {
-      const lines = Array.from({length: Math.min(workers, MOST_BARS)}, (_, w) =>
-        run.timelines.map(({title}, t) => [
-          t === 0 ? String(w) : "",
-          title,
-          (busy(t, w) * 100).toFixed(1),
-          ...CAUSES.map((_, c) => (share(t, w, c) * 100).toFixed(1)),
-        ]),
-      ).flat();
-      return [
-        idleBars(run, times, (t, w) => [busy(t, w), ...CAUSES.map((_, c) => share(t, w, c))]),
-        table(["worker", "", "busy", ...CAUSES], lines, {kind: "dense", words: [1]}),
-        h("p", {class: "note"}, "Percent of the step."),
-      ];
-    }
-    const rows = Array.from({length: Math.min(workers, MOST_BARS)}, (_, w) => [
-      String(w),
-      both((t) => busy(t, w)),
-      ...CAUSES.map((_, c) => both((t) => share(t, w, c))),
-    ]);
-    const mean = (of: (w: number) => number): number =>
-      Array.from({length: workers}, (_, w) => of(w)).reduce((a, b) => a + b, 0) / workers;
-    rows.push([
-      "mean",
-      both((t) => mean((w) => busy(t, w))),
-      ...CAUSES.map((_, c) => both((t) => mean((w) => share(t, w, c)))),
-    ]);
-    const names = run.timelines.map((timeline) => timeline.title).join(" / ");
-    const more = workers > MOST_BARS ? ` The first ${MOST_BARS} of ${workers} workers; the mean is of all.` : "";
-    return [
-      idleBars(run, times, (t, w) => [busy(t, w), ...CAUSES.map((_, c) => share(t, w, c))]),
-      table(heads, rows, {kind: "dense last-sum"}),
-      h("p", {class: "note"}, `Percent of the step: ${names}.${more}`),
-    ];
-  });
+  const element = cards("Where each worker’s time went", "idle", runs, (run) => idleParts(run, times));
+  if (runs.some((run) => run.timelines.length > 1)) element?.classList.add("wide");
   element?.insertBefore(legend, element.children[1]);
   return element;
 }
 
-function idleBars(run: Run, times: Times, shares: (t: number, w: number) => number[]): SVGElement {
-  const workers = Math.min(run.schedule.workers, MOST_BARS);
+function idleParts(run: Run, times: Times): Node[] {
+  const {timelines} = run;
+  const several = timelines.length > 1;
+  const sums = timelines.map(idleSums);
+  const span = timelines.map((timeline) => timeline.last - timeline.first);
+  /** Of the step: busy, then by cause. */
+  const shares = (t: number, w: number): number[] => {
+    if (!(span[t] > 0)) return [0, ...CAUSES.map(() => 0)];
+    const idle = CAUSES.map((_, c) => sums[t][w][c] / span[t]);
+    return [1 - idle.reduce((a, b) => a + b, 0), ...idle];
+  };
+  const {workers} = run.schedule;
+  const all = Array.from({length: workers}, (_, w) => w);
+  const means = timelines.map((_, t) =>
+    ["", ...CAUSES].map((_, k) => all.reduce((sum, w) => sum + shares(t, w)[k], 0) / workers),
+  );
+  const line = (name: string, t: number, values: number[]): string[] => [
+    t === 0 ? name : "",
+    ...(several ? [timelines[t].title] : []),
+    ...values.map((share) => (share * 100).toFixed(1)),
+  ];
+  const titles = timelines.map(({title}) => title);
+  const shown = paged(workers, MOST_BARS, "workers", (begin, end) => {
+    const rows = all.slice(begin, end).flatMap((w) => timelines.map((_, t) => line(String(w), t, shares(t, w))));
+    rows.push(...timelines.map((_, t) => line("mean", t, means[t])));
+    const heads = ["worker", ...(several ? [""] : []), "busy", ...CAUSES];
+    return [
+      h(
+        "div",
+        {class: "columns"},
+        h("div", {}, idleBars(run, times, begin, end, shares)),
+        h("div", {}, table(heads, rows, {kind: "dense", words: several ? [1] : [], totals: timelines.length})),
+      ),
+    ];
+  });
+  const order = several ? ` The bars of each worker are, from above: ${titles.join(", ")}.` : "";
+  const of = workers > MOST_BARS ? ` The mean is of all ${workers} workers.` : "";
+  return [shown, h("p", {class: "note"}, `Percent of the step.${of}${order}`)];
+}
+
+function idleBars(
+  run: Run,
+  times: Times,
+  begin: number,
+  end: number,
+  shares: (t: number, w: number) => number[],
+): SVGElement {
   const several = run.timelines.length;
-  const room = 300 / workers;
+  const room = Math.max(300, 26 * several) / (end - begin);
   const bar = Math.max(2, Math.min(several > 2 ? 6 : 9, Math.floor(room / several) - 1));
   const row = several * (bar + 1) + (bar > 4 ? 5 : 2);
   const width = 640;
   const drawing = svg("svg", {
     class: "bars",
-    viewBox: `0 0 ${width} ${workers * row + 2}`,
+    viewBox: `0 0 ${width} ${(end - begin) * row + 2}`,
     role: "img",
-    "aria-label": "Busy and idle time of each worker",
+    "aria-label": "Busy and idle time of each worker, as in the table",
   });
   const kinds = ["busy", ...CAUSES];
-  for (let w = 0; w < workers; ++w) {
-    if (w % Math.ceil(11 / row) === 0) {
-      const y = w * row + (several * (bar + 1)) / 2 + 4;
+  for (let w = begin; w < end; ++w) {
+    const top = (w - begin) * row;
+    if ((w - begin) % Math.ceil(11 / row) === 0) {
+      const y = top + (several * (bar + 1)) / 2 + 4;
       drawing.append(svg("text", {class: "label", x: 20, y, "text-anchor": "end"}, String(w)));
     }
     for (let t = 0; t < several; ++t) {
@@ -153,7 +158,7 @@ function idleBars(run: Run, times: Times, shares: (t: number, w: number) => numb
           drawing.append(
             svg(
               "rect",
-              {class: k === 0 ? "busy" : `idle-${kinds[k]}`, x, y: w * row + t * (bar + 1), width: part, height: bar},
+              {class: k === 0 ? "busy" : `idle-${kinds[k]}`, x, y: top + t * (bar + 1), width: part, height: bar},
               svg("title", {}, text),
             ),
           );
@@ -193,11 +198,11 @@ function pathSums(run: Run, timeline: Timeline): PathSum[] {
 }
 
 export function pathSection(runs: Run[], times: Times): HTMLElement | null {
-  return cards("Critical path", "path", runs, (run) => {
+  const element = cards("Critical path", "path", runs, (run) => {
     // Of a prediction and a measurement the measurement; of several policies each.
     const shown = run.timelines.length > 2 ? run.timelines : run.timelines.slice(-1);
     return [
-      ...shown.map((timeline) => pathTable(run, timeline, times, shown.length > 1 ? 6 : 12)),
+      h("div", {class: "columns"}, ...shown.map((timeline) => pathTable(run, timeline, times, shown.length > 1 ? 6 : 12))),
       h(
         "p",
         {class: "note"},
@@ -205,6 +210,8 @@ export function pathSection(runs: Run[], times: Times): HTMLElement | null {
       ),
     ];
   });
+  if (runs.some((run) => run.timelines.length > 2)) element?.classList.add("wide");
+  return element;
 }
 
 function pathTable(run: Run, timeline: Timeline, times: Times, most: number): HTMLElement {
@@ -238,7 +245,7 @@ function pathTable(run: Run, timeline: Timeline, times: Times, most: number): HT
 export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
   const time = (value: Json | undefined): string => times.fine((asNumber(value) ?? 0) * NANOSECOND);
   const text = (value: Json | undefined): string => (value === undefined || value === null ? "" : String(value));
-  return cards("What is slow", "slow", runs, (run) => {
+  const element = cards("What is slow", "slow", runs, (run) => {
     const explain = asObject(run.report["explain"]);
     const kernels = asObjects(explain["kernels"]).slice(0, 8);
     const links = asObjects(explain["links"]).slice(0, 8);
@@ -248,7 +255,7 @@ export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
       `${asText(of["pass"])} of stage ${text(of["stage"])} on worker ${text(of["worker"])}`;
     const link = (of: (typeof links)[0]): string => `worker ${text(of["from"])} to ${text(of["to"])}`;
     const ratio = (of: (typeof links)[0]): string => `${number(asNumber(of["times_typical"]) ?? 1, 3)} ×`;
-    return [
+    const tables = [
       kernels.length
         ? table(
             ["Slowest kernels", "jobs", "mean", "of typical"],
@@ -273,6 +280,9 @@ export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
             linkWaits.map((of) => [link(of), time(of["time"])]),
           )
         : null,
-    ];
+    ].filter((of) => of !== null);
+    return tables.length > 0 ? [h("div", {class: "tables"}, ...tables)] : [];
   });
+  element?.classList.add("wide");
+  return element;
 }

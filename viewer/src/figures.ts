@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The figures of runs, and how they differ.
 
-import {asNumber, asObject, asText, type Figures, type Run, type Timeline} from "./data";
+import {asNumber, asObject, asText, type Figures, inLine, type Run, type Timeline} from "./data";
 import {type Cell, h, section, table} from "./dom";
 import {bytes, change, counted, number, percent, signed, type Times} from "./format";
 
@@ -46,7 +46,7 @@ function difference(figure: Figure, from: Timeline, to: Timeline): string {
 export function throughput(run: Run): {word: string; rate: number} | undefined {
   const key = Object.keys(run.report).find((name) => name.endsWith("_per_second"));
   const rate = key === undefined ? undefined : asNumber(run.report[key]);
-  return key === undefined || rate === undefined ? undefined : {word: key.slice(0, -"_per_second".length), rate};
+  return key === undefined || rate === undefined ? undefined : {word: inLine(key.slice(0, -"_per_second".length)), rate};
 }
 
 /** One line on what a run is. */
@@ -62,7 +62,7 @@ export function subtitle(run: Run): string {
     schedule.discipline,
     ...(schedule.recompute ? ["recomputation"] : []),
     ...(ranks > 0 ? [counted(ranks, "rank")] : []),
-    ...(asText(policy["ran"]) ? [`policy ${asText(policy["ran"])}`] : []),
+    ...(asText(policy["ran"]) ? [`policy ${inLine(asText(policy["ran"]))}`] : []),
     ...(report["emulated"] === true ? ["emulated"] : []),
   ].join(", ");
 }

@@ -127,3 +127,19 @@ export function signed(value: number, unit: string): string {
   const text = Math.abs(value).toFixed(1);
   return `${value < 0 && Number(text) !== 0 ? "−" : "+"}${text} ${unit}`;
 }
+
+/** "0 to 63"; "any core (8 times), GPU 1"; "a, b, c". Three or more of a kind are drawn together. */
+export function listed(values: string[]): string {
+  const parts: string[] = [];
+  for (let i = 0; i < values.length; ) {
+    let end = i + 1;
+    while (end < values.length && values[end] === values[i]) ++end;
+    let up = i + 1;
+    while (up < values.length && /^\d+$/.test(values[i]) && Number(values[up]) === Number(values[i]) + (up - i)) ++up;
+    if (end - i > 2) parts.push(`${values[i]} (${end - i} times)`);
+    else if (up - i > 2) parts.push(`${values[i]} to ${values[up - 1]}`);
+    else parts.push(values[i]);
+    i = end - i > 2 ? end : up - i > 2 ? up : i + 1;
+  }
+  return parts.join(", ");
+}

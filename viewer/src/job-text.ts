@@ -75,6 +75,16 @@ export function waitedFor(run: Run, timeline: Timeline, id: number, facts: JobFa
   return `waited for its worker, which ran ${run.jobs.name(facts.previous)}${tail}`;
 }
 
+/** The jobs that wait for the result, and the next on the worker: "F(2,5) on worker 2, BW(1,3) next on its worker". */
+export function waitedForIt(run: Run, timeline: Timeline, id: number, facts: JobFacts): string {
+  const readers = run.jobs.after(id).filter((after) => timeline.entry[after] >= 0);
+  const next = facts.next !== undefined && !readers.includes(facts.next) ? [facts.next] : [];
+  return [
+    ...readers.map((after) => `${run.jobs.name(after)} on worker ${timeline.workerOf(timeline.entry[after])}`),
+    ...next.map((after) => `${run.jobs.name(after)} next on its worker`),
+  ].join(", ");
+}
+
 /** "0.40 ms producer (F(1,3)), 0.02 ms runtime"; empty when the worker was not idle before. */
 export function idleBefore(run: Run, facts: JobFacts, times: Times): string {
   return facts.idle

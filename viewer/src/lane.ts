@@ -52,10 +52,17 @@ export class Lane {
   }
 }
 
-/** Lanes below each other, with rows as high as `room` pixels allow. Returns the height of all. */
-export function arrange(lanes: Lane[], room: number): number {
+const LEAST_ROW = 3;
+const TALL_ROW = 20;
+
+/**
+ * Lanes below each other, with rows as high as `room` pixels allow: lower than labels only where all rows then fit.
+ * `tall`: rows with labels anyway. Returns the height of all.
+ */
+export function arrange(lanes: Lane[], room: number, tall: boolean): number {
   const rows = lanes.reduce((sum, lane) => sum + lane.timeline.workers, 0);
-  const rowHeight = Math.max(10, Math.min(28, Math.floor((room - lanes.length * (HEADER + GAP)) / rows)));
+  const fitting = Math.floor((room - lanes.length * (HEADER + GAP)) / rows);
+  const rowHeight = tall ? Math.max(TALL_ROW, Math.min(28, fitting)) : Math.min(28, fitting < LEAST_ROW ? 10 : fitting);
   let top = 0;
   for (const lane of lanes) {
     lane.rowHeight = rowHeight;
@@ -63,4 +70,9 @@ export function arrange(lanes: Lane[], room: number): number {
     top += lane.height;
   }
   return top;
+}
+
+/** Whether rows are lower than labels need. */
+export function isLow(lanes: Lane[]): boolean {
+  return lanes.some((lane) => lane.rowHeight < 14);
 }

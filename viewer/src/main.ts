@@ -10,7 +10,8 @@ import {figuresSection, keyFigures, subtitle} from "./figures";
 import {jobTimesOf, type Times, timesOf} from "./format";
 import {PASSES} from "./jobs";
 import {type JobOfRun, Lane} from "./lane";
-import {aboutSection, footer, memorySection, trainingSection} from "./sections";
+import {memorySection} from "./memory";
+import {aboutSection, footer, trainingSection} from "./sections";
 import {themeButton} from "./theme";
 import {TimelineView} from "./timeline-view";
 import {trafficSection} from "./traffic";
@@ -56,25 +57,36 @@ function parseJob(text: string): [number, number, number] | undefined {
   return [Number(stage), Number(microbatch), (PASSES as readonly string[]).indexOf(pass)];
 }
 
-function finder(runs: Run[], go: (job: JobOfRun) => void): HTMLElement {
+function finder(runs: Run[], view: TimelineView): HTMLElement {
   const input = h("input", {
     type: "search",
     placeholder: "job: 2,5,F",
     "aria-label": "Find a job: stage, micro-batch, pass",
     size: 10,
   });
+  let last = "";
   const find = (): void => {
+    last = input.value;
     const asked = parseJob(input.value);
-    const run = asked && runs.find(({jobs}) => jobs.find(...asked) !== undefined);
+    const having = asked ? runs.filter(({jobs}) => jobs.find(...asked) !== undefined) : [];
+    const before = having.findIndex((one) => asked && one === view.selected?.run && one.jobs.find(...asked) === view.selected.id);
+    const run = having[(before + 1) % Math.max(1, having.length)]; // Enter again: in the next report
     const id = asked && run?.jobs.find(...asked);
     input.setCustomValidity(
       id === undefined && input.value !== "" ? "There is no such job. Write stage, micro-batch, pass: 2,5,F" : "",
     );
     input.reportValidity();
-    if (run && id !== undefined) go({run, id});
+    if (run && id !== undefined) view.select({run, id});
   };
   input.addEventListener("input", () => input.setCustomValidity(""));
-  input.addEventListener("change", find);
+  input.addEventListener("change", () => {
+    if (input.value !== last) find();
+  });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    find();
+  });
   return input;
 }
 
@@ -89,8 +101,17 @@ function timelineSection(runs: Run[], view: TimelineView): HTMLElement {
   const selected = h("div", {"aria-live": "polite"});
   const exact = jobTimesOf(runs);
   view.onZoom = (from, to) => (shown.textContent = `${exact.number(from)} to ${exact.text(to)}`);
+  const go = (other: JobOfRun | null): void => {
+    view.select(other);
+    view.canvas.focus({preventScroll: true}); // the button that was pressed is gone
+  };
   view.onSelect = (job) =>
-    selected.replaceChildren(...(job ? [details(job, exact, (other) => view.select(other))] : []));
+    selected.replaceChildren(...(job ? [details(job, exact, go)] : []));
+  const tall = check("tall rows", view.options.tallRows, (on) => {
+    view.options.tallRows = on;
+    view.resize();
+  });
+  view.onLayout = (low) => (tall.hidden = !low && !view.options.tallRows);
   const controls = h(
     "div",
     {class: "controls"},
@@ -107,7 +128,8 @@ function timelineSection(runs: Run[], view: TimelineView): HTMLElement {
       view.options.showIdle = on;
       view.redraw();
     }),
-    finder(runs, (job) => view.select(job)),
+    tall,
+    finder(runs, view),
   );
   return section("Timelines", "timelines", controls, legend(runs), view.element, selected);
 }
@@ -140,8 +162,8 @@ function build({runs, program}: Page): TimelineView {
     differenceSection(runs, times),
     idleSection(runs, times),
     pathSection(runs, times),
-    slownessSection(runs, times),
     trafficSection(runs),
+    slownessSection(runs, times),
     memorySection(runs, times),
     trainingSection(runs),
     aboutSection(runs),

@@ -1,102 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory, training curves, and what the run was.
+// Training curves, and what the run was.
 
 import {
   asNumber,
   asNumbers,
   asObject,
   asObjects,
-  asText,
   type Json,
   type JsonObject,
   type Licence,
   type Run,
 } from "./data";
-import {chart, type Series} from "./chart";
-import {button, type Cell, h, section, table} from "./dom";
+import {chart, lineKind, type Series} from "./chart";
+import {type Cell, h, section, table} from "./dom";
 import {throughput} from "./figures";
-import {bytes, number, type Times} from "./format";
-
-// ---- memory ----
-
-const MOST_CHARTS = 16;
-
-/** What a worker holds over time, and its limit. */
-export function memorySection(runs: Run[], times: Times): HTMLElement {
-  const element = section("Memory over time", "memory");
-  let byBytes = runs.every((run) => run.hasBytes);
-  const body = h("div", {});
-  const fill = (): void => {
-    const columns = runs.map((run) => {
-      const charts = h("div", {class: "charts"});
-      const {workers} = run.schedule;
-      const peak = Math.max(
-        ...run.timelines.flatMap((t) => (byBytes ? t.figures.peak_stash_bytes : t.figures.peak_stashes)),
-      );
-      for (let w = 0; w < Math.min(workers, MOST_CHARTS); ++w) charts.append(memoryChart(run, w, byBytes, peak, times));
-      const more =
-        workers > MOST_CHARTS ? h("p", {class: "note"}, `The first ${MOST_CHARTS} of ${workers} workers.`) : null;
-      return h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, charts, more);
-    });
-    body.replaceChildren(h("div", {class: "columns"}, ...columns));
-  };
-  if (byBytes) {
-    const toggle = button("Show stashes", "Bytes, or the number of stashes", () => {
-      byBytes = !byBytes;
-      toggle.textContent = byBytes ? "Show stashes" : "Show bytes";
-      fill();
-    });
-    element.append(h("div", {class: "controls"}, toggle));
-  }
-  fill();
-  element.append(
-    body,
-    h(
-      "p",
-      {class: "note"},
-      "What each worker holds for backward passes: stashes of F, and with a split backward pass those of B.",
-    ),
-  );
-  return element;
-}
-
-function memoryChart(run: Run, worker: number, byBytes: boolean, peak: number, times: Times): HTMLElement {
-  // Ticks are round numbers of this unit.
-  const power = byBytes ? Math.min(5, Math.max(0, Math.floor(Math.log2(Math.max(1, peak)) / 10))) : 0;
-  const unit = 1024 ** power;
-  const last = Math.max(...run.timelines.map((timeline) => timeline.last)) * run.tick;
-  const series: Series[] = run.timelines.map(({title, memory}, t) => {
-    const [begin, end] = [memory.offsets[worker], memory.offsets[worker + 1]];
-    const y = (byBytes ? memory.bytes : memory.stashes).subarray(begin, end);
-    const x = memory.time.subarray(begin, end).map((tick) => tick * run.tick);
-    // A worker holds nothing before its first job, and what it holds after its last until the end.
-    return {
-      name: title,
-      kind: `line-${t % 6}`,
-      x: [0, ...x, last],
-      y: [0, ...y, y.at(-1) ?? 0].map((value) => value / unit),
-      steps: true,
-    };
-  });
-  const limits: {name: string; value: number}[] = [];
-  const stashLimit = run.schedule.memory_limits?.[worker];
-  if (!byBytes && stashLimit !== undefined && stashLimit < 1e9)
-    limits.push({name: `limit ${stashLimit}`, value: stashLimit});
-  const byteLimits = asObject(run.report["search"])["memory_limit"];
-  const byteLimit = Array.isArray(byteLimits) ? asNumber(byteLimits[worker]) : asNumber(byteLimits);
-  if (byBytes && byteLimit !== undefined) limits.push({name: `limit ${bytes(byteLimit)}`, value: byteLimit / unit});
-  const text = (value: number): string =>
-    byBytes ? `${number(value, 4)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][power]}` : number(value);
-  return chart({
-    title: `worker ${worker}`,
-    series,
-    limits,
-    x: {label: times.name || "time", text: (time) => times.tick(time), domain: [0, last]},
-    y: {text, fromZero: true, atLeast: peak / unit}, // one scale for all workers
-    height: 120,
-    legend: worker === 0 && run.timelines.length > 1,
-  });
-}
+import {counted, listed, number} from "./format";
 
 // ---- training ----
 
@@ -132,14 +50,14 @@ export function trainingSection(runs: Run[]): HTMLElement | null {
       const values = kind.of(run.report, run);
       if (values.length === 0) return;
       const first = asNumber(run.report["first_step"]) ?? 1;
-      const name = trained.length > 1 ? run.title : kind.title;
-      series.push({name, kind: `line-${r % 6}`, x: values.map((_, i) => first + i), y: values});
+      const name = trained.length > 1 ? run.title : kind.title === "loss" ? "training" : kind.title;
+      series.push({name, kind: lineKind(r), x: values.map((_, i) => first + i), y: values});
       if (kind.title !== "loss") return;
       const evaluations = asObjects(run.report["evaluations"]);
       if (evaluations.length > 0) {
         series.push({
           name: trained.length > 1 ? `${run.title}, validation` : "validation",
-          kind: `line-${(r + 3) % 6} dashed`,
+          kind: trained.length > 1 ? `${lineKind(r)} dashed` : `${lineKind(3)} dashed`,
           x: evaluations.map((of) => asNumber(of["step"]) ?? NaN),
           y: evaluations.map((of) => asNumber(of["loss"]) ?? NaN),
           points: true,
@@ -147,18 +65,41 @@ export function trainingSection(runs: Run[]): HTMLElement | null {
       }
     });
     if (series.length === 0) continue;
+    const clips = new Set(trained.map(clipOf));
+    const clip = kind.title === "gradient norm" && clips.size === 1 ? [...clips][0] : undefined;
     const word = kind.title === "throughput" ? `${throughput(trained[0])?.word ?? "samples"}/s` : kind.title;
     charts.append(
       chart({
         title: word,
         series,
-        x: {label: "step", text: (value) => (Number.isInteger(value) ? String(value) : "")},
+        ...(clip === undefined ? {} : {limits: [{name: `clip ${number(clip)}`, value: clip}]}),
+        x: {label: "step", text: (value) => (Number.isInteger(value) ? String(value) : ""), at: (value) => `step ${value}`},
         y: {text: kind.text, fromZero: kind.title !== "loss"},
         legend: series.length > 1,
       }),
     );
   }
-  return charts.childElementCount > 0 ? section("Training", "training", charts) : null;
+  if (charts.childElementCount === 0) return null;
+  const notes = trained.flatMap((run) => eventsOf(run).map((text) => (trained.length > 1 ? `${run.title}: ${text}` : text)));
+  return section("Training", "training", charts, ...notes.map((text) => h("p", {class: "note"}, text)));
+}
+
+function clipOf(run: Run): number | undefined {
+  return asNumber(asObject(asObject(run.report["config"])["training"])["clip"]);
+}
+
+/** What happened in single steps: sentences. */
+function eventsOf({report}: Run): string[] {
+  const sentences: string[] = [];
+  const clipped = asNumber(asObject(report["clipped_steps"])["count"]);
+  if (clipped !== undefined) sentences.push(`The gradient of ${counted(clipped, "step")} was clipped.`);
+  const skipped = asObjects(asObject(report["skipped_steps"])["steps"]);
+  if (skipped.length > 0) {
+    const steps = skipped.map(({step}) => String(step)).slice(0, 20).join(", ");
+    const more = skipped.length > 20 ? ", …" : "";
+    sentences.push(`${counted(skipped.length, "step")} skipped its update, for infinity or NaN: ${steps}${more}.`);
+  }
+  return sentences;
 }
 
 // ---- what the run was ----
@@ -169,7 +110,7 @@ function leaves(value: Json, path: string, into: [string, string][]): void {
     for (const [key, member] of Object.entries(value)) leaves(member, path ? `${path}.${key}` : key, into);
     return;
   }
-  into.push([path, value === null ? "" : Array.isArray(value) ? JSON.stringify(value) : String(value)]);
+  into.push([path, textOf(value)]);
 }
 
 function differing(runs: Run[], of: (run: Run) => Json): HTMLElement {
@@ -220,27 +161,29 @@ export function aboutSection(runs: Run[]): HTMLElement | null {
     if (ranks.length === 0) continue;
     const keys = [...new Set(ranks.flatMap((rank) => Object.keys(rank)))];
     const rows = ranks.map((rank) =>
-      keys.map((key) => (typeof rank[key] === "object" ? JSON.stringify(rank[key]) : asTextOf(rank[key]))),
+      keys.map((key) => textOf(rank[key])),
     );
     parts.push(
       h(
         "details",
         {open: true},
         h("summary", {}, runs.length > 1 ? `Ranks of ${run.title}` : "Ranks"),
-        table(keys, rows, {words: keys.map((_, i) => i)}),
+        table(keys, rows, {words: keys.map((_, i) => i), kind: "ranks"}),
       ),
     );
   }
   return parts.length > 0 ? section("The run", "about", ...parts) : null;
 }
 
-function asTextOf(value: Json | undefined): string {
-  return value === undefined || value === null ? "" : asText(value) || String(value);
+function textOf(value: Json | undefined): string {
+  if (value === undefined || value === null) return "";
+  if (!Array.isArray(value)) return typeof value === "object" ? JSON.stringify(value) : String(value);
+  return value.every((entry) => typeof entry !== "object") ? listed(value.map(String)) : JSON.stringify(value);
 }
 
 export function footer(program: string, licences: Licence[]): HTMLElement {
   const keys = table(
-    ["Keys and gestures, on the timelines", ""],
+    ["Keys and gestures, most of them on the timelines", ""],
     [
       ["wheel, pinch, + and −", "zoom"],
       ["drag, ← and →, shift with the wheel", "pan"],
@@ -249,6 +192,8 @@ export function footer(program: string, licences: Licence[]): HTMLElement {
       ["click, Enter", "select a job: its chain of dependencies lights up; Escape selects none"],
       [", and .", "the job before, or after, on the same worker"],
       ["[ and ]", "a job that the selected one waits for, or one that waits for it"],
+      ["n", "the same job in the next report, where there are several"],
+      ["← and → on a chart", "its values; Escape hides them"],
     ],
     {words: [1]},
   );

@@ -9,7 +9,7 @@ import {h} from "./dom";
 import {type ColourBy, drawLane, type Picture, placeOf} from "./draw";
 import type {Times} from "./format";
 import {factsOf} from "./job-text";
-import {arrange, type JobOfRun, type Lane} from "./lane";
+import {arrange, isLow, type JobOfRun, type Lane} from "./lane";
 import {colours, onThemeChange} from "./theme";
 import {idleLines, jobLines} from "./tip";
 
@@ -21,15 +21,19 @@ export interface ViewOptions {
   colourBy: ColourBy;
   showPath: boolean;
   showIdle: boolean;
+  /** Rows as high as labels need, also where not all of them then fit. */
+  tallRows: boolean;
 }
 
 export class TimelineView {
   readonly element: HTMLElement;
   readonly canvas: HTMLCanvasElement;
-  readonly options: ViewOptions = {colourBy: "pass", showPath: false, showIdle: true};
+  readonly options: ViewOptions = {colourBy: "pass", showPath: false, showIdle: true, tallRows: false};
   /** Called after each change of the selection, and of the times shown. */
   onSelect: (selected: JobOfRun | null) => void = () => {};
   onZoom: (from: number, to: number) => void = () => {};
+  /** Called after rows have got their height, with whether they are too low for labels. */
+  onLayout: (low: boolean) => void = () => {};
   /** Milliseconds that the last drawing took. */
   drawTime = 0;
 
@@ -55,7 +59,7 @@ export class TimelineView {
       tabindex: 0,
       role: "application",
       "aria-label":
-        "Timelines. Plus and minus zoom, arrows pan, Enter selects a job, comma and full stop go to its neighbours",
+        "Timelines. Plus and minus zoom, arrows pan, Enter selects a job, comma and full stop go to its neighbours, brackets along its dependencies, n to the next report",
     });
     this.spacer = h("div", {class: "spacer"});
     this.scroller = h("div", {class: "lanes"}, this.canvas, this.spacer);
@@ -207,12 +211,14 @@ export class TimelineView {
     this.resize();
   }
 
-  private resize(): void {
+  /** Fits the drawing to the element, to the window and to the options. */
+  resize(): void {
     const {picture} = this;
     const [from, to] = this.shown;
     const width = this.printing ? 760 : Math.max(240, this.element.clientWidth);
-    const room = Math.max(220, Math.min(innerHeight * 0.72, 900));
-    const all = arrange(this.lanes, room - AXIS) + AXIS;
+    const room = Math.max(220, Math.min(innerHeight * 0.84, 1000));
+    const all = arrange(this.lanes, room - AXIS, this.options.tallRows) + AXIS;
+    this.onLayout(isLow(this.lanes));
     const height = this.printing ? Math.min(all, 4000) : Math.min(all, room);
     picture.ratio = this.printing ? 3 : Math.min(3, devicePixelRatio || 1);
     picture.width = width;
@@ -371,6 +377,7 @@ export class TimelineView {
       ".": () => this.step("next"),
       "[": () => this.step("before"),
       "]": () => this.step("after"),
+      n: () => this.selectInNextRun(),
       Enter: () => this.selectMiddle(),
       Escape: () => this.select(null),
     };
@@ -395,9 +402,26 @@ export class TimelineView {
     if (other !== undefined) this.select({run, id: other});
   }
 
-  private selectMiddle(): void {
+  /** The same job in the next report that has it; else a job in the middle of the next report. */
+  private selectInNextRun(): void {
+    const runs = [...new Set(this.lanes.map(({run}) => run))];
+    const {selected} = this.picture;
+    if (!selected) {
+      this.selectMiddle();
+      return;
+    }
+    const {stage, microbatch, pass} = selected.run.jobs.job(selected.id);
+    const at = runs.indexOf(selected.run);
+    const others = [...runs.slice(at + 1), ...runs.slice(0, at)];
+    if (others.length === 0) return;
+    const run = others.find(({jobs}) => jobs.find(stage, microbatch, pass) !== undefined);
+    const id = run?.jobs.find(stage, microbatch, pass);
+    if (run && id !== undefined) this.select({run, id});
+    else this.selectMiddle(this.lanes.find((lane) => lane.run === others[0]));
+  }
+
+  private selectMiddle(lane = this.lanes[0]): void {
     const {from, to} = this.picture;
-    const lane = this.lanes[0];
     const {timeline, run} = lane;
     for (let worker = 0; worker < timeline.workers; ++worker) {
       const begin = timeline.offsets[worker];

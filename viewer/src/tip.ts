@@ -3,7 +3,7 @@
 
 import {CAUSES, lastAtMost} from "./data";
 import type {Times} from "./format";
-import {describe, factsOf, idleBefore, waitedFor} from "./job-text";
+import {describe, factsOf, idleBefore, waitedFor, waitedForIt} from "./job-text";
 import type {JobOfRun, Lane} from "./lane";
 
 /** Of a job. Empty when the timeline does not have it. */
@@ -11,12 +11,14 @@ export function jobLines({timeline, title}: Lane, {run, id}: JobOfRun, times: Ti
   const facts = factsOf(run, timeline, id);
   if (!facts) return [];
   const idle = idleBefore(run, facts, times);
+  const after = waitedForIt(run, timeline, id, facts);
   return [
     `${run.jobs.name(id)}: ${describe(run, id)}`,
     `${title}: worker ${facts.worker}, ${times.number(facts.start)} to ${times.text(facts.end)}`,
     `took ${times.fine(facts.end - facts.start)}; inputs ready at ${times.text(facts.ready)}`,
     `It ${waitedFor(run, timeline, id, facts, times)}.`,
     ...(idle ? [`Idle before: ${idle}`] : []),
+    ...(after ? [`Waited for it: ${after}`] : []),
   ];
 }
 

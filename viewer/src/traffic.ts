@@ -14,16 +14,17 @@ export function trafficSection(runs: Run[]): HTMLElement {
   const columns = h("div", {class: "columns"});
   for (const run of runs) {
     const parts = run.timelines.map((timeline, t) => {
-      if (t > 0 && isEqual(timeline.traffic, run.timelines[0].traffic))
-        return h("p", {class: "note"}, `${timeline.title}: the same.`);
-      const title = run.timelines.length > 1 ? h("h4", {}, timeline.title) : null;
-      return h("div", {}, title, of(run, timeline.traffic));
+      const [first] = run.timelines;
+      if (t > 0 && isEqual(timeline.traffic, first.traffic)) return null;
+      const same = run.timelines.filter((other, o) => o > t && isEqual(other.traffic, first.traffic) && t === 0);
+      const titles = [timeline, ...same].map((one) => one.title).join(", ");
+      return h("div", {}, run.timelines.length > 1 ? h("h4", {}, titles) : null, of(run, timeline.traffic));
     });
-    columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, ...parts));
+    columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, h("div", {class: "tables"}, ...parts)));
   }
   const note = h("p", {class: "note"}, "In one step: rows send, columns receive.");
   const element = section("What moved between workers", "traffic", columns, note);
-  if (runs.some(({schedule}) => schedule.workers > 6 && schedule.workers <= MOST_NUMBERS))
+  if (runs.some(({schedule, timelines}) => timelines.length > 2 || (schedule.workers > 6 && schedule.workers <= MOST_NUMBERS)))
     element.classList.add("wide");
   return element;
 }
@@ -83,7 +84,7 @@ function numbers(
   ];
   const received = ["received", ...all.map((to) => sum((pair) => pair.to === to)), sum(() => true)];
   const heads = ["from \\ to", ...all.map(String), "sent"];
-  return table(heads, [...all.map(line), received], {kind: "matrix last-sum", caption});
+  return table(heads, [...all.map(line), received], {kind: "matrix", caption, totals: 1});
 }
 
 function colours(
