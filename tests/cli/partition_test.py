@@ -126,7 +126,12 @@ class PartitionTest(CommandTest):
                                    "module_fqns_per_model_part": [*example[:2], [*example[2], "norm", "output"]]})
         text = self.ok("partition", file, "--workers", 2, "--format", "torchtitan", "--schedule", "v-zb")
         self.assertIn("ZBVZeroBubble", text)
+        self.assertIn('"output" is called\n# "lm_head"', text)
         self.assertEqual(len(tomllib.loads(text)["parallelism"]["module_fqns_per_model_part"]), 4)
+        # Its schedules in a V have two stages a rank.
+        longer = self.write("l.yaml", "layers: [{name: embedding, F: 1}, {name: block, F: 1, count: 9}, {name: head, F: 1}]\n")
+        self.refused(["partition", longer, "--workers", 2, "--chunks", 4, "--layout", "v", "--format", "torchtitan"],
+                     "--format torchtitan", "two in a V")
         self.refused(["partition", file, "--workers", 2, "--format", "torchtitan", "--json"], "--json", "--format")
         self.refused(["partition", self.write("o.yaml", EXERCISE), "--workers", 4, "--format", "torchtitan"], "unit 0")
 

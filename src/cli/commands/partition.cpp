@@ -370,7 +370,7 @@ void add_partition(CLI::App& app, Action& action) {
   CLI::Option* const json = command->add_flag("--json", options->json, "The same as --format json");
   command
       ->add_option("--format", options->format,
-                   "text, json, megatron (options of Megatron-LM) or torchtitan (TOML of torchtitan). The "
+                   "text, json, megatron (options of Megatron-LM) or torchtitan (TOML of torchtitan 0.2). The "
                    "last two need "
                    "the units of gpt or llama. Default: by the suffix of the output file, else text")
       ->type_name("FORMAT")

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -83,11 +82,12 @@ std::string megatron_stages(std::span<const UnitCosts> units, const Partition& p
 
 std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition& partition, int workers) {
   require_transformer(units);
-  const bool v = has_layout(partition, workers, Layout::v);
+  const auto count = static_cast<int>(partition.stage_workers.size());
+  const bool v = count == 2 * workers && has_layout(partition, workers, Layout::v);
   if (!v && !has_layout(partition, workers, Layout::loop)) {
     throw InputError(
-        fmt::format("torchtitan has as many stages on each of {} ranks, in a loop or a V; the stages are "
-                    "on workers {}",
+        fmt::format("torchtitan has as many stages on each of {} ranks, in a loop, or two in a V; the stages "
+                    "are on workers {}",
                     workers, fmt::join(partition.stage_workers, ", ")));
   }
   std::vector<std::string> stages;
@@ -107,14 +107,16 @@ std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition&
         stages.push_back(fmt::format("  [{}]", fmt::join(modules, ", ")));
         modules.clear();
       });
-  const bool several = std::cmp_greater(stages.size(), workers);
+  const bool several = count > workers;
   const std::string_view note =
       !several ? ""
       : v      ? "# For a schedule with two stages a rank in a V, such as ZBVZeroBubble.\n"
                : "# For a schedule with several stages a rank in a loop, such as Interleaved1F1B.\n";
   return fmt::format(
-      "{}[parallelism]\npipeline_parallel_degree = {}\nmodule_fqns_per_model_part = [\n{},\n]\n", note,
-      workers, fmt::join(stages, ",\n"));
+      "# For torchtitan 0.2. Later versions are configured in Python; from May 2026 on \"output\" is called\n"
+      "# \"lm_head\" there.\n{}[parallelism]\npipeline_parallel_degree = {}\n"
+      "module_fqns_per_model_part = [\n{},\n]\n",
+      note, workers, fmt::join(stages, ",\n"));
 }
 
 }  // namespace starpipe::plan

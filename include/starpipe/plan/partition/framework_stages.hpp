@@ -18,8 +18,9 @@ namespace starpipe::plan {
 /// embedding E, a block t and the head with its loss L; `t*3` are three blocks, and | ends a stage.
 std::string megatron_stages(std::span<const UnitCosts> units, const Partition& partition, int workers);
 
-/// The section `parallelism` of torchtitan's TOML configuration, with `module_fqns_per_model_part`: the names
-/// of each stage's modules. Stages are placed in a loop or in a V.
+/// The section `parallelism` of the TOML configuration of torchtitan 0.2, with `module_fqns_per_model_part`:
+/// the names of each stage's modules. Stages are placed in a loop, or two a worker in a V. Later versions of
+/// torchtitan take the same lists in Python and call the head's "output" "lm_head"; a comment says so.
 std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition& partition, int workers);
 
 }  // namespace starpipe::plan
