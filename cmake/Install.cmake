@@ -6,9 +6,12 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/starpipe")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/starpipe" "${PROJECT_BINARY_DIR}/include/starpipe"
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 
-# Projects that are built against the package.
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/experiments/cholesky" "${PROJECT_SOURCE_DIR}/experiments/plugins"
-  DESTINATION "${CMAKE_INSTALL_DATADIR}/starpipe/examples")
+# The docs, and what they use: configurations, studies, scripts, and projects that are built against the package. The
+# folders are those of the source tree, so the links of the docs and their commands hold here too.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/experiments"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/starpipe" USE_SOURCE_PERMISSIONS PATTERN "__pycache__" EXCLUDE)
+install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CONTRIBUTING.md"
+  "${PROJECT_SOURCE_DIR}/CHANGELOG.md" "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/starpipe")
 
 # The planning library and base have an export set of their own, since their users need no StarPU.
 get_property(libraries GLOBAL PROPERTY STARPIPE_INSTALLED_LIBRARIES)

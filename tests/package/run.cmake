@@ -32,7 +32,7 @@ endif()
 if(COMPONENT STREQUAL "runtime")
   # The installed example of a placement and a priority of one's own. It checks itself.
   set(example "${WORK_DIR}/cholesky")
-  run("${CMAKE_COMMAND}" -S "${prefix}/share/starpipe/examples/cholesky" -B "${example}" -G "${GENERATOR}"
+  run("${CMAKE_COMMAND}" -S "${prefix}/share/starpipe/experiments/cholesky" -B "${example}" -G "${GENERATOR}"
     "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_CXX_FLAGS=${flags}")
   run("${CMAKE_COMMAND}" --build "${example}")
   foreach(workers 1 3 4)
@@ -40,6 +40,12 @@ if(COMPONENT STREQUAL "runtime")
       "STARPU_SCHED_LIB=${prefix}/${LIBDIR}/libstarpipe_sched.so" "${example}/cholesky" 10 16)
   endforeach()
 endif()
+# The installed docs are complete: their links lead to files that are installed, too.
+file(GLOB pages "${prefix}/share/starpipe/README.md" "${prefix}/share/starpipe/docs/*.md")
+if(NOT pages)
+  message(FATAL_ERROR "no docs are installed")
+endif()
+run("${PYTHON}" "${CMAKE_CURRENT_LIST_DIR}/../docs/links_test.py" ${pages})
 if(EXISTS "${BUILD_DIR}/bin/starpipe")
   run("${prefix}/bin/starpipe" --version)
 endif()
