@@ -148,6 +148,30 @@ class Sweep(CommandTest):
         self.assertNotEqual(failed.stat().st_mtime_ns, before)
         self.assertEqual(json.loads(failed.read_text())["command"][1:3], ["simulate", str(pathlib.Path("out/runs") / failed.parent.name / "config.yaml")])
 
+    def test_a_damaged_report(self):
+        """It costs its own run alone: the other rows are written, and --retry makes the run again."""
+        self.write("study.yaml", study(grid="{training.microbatches: [4, 6, 8]}"))
+        self.sweep()
+        good = self.rows()
+        report = self.folder_of(good[1]) / "report.json"
+        for damage in ("", '{"makespan": 1', "\0" * 100):
+            report.write_text(damage)
+            text = self.sweep(status=1)
+            self.assertIn("3 runs: 2 done (2 before), 1 failed (1 before);", text)
+            self.assertIn("failed: training.microbatches=6: its report.json is damaged\n", text)
+            self.assertEqual([row["status"] for row in self.rows()], ["done", "failed", "done"])
+            self.assertEqual(report.read_text(), damage)
+            self.sweep("--retry")
+            self.assertEqual(self.rows()[1]["predicted_makespan"], good[1]["predicted_makespan"])
+        # A report of something else is the user's: it is named, and stays.
+        for other in ("[]", '{"makespan": {}, "received_bytes": 3, "memory": 3}'):
+            report.write_text(other)
+            self.refused(["sweep", "study.yaml", "-o", "out", "--collect"], "report.json", "not a report")
+            self.assertEqual(report.read_text(), other)
+        report.unlink()
+        (report.parent / "run.json").write_text('{"seconds": "x", "problem": 3}')
+        self.assertIn("3 runs: 3 done (2 before);", self.sweep())
+
     def test_an_interruption_loses_one_run(self):
         self.write("study.yaml", study("train", grid="{training.steps: [2, 100000, 3]}"))
         environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_RANKS}

@@ -45,15 +45,20 @@ RunOutcome read_outcome(const fs::path& folder) {
   std::error_code error;
   RunOutcome outcome;
   if (fs::is_regular_file(record_of(folder), error)) {
+    // A record that somebody has damaged says nothing; the report counts.
     const nlohmann::json record = nlohmann::json::parse(read_file(record_of(folder)), nullptr, false);
-    if (record.is_object()) {
-      outcome.seconds = record.value("seconds", 0.0);
-      outcome.problem = record.value("problem", "");
-    }
+    const auto value = [&](const char* name) {
+      return record.is_object() && record.contains(name) ? record.at(name) : nlohmann::json();
+    };
+    if (value("seconds").is_number()) outcome.seconds = value("seconds");
+    if (value("problem").is_string()) outcome.problem = value("problem");
   }
+  const bool has_report = fs::is_regular_file(folder / report_file, error);
+  if (outcome.problem.empty() && has_report && !nlohmann::json::accept(read_file(folder / report_file)))
+    outcome.problem = fmt::format("its {} is damaged", report_file);
   if (!outcome.problem.empty()) {
     outcome.state = RunState::failed;
-  } else if (fs::is_regular_file(folder / report_file, error)) {
+  } else if (has_report) {
     outcome.state = RunState::done;
   }
   return outcome;

@@ -186,6 +186,14 @@ void add_rows(std::vector<Json>& rows, const Study& study, const Json& head,
   study.command == "train" ? put_train(row, Report(json)) : put_simulate(row, Report(json));
 }
 
+/// Whether all figures of a row are numbers.
+bool has_numbers(const Json& row) {
+  return std::ranges::all_of(row.items(), [](const auto& cell) {
+    const bool figure = cell.key().starts_with("predicted_") || cell.key().starts_with("measured_");
+    return !figure || cell.value().is_number();
+  });
+}
+
 std::vector<std::string> columns_of(std::span<const Json> rows) {
   std::vector<std::string> columns;
   for (const Json& row : rows) {
@@ -219,7 +227,17 @@ std::vector<Json> study_rows(const Study& study, std::span<const StudyRun> runs,
     const RunOutcome outcome = read_outcome(of_run);
     Json head = row_of(run, outcome, study.repetitions > 1);
     if (outcome.state == RunState::done) {
-      add_rows(rows, study, head, of_run / report_file);
+      const std::filesystem::path report = of_run / report_file;
+      const auto refuse = [&] {
+        throw InputError(fmt::format("{}: is not a report of {}", report.string(), study.command));
+      };
+      const std::size_t before = rows.size();
+      try {
+        add_rows(rows, study, head, report);
+      } catch (const Json::exception&) {
+        refuse();
+      }
+      if (!std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(before), rows.end(), has_numbers)) refuse();
     } else {
       rows.push_back(std::move(head));
     }
