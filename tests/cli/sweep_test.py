@@ -66,6 +66,11 @@ class Sweep(CommandTest):
                 self.assertEqual(int(row["predicted_bytes_moved"]), sum(map(sum, by_hand["received_bytes"].values())))
                 self.assertEqual(int(row["predicted_memory"]), max(sum(w.values()) for w in by_hand["memory"]))
                 self.assertEqual((row["status"], row["unit"]), ("done", "s"))
+                # Versions and machine, which reports of simulate do not have.
+                record = json.loads((self.folder_of(row) / "run.json").read_text())
+                version = self.ok("--version").split()[1]
+                self.assertEqual((row["starpipe"], row["commit"], row["cores"]), (version, record["commit"], str(record["cores"])))
+                self.assertTrue(row["commit"] and row["machine"])
         lines = [json.loads(line) for line in self.read("out/results.jsonl").splitlines()]
         for row, line in zip(rows, lines, strict=True):
             self.assertEqual({name: value for name, value in row.items() if value},
@@ -139,7 +144,8 @@ class Sweep(CommandTest):
         text = self.sweep(status=1)
         self.assertIn("2 runs: 1 done, 1 failed;", text)
         self.assertRegex(text, r"(?m)^failed: schedule.name=dualpipe: starpipe: dualpipe needs an even number")
-        self.assertEqual([(row["status"], row["problem"] != "") for row in self.rows()], [("done", False), ("failed", True)])
+        self.assertEqual([(row["status"], row["problem"] != "", row["commit"] != "") for row in self.rows()],
+                         [("done", False, True), ("failed", True, True)])
         failed = self.folder_of(self.rows()[1]) / "run.json"
         before = failed.stat().st_mtime_ns
         self.sweep(status=1)

@@ -13,6 +13,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "runtime/hardware/hardware.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/version.hpp"
@@ -52,6 +53,9 @@ RunOutcome read_outcome(const fs::path& folder) {
     };
     if (value("seconds").is_number()) outcome.seconds = value("seconds");
     if (value("problem").is_string()) outcome.problem = value("problem");
+    for (const char* name : {"starpipe", "commit", "machine", "processor", "cores"}) {
+      if (value(name).is_primitive() && !value(name).is_null()) outcome.origin[name] = value(name);
+    }
   }
   const bool has_report = fs::is_regular_file(folder / report_file, error);
   if (outcome.problem.empty() && has_report && !nlohmann::json::accept(read_file(folder / report_file)))
@@ -98,8 +102,11 @@ void prepare_folder(const fs::path& folder, std::string_view config_text) {
 
 void record_end(const fs::path& folder, const std::vector<std::string>& command, const std::string& failure,
                 double seconds) {
-  nlohmann::ordered_json record = {
-      {"command", command}, {"starpipe", version}, {"commit", commit()}, {"seconds", seconds}};
+  const runtime::Hardware hardware = runtime::find_hardware();
+  nlohmann::ordered_json record = {{"command", command},        {"starpipe", version},
+                                   {"commit", commit()},        {"machine", hardware.machine},
+                                   {"processor", hardware.cpu}, {"cores", hardware.cores},
+                                   {"seconds", seconds}};
   std::error_code error;
   if (!failure.empty()) {
     const std::string message = last_message(log_of(folder));

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "cli/study/study.hpp"
 
 namespace starpipe::cli {
@@ -24,6 +26,8 @@ struct RunOutcome {
   RunState state = RunState::open;
   std::string problem;  ///< of a failed run: the line that says why
   double seconds = 0;   ///< how long the run took; 0 where that is not known
+  /// What ran, and where: those of starpipe, commit, machine, processor and cores that are known.
+  nlohmann::ordered_json origin = nlohmann::ordered_json::object();
 };
 
 /// A run is done when its report is there. A command writes its report last, and at once. A run whose report is

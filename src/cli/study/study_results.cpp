@@ -167,6 +167,7 @@ Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
   row["status"] = words[static_cast<std::size_t>(outcome.state)];
   if (!outcome.problem.empty()) row["problem"] = outcome.problem;
   if (outcome.seconds > 0) row["seconds"] = outcome.seconds;
+  row.update(outcome.origin);  // what the report says of a run takes its place
   return row;
 }
 
