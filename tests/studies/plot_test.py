@@ -48,6 +48,33 @@ class Plot(CommandTest):
             self.assertEqual(self.plot("--x", "training.microbatches", "--y", "predicted_makespan", "-o", f"f.{suffix}").returncode, 0)
             self.assertTrue(Path(self.path(f"f.{suffix}")).read_bytes().startswith(begin))
 
+    def test_no_two_sets_look_alike(self):
+        """More sets than colours, and a set that only the second panel has."""
+        rows = [f"r,{b},s{i},done,{i + b}" for b in (4, 8) for i in range(11 + b // 8)]
+        self.write("out/results.csv", "run,microbatches,name,status,predicted_makespan\n" + "\n".join(rows) + "\n")
+        texts = self.texts("--x", "predicted_makespan", "--y", "predicted_makespan", "--panel", "microbatches", "--frontier")
+        self.assertEqual({text for text in texts if text.startswith("s")}, {f"s{i}" for i in range(12)})
+        looks = {(use.get("{http://www.w3.org/1999/xlink}href"), use.get("style"))
+                 for group in ElementTree.parse(self.path("f.svg")).iter("{http://www.w3.org/2000/svg}g")
+                 if group.get("id", "").startswith("legend") for use in group.iter("{http://www.w3.org/2000/svg}use")}
+        self.assertEqual(len(looks), 12)
+
+    def test_runs_without_a_value(self):
+        """They are left out, and a line says so. Words on an axis keep their order."""
+        self.write("out/results.csv", "run,stages,name,status,y\na,,x,done,3\nb,4,x,done,4\nc,two,x,done,5\nd,4,x,failed,\n")
+        result = self.plot("--x", "stages", "--y", "y", "-o", "f.svg")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, "out/results.csv: 2 of 4 rows are not drawn: they are not done, or have no stages, or none of y\n")
+        for wrong, culprit in ((["--x", "stages", "--y", "name"], "name is not a number: x"),
+                               (["--x", "stages", "--y", "y", "--frontier"], "stages is not a number everywhere"),
+                               (["--x", "stages", "--y", "y", "-o", "f.gif"], ".svg, .png or .pdf")):
+            result = self.plot(*wrong)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(culprit, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+        self.write("out/results.csv", "a,b\n1,2\n")
+        self.assertIn("not a table of", self.plot("--x", "a", "--y", "b").stderr)
+
     def test_an_unknown_column(self):
         result = self.plot("--x", "training.microbatches", "--y", "makespan")
         self.assertEqual(result.returncode, 1)
