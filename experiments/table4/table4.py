@@ -38,29 +38,20 @@ def run(command):
     return json.loads(result.stdout)
 
 
-def rate(schedule, work):
-    """1 - work / longest device span, in percent."""
-    spans = [max(op["end"] for op in row) - min(op["start"] for op in row) for row in schedule["ops"]]
-    return 100 * (1 - work / max(spans))
+def predicted(options, workers, counts, times):
+    """The rows of `schedule compare`, by schedule and number of micro-batches."""
+    report = run([options.starpipe, "schedule", "compare", *PAPER, "--json", "--workers", str(workers),
+                  "--microbatches", ",".join(map(str, counts)), *times(1)])
+    return {(row["schedule"], row["microbatches"]): row for row in report["schedules"]}
 
 
-def cell(options, name, model, microbatches):
-    workers, *durations, comm = MODELS[model]
-    chunks = 2 if name.startswith("v-") else 1
-    costs = [
-        "--workers", str(workers), "--microbatches", str(microbatches), "--comm", str(comm), "--json",
-        "--durations", ",".join(f"{p}={d / chunks}" for p, d in zip("FBW", durations)),
-    ]  # fmt: skip
-    work = microbatches * sum(durations)
-    ours = run([options.starpipe, "schedule", "show", name, *costs])
-    found = None
-    if options.search:
-        limit = max(ours["peak_activations"])
-        found = run([
-            options.starpipe, "search", *costs, "--chunks", str(chunks), "--memory-limit", str(limit),
-            "--budget", str(options.search),
-        ])  # fmt: skip
-    return rate(ours, work), None if found is None else rate(found, work)
+def searched(options, row, workers, times, work):
+    """The rate of the best schedule that `search` finds within the memory of this row."""
+    chunks = row["stages"] // workers
+    limit = round(row["peak_stashes"] * chunks)
+    found = run([options.starpipe, "search", "--json", "--workers", str(workers), "--microbatches", str(row["microbatches"]),
+                 "--chunks", str(chunks), "--memory-limit", str(limit), "--budget", str(options.search), *times(chunks)])
+    return 100 * (1 - row["microbatches"] * work / found["device_span"])
 
 
 def main():
@@ -70,15 +61,24 @@ def main():
     options = parser.parse_args()
     print("Bubble rate by device span, %: paper, ours" + (", searched" if options.search else ""))
     worst = 0.0
-    for index, (model, (workers, *_)) in enumerate(MODELS.items()):
+    for index, (model, (workers, *durations, comm)) in enumerate(MODELS.items()):
         counts = [workers << i for i in range(5)]
+
+        def times(chunks):
+            durations_of_stage = ",".join(f"{name}={time / chunks}" for name, time in zip("FBW", durations))
+            return ["--durations", durations_of_stage, "--comm", str(comm)]
+
+        rows = predicted(options, workers, counts, times)
         print(f"\n{model}, {workers} workers\n{'micro-batches':14}" + "".join(f"{n:>22}" for n in counts))
-        for name, rows in PAPER.items():
+        for name, paper in PAPER.items():
             print(f"{name:14}", end="", flush=True)
-            for count, paper in zip(counts, rows[index]):
-                ours, searched = cell(options, name, model, count)
-                worst = max(worst, abs(ours - paper))
-                text = f"{paper:6.2f} {ours:6.2f}" + ("" if searched is None else f" {searched:6.2f}")
+            for count, published in zip(counts, paper[index]):
+                row = rows[name, count]
+                ours = 100 * row["device_bubble_fraction"]
+                worst = max(worst, abs(ours - published))
+                text = f"{published:6.2f} {ours:6.2f}"
+                if options.search:
+                    text += f" {searched(options, row, workers, times, sum(durations)):6.2f}"
                 print(f"{text:>22}", end="", flush=True)
             print()
     print(f"\nlargest difference: {worst:.2f} points")
