@@ -129,17 +129,11 @@ int show(const ShowOptions& options) {
   std::string unit;
   options.costs.apply(costs, unit, options.per_share ? request.workers : *stages);
   plan::OrderRequest order{.memory_limits = options.memory_limits};
-  if (options.per_share) {
-    costs = plan::costs_of_stages(costs, request.workers, *stages);
-    const double parts = static_cast<double>(*stages) / request.workers;
-    order.memory_limits = stage_stashes(std::move(order.memory_limits), parts);
-  }
-  if (request.recompute) costs = plan::with_recomputation(costs);
-  request.costs = costs;
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
   try {
-    show_prediction(options.result, plan::make_limited_schedule(options.name, request, order, costs), costs,
-                    unit);
+    const plan::CostedSchedule made =
+        plan::make_costed_schedule(options.name, request, order, costs, options.per_share);
+    show_prediction(options.result, made.made, made.costs, unit);
   } catch (const plan::RequestError& error) {
     throw InputError(fmt::format("--{}", error.what()));
   }

@@ -102,16 +102,14 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
 }
 
 Run predict(const ScheduleCompareOptions& options, const Row& row, const plan::Costs& given) {
-  plan::Costs costs = options.per_share ? plan::costs_of_stages(given, options.workers, row.stages) : given;
-  if (options.recompute) costs = plan::with_recomputation(costs);
-  const std::vector<int> limits = stage_stashes(options.memory_limits, options.parts(row.stages));
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
                                       .graph = plan::StageGraph::chain(row.stages),
-                                      .recompute = options.recompute,
-                                      .costs = costs};
-  auto [schedule, reordering] =
-      plan::make_limited_schedule(row.name, request, {.memory_limits = limits}, costs);
+                                      .recompute = options.recompute};
+  auto [made, costs] = plan::make_costed_schedule(row.name, request, {.memory_limits = options.memory_limits},
+                                                  given, options.per_share);
+  auto& [schedule, reordering] = made;
+  const std::vector<int> limits = plan::stage_stashes(options.memory_limits, options.parts(row.stages));
   plan::RecordedStep step = plan::simulated_step(schedule, costs);
   const double makespan = step.timeline.makespan;
   const double peak = std::ranges::max(step.timeline.peak_stashes) / options.parts(row.stages);

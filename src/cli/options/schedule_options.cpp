@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/schedule_options.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -61,14 +59,6 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,
                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
-}
-
-std::vector<int> stage_stashes(std::vector<int> limits, double parts) {
-  for (int& limit : limits) {
-    const double fitting = std::floor(limit * parts + 1e-9);
-    limit = static_cast<int>(std::min(fitting, double{std::numeric_limits<int>::max()}));
-  }
-  return limits;
 }
 
 }  // namespace starpipe::cli

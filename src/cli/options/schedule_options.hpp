@@ -24,8 +24,4 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options);
 /// Adds --memory-limit and --recompute.
 void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute);
 
-/// For each limit, the number of stashes of a stage that fit where so many larger ones do. `parts`: stages
-/// that make a larger one.
-std::vector<int> stage_stashes(std::vector<int> limits, double parts);
-
 }  // namespace starpipe::cli

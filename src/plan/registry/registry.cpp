@@ -164,4 +164,19 @@ LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest req
   return result;
 }
 
+CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest request, OrderRequest order,
+                                    const Costs& costs, bool per_share) {
+  if (!request.graph)
+    request.graph = StageGraph::chain(default_stages(find_schedule(name), request.workers, request.options));
+  const int stages = request.graph->size();
+  Costs of_stages = per_share ? costs_of_stages(costs, request.workers, stages) : costs;
+  if (per_share) {
+    order.memory_limits =
+        stage_stashes(std::move(order.memory_limits), static_cast<double>(stages) / request.workers);
+  }
+  if (request.recompute) of_stages = with_recomputation(std::move(of_stages));
+  request.costs = of_stages;
+  return {make_limited_schedule(name, std::move(request), order, of_stages), of_stages};
+}
+
 }  // namespace starpipe::plan

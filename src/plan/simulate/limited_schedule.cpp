@@ -2,6 +2,8 @@
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -51,6 +53,14 @@ std::vector<int> limits_of_workers(std::span<const int> limits, int workers) {
   }
   if (limits.size() == 1) return std::vector<int>(index(workers), limits.front());
   return {limits.begin(), limits.end()};
+}
+
+std::vector<int> stage_stashes(std::vector<int> limits, double parts) {
+  for (int& limit : limits) {
+    const double fitting = std::floor(limit * parts + 1e-9);
+    limit = static_cast<int>(std::min(fitting, double{std::numeric_limits<int>::max()}));
+  }
+  return limits;
 }
 
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs) {

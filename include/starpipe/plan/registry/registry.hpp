@@ -128,4 +128,20 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
                                       const OrderRequest& order, const Costs& costs);
 
+/// A schedule, and the costs of its stages as `simulate` takes them.
+struct CostedSchedule {
+  LimitedSchedule made;
+  Costs costs;
+};
+
+/// The schedule with this name or alias for given costs: `make_limited_schedule` with them as the request's
+/// costs. ScheduleRequest::costs and ScheduleRequest::memory_limits are not read. A request without a graph
+/// gets the schedule's own chain.
+///
+/// `costs`: times without recomputation; with ScheduleRequest::recompute F's time is added to B here. With
+/// `per_share`, costs and limits are those of 1/W of the model, see `costs_of_stages` and `stage_stashes`.
+/// Throws as make_limited_schedule and costs_of_stages do.
+CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest request, OrderRequest order,
+                                    const Costs& costs, bool per_share);
+
 }  // namespace starpipe::plan

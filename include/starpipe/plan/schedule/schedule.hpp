@@ -107,8 +107,12 @@ class Schedule {
 
   [[nodiscard]] Placement placement(JobId id) const { return tables_->placement[id]; }
   [[nodiscard]] int compute(JobId id) const { return tables_->placement[id].compute; }
+  /// w by JobId.
+  [[nodiscard]] std::span<const Placement> placements() const { return tables_->placement; }
   /// The job's position in the total order n of all jobs: 0 is first. Unique.
   [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
+  /// `turn` by JobId; 0xffffffff for an id without a job.
+  [[nodiscard]] std::span<const std::uint32_t> turns() const { return tables_->turn; }
   /// Index of the job in `order(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
   /// Every job, smallest n first.

@@ -40,6 +40,10 @@ struct LimitedSchedule {
 /// and for a limit below 1.
 std::vector<int> limits_of_workers(std::span<const int> limits, int workers);
 
+/// For each limit, the number of stashes of a stage that fit where so many larger ones do. `parts`: stages
+/// that make a larger one.
+std::vector<int> stage_stashes(std::vector<int> limits, double parts);
+
 /// The schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///
 /// A requested discipline is used as it is. Without a limit `dynamic` has no effect here. With a limit, but
