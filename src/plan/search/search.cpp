@@ -46,7 +46,8 @@ constexpr int most_chunks = 4;  // considered when none are given
 /// The time limit, shared by the searchers.
 class Clock {
  public:
-  explicit Clock(double budget) : budget_(budget), start_(std::chrono::steady_clock::now()) {}
+  explicit Clock(const SearchOptions& options)
+      : budget_(options.budget), stop_(options.stop), start_(std::chrono::steady_clock::now()) {}
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
@@ -55,10 +56,16 @@ class Clock {
     if (!over_ && seconds() > budget_) over_ = true;
     return over_;
   }
+  /// The same, after it has asked SearchOptions::stop: for the thread that called `search`.
+  bool over_or_stopped() {
+    if (!over_ && stop_ && stop_()) over_ = true;
+    return over();
+  }
   [[nodiscard]] bool was_over() const { return over_; }
 
  private:
   double budget_;
+  const std::function<bool()>& stop_;
   std::chrono::steady_clock::time_point start_;
   std::atomic<bool> over_ = false;
 };
@@ -184,7 +191,7 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
   for (const ScheduleEntry& entry : schedule_entries()) {
     std::string& reason =
         starts.try_emplace(entry.name, "the budget was over before it was tried").first->second;
-    if (clock.over()) continue;
+    if (clock.over_or_stopped()) continue;
     std::string misfit;
     ScheduleRequest request{.workers = problem.workers,
                             .microbatches = problem.microbatches,
@@ -245,7 +252,10 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
     if (found.makespan < best.makespan) best = std::move(found);
   };
   for (auto& searcher : running) {
-    while (searcher.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
+    for (int waits = 1; searcher.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready;
+         ++waits) {
+      clock.over_or_stopped();
+      if (waits % 10 != 0) continue;
       SearchProgress progress = board.progress();
       progress.seconds = clock.seconds();
       progress.lower_bound = bound_of_makespan(variant.bound, progress.makespan);
@@ -345,7 +355,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   for (Variant& variant : variants) variant.bound = lower_bound(variant.problem);
   std::ranges::stable_sort(variants, {}, &Variant::bound);
 
-  Clock clock(options.budget);
+  Clock clock(options);
   const Variant* chosen = nullptr;
   BestOrders best;
   Starts starts;
