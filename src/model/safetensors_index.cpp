@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
-#include <map>
-#include <set>
-#include <string>
+#include "starpipe/model/safetensors_index.hpp"
+
 #include <system_error>
 
 #include <fmt/format.h>
@@ -10,7 +8,6 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
-#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 

@@ -8,7 +8,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "starpipe/model/safetensors_index.hpp"
 
 namespace starpipe::cli {
 namespace {
