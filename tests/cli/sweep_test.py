@@ -138,6 +138,21 @@ class Sweep(CommandTest):
         self.assertIn("3 runs: 3 done;", self.sweep())
         self.assertEqual(len(list(pathlib.Path(self.path("out/runs")).iterdir())), 6)
 
+    def test_a_changed_input_makes_other_runs(self):
+        """Not only its name counts: results of the old contents would stand for the new ones."""
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "order.json")
+        links = "levels: [{latency: %s, bandwidth: 1GB/s}]\n"
+        self.write("links.yaml", links % "1ms")
+        self.write("study.yaml", study(set="{--links: links.yaml}", runs="[{schedule.name: gpipe}, {schedule.file: order.json}]"))
+        self.sweep()
+        self.write("links.yaml", links % "2ms")
+        self.assertIn("2 runs: 2 done;", self.sweep())
+        by_hand = json.loads(self.ok("simulate", "base.yaml", "--set", "schedule.name=gpipe", "--links", "links.yaml", "--json"))
+        self.assertEqual(float(self.rows()[0]["predicted_makespan"]), by_hand["makespan"])
+        self.ok("schedule", "show", "gpipe", "--workers", 2, "--microbatches", 4, "-o", "order.json")
+        self.assertIn("2 runs: 2 done (1 before);", self.sweep())
+        self.assertEqual(self.rows()[0]["predicted_makespan"], self.rows()[1]["predicted_makespan"])
+
     def test_failures(self):
         """What fails is told, kept in the table, and run again on demand."""
         self.write("study.yaml", study(grid="{schedule.name: [1f1b, dualpipe]}", set="{schedule.workers: 3, training.microbatches: 6, model.layers: 6}"))

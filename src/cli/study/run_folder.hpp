@@ -30,8 +30,8 @@ struct RunOutcome {
   nlohmann::ordered_json origin = nlohmann::ordered_json::object();
 };
 
-/// A run is done when its report is there. A command writes its report last, and at once. A run whose report is
-/// not JSON has failed: somebody, or a disk, has damaged the file since.
+/// A run is done when its report is there. A command writes its report last, and at once. A run whose report
+/// is not JSON has failed: somebody, or a disk, has damaged the file since.
 RunOutcome read_outcome(const std::filesystem::path& folder);
 
 /// The lock of a run's folder: the process that has it runs the run. It ends with the process.

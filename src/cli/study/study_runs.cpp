@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/input/config.hpp"
+#include "cli/options/output_files.hpp"
+#include "cli/study/input_files.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/hash.hpp"
 #include "starpipe/base/index.hpp"
@@ -103,11 +105,23 @@ void load_plugins_of(const Settings& settings) {
   }
 }
 
+/// The files that a run reads, but for the configuration itself: those that the configuration names, and
+/// those that options name.
+std::vector<std::filesystem::path> files_of(const runtime::Config& config, const Settings& settings) {
+  std::vector<std::filesystem::path> files = inputs_of(config);
+  std::erase(files, std::filesystem::path(config.source));
+  for (const Setting& setting : settings) {
+    if (setting.is_option()) files.emplace_back(setting.value);
+  }
+  return files;
+}
+
 }  // namespace
 
 std::vector<StudyRun> runs_of(const Study& study) {
   std::vector<StudyRun> runs;
   std::set<std::uint64_t> hashes;
+  InputFiles files;
   const bool repeated = study.repetitions > 1;
   for (const Settings& varied : combinations(study)) {
     StudyRun run{.settings = study.base, .varied = varied};
@@ -118,8 +132,12 @@ std::vector<StudyRun> runs_of(const Study& study) {
       load_plugins_of(run.settings);
       const runtime::Config config = load_config(study.config, overrides_of(run.settings));
       run.workers = config.schedule.workers.value_or(1);
-      const nlohmann::json whole = {study.command, runtime::config_json(config), options_of(run.settings),
-                                    run.ranks, study.outputs};
+      const nlohmann::json whole = {study.command,
+                                    runtime::config_json(config),
+                                    options_of(run.settings),
+                                    run.ranks,
+                                    study.outputs,
+                                    files.marks(files_of(config, run.settings))};
       hash = hash_of(whole.dump(), hash_start);
     } catch (const InputError& error) {
       throw InputError(fmt::format("{}: {}: {}", study.source, title_of(run, false), error.what()));
