@@ -218,6 +218,22 @@ class Slurm(unittest.TestCase):
         rows = [json.loads(line) for line in (self.folder / "results/study/results.jsonl").read_text().splitlines()]
         self.assertEqual([(row["ranks"], row["training.seed"]) for row in rows], [(1, "1"), (1, "2"), (2, "1"), (2, "2")])
 
+    def test_links_between_nodes(self):
+        """Ranks on one node are a level, and nodes another; other commands read the file."""
+        measured = self.run_command("srun", "--mpi=pmi2", "--nodes=4", "--ntasks-per-node=2", "--overcommit", str(STARPIPE), "info",
+                                    "--links", "links.yaml")
+        self.assertEqual((measured.returncode, measured.stdout), (0, ""), measured.stderr)
+        text = (self.folder / "links.yaml").read_text()
+        self.assertIn("# Measured between 8 ranks on 4 hosts, for one worker a rank.\n", text)
+        self.assertRegex(text, r"\n  - \{name: node, workers: 2, latency: .*\}\n  - \{name: network, latency: .*\}\n$")
+        shown = self.run_command(str(STARPIPE), "schedule", "show", "1f1b", "--workers", "8", "--microbatches", "8", "--durations",
+                                 "F=1ms,B=1ms,W=1ms", "--links", "links.yaml", "--bytes", "1MiB", "--json")
+        self.assertEqual([level["name"] for level in json.loads(shown.stdout)["links"]], ["node", "network"])
+        refused = self.run_command("srun", "--mpi=pmi2", "--nodes=2", "--ntasks=4", "--distribution=cyclic", "--overcommit",
+                                   str(STARPIPE), "info", "--links", "other.yaml")
+        self.assertRegex(refused.stderr, r"(?m)^starpipe: --links: the ranks on host n\d are not consecutive$")
+        self.assertEqual(refused.returncode, 2)
+
     def test_a_lost_rank_ends_the_job(self):
         job = self.start_training()
         family = processes_of(job, rank=1)

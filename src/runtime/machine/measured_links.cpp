@@ -137,6 +137,19 @@ double largest_deviation(const plan::Link& link, std::span<const Ping> pings) {
   return largest;
 }
 
+std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
+                                        const std::vector<std::string>& ids) {
+  std::vector<std::string> hosts = names;
+  for (std::size_t r = 0; r < names.size(); ++r) {
+    for (std::size_t other = 0; other < names.size(); ++other) {
+      if (names[other] != names[r] || ids[other] == ids[r]) continue;
+      hosts[r] = fmt::format("{} ({})", names[r], ids[r]);
+      break;
+    }
+  }
+  return hosts;
+}
+
 std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t most) {
   const int per_host = ranks_per_host(hosts);
   std::vector<MeasuredPair> within;
@@ -188,8 +201,8 @@ int measure_links(const std::function<void()>& check,
         return 0;
       });
       const Hardware hardware = find_hardware();
-      // Equal names on two hosts are possible, so `host` decides, and the name is for messages.
-      std::vector<std::string> hosts = mpi.gather(fmt::format("{} ({})", hardware.machine, hardware.host));
+      const std::vector<std::string> names = mpi.gather(hardware.machine);
+      const std::vector<std::string> hosts = distinct_hosts(names, mpi.gather(hardware.host));
       std::vector<MeasuredPair> mine;
       for (MeasuredPair& pair : pairs_to_measure(hosts, most_pairs)) {
         mpi.barrier();  // one pair at a time; the other ranks sleep

@@ -75,6 +75,12 @@ TEST(MeasuredLinks, MeasureSomePairsOfEachLevel) {
   EXPECT_THAT(pairs_to_measure(hosts, 8), SizeIs(16));
 }
 
+TEST(MeasuredLinks, TellHostsApartByNameAndId) {
+  // Virtual nodes have one id, containers on two hosts may have one name.
+  EXPECT_THAT(distinct_hosts({"n1", "n1", "n2"}, {"x", "x", "x"}), ElementsAre("n1", "n1", "n2"));
+  EXPECT_THAT(distinct_hosts({"n", "n", "m"}, {"x", "y", "y"}), ElementsAre("n (x)", "n (y)", "m"));
+}
+
 TEST(MeasuredLinks, RefuseRanksThatMakeNoLevels) {
   const auto problem = [](const std::vector<std::string>& hosts, const char* part) {
     EXPECT_THAT([&] { pairs_to_measure(hosts, 8); }, ThrowsMessage<InputError>(HasSubstr(part)));

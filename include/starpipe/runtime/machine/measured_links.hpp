@@ -38,6 +38,10 @@ struct MeasuredLinks {
   std::vector<std::string> notes;  ///< lines for people: what was measured, and how well the links fit
 };
 
+/// The name of each rank's host. Where two hosts have one name, their ids (Hardware::host) stand behind it.
+std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
+                                        const std::vector<std::string>& ids);
+
 /// Levels from pairs of ranks: a node for ranks of one host, and a network between hosts. `hosts`: the name
 /// of each rank's host. A level's alpha and beta are medians over its pairs. Throws InputError unless there
 /// are two ranks or more, the ranks of each host are consecutive, and all hosts have as many.
