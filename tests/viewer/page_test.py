@@ -256,7 +256,9 @@ class Page(unittest.TestCase):
 
     def test_memory_has_its_limit_in_bytes(self):
         """`runtime.memory_limit` bounds all memory of a worker: the page draws what simulate predicts and what a run needed."""
-        (self.folder / "m.yaml").write_text(mlp_config("runtime: {memory_limit: 1MiB}"))
+        (self.folder / "m.yaml").write_text(mlp_config())
+        most = max(sum(parts.values()) for parts in json.loads(run(self.folder, "simulate", "m.yaml", "--json").stdout)["memory"])
+        (self.folder / "m.yaml").write_text(mlp_config(f"runtime: {{memory_limit: {2 * most}}}"))
         for command in (("simulate", "m.yaml", "-o", "m.json", "--html", "p.html"), ("report", "m.json", "-o", "p.html"),
                         ("train", "m.yaml", "--report", "t.json", "--html", "p.html"), ("report", "t.json", "-o", "p.html")):
             result = run(self.folder, *command)
@@ -267,15 +269,20 @@ class Page(unittest.TestCase):
             needs, levels = ((report[key]["measured"] if trained else report[key]) for key in ("memory", "memory_over_time"))
             for w, (need, level) in enumerate(zip(needs, levels)):
                 parts = list(need.values())
-                self.assertEqual((max(level["bytes"]), level["limit"]), (sum(parts), 1 << 20))
+                self.assertEqual((max(level["bytes"]), level["limit"]), (sum(parts), 2 * most))
                 cells = self.browser.run("return [...document.querySelectorAll('#memory tbody tr')[arguments[0]].cells].map(c => c.textContent)", w)
                 self.assertEqual(cells, [str(w), *(f"{value} B" for value in parts), f"{sum(parts)} B"])
             self.assertIn("all memory", self.memory_text())
             limits = self.browser.run("return [...document.querySelectorAll('#memory .chart')].map(c => c.querySelectorAll('line.limit').length)")
             self.assertEqual(limits, [1, 1])
-            self.assertIn("limit 1.0 MiB", self.browser.run("return document.querySelector('#memory svg').textContent"))
+            self.assertIn(f"limit {2 * most} B", self.browser.run("return document.querySelector('#memory svg').textContent"))
             self.assertEqual(self.browser.run("return document.querySelectorAll('#memory .chart')[0].querySelectorAll('path.curve').length"),
                              2 if trained else 1)
+        # A limit far above: the curve keeps its height.
+        self.open(self.make("simulate", "m.yaml", "--set", "runtime.memory_limit=1GiB", "-o", "m.json", "--html", "p.html"))
+        self.assertIn("↑ limit 1.0 GiB", self.browser.run("return document.querySelector('#memory svg').textContent"))
+        height = self.browser.run("return document.querySelector('#memory path.curve').getBBox().height")
+        self.assertGreater(height, 30)
 
     def test_memory_of_many_workers(self):
         self.open(self.make("schedule", "show", "1f1b", "--workers", 20, "--microbatches", 24, "-o", "s.json", "--html", "p.html"))

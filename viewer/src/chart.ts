@@ -25,8 +25,8 @@ export interface Series {
 export interface ChartOptions {
   title: string;
   series: Series[];
-  /** Horizontal lines. */
-  limits?: {name: string; value: number}[];
+  /** Horizontal lines. One that is `beyond` lies above the axis: its name stands at the top, with an arrow. */
+  limits?: {name: string; value: number; beyond?: boolean}[];
   /** `at`: a value where the reader points, as in "step 3". */
   x: {label: string; text: (value: number) => string; at: (value: number) => string; domain?: [number, number]};
   /** `atLeast`: a value that the axis reaches. */
@@ -118,7 +118,7 @@ export function chart(options: ChartOptions): HTMLElement {
   const [lowY = 0, highY = 1] = extent([
     ...values,
     options.y.atLeast ?? values[1],
-    ...(options.limits ?? []).map(({value}) => value),
+    ...(options.limits ?? []).filter(({beyond}) => !beyond).map(({value}) => value),
   ]);
   const floor = options.y.fromZero ? Math.min(0, lowY) : lowY;
   const x = scaleLinear([lowX, highX > lowX ? highX : lowX + 1], [MARGIN.left, WIDTH - MARGIN.right]);
@@ -151,20 +151,11 @@ export function chart(options: ChartOptions): HTMLElement {
   drawing.append(
     svg("text", {class: "label", x: WIDTH - MARGIN.right, y: height - 2, "text-anchor": "end"}, options.x.label),
   );
-  for (const {name, value} of options.limits ?? []) {
-    drawing.append(
-      svg("line", {class: "limit", x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: y(value), y2: y(value)}),
-      svg(
-        "text",
-        {
-          class: "label",
-          x: WIDTH - MARGIN.right - 2,
-          y: y(value) < 20 ? y(value) + 11 : y(value) - 3,
-          "text-anchor": "end",
-        },
-        name,
-      ),
-    );
+  for (const {name, value, beyond} of options.limits ?? []) {
+    const at = beyond ? MARGIN.top : y(value);
+    if (!beyond) drawing.append(svg("line", {class: "limit", x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: at, y2: at}));
+    const place = {x: WIDTH - MARGIN.right - 2, y: at < 20 ? at + 11 : at - 3, "text-anchor": "end"};
+    drawing.append(svg("text", {class: "label", ...place}, beyond ? `↑ ${name}` : name));
   }
   for (const series of options.series) {
     drawing.append(svg("path", {class: `curve ${series.kind}`, d: pathOf(series, x, y)}));

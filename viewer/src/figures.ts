@@ -51,11 +51,11 @@ export function throughput(run: Run): {word: string; rate: number} | undefined {
 
 /** One line on what a run is. */
 export function subtitle(run: Run): string {
-  const {schedule, report} = run;
+  const {schedule, report, title} = run;
   const ranks = Array.isArray(report["ranks"]) ? report["ranks"].length : 0;
   const policy = asObject(report["policy"]);
   return [
-    schedule.name,
+    ...(title === schedule.name ? [] : [schedule.name]),
     counted(schedule.workers, "worker"),
     counted(schedule.stages, "stage"),
     counted(schedule.microbatches, "micro-batch"),
@@ -191,7 +191,13 @@ export function figuresSection(runs: Run[], times: Times): HTMLElement {
     element.append(h("p", {class: "note"}, `Of each report the last timeline (${reference.title}).`));
   }
   const columns = h("div", {class: "columns"});
+  const allAbove = runs.length > 1 && runs.every(({timelines}) => timelines.length === 1);
   for (const run of runs) {
+    const sentences = searchSentences(run, times).map((text) => h("p", {}, text));
+    if (allAbove) {
+      if (sentences.length > 0) columns.append(h("div", {}, h("h3", {}, run.title), ...sentences));
+      continue;
+    }
     if (run.timelines.length > 2) {
       columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, wideTable(run, times)));
       element.classList.add("wide");
@@ -225,7 +231,7 @@ export function figuresSection(runs: Run[], times: Times): HTMLElement {
         {},
         runs.length > 1 ? h("h3", {}, run.title) : null,
         table(several ? heads : ["", first.title], rows),
-        ...searchSentences(run, times).map((text) => h("p", {}, text)),
+        ...sentences,
       ),
     );
   }

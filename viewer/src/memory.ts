@@ -8,6 +8,8 @@ import {bytes, number, type Times} from "./format";
 import {paged} from "./pager";
 
 const MOST_CHARTS = 16;
+/** How many times the peak a limit may be, and still be drawn to scale. */
+const MOST_ROOM = 3;
 
 /** What a worker holds from each time on. Times in units. */
 interface Steps {
@@ -132,7 +134,7 @@ function ofRun(runs: Run[], run: Run, view: View, times: Times): HTMLElement {
   const {workers} = run.schedule;
   const peaks = run.timelines.map((timeline) => Array.from({length: workers}, (_, w) => view.peak(run, timeline, w)));
   const peak = largestOf(peaks.map(largestOf));
-  const scale = new Scale(view, Math.max(peak, view.limit(run, 0) ?? 0), peak);
+  const scale = new Scale(view, peak);
   const charts = paged(workers, MOST_CHARTS, "workers", (begin, end) => {
     const shown = Array.from({length: end - begin}, (_, i) => begin + i);
     const parts = view === VIEWS[0] ? partsTable(run, shown) : null;
@@ -156,21 +158,21 @@ class Scale {
   readonly unit: number;
   private readonly power: number;
 
+  /** `peak`: of all workers, whose charts have one scale. */
   constructor(
     private readonly view: View,
-    largest: number,
-    /** Of all workers: their charts have one scale. */
     readonly peak: number,
   ) {
-    this.power = view.inBytes ? Math.min(5, Math.max(0, Math.floor(Math.log2(Math.max(1, largest)) / 10))) : 0;
+    this.power = view.inBytes ? Math.min(5, Math.max(0, Math.floor(Math.log2(Math.max(1, peak)) / 10))) : 0;
     this.unit = 1024 ** this.power;
   }
   text(value: number): string {
     return this.view.inBytes ? `${number(value, 4)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][this.power]}` : number(value);
   }
-  limits(limit: number | undefined): {name: string; value: number}[] {
+  limits(limit: number | undefined): {name: string; value: number; beyond: boolean}[] {
     if (limit === undefined) return [];
-    return [{name: `limit ${this.view.inBytes ? bytes(limit) : number(limit)}`, value: limit / this.unit}];
+    const name = `limit ${this.view.inBytes ? bytes(limit) : number(limit)}`;
+    return [{name, value: limit / this.unit, beyond: limit > MOST_ROOM * this.peak}];
   }
 }
 
@@ -181,12 +183,13 @@ function memoryChart(run: Run, worker: number, legend: boolean, view: View, scal
     const steps = view.steps(run, timeline, worker);
     if (!steps) return;
     const {time, value} = steps;
-    // A worker holds nothing before its first job, and what it holds after its last until the end.
+    // A worker holds nothing before the first step, and what it holds after the last until the end.
+    const before = time.length > 0 && time[0] <= 0 ? [] : [0];
     series.push({
       name: timeline.title,
       kind: lineKind(t),
-      x: [0, ...time, last],
-      y: [0, ...value, value[value.length - 1] ?? 0].map((of) => of / scale.unit),
+      x: [...before, ...time, last],
+      y: [...before, ...value, value[value.length - 1] ?? 0].map((of) => of / scale.unit),
       steps: true,
     });
   });
