@@ -296,6 +296,14 @@ class Page(unittest.TestCase):
         for w in (0, 7, 19):
             self.assertIn(f"predicted: {peaks[w]}", self.read_chart("the most that each worker holds", (w + 0.5) / 20))
 
+    def test_traffic_of_many_workers_in_words(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 20, "--microbatches", 24, "--html", "p.html"))
+        self.assertEqual(self.browser.run("return document.querySelectorAll('#traffic rect[class^=heat]').length"), 38)
+        self.browser.run("document.querySelector('#traffic summary').click()")
+        rows = self.browser.run("return [...document.querySelectorAll('#traffic tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+        self.assertEqual(len(rows), 38)
+        self.assertEqual(rows[0], ["0 to 1", "24", "24"])
+
     def read_chart(self, title, share):
         """What a chart tells where the pointer is at a share of its width."""
         at = self.browser.run("""const chart = [...document.querySelectorAll('.chart')].find(c => c.querySelector('b').textContent === arguments[0]);

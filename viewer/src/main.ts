@@ -174,7 +174,7 @@ function build({runs, program}: Page): TimelineView {
   view.start();
   const closed: HTMLDetailsElement[] = [];
   addEventListener("beforeprint", () => {
-    for (const element of page.querySelectorAll<HTMLDetailsElement>("#about > details:not([open])")) {
+    for (const element of page.querySelectorAll<HTMLDetailsElement>("section details:not([open])")) {
       element.open = true;
       closed.push(element);
     }

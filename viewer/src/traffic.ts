@@ -51,12 +51,22 @@ function of(run: Run, traffic: Traffic[]): HTMLElement {
   const {workers} = run.schedule;
   if (workers <= MOST_NUMBERS) return numbers(traffic, workers, value, text, level, caption);
   if (workers <= MOST_CELLS) return colours(traffic, workers, value, text, level, caption);
+  return h("div", {}, ...largestPairs(traffic, value, text));
+}
+
+const MOST_PAIRS = 40;
+
+/** The pairs of workers that exchange most, as words: for those who cannot point at the map. */
+function largestPairs(traffic: Traffic[], value: Value, text: (value: number) => string): Node[] {
   const rows = [...traffic]
     .sort((a, b) => value(b) - value(a))
-    .slice(0, 40)
+    .slice(0, MOST_PAIRS)
     .map((pair) => [`${pair.from} to ${pair.to}`, number(pair.count, 9), text(value(pair))]);
-  const note = h("p", {class: "note"}, `The largest of ${traffic.length} pairs.`);
-  return h("div", {}, table(["workers", "transfers", run.hasBytes ? "bytes" : "number"], rows), note);
+  const note = `The largest of ${counted(traffic.length, "pair")}.`;
+  return [
+    table(["workers", "transfers", "in all"], rows),
+    ...(traffic.length > MOST_PAIRS ? [h("p", {class: "note"}, note)] : []),
+  ];
 }
 
 type Value = (pair: Traffic) => number;
@@ -121,5 +131,6 @@ function colours(
   const total = traffic.reduce((sum, pair) => sum + value(pair), 0);
   const most = traffic.reduce((largest, pair) => (value(pair) > value(largest) ? pair : largest));
   const note = `In all ${text(total)}; the most from ${most.from} to ${most.to}: ${text(value(most))}.`;
-  return h("div", {}, h("p", {class: "note"}, `${caption}. ${note}`), drawing);
+  const words = h("details", {}, h("summary", {}, "The largest pairs"), ...largestPairs(traffic, value, text));
+  return h("div", {}, h("p", {class: "note"}, `${caption}. ${note}`), drawing, words);
 }
