@@ -108,6 +108,12 @@ class Browser:
             {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}, {"type": "pointerDown", "button": 0},
             {"type": "pointerMove", "duration": 50, "x": round(x + right), "y": round(y)}, {"type": "pointerUp", "button": 0}]})
 
+    def tap(self, x, y):
+        """A finger that touches a place and is lifted."""
+        self.actions({"type": "pointer", "id": "finger", "parameters": {"pointerType": "touch"}, "actions": [
+            {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}, {"type": "pointerDown", "button": 0},
+            {"type": "pointerUp", "button": 0}]})
+
     def pinch(self, x, y, start, end):
         """Two fingers beside a place, first `start` and then `end` pixels from it."""
         self.actions(*({"type": "pointer", "id": f"finger{side}", "parameters": {"pointerType": "touch"}, "actions": [

@@ -225,7 +225,9 @@ function readout(
   const follow = (event: PointerEvent): void => show(x.invert(pointer(event, drawing)[0]));
   drawing.addEventListener("pointerdown", follow);
   drawing.addEventListener("pointermove", follow);
-  drawing.addEventListener("pointerleave", hide);
+  drawing.addEventListener("pointerleave", (event) => {
+    if (event.pointerType !== "touch") hide(); // a finger that is lifted leaves what it has asked for
+  });
   drawing.addEventListener("blur", hide);
   drawing.addEventListener("keydown", (event) => {
     const step = points && points.x.length > 1 ? 1 : (high - low) / 100;
