@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
 
-#include "cli/input/config.hpp"
+#include "cli/input/simulated_request.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -21,17 +21,11 @@ int main(int argc, char** argv) {
   namespace runtime = starpipe::runtime;
   try {
     if (argc != 2) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");
-    const auto request = nlohmann::json::parse(starpipe::read_file(argv[1]));
-    for (const auto& plugin : request.at("plugins")) starpipe::plan::load_plugin(plugin.get<std::string>());
-    const runtime::Config config = cli::load_config(request.at("config").get<std::string>(),
-                                                    request.at("overrides").get<std::vector<std::string>>());
-    starpipe::plan::Costs costs;
-    costs.durations.clear();
-    for (const auto& stage : request.at("durations"))
-      costs.durations.push_back({.F = stage.at(0), .B = stage.at(1), .W = stage.at(2)});
-    const nlohmann::json result = runtime::run_simulated_rank(config, costs, request.at("steps"));
-    if (!result.is_null())
-      starpipe::write_file("sim", request.at("result").get<std::string>(), result.dump());
+    const cli::SimulatedRequest request =
+        cli::simulated_request(nlohmann::json::parse(starpipe::read_file(argv[1])));
+    for (const std::string& plugin : request.plugins) starpipe::plan::load_plugin(plugin);
+    const nlohmann::json result = runtime::run_simulated_rank(cli::configuration_of(request), request.steps);
+    if (!result.is_null()) starpipe::write_file("sim", request.result, result.dump());
     return 0;
   } catch (const std::exception& error) {
     starpipe::print_message("starpipe: " + starpipe::one_line(error.what()) + "\n");

@@ -26,23 +26,26 @@ levels:
 """
 
 
-def config(schedule, microbatches=16, hidden=64, batch=64, layers=16):
+EMULATED = "runtime: {emulate: {F: 2ms, B: 2ms, W: 2ms}}\n"
+EXPERIMENTS = os.path.join(os.path.dirname(__file__), "..", "..", "experiments")
+
+
+def config(schedule, microbatches=16, hidden=64, batch=64, layers=16, runtime=EMULATED):
     return f"""model: {{kind: mlp, layers: {layers}, hidden: {hidden}, inputs: {hidden}, outputs: 8}}
 data: {{kind: synthetic}}
 training: {{steps: 2, microbatches: {microbatches}, microbatch_size: {batch}}}
 schedule: {{{schedule}}}
-runtime: {{emulate: {{F: 2ms, B: 2ms, W: 2ms}}}}
-"""
+{runtime}"""
 
 
 class Sim(CommandTest):
-    def arguments(self, text, memory="16GiB"):
+    def arguments(self, text, memory="16GiB", cluster=CLUSTER):
         self.write("run.yaml", text)
-        self.write("cluster.yaml", CLUSTER.format(memory=memory))
+        self.write("cluster.yaml", cluster.format(memory=memory))
         return ["sim", "run.yaml", "--cluster", "cluster.yaml", "--report", "report.json"]
 
-    def simulate(self, text, *options, memory="16GiB", environment=None):
-        self.ok(*self.arguments(text, memory), *options, environment=environment)
+    def simulate(self, text, *options, memory="16GiB", cluster=CLUSTER, environment=None):
+        self.ok(*self.arguments(text, memory, cluster), *options, environment=environment)
         return json.loads(self.read("report.json"))
 
     def assert_as_predicted(self, report, makespan=0.02):
@@ -53,7 +56,7 @@ class Sim(CommandTest):
             for kind, received in worker["received"].items():
                 for what in ("count", "bytes"):
                     self.assertEqual(received[what]["simulated"], received[what]["predicted"], (number, kind))
-            if report["nodes"] == 1:
+            if report["ranks"] == 1:
                 # StarPU counts itself what it copied. Nothing goes back to the host.
                 received = sum(received["bytes"]["predicted"] for received in worker["received"].values())
                 self.assertEqual((worker["copied"]["from_gpus"], worker["copied"]["to_host"]), (received, 0), number)
@@ -104,7 +107,7 @@ class Sim(CommandTest):
             with self.subTest(schedule=name):
                 report = self.simulate(config(f"name: {name}", layers=32), "--nodes", 2)
                 self.assertEqual(report["nodes"], 2)
-                between = report["bytes_between_nodes"]
+                between = report["bytes_between_ranks"]
                 self.assertEqual(between["simulated"], between["predicted"])
                 self.assertGreater(between["predicted"], 0)
                 self.assert_as_predicted(report)
@@ -125,13 +128,92 @@ class Sim(CommandTest):
                 report = self.simulate(text, "--set", f"schedule.discipline={discipline}")
                 self.assert_as_predicted(report, makespan=0.05)
 
+    def test_durations_by_stage_and_device(self):
+        """A file, the list of runtime.emulate and a profile with the same times give the same run."""
+        times = [(1 + s, 2 + s, 1) for s in range(4)]
+        emulated = "runtime: {emulate: {%s}}\n" % ", ".join(
+            f"{p}: [{', '.join(f'{t[k]}ms' for t in times)}]" for k, p in enumerate("FBW"))
+        run = config("name: zb-h1, workers: 4", runtime=emulated)
+        expected = self.simulate(run)
+        self.assert_as_predicted(expected)
+        stages = [f"{{F: {f}ms, B: {b}ms, W: {w}ms}}" for f, b, w in times]
+        bare = config("name: zb-h1, workers: 4", runtime="")
+        self.write("stages.yaml", "".join(f"- {stage}\n" for stage in stages))
+        self.assertEqual(self.simulate(bare, "--durations", "stages.yaml"), expected)
+        # Two nodes of two kinds of GPUs: each kind's times for its own stages.
+        two = CLUSTER.replace("gpus_per_node: 8", "gpus_per_node: 2\ndevice: [old, new]").replace("workers: 8", "workers: 2")
+        other = "{F: 9ms, B: 9ms, W: 9ms}"
+        self.write("kinds.yaml", f"old: [{', '.join(stages[:2] + [other] * 2)}]\nnew: [{', '.join([other] * 2 + stages[2:])}]\n")
+        report = self.simulate(bare, "--durations", "kinds.yaml", "--gpu-direct", cluster=two)
+        self.assertEqual(report["explain"]["record"]["costs"]["durations"], expected["explain"]["record"]["costs"]["durations"])
+        self.assert_as_predicted(report)
+        # A profile in seconds: 17 units, of which some in the middle take longer.
+        units = "".join(f"  - {{F: {3e-3 if 8 <= u < 12 else 1e-3}, B: 1.e-3, W: 1.e-3}}\n" for u in range(17))
+        self.write("profile.yaml", "layers:\n" + units)
+        profiled = config("name: 1f1b, workers: 4, partition: auto, profile: profile.yaml", runtime="")
+        report = self.simulate(profiled)
+        predicted = json.loads(self.ok("simulate", "run.yaml", "--json"))
+        self.assertEqual(report["explain"]["record"]["costs"]["durations"], predicted["durations"])
+        self.assert_as_predicted(report)
+
+    def test_machines(self):
+        """The files of experiments/clusters: where nothing is shared, times are those of `simulate`, on all levels and with
+        any number of ranks on a node."""
+        text = config("name: v-half, workers: 16", layers=32, hidden=256, batch=256)
+        makespans = {}
+        for name in ("nvlink-infiniband", "pcie-ethernet"):
+            with open(os.path.join(EXPERIMENTS, "clusters", name + ".yaml"), encoding="utf-8") as file:
+                machine = file.read().replace("{", "{{").replace("}", "}}")
+            for ranks in (1, 2, 8):
+                with self.subTest(machine=name, ranks=ranks):
+                    options = ("--ranks-per-node", ranks, "--gpu-direct")
+                    report = self.simulate(text, *options, "--sharing", "none", cluster=machine)
+                    self.assertEqual((report["nodes"], report["ranks"]), (2, 2 * ranks))
+                    self.assert_as_predicted(report)
+                    between = report["bytes_between_ranks"]
+                    self.assertEqual(between["simulated"], between["predicted"])
+            makespans[name] = self.simulate(text, cluster=machine)["makespan"]["simulated"]
+        self.assertLess(makespans["nvlink-infiniband"], makespans["pcie-ethernet"])
+
+    def test_shared_ports_to_main_memory(self):
+        """Weights for four ranks through one port to main memory take longer than through a port each."""
+        text = config("name: fsdp, workers: 4", hidden=1024)
+        own, shared = (self.simulate(text, "--ranks-per-node", 4, memory="80GiB",
+                                     cluster=CLUSTER.replace("host_link: {{latency: 10us, bandwidth: 25GB/s", "host_link: {{workers: %d, latency: 10us, bandwidth: 2GB/s" % workers))
+                       for workers in (1, 4))
+        self.assertGreater(shared["makespan"]["simulated"], own["makespan"]["simulated"])
+
+    def test_a_lost_result_is_told(self):
+        """SimGrid ends a run that cannot go on with status 0. One task's data do not fit here."""
+        text = config(self.schedule("ddp", 4), hidden=1024, batch=512)
+        done = self.run_command(*self.arguments(text), environment={"STARPU_SUBALLOCATOR": "0", "STARPU_LIMIT_CUDA_MEM": "4"})
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("starpipe: the simulation ended without a result", done.stderr)
+
     def test_mistakes(self):
         arguments = self.arguments(config("name: 1f1b, workers: 4"))
         self.refused([*arguments, "--nodes", 2, "--set", "schedule.workers=4"], "--nodes", "schedule.workers")
         self.refused([*arguments, "--set", "schedule.workers=12"], "schedule.workers: 12", "8 GPUs")
         self.write("run.yaml", config("name: 1f1b, workers: 4").replace("runtime:", "#"))
         self.refused(arguments, "runtime.emulate")
-        for line, culprit in (("gpus_per_node: 9", "gpus_per_node"), ("gpu_memory: much", "gpu_memory"),
+        self.write("run.yaml", config("name: 1f1b, workers: 4"))
+        self.refused([*arguments, "--ranks-per-node", 3], "--ranks-per-node", "3 ranks")
+        self.refused([*arguments, "--per-share"], "--per-share", "--durations")
+        self.refused([*arguments, "--durations", "F=1,B=1,W=1"], "--durations", "units")
+        self.write("kinds.yaml", "a: {F: 1ms, B: 1ms, W: 1ms}\nb: {F: 2ms, B: 2ms, W: 2ms}\n")
+        self.refused([*arguments, "--durations", "kinds.yaml"], "kinds.yaml", "kind")
+        cluster = CLUSTER.format(memory="16GiB").replace("gpus_per_node: 8", "gpus_per_node: 2").replace("workers: 8", "workers: 2")
+        self.write("run.yaml", config("name: ddp, workers: 4"))
+        self.write("cluster.yaml", "device: c\n" + cluster)
+        self.refused([*arguments, "--durations", "kinds.yaml"], "kinds.yaml", "device c")
+        self.write("cluster.yaml", "device: [a]\n" + cluster)
+        self.ok(*arguments, "--durations", "kinds.yaml")
+        self.write("cluster.yaml", "device: [a, b]\n" + cluster)
+        self.refused([*arguments, "--durations", "kinds.yaml"], "stage 0", "a and on b")
+        self.refused([*arguments, "--durations", "kinds.yaml", "--set", "schedule.workers=6"], "schedule.workers", "3 nodes")
+        self.write("run.yaml", config("name: 1f1b, workers: 4").replace("runtime:", "#"))
+        for line, culprit in (("gpus_per_node: 9", "gpus_per_node"),
+                              ("host_link: {workers: 3, latency: 1us, bandwidth: 1GB/s}", "host_link: workers"), ("device: []", "device"), ("gpu_memory: much", "gpu_memory"),
                               ("host_link: {latency: 10us}", "bandwidth"), ("nodes: 2", "nodes"),
                               ("levels: [{latency: 1us, bandwidth: 1GB/s, sharing: in-order}]", "in-order")):
             key = line.split(":")[0]

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,18 +16,24 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/conformance/subprocess.hpp"
 #include "cli/input/cluster_file.hpp"
+#include "cli/input/simulated_request.hpp"
 #include "cli/options/config_options.hpp"
+#include "cli/options/cost_options.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/value_checks.hpp"
 #include "cli/processes/temporary_folder.hpp"
 #include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/signals.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
 #include "starpipe/runtime/commands/cluster_run.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
+#include "starpipe/runtime/setup/partition_choice.hpp"
 #include "starpipe/runtime/simulation/machine_files.hpp"
 
 namespace starpipe::cli {
@@ -37,6 +45,11 @@ struct SimOptions {
   ConfigOptions config;
   fs::path cluster;
   std::optional<int> nodes;
+  int ranks_per_node = 1;
+  std::optional<std::string> sharing;
+  bool gpu_direct = false;
+  CostOptions durations;
+  bool per_share = false;
   std::optional<fs::path> report;
 };
 
@@ -44,6 +57,7 @@ struct SimOptions {
 // so one more is enough.
 constexpr int steps = 2;
 constexpr int most_nodes = 4096;
+constexpr int most_ranks_per_node = 8;
 
 /// The engine on SimGrid, which lies beside this program or is installed with it.
 fs::path find_engine() {
@@ -58,78 +72,122 @@ fs::path find_engine() {
       "that has them");
 }
 
-/// SimGrid's options. MPI's factors for real networks are off: a link has the latency and the bandwidth that
-/// the cluster file gives it, also for messages.
-std::vector<std::string> simgrid_options(const fs::path& folder) {
-  std::vector<std::string> options = {"--log=root.thresh:critical"};
-  for (const char* setting :
-       {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
-        "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
-        "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024"})
-    options.push_back(fmt::format("--cfg={}", setting));
-  options.push_back(fmt::format("--cfg=smpi/tmpdir:{}", folder.string()));
-  return options;
+std::optional<plan::Sharing> sharing_of(const SimOptions& options) {
+  if (!options.sharing) return std::nullopt;
+  const auto at = std::ranges::find(plan::sharing_words, *options.sharing);
+  return static_cast<plan::Sharing>(at - plan::sharing_words.begin());
 }
 
-nlohmann::json request_of(const SimOptions& options, const plan::Costs& costs, const std::string& result) {
-  std::vector<std::string> overrides = options.config.all_overrides();
-  if (const std::string policy = environment("STARPU_SCHED").value_or(""); !policy.empty())
-    overrides.push_back("runtime.policy=" + policy);
-  nlohmann::json durations = nlohmann::json::array();
-  for (const plan::Durations& of_stage : costs.durations)
-    durations.push_back({of_stage.F, of_stage.B, of_stage.W});
-  return {{"config", options.config.file()},
-          {"overrides", std::move(overrides)},
-          {"plugins", options.config.plugins()},
-          {"durations", std::move(durations)},
-          {"steps", steps},
-          {"result", result}};
-}
-
-/// Runs the engine on SimGrid. Returns what rank 0 has written.
-nlohmann::json simulate_ranks(const SimOptions& options, const runtime::Cluster& cluster, int workers,
-                              const plan::Costs& costs) {
+/// Runs the engine on SimGrid, with files in `folder`. Returns what rank 0 has written.
+nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cluster& cluster, int workers,
+                              const TemporaryFolder& folder) {
   const fs::path engine = find_engine();
-  const HeldSignals held;  // until the folder is removed
-  const TemporaryFolder folder;
-  const std::string request = folder.file("request.json");
-  const std::string result = folder.file("result.json");
-  write_file("sim", request, request_of(options, costs, result).dump());
+  const std::string request_file = folder.file("request.json");
+  write_file("sim", request_file, to_json(request).dump());
   const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path());
-  std::vector<std::string> command = {"env"};
-  for (const auto& [name, value] : files.environment) command.push_back(fmt::format("{}={}", name, value));
-  for (const std::string& word :
-       {std::string("smpirun"), std::string("-platform"), files.platform.string(), std::string("-hostfile"),
-        files.hosts.string(), std::string("-np"), std::to_string(cluster.nodes(workers))})
-    command.push_back(word);
-  for (std::string& word : simgrid_options(folder.path())) command.push_back(std::move(word));
-  command.push_back(engine.string());
-  command.push_back(request);
-  const SubprocessResult run = run_program(command, std::chrono::hours(24));
+  const SubprocessResult run = run_program(
+      runtime::smpirun_command(files, engine, {request_file}, folder.path()), std::chrono::hours(24));
   // SimGrid's exit status says nothing: it is 0 after a deadlock too.
-  if (!fs::exists(result)) {
+  if (!fs::exists(request.result)) {
     print_message(run.output);
     throw std::runtime_error(run.failure.empty() ? "the simulation ended without a result"
                                                  : "the simulation failed: " + run.failure);
   }
-  return nlohmann::json::parse(read_file(result));
+  return nlohmann::json::parse(read_file(request.result));
+}
+
+/// The kind of device of each stage. Empty where the cluster names none.
+std::vector<std::string> devices_of_stages(const plan::Schedule& schedule, const runtime::Cluster& cluster) {
+  std::vector<std::string> devices(index(schedule.stages()));
+  for (const plan::JobId id : schedule.order()) {
+    const int stage = schedule.job(id).stage;
+    const std::string device = cluster.device(schedule.compute(id));
+    std::string& known = devices[index(stage)];
+    if (!known.empty() && known != device) {
+      throw InputError(fmt::format(
+          "--cluster: device: stage {} runs on {} and on {}; durations by kind of device are those of a "
+          "stage on one kind",
+          stage, known, device));
+    }
+    known = device;
+  }
+  return devices;
+}
+
+/// The durations of --durations, by stage.
+std::vector<plan::Durations> given_durations(const SimOptions& options, const runtime::Config& config,
+                                             const runtime::Cluster& cluster) {
+  const runtime::Experiment experiment = runtime::make_experiment(config);
+  const plan::Schedule& schedule = experiment.schedule;
+  cluster.check(schedule.workers());  // before the kinds of the GPUs are asked for
+  std::map<std::string, plan::Costs> by_device;
+  std::vector<plan::Durations> durations;
+  for (const std::string& device : devices_of_stages(schedule, cluster)) {
+    const auto [found, is_new] = by_device.try_emplace(device);
+    plan::Costs& costs = found->second;
+    if (is_new) {
+      std::string unit;
+      options.durations.apply(costs, unit, options.per_share ? schedule.workers() : schedule.stages(),
+                              device);
+      if (unit != "s") throw InputError("--durations: simulated GPUs need times with units (s, ms, us)");
+      if (options.per_share) {
+        plan::Costs of_shares;
+        of_shares.durations = costs.durations;
+        costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
+      }
+    }
+    durations.push_back(costs.duration(static_cast<int>(durations.size())));
+  }
+  return durations;
+}
+
+/// The configuration with the durations of its jobs in `runtime.emulate`: those of --durations, else those
+/// that were measured for its partition, else its own.
+runtime::Config with_durations(const SimOptions& options, const runtime::Cluster& cluster) {
+  runtime::Config config = options.config.load();
+  if (const std::string policy = environment("STARPU_SCHED").value_or(""); !policy.empty())
+    config.runtime.policy = policy;
+  const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
+  if (options.durations.gives_durations()) {
+    if (partition) config = runtime::with_partition(std::move(config), *partition);
+    return runtime::with_emulated_times(config, given_durations(options, config, cluster));
+  }
+  if (partition) return runtime::with_measured_times(std::move(config), *partition);
+  if (config.runtime.emulate) return config;
+  throw InputError(
+      "runtime.emulate: is missing: simulated GPUs compute nothing and need the times of F, B and W; "
+      "--durations or schedule.partition with a profile give them, too");
 }
 
 int sim(SimOptions options) {
+  if (options.per_share && !options.durations.gives_durations())
+    throw InputError("--per-share: applies to the times of --durations");
   if (options.report) require_writable("--report", *options.report);
-  const runtime::Cluster cluster = read_cluster(options.cluster);
+  runtime::Cluster cluster = read_cluster(options.cluster, sharing_of(options));
+  cluster.ranks_per_node = options.ranks_per_node;
+  cluster.gpu_direct = options.gpu_direct;
   if (options.nodes) {
     options.config.set("schedule.workers", std::to_string(*options.nodes * cluster.gpus_per_node), "--nodes");
   }
-  const runtime::Config config = options.config.load();
-  std::vector<fs::path> inputs = inputs_of(config);
-  inputs.push_back(options.cluster);
+  const runtime::Config given = with_durations(options, cluster);
+  std::vector<fs::path> inputs = inputs_of(given);
+  inputs.insert(inputs.end(), {options.cluster, options.durations.files()[0]});
   check_outputs(std::array{OutputFile{"--report", options.report, ".json"}}, inputs);
+  const HeldSignals held;  // until the folder is removed
+  const TemporaryFolder folder;
+  const SimulatedRequest request = {.config = folder.file("config.json"),
+                                    .cluster = fs::absolute(options.cluster),
+                                    .sharing = sharing_of(options),
+                                    .plugins = options.config.plugins(),
+                                    .steps = steps,
+                                    .result = folder.file("result.json")};
+  write_file("sim", request.config, runtime::config_json(given).dump());
+  const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  const int workers = experiment.schedule.workers();
-  const plan::Costs costs = runtime::cluster_costs(experiment, cluster);
+  const plan::Costs& costs = experiment.emulated.value();
+  cluster.check(experiment.schedule.workers());
   runtime::check_gpu_memory(config, experiment, cluster, costs);
-  const nlohmann::json result = simulate_ranks(options, cluster, workers, costs);
+  const nlohmann::json result = simulate_ranks(request, cluster, experiment.schedule.workers(), folder);
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, steps);
   print(runtime::cluster_table(run));
@@ -152,11 +210,30 @@ void add_sim(CLI::App& app, Action& action) {
           "Workers on all GPUs of this many nodes; without it, schedule.workers says how many there are")
       ->transform(whole_number(1, most_nodes))
       ->type_name("N");
+  command
+      ->add_option("--ranks-per-node", options->ranks_per_node,
+                   "MPI ranks among which the GPUs of each node are divided")
+      ->capture_default_str()
+      ->transform(whole_number(1, most_ranks_per_node))
+      ->type_name("N");
+  command
+      ->add_option("--sharing", options->sharing,
+                   "How transfers share ports, on all levels: none or fair; in place of what the file says")
+      ->type_name("WORD")
+      ->check(CLI::IsMember({"none", "fair"}));
+  command->add_flag("--gpu-direct", options->gpu_direct,
+                    "Messages between ranks go from GPU to GPU: host_link takes no time");
+  options->durations.add_durations_to(
+      *command,
+      "the times of runtime.emulate; with schedule.partition the measured times. A file may also have such "
+      "durations by kind of device, as maps with the kinds that `device` names in the file of --cluster");
+  command->add_flag("--per-share", options->per_share,
+                    "The times of --durations are those of 1/W of the model, whatever the number of stages");
   command->add_option("--report", options->report, "Also write predicted and simulated figures as JSON")
       ->type_name("FILE.json");
   command->footer(
       "Example:\n"
-      "  starpipe sim experiments/emulated.yaml --cluster experiments/clusters/nvlink.yaml");
+      "  starpipe sim experiments/emulated.yaml --cluster experiments/clusters/nvlink-infiniband.yaml");
   command->callback([options, &action] { action = [options] { return sim(*options); }; });
 }
 

@@ -93,8 +93,12 @@ LinksFile read_links(const std::filesystem::path& file) {
   const std::string name = file.string();
   const YamlValue root = YamlValue::in_file(load_yaml(file), name);
   std::optional<LinksFile> links;
-  constexpr std::array<std::string_view, 1> root_keys = {"levels"};
-  read_map(root, root_keys, [&](std::size_t, const YamlValue& value) { links = read_levels(value, name); });
+  // The others are those of a cluster, and say nothing about links between workers.
+  constexpr std::array<std::string_view, 5> root_keys = {"levels", "gpus_per_node", "gpu_memory", "device",
+                                                         "host_link"};
+  read_map(root, root_keys, [&](std::size_t key, const YamlValue& value) {
+    if (key == 0) links = read_levels(value, name);
+  });
   if (!links) root.fail("levels is missing");
   return *std::move(links);
 }

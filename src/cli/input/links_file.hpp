@@ -19,7 +19,8 @@ struct LinksFile {
 
 /// Reads a map whose key `levels` has a list of maps, innermost level first, each with `latency` and
 /// `bandwidth`, all with units or all without; `workers`, the workers of a group, in all but the last;
-/// perhaps `name`, and `sharing`: none, in-order or fair. docs/links.md describes the file. Throws InputError
+/// perhaps `name`, and `sharing`: none, in-order or fair. docs/links.md describes the file. The file of a
+/// cluster (read_cluster) has such levels, too; its other keys are not read. Throws InputError
 /// naming file, line, key and value.
 LinksFile read_links(const std::filesystem::path& file);
 

@@ -66,19 +66,18 @@ Reading inline_durations(const std::string& argument) {
   return read_durations(map, position);
 }
 
-std::vector<Reading> file_durations(const std::filesystem::path& file, int stages) {
-  const YAML::Node root = load_yaml(file);
-  const std::string name = file.string();
-  if (root.IsMap()) return {read_durations(root, name)};
-  if (!root.IsSequence()) {
-    YamlValue(root, name).expected("a map of F, B and W, or a list of one such map a stage");
+/// Reads one map for all stages, or a list with a map for each. `name`: the file.
+std::vector<Reading> stage_durations(const YAML::Node& node, const std::string& name, int stages) {
+  if (node.IsMap()) return {read_durations(node, name)};
+  if (!node.IsSequence()) {
+    YamlValue(node, name).expected("a map of F, B and W, or a list of one such map a stage");
   }
-  if (root.size() != index(stages)) {
+  if (node.size() != index(stages)) {
     throw InputError(
-        fmt::format("{}: has durations of {} stages, but there are {} stages", name, root.size(), stages));
+        fmt::format("{}: has durations of {} stages, but there are {} stages", name, node.size(), stages));
   }
   std::vector<Reading> stage_times;
-  for (const YAML::Node& stage : root) {
+  for (const YAML::Node& stage : node) {
     const Reading& reading = stage_times.emplace_back(read_durations(stage, position_of(name, stage)));
     const bool differs = std::ranges::any_of(stage_times, [&](const Reading& other) {
       return (other.units && reading.numbers) || (other.numbers && reading.units);
@@ -91,18 +90,33 @@ std::vector<Reading> file_durations(const std::filesystem::path& file, int stage
   return stage_times;
 }
 
+/// Whether the values of the file are durations again, by kind of device.
+bool is_by_device(const YAML::Node& root) {
+  return root.IsMap() && root.size() > 0 && std::ranges::all_of(root, [](const auto& pair) {
+           return pair.second.IsMap() || pair.second.IsSequence();
+         });
+}
+
+/// `device`: the kind of device, where the file has several.
+std::vector<Reading> file_durations(const std::filesystem::path& file, int stages,
+                                    const std::string& device) {
+  const YAML::Node root = load_yaml(file);
+  const std::string name = file.string();
+  if (!is_by_device(root)) return stage_durations(root, name, stages);
+  if (device.empty()) {
+    throw InputError(fmt::format(
+        "{}: has durations by kind of device, and no kind is known here; `sim` takes it from the cluster",
+        name));
+  }
+  if (!root[device]) throw InputError(fmt::format("{}: has no durations of the device {}", name, device));
+  return stage_durations(root[device], name, stages);
+}
+
 }  // namespace
 
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
                          const std::string& default_comm) {
-  command
-      .add_option(
-          "--durations", durations_,
-          "Time of each pass, all three: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, "
-          "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
-          "backward pass takes B + W. Default: " +
-              default_durations)
-      ->type_name("F=T,B=T,W=T|FILE.yaml");
+  add_durations_to(command, default_durations);
   command
       .add_option(
           "--comm", comm_,
@@ -116,6 +130,17 @@ void CostOptions::add_to(CLI::App& command, const std::string& default_durations
           "of each level of a machine, and how transfers share it")
       ->type_name("FILE.yaml")
       ->excludes("--comm");
+}
+
+void CostOptions::add_durations_to(CLI::App& command, const std::string& default_durations) {
+  command
+      .add_option(
+          "--durations", durations_,
+          "Time of each pass, all three: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, "
+          "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
+          "backward pass takes B + W. Default: " +
+              default_durations)
+      ->type_name("F=T,B=T,W=T|FILE.yaml");
 }
 
 void CostOptions::add_bytes_to(CLI::App& command) {
@@ -143,11 +168,11 @@ std::array<std::filesystem::path, 2> CostOptions::files() const {
   return {durations_ && !is_inline() ? *durations_ : "", links_.value_or("")};
 }
 
-void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages) const {
+void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const std::string& device) const {
   const std::string former_unit = unit;
   if (durations_) {
-    const std::vector<Reading> readings =
-        is_inline() ? std::vector{inline_durations(*durations_)} : file_durations(*durations_, stages);
+    const std::vector<Reading> readings = is_inline() ? std::vector{inline_durations(*durations_)}
+                                                      : file_durations(*durations_, stages, device);
     costs.durations.clear();
     for (const Reading& reading : readings) costs.durations.push_back(reading.durations);
     unit = std::ranges::any_of(readings, &Reading::units) ? "s" : "";

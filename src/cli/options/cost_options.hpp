@@ -19,13 +19,16 @@ class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.
   void add_to(CLI::App& command, const std::string& default_durations, const std::string& default_comm = "0");
+  /// Only --durations, for commands that know the links.
+  void add_durations_to(CLI::App& command, const std::string& default_durations);
   void add_no_prefetch_to(CLI::App& command);
   /// For commands that know no model, and so not how much its stages send each other.
   void add_bytes_to(CLI::App& command);
   /// Replaces the costs that were given on the command line. `unit`, of all times of the costs, becomes "s"
   /// when they were given with units, and empty when without. Throws InputError naming the option or the
-  /// file, also when only some times have a unit.
-  void apply(plan::Costs& costs, std::string& unit, int stages) const;
+  /// file, also when only some times have a unit. `device`: of a file with durations by kind of device, the
+  /// kind that is meant; empty where the caller knows none, and such a file is refused.
+  void apply(plan::Costs& costs, std::string& unit, int stages, const std::string& device = {}) const;
   /// The files that --durations and --links name; empty where they name none.
   [[nodiscard]] std::array<std::filesystem::path, 2> files() const;
   /// Whether --durations was given.

@@ -68,10 +68,10 @@ std::string whole_table(const ClusterRun& run) {
           "bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
           fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)},
       TableRow{
-          "bytes between nodes", bytes_text(run.predicted_bytes_between_nodes),
-          bytes_text(run.bytes_between_nodes),
+          "bytes between ranks", bytes_text(run.predicted_bytes_between_ranks),
+          bytes_text(run.bytes_between_ranks),
           fmt::format("{:>10}",
-                      run.predicted_bytes_between_nodes == run.bytes_between_nodes ? "equal" : "DIFFERS")}};
+                      run.predicted_bytes_between_ranks == run.bytes_between_ranks ? "equal" : "DIFFERS")}};
   return table_text(rows, columns);
 }
 
@@ -115,24 +115,15 @@ void check_gpu_memory(const Config& config, const Experiment& experiment, const 
                                most - needs.begin(), bytes_text(most->total())));
 }
 
-plan::Costs cluster_costs(const Experiment& experiment, const Cluster& cluster) {
-  if (!experiment.emulated) {
-    throw InputError(
-        "runtime.emulate: is missing: simulated GPUs compute nothing and need the times of F, B and W");
-  }
-  plan::Costs costs = *experiment.emulated;
-  costs.links = cluster.links;
-  costs.prefetch = true;
-  return costs;
-}
-
 ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, const Cluster& cluster,
                             const plan::Costs& costs, const nlohmann::json& result, int steps) {
   const plan::Schedule& schedule = experiment.schedule;
   Measurement measurement(schedule, costs_by_flops(experiment.network), costs);
   measurement.begin_step();
   measurement.end_step(read_step(result));
-  ClusterRun run{.nodes = cluster.nodes(schedule.workers()), .compared = measurement.compared()};
+  ClusterRun run{.nodes = cluster.nodes(schedule.workers()),
+                 .ranks = cluster.ranks(schedule.workers()),
+                 .compared = measurement.compared()};
   const auto needs = needs_of(config, experiment, costs, run.compared.predicted.timeline);
   for (std::size_t w = 0; w < needs.size(); ++w) {
     const WorkerRecord& record = measurement.workers().at(w);
@@ -147,8 +138,8 @@ ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, 
   }
   const TaskGraph graph(schedule, experiment.network, config.training.optimizer,
                         step_rules(config, schedule.microbatches()));
-  run.bytes_between_nodes = result.at("bytes_between_ranks");
-  run.predicted_bytes_between_nodes = bytes_between_ranks(graph, WorkerMap(schedule.workers(), run.nodes)) *
+  run.bytes_between_ranks = result.at("bytes_between_ranks");
+  run.predicted_bytes_between_ranks = bytes_between_ranks(graph, WorkerMap(schedule.workers(), run.ranks)) *
                                       static_cast<std::uint64_t>(steps);
   return run;
 }
@@ -156,24 +147,28 @@ ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, 
 std::string cluster_table(const ClusterRun& run) {
   const plan::Schedule& schedule = run.compared.predicted.planned;
   return fmt::format(
-      "{} on {} simulated GPUs, {}\n\n{}\n{}\n{}One figure where prediction and simulation are equal, "
+      "{} on {} simulated GPUs, {}, {}\n\n{}\n{}\n{}One figure where prediction and simulation are equal, "
       "\"predicted / simulated\" where they are not.\n",
-      schedule.name(), schedule.workers(), counted_text(run.nodes, "node"), whole_table(run),
-      difference_table(run.compared), worker_table(run));
+      schedule.name(), schedule.workers(), counted_text(run.nodes, "node"), counted_text(run.ranks, "rank"),
+      whole_table(run), difference_table(run.compared), worker_table(run));
 }
 
 nlohmann::ordered_json cluster_report(const ClusterRun& run) {
+  const plan::Schedule& schedule = run.compared.predicted.planned;
   const plan::Timeline& predicted = run.compared.predicted.timeline;
   const plan::Timeline& simulated = run.compared.measured.timeline;
   const auto both = [](const auto& of_prediction, const auto& of_simulation) {
     return nlohmann::ordered_json{{"predicted", of_prediction}, {"simulated", of_simulation}};
   };
   nlohmann::ordered_json report = {
-      {"schedule", run.compared.predicted.planned.name()},
+      {"schedule", schedule.name()},
+      {"stages", schedule.stages()},
+      {"microbatches", schedule.microbatches()},
       {"nodes", run.nodes},
+      {"ranks", run.ranks},
       {"makespan", both(predicted.makespan, simulated.makespan)},
       {"bubble_fraction", both(predicted.bubble_fraction, simulated.bubble_fraction)},
-      {"bytes_between_nodes", both(run.predicted_bytes_between_nodes, run.bytes_between_nodes)}};
+      {"bytes_between_ranks", both(run.predicted_bytes_between_ranks, run.bytes_between_ranks)}};
   nlohmann::ordered_json& workers = report["workers"] = nlohmann::ordered_json::array();
   for (std::size_t w = 0; w < run.workers.size(); ++w) {
     const SimulatedWorker& worker = run.workers[w];

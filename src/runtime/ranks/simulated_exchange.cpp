@@ -4,10 +4,27 @@
 #include <utility>
 
 #include <simgrid/barrier.h>
+#include <simgrid/forward.h>
+#include <smpi/smpi.h>
 
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
+namespace {
+
+// SMPI itself keeps a copy of shorter messages (smpi/send-is-detached-thresh).
+constexpr std::size_t carried_bytes = 65536;
+
+void copy_if_short(smx_activity_t message, void* from, std::size_t bytes) {
+  if (bytes >= carried_bytes) return;
+  // SMPI passes a CommImpl as its base class, which comes first in it. Its headers do not define the class.
+  smpi_comm_copy_buffer_callback(reinterpret_cast<simgrid::kernel::activity::CommImpl*>(message), from,
+                                 bytes);
+}
+
+}  // namespace
+
+void leave_out_data() { smpi_comm_set_copy_data_callback(copy_if_short); }
 
 // The ranks are coroutines of one thread, and switch only in sg_barrier_wait.
 std::vector<std::string> exchange_texts(int rank, int ranks, std::string mine) {

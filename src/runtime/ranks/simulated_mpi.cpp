@@ -28,7 +28,9 @@ std::vector<Value> exchange(const Mpi& mpi, const Value& mine) {
 }  // namespace
 
 // StarPU's own `main` has started MPI before it called ours, and MPI ends when StarPU-MPI shuts down.
-Mpi::Mpi() : comm_(MPI_COMM_WORLD), rank_(starpu_mpi_world_rank()), ranks_(starpu_mpi_world_size()) {}
+Mpi::Mpi() : comm_(MPI_COMM_WORLD), rank_(starpu_mpi_world_rank()), ranks_(starpu_mpi_world_size()) {
+  leave_out_data();
+}
 Mpi::~Mpi() = default;
 
 std::vector<std::string> Mpi::gather(const std::string& mine) const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/runtime/setup/expected_costs.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
@@ -54,6 +56,22 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   costs.links = wanted.links_file.empty() ? plan::Links(plan::Link{.alpha = wanted.comm}) : wanted.links;
   costs.prefetch = wanted.prefetch;
   return costs;
+}
+
+Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages) {
+  EmulationConfig emulate = config.runtime.emulate.value_or(EmulationConfig{});
+  emulate.per_share = false;
+  emulate.F.clear();
+  emulate.B.clear();
+  emulate.W.clear();
+  for (const auto& [F, B, W] : of_stages) {
+    emulate.F.push_back(F);
+    emulate.B.push_back(B);
+    emulate.W.push_back(W);
+  }
+  config.runtime.emulate = std::move(emulate);
+  config.runtime.device = {std::string(cpu_device)};
+  return config;
 }
 
 }  // namespace starpipe::runtime

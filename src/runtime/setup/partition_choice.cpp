@@ -16,6 +16,7 @@
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/profile.hpp"
 
 namespace starpipe::runtime {
@@ -251,6 +252,15 @@ Config with_partition(Config config, const PartitionChoice& choice) {
   config.schedule.profile_file.clear();
   config.profile = {};
   return config;
+}
+
+Config with_measured_times(Config config, const PartitionChoice& choice) {
+  // The partition is that of one branch.
+  if (std::cmp_not_equal(choice.partition.cuts.size() + 1, stage_count(config)))
+    throw InputError("schedule.partition: auto: the stages of several branches have no measured times");
+  const plan::Costs costs =
+      plan::stage_costs(choice.profile.units, choice.partition.cuts, choice.stage_kinds);
+  return with_emulated_times(with_partition(std::move(config), choice), costs.durations);
 }
 
 std::string describe_partition(const std::optional<PartitionChoice>& choice) {

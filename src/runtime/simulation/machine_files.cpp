@@ -41,6 +41,8 @@ std::string host_element(const std::string& id, const std::string& properties = 
   return fmt::format("<host id=\"{}\" speed=\"1Gf\">{}</host>\n", id, properties);
 }
 
+std::string mpi_host(int rank) { return fmt::format("rank{}", rank); }
+
 std::string zone_element(const std::string& id, const std::string& content) {
   return fmt::format("<zone id=\"{}\" routing=\"Full\">\n{}</zone>\n", id, content);
 }
@@ -59,96 +61,117 @@ std::string route_element(const std::string& from, const std::string& to,
   return text + "</route>\n";
 }
 
-// Each member of a level has a port out and a port in, with these names.
-std::string port(const Cluster& cluster, std::size_t level, int worker, std::string_view way) {
-  return fmt::format("{}-{}-{}", level, cluster.links.member(level, worker), way);
-}
+// SimGrid's links, each made when a route first needs it. Their names are global, so that routes of several
+// ranks share them.
+class SimulatedLinks {
+ public:
+  explicit SimulatedLinks(const Cluster& cluster, int gpus_per_rank)
+      : cluster_(cluster), gpus_per_rank_(gpus_per_rank) {}
 
-// The links of a transfer between two workers, or between the nodes that they are the first workers of.
-std::vector<std::string> ports_between(const Cluster& cluster, int from, int to) {
-  const std::size_t level = cluster.links.level(from, to);
-  return {port(cluster, level, from, "out"), port(cluster, level, to, "in")};
-}
-
-// The ports of all members that contain one of the workers, of the levels from `first` to `last`.
-std::string port_elements(const Cluster& cluster, const std::vector<int>& workers, std::size_t first,
-                          std::size_t last) {
-  std::set<std::string> made;
-  std::string text;
-  for (std::size_t level = first; level <= last; ++level) {
-    const auto& [name, group, link, sharing] = cluster.links.levels()[level];
-    for (const int worker : workers) {
-      const std::string out = port(cluster, level, worker, "out");
-      if (!made.insert(out).second) continue;
-      // The port out has all of the latency.
-      text += link_element(out, bandwidth(link), link.alpha, sharing);
-      text += link_element(port(cluster, level, worker, "in"), bandwidth(link), 0, sharing);
-    }
+  /// The links of a transfer between GPUs of one rank.
+  std::vector<std::string> between_gpus(int from, int to) {
+    const std::size_t level = cluster_.links.level(from, to);
+    return ports("", level, cluster_.links.member(level, from), cluster_.links.member(level, to));
   }
-  return text;
-}
+
+  /// The links of a message between ranks. A level's member smaller than a rank is taken as large as one.
+  std::vector<std::string> between_ranks(int from, int to) {
+    const auto& levels = cluster_.links.levels();
+    const std::size_t level = cluster_.links.level(from * gpus_per_rank_, to * gpus_per_rank_);
+    const int member = std::max(gpus_per_rank_, level == 0 ? 1 : levels[level - 1].workers);
+    return ports("mpi-", level, from * gpus_per_rank_ / member, to * gpus_per_rank_ / member);
+  }
+
+  /// The link between a GPU and main memory, one way.
+  std::string with_host(int worker, std::string_view way) {
+    const std::string name = fmt::format("host-{}-{}", worker / cluster_.gpus_per_host_link, way);
+    const plan::Link link = cluster_.gpu_direct ? plan::Link{} : cluster_.host_link;
+    add(name, link, link.alpha, cluster_.gpu_direct ? plan::Sharing::none : plan::Sharing::fair);
+    return name;
+  }
+
+  void add(const std::string& name, const plan::Link& link, double latency, plan::Sharing sharing) {
+    if (made_.insert(name).second) text_ += link_element(name, bandwidth(link), latency, sharing);
+  }
+
+  [[nodiscard]] const std::string& elements() const { return text_; }
+
+ private:
+  // Each member of a level has a port out and a port in. The port out has all of the latency.
+  std::vector<std::string> ports(std::string_view prefix, std::size_t level, int from, int to) {
+    const auto& [name, group, link, sharing] = cluster_.links.levels()[level];
+    const std::string out = fmt::format("{}{}-{}-out", prefix, level, from);
+    const std::string in = fmt::format("{}{}-{}-in", prefix, level, to);
+    add(out, link, link.alpha, sharing);
+    add(in, link, 0, sharing);
+    return {out, in};
+  }
+
+  const Cluster& cluster_;
+  int gpus_per_rank_;
+  std::set<std::string> made_;
+  std::string text_;
+};
 
 // The main memory and the GPUs of a rank, by the names that StarPU has for them.
-std::string node_zone(const Cluster& cluster, int rank, int gpus) {
+std::string rank_zone(const Cluster& cluster, SimulatedLinks& links, int rank, int gpus) {
   const std::string name = fmt::format("StarPU-MPI{}", rank);
   const std::string ram = name + "-RAM";
   std::string hosts;
   for (const std::string_view host : {"MAIN", "CPU0", "RAM"})
     hosts += host_element(fmt::format("{}-{}", name, host));
-  std::vector<int> workers;
-  std::string links;
   std::string routes;
   const auto gpu = [&](int number) { return fmt::format("{}-CUDA{}", name, number); };
   for (int to = 0; to < gpus; ++to) {
-    workers.push_back(rank * gpus + to);
+    const int worker = rank * gpus + to;
     hosts += host_element(gpu(to),
                           fmt::format(R"(<prop id="model" value="simulated"/>)"
                                       R"(<prop id="memsize" value="{}"/><prop id="memcpy_peer" value="1"/>)",
                                       cluster.gpu_memory));
-    for (const std::string& way : {gpu(to) + "-up", gpu(to) + "-down"})
-      links += link_element(way, bandwidth(cluster.host_link), cluster.host_link.alpha, plan::Sharing::fair);
-    routes +=
-        route_element(gpu(to), ram, {gpu(to) + "-up"}) + route_element(ram, gpu(to), {gpu(to) + "-down"});
+    routes += route_element(gpu(to), ram, {links.with_host(worker, "up")}) +
+              route_element(ram, gpu(to), {links.with_host(worker, "down")});
     for (int from = 0; from < gpus; ++from) {
       if (from != to)
-        routes +=
-            route_element(gpu(from), gpu(to), ports_between(cluster, workers.front() + from, workers.back()));
+        routes += route_element(gpu(from), gpu(to), links.between_gpus(rank * gpus + from, worker));
     }
   }
-  const std::size_t last = gpus > 1 ? cluster.links.level(workers.front(), workers.back()) : 0;
-  links += port_elements(cluster, workers, 0, last);
-  return zone_element(name, hosts + links + routes);
+  return zone_element(name, hosts + routes);
 }
 
-// The nodes as MPI sees them.
-std::string network_zone(const Cluster& cluster, int nodes, int gpus) {
+// The ranks as MPI sees them.
+std::string network_zone(SimulatedLinks& links, int ranks) {
   std::string hosts;
-  std::string links;
   std::string routes;
-  std::vector<int> first_workers;
-  const auto node = [](int number) { return fmt::format("node{}", number); };
-  for (int to = 0; to < nodes; ++to) {
-    first_workers.push_back(to * gpus);
-    hosts += host_element(node(to));
-    links += link_element(node(to) + "-self", fastest, 0, plan::Sharing::none);
-    routes += route_element(node(to), node(to), {node(to) + "-self"});
-    for (int from = 0; from < nodes; ++from) {
-      if (from != to)
-        routes += route_element(node(from), node(to), ports_between(cluster, from * gpus, to * gpus));
+  for (int to = 0; to < ranks; ++to) {
+    hosts += host_element(mpi_host(to));
+    const std::string self = mpi_host(to) + "-self";
+    links.add(self, {}, 0, plan::Sharing::none);
+    routes += route_element(mpi_host(to), mpi_host(to), {self});
+    for (int from = 0; from < ranks; ++from) {
+      if (from != to) routes += route_element(mpi_host(from), mpi_host(to), links.between_ranks(from, to));
     }
   }
-  if (nodes > 1) {
-    links += port_elements(cluster, first_workers, cluster.links.level(0, gpus),
-                           cluster.links.level(0, (nodes - 1) * gpus));
-  }
-  return zone_element("network", hosts + links + routes);
+  return zone_element("network", hosts + routes);
+}
+
+// SimGrid's options. MPI's factors for real networks are off: a link has the latency and the bandwidth that
+// the cluster file gives it, also for messages.
+std::vector<std::string> simgrid_options(const std::filesystem::path& folder) {
+  std::vector<std::string> options = {"--log=root.thresh:critical"};
+  for (const char* setting :
+       {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
+        "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
+        "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024"})
+    options.push_back(fmt::format("--cfg={}", setting));
+  options.push_back(fmt::format("--cfg=smpi/tmpdir:{}", folder.string()));
+  return options;
 }
 
 }  // namespace
 
 MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder) {
-  const int nodes = cluster.nodes(workers);
-  const int gpus = workers / nodes;
+  const int ranks = cluster.ranks(workers);
+  const int gpus = workers / ranks;
   const std::filesystem::path bus = folder / "bus";
   std::filesystem::create_directories(bus);
   const auto write = [](const std::filesystem::path& file, std::string_view text) {
@@ -162,18 +185,21 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
         table_by_node(gpus, bandwidth(cluster.host_link) / mega, bandwidth(first) / mega));
   write(of_bus("latency"), table_by_node(gpus, cluster.host_link.alpha * mega, first.alpha * mega));
 
-  std::string platform =
+  SimulatedLinks links(cluster, gpus);
+  std::string zones = network_zone(links, ranks);
+  std::string hosts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    zones += rank_zone(cluster, links, rank, gpus);
+    hosts += mpi_host(rank) + "\n";
+  }
+  const std::string platform =
       "<?xml version='1.0'?>\n"
       "<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
       "<platform version=\"4.1\">\n<zone id=\"cluster\" routing=\"None\">\n" +
-      network_zone(cluster, nodes, gpus);
-  std::string hosts;
-  for (int node = 0; node < nodes; ++node) {
-    platform += node_zone(cluster, node, gpus);
-    hosts += fmt::format("node{}\n", node);
-  }
-  MachineFiles files = {.platform = folder / "platform.xml", .hosts = folder / "hosts", .environment = {}};
-  write(files.platform, platform + "</zone>\n</platform>\n");
+      zone_element("links", links.elements()) + zones + "</zone>\n</platform>\n";
+  MachineFiles files = {
+      .ranks = ranks, .platform = folder / "platform.xml", .hosts = folder / "hosts", .environment = {}};
+  write(files.platform, platform);
   write(files.hosts, hosts);
   files.environment = {{"STARPU_PERF_MODEL_DIR", folder.string()},
                        {"STARPU_HOSTNAME", std::string(host_name)},
@@ -194,6 +220,21 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
   if (!starpipe::environment(limit))
     files.environment.emplace_back(limit, std::to_string(cluster.gpu_memory >> 20U));
   return files;
+}
+
+std::vector<std::string> smpirun_command(const MachineFiles& files, const std::filesystem::path& program,
+                                         const std::vector<std::string>& arguments,
+                                         const std::filesystem::path& folder) {
+  std::vector<std::string> command = {"env"};
+  for (const auto& [name, value] : files.environment) command.push_back(fmt::format("{}={}", name, value));
+  for (const std::string& word :
+       {std::string("smpirun"), std::string("-platform"), files.platform.string(), std::string("-hostfile"),
+        files.hosts.string(), std::string("-np"), std::to_string(files.ranks)})
+    command.push_back(word);
+  for (std::string& word : simgrid_options(folder)) command.push_back(std::move(word));
+  command.push_back(program.string());
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
 }
 
 }  // namespace starpipe::runtime

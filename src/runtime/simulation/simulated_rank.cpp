@@ -2,6 +2,7 @@
 #include "starpipe/runtime/simulation/simulated_rank.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,32 +11,17 @@
 #include <starpu.h>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/mapping/gpu_share.hpp"
 #include "runtime/mapping/worker_map.hpp"
 #include "runtime/ranks/gather.hpp"
 #include "runtime/ranks/mpi.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/session.hpp"
+#include "runtime/simulation/simulated_session.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 namespace {
-
-// A GPU for each worker of the rank.
-GpuShare simulated_gpus(int workers, int rank) {
-  GpuShare share;
-  for (int gpu = 0; gpu < workers; ++gpu) {
-    share.gpus.push_back(gpu);
-    Device device;
-    device.kind = DeviceKind::gpu;
-    device.rank = rank;
-    device.name = "cuda" + std::to_string(gpu);
-    device.number = gpu;
-    share.devices.emplace_back(std::move(device));
-  }
-  return share;
-}
 
 // What StarPU has copied since the last call between memory nodes, for one GPU. Plain data.
 struct Copies {
@@ -85,19 +71,17 @@ nlohmann::json to_json(const std::vector<WorkerRecord>& workers) {
 
 }  // namespace
 
-nlohmann::json run_simulated_rank(const Config& config, const plan::Costs& costs, int steps) {
+nlohmann::json run_simulated_rank(const Config& config, int steps) {
   const Mpi mpi;
   const Experiment experiment = make_experiment(config);
   const plan::Schedule& schedule = experiment.schedule;
   const WorkerMap map(schedule.workers(), mpi.ranks());
   const int workers = map.count(mpi.rank());
-  const CoreShare cores{
-      .binding = {}, .cores = workers, .workers = workers, .exclusive = true, .worker_pus = {}};
-  const Session session(mpi, map, cores, configured_policy(config), simulated_gpus(workers, mpi.rank()));
+  const std::unique_ptr<Session> session = simulated_session(mpi, map, configured_policy(config));
   model::OptimizerConfig optimizer = config.training.optimizer;
   optimizer.schedule.steps = config.training.steps;
-  Engine engine(session, schedule, experiment.network, optimizer, {}, config.runtime, &costs,
-                NonFinitePolicy::proceed);
+  Engine engine(*session, schedule, experiment.network, optimizer, {}, config.runtime,
+                &experiment.emulated.value(), NonFinitePolicy::proceed);
   StepResult last;
   for (int step = 0; step < steps; ++step) {
     take_copies(workers);

@@ -31,15 +31,12 @@ struct SimulatedWorker {
 
 struct ClusterRun {
   int nodes = 1;
+  int ranks = 1;
   plan::ComparedRun compared;                       ///< one step, after those that warm up
   std::vector<SimulatedWorker> workers = {};        ///< by worker
-  std::uint64_t bytes_between_nodes = 0;            ///< of all steps
-  std::uint64_t predicted_bytes_between_nodes = 0;  ///< of all steps
+  std::uint64_t bytes_between_ranks = 0;            ///< of all steps
+  std::uint64_t predicted_bytes_between_ranks = 0;  ///< of all steps
 };
-
-/// The durations and links of a run on the cluster. Throws InputError, naming the key, when the configuration
-/// gives no durations.
-plan::Costs cluster_costs(const Experiment& experiment, const Cluster& cluster);
 
 /// Throws InputError, naming gpu_memory and the worker, when a worker needs more memory than a GPU has.
 void check_gpu_memory(const Config& config, const Experiment& experiment, const Cluster& cluster,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
@@ -14,5 +16,9 @@ plan::Costs costs_by_flops(const model::Network& network);
 /// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is
 /// neither 1 nor the number of stages, or with `per_share` the number of workers.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
+
+/// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
+/// `of_stages`: in seconds and without recomputation, one a stage or one for all.
+Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);
 
 }  // namespace starpipe::runtime

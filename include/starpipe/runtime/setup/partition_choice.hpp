@@ -33,6 +33,10 @@ std::optional<PartitionChoice> choose_partition(const Config& config);
 /// `schedule.partition` and `schedule.profile`.
 Config with_partition(Config config, const PartitionChoice& choice);
 
+/// As `with_partition`, and with the measured times of the stages in `runtime.emulate`. Throws InputError for
+/// a network with branches, whose stages have no measured times.
+Config with_measured_times(Config config, const PartitionChoice& choice);
+
 /// One line for people that ends in a newline; empty when nothing was chosen.
 std::string describe_partition(const std::optional<PartitionChoice>& choice);
 

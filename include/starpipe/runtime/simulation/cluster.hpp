@@ -3,22 +3,40 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::runtime {
 
-/// A cluster of equal nodes with GPUs. A worker is a GPU, and a rank is a node.
+/// A cluster of nodes with equally many GPUs. A worker is a GPU.
 struct Cluster {
   int gpus_per_node = 1;
   std::uint64_t gpu_memory = 0;  ///< bytes of each GPU
-  plan::Link host_link = {};     ///< between a GPU and its node's main memory, in each direction; in seconds
+  /// The kind of the GPUs, for durations by kind: one word for all nodes, or one for each; empty: no kinds.
+  std::vector<std::string> devices = {};
+  plan::Link host_link = {};  ///< between a GPU and its node's main memory, in each direction; in seconds
+  int gpus_per_host_link =
+      1;  ///< neighbouring GPUs of a node that share this link; a divisor of gpus_per_node
   /// Between GPUs, in seconds. A node is a group of one of the levels. No port is shared in order.
   plan::Links links = {};
+  /// Whether messages between ranks go from GPU to GPU. SimGrid has no such messages, so `host_link` then
+  /// takes no time, for other transfers either.
+  bool gpu_direct = false;
+  int ranks_per_node = 1;  ///< MPI ranks among which the GPUs of each node are divided
 
   /// Nodes of a run with this many workers. All nodes have `gpus_per_node` workers, unless one node has them
-  /// all. Throws InputError, naming schedule.workers, for other numbers.
+  /// all. Throws InputError, naming schedule.workers, for other numbers, and when `devices` has kinds for
+  /// fewer nodes.
   [[nodiscard]] int nodes(int workers) const;
+  /// MPI ranks of a run with this many workers; all have equally many. Throws InputError, naming
+  /// --ranks-per-node, when the workers of a node cannot be divided so, and as `nodes` does.
+  [[nodiscard]] int ranks(int workers) const;
+  /// Throws InputError as `ranks` does.
+  void check(int workers) const { static_cast<void>(ranks(workers)); }
+  /// The kind of a worker's GPU; empty without kinds.
+  [[nodiscard]] std::string device(int worker) const;
 };
 
 }  // namespace starpipe::runtime

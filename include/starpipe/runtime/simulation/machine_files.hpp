@@ -12,6 +12,7 @@ namespace starpipe::runtime {
 
 /// The files by which SimGrid and StarPU know a simulated machine.
 struct MachineFiles {
+  int ranks = 1;
   std::filesystem::path platform;  ///< SimGrid's platform: hosts, links and routes
   std::filesystem::path hosts;     ///< the node of each rank
   /// Environment variables of the ranks: where StarPU finds its files, and its own costs, which are none.
@@ -21,5 +22,11 @@ struct MachineFiles {
 /// Writes the files of a run with this many workers into `folder`, which exists. `folder` must not be removed
 /// before the run has ended.
 MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder);
+
+/// The command that runs `program`, a library that was built for it, on the machine: one rank in each copy of
+/// the library. `folder`: for temporary files.
+std::vector<std::string> smpirun_command(const MachineFiles& files, const std::filesystem::path& program,
+                                         const std::vector<std::string>& arguments,
+                                         const std::filesystem::path& folder);
 
 }  // namespace starpipe::runtime
