@@ -190,6 +190,29 @@ class Sim(CommandTest):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("starpipe: the simulation ended without a result", done.stderr)
 
+    def test_sweep(self):
+        """A study of simulated runs: its table has what the reports have."""
+        self.arguments(config("name: 1f1b, workers: 4"))
+        self.write("study.yaml", "command: sim\nconfig: run.yaml\nset: {--cluster: cluster.yaml}\n"
+                                 "grid: {schedule.name: [1f1b, zb-h1], --sharing: [none, fair]}\n")
+        text = self.ok("sweep", "study.yaml", "-o", "out", "--jobs", 2)
+        self.assertIn("simulated", text.splitlines()[0])
+        rows = [json.loads(line) for line in self.read("out/results.jsonl").splitlines()]
+        self.assertEqual([row["status"] for row in rows], ["done"] * 4)
+        for row in rows:
+            report = json.loads(self.read(f"out/runs/{row['run']}/report.json"))
+            for which in ("predicted", "simulated"):
+                self.assertEqual(row[f"{which}_makespan"], report["makespan"][which])
+                self.assertEqual(row[f"{which}_bubble_fraction"], report["bubble_fraction"][which])
+                self.assertEqual(row[f"{which}_peak_stashes"],
+                                 max(worker["peak_activations"][which] for worker in report["workers"]))
+                self.assertEqual(row[f"{which}_memory"], max(worker["gpu_memory"][which] for worker in report["workers"]))
+                moved = sum(kind["bytes"][which] for worker in report["workers"] for kind in worker["received"].values())
+                self.assertEqual(row[f"{which}_bytes_moved"], moved)
+            self.assertEqual((row["schedule"], row["workers"], row["nodes"], row["ranks"]), (row["schedule.name"], 4, 1, 1))
+        self.write("study.yaml", "command: sim\nconfig: run.yaml\nset: {--cluster: cluster.yaml, ranks: 2}\n")
+        self.refused(["sweep", "study.yaml", "-o", "other"], "ranks", "--ranks-per-node")
+
     def test_mistakes(self):
         arguments = self.arguments(config("name: 1f1b, workers: 4"))
         self.refused([*arguments, "--nodes", 2, "--set", "schedule.workers=4"], "--nodes", "schedule.workers")

@@ -178,7 +178,7 @@ int sweep(const SweepCommand& command) {
 
 void add_sweep(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
-      "sweep", "Run a study: many runs of train, simulate or compare, and one table of all");
+      "sweep", "Run a study: many runs of train, simulate, compare or sim, and one table of all");
   const auto options = std::make_shared<SweepCommand>();
   command->add_option("study", options->study, "The study: a base configuration, and what varies")
       ->required()

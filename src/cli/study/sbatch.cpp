@@ -34,7 +34,7 @@ std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
   int cores = 1;  // of a rank
   for (const StudyRun& run : runs) {
     ranks = std::max(ranks, run.ranks);
-    if (study.command != "simulate") cores = std::max(cores, ceil_div(run.workers, run.ranks));
+    if (takes_devices(study.command)) cores = std::max(cores, ceil_div(run.workers, run.ranks));
   }
   const std::filesystem::path here = std::filesystem::current_path();
   const std::array command = {std::filesystem::read_symlink("/proc/self/exe").string(), std::string("sweep"),

@@ -69,8 +69,10 @@ void check_name(const Study& study, const std::string& name, const YAML::Node& k
     if (name != option.name) continue;
     throw InputError(fmt::format("{}: {}: not in a study: {}", position, name, option.instead));
   }
-  if (name == ranks_setting && study.command == "simulate")
-    throw InputError(fmt::format("{}: ranks: simulate runs in one process", position));
+  if (name == ranks_setting && !takes_devices(study.command)) {
+    throw InputError(fmt::format("{}: ranks: {} runs in one process{}", position, study.command,
+                                 study.command == "sim" ? "; --ranks-per-node has simulated ranks" : ""));
+  }
 }
 
 /// Calls `read` with each key and value of a map of settings. `given`: the names so far.
@@ -165,7 +167,7 @@ Study read_study(const std::filesystem::path& file) {
   if (const YamlValue* const value = given("repetitions")) {
     if (study.command != "train")
       value->fail(study.command == "compare" ? "compare has --repetitions"
-                                             : "simulate gives the same each time");
+                                             : study.command + " gives the same each time");
     study.repetitions = value->whole<int>(1, 1000);
   }
   if (const YamlValue* const list = given("outputs")) study.outputs = read_outputs(study, *list);

@@ -21,7 +21,11 @@ struct Setting {
 using Settings = std::vector<Setting>;
 
 /// The commands that a study can run.
-inline constexpr std::array<std::string_view, 3> study_commands = {"train", "simulate", "compare"};
+inline constexpr std::array<std::string_view, 4> study_commands = {"train", "simulate", "compare", "sim"};
+
+/// Whether runs of the command take real time on devices, which other runs beside them would change.
+/// Otherwise a run is one process that computes the same on any machine.
+constexpr bool takes_devices(std::string_view command) { return command != "simulate" && command != "sim"; }
 
 /// The setting that says how many MPI ranks a run has.
 inline constexpr std::string_view ranks_setting = "ranks";
@@ -34,7 +38,7 @@ struct GridLine {
 
 struct Study {
   std::string source;            ///< the study's file, for messages
-  std::string command;           ///< train, simulate or compare
+  std::string command;           ///< one of study_commands
   std::filesystem::path config;  ///< the base configuration
   Settings base;                 ///< `set`: of all runs
   std::vector<GridLine> grid;    ///< every combination of these values is a run

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -138,6 +139,34 @@ void put_simulate(Json& row, const Report& report) {
   put(row, "predicted_memory", std::move(most));
 }
 
+void put_sim(Json& row, const Report& report) {
+  const Json workers = report.at("/workers");
+  put(row, "schedule", report.at("/schedule"));
+  put(row, "workers", workers.size());
+  for (const char* name : {"stages", "microbatches", "nodes", "ranks"})
+    put(row, name, report.at(std::string("/") + name));
+  for (const std::string which : {"predicted", "simulated"}) {
+    for (const char* name : {"makespan", "bubble_fraction"})
+      put(row, fmt::format("{}_{}", which, name), report.at(fmt::format("/{}/{}", name, which)));
+    std::map<std::string, Json> most;
+    Json moved;
+    for (const Json& worker : workers) {
+      const Report of_worker(worker);
+      for (const auto& [column, key] : {std::pair{"peak_stashes", "peak_activations"},
+                                        {"peak_stash_bytes", "peak_activation_bytes"},
+                                        {"memory", "gpu_memory"}}) {
+        most[column] = std::max(most[column], of_worker.at(fmt::format("/{}/{}", key, which)));
+      }
+      const Json bytes = bytes_moved(of_worker, which);
+      if (!bytes.is_null())
+        moved = moved.is_null() ? bytes : Json(moved.get<std::uint64_t>() + bytes.get<std::uint64_t>());
+    }
+    for (const auto& [column, value] : most) put(row, fmt::format("{}_{}", which, column), value);
+    put(row, which + "_bytes_moved", moved);
+    put(row, which + "_bytes_between_ranks", report.at("/bytes_between_ranks/" + which));
+  }
+}
+
 /// One policy of one schedule of a report of `compare`.
 void put_compared(Json& row, const Report& report, const Report& policy) {
   put_head(row, report);
@@ -184,7 +213,8 @@ void add_rows(std::vector<Json>& rows, const Study& study, const Json& head,
     return;
   }
   Json& row = rows.emplace_back(head);
-  study.command == "train" ? put_train(row, Report(json)) : put_simulate(row, Report(json));
+  const auto put_row = study.command == "train" ? put_train : study.command == "sim" ? put_sim : put_simulate;
+  put_row(row, Report(json));
 }
 
 /// Whether all figures of a row are numbers.
@@ -268,12 +298,13 @@ std::string rows_text(const Study& study, std::span<const Json> rows) {
     if (std::ranges::find(names, "schedule.name") == names.end()) names.emplace_back("schedule");
     names.emplace_back("policy");
   }
+  const std::string found_word = study.command == "sim" ? "simulated" : "measured";
   const bool measured = study.command != "simulate";
-  const std::string which = measured ? "measured_" : "predicted_";
+  const std::string which = measured ? found_word + "_" : "predicted_";
   std::vector<TableRow> table = {names};
   TableRow& head = table.front();
   head.emplace_back("predicted");
-  if (measured) head.insert(head.end(), {"measured", "difference"});
+  if (measured) head.insert(head.end(), {found_word, "difference"});
   head.insert(head.end(), {"bubble", "peak stashes"});
   for (const Json& row : rows) {
     TableRow cells;
@@ -288,7 +319,7 @@ std::string rows_text(const Study& study, std::span<const Json> rows) {
       return in_seconds ? fmt::format("{:.2f} ms", *time * 1e3) : number_text(*time);
     };
     const std::optional<double> expected = number("predicted_makespan");
-    const std::optional<double> found = number("measured_makespan");
+    const std::optional<double> found = number(found_word + "_makespan");
     cells.push_back(makespan(expected));
     if (measured) {
       cells.push_back(makespan(found));

@@ -165,7 +165,8 @@ std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
     words.push_back(override);
   }
   std::ranges::copy(options_of(run.settings), std::back_inserter(words));
-  words.emplace_back(study.command == "train" ? "--report" : "--output");
+  const bool has_report = study.command == "train" || study.command == "sim";
+  words.emplace_back(has_report ? "--report" : "--output");
   words.push_back((folder / report_file).string());
   for (const StudyOutput& output : outputs_of(study.command)) {
     if (std::ranges::find(study.outputs, output.name) == study.outputs.end()) continue;

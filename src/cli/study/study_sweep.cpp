@@ -109,7 +109,7 @@ class Sweep {
 
  private:
   void make_places() {
-    const bool divided = options_.jobs > 1 && options_.local && study_.command != "simulate";
+    const bool divided = options_.jobs > 1 && options_.local && takes_devices(study_.command);
     if (!divided) {
       places_.resize(index(options_.jobs));
       return;

@@ -41,9 +41,9 @@ std::vector<std::string> command_of(const Study& study, const StudyRun& run, con
 
 /// Runs what is not done, and shows progress. Several sweeps on one folder divide the runs among them.
 ///
-/// Runs of `simulate` are run `jobs` at a time. Others measure times: with `jobs` above 1 and a local
-/// launcher this host's cores are divided into `jobs` shares, and a run is bound to one of them. A run with
-/// more workers than its share has cores is run alone, on all cores, after the others.
+/// Runs of `simulate` and `sim` are run `jobs` at a time. Others measure times: with `jobs` above 1 and a
+/// local launcher this host's cores are divided into `jobs` shares, and a run is bound to one of them. A run
+/// with more workers than its share has cores is run alone, on all cores, after the others.
 ///
 /// Throws EndedBySignal, after it has ended the runs under way, when an ending signal comes; InputError when
 /// there are fewer cores than `jobs`, and when the folder cannot be written.
