@@ -80,6 +80,14 @@ bool is_terminal(const fs::path& file) {
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
+/// Where a file is written before it gets its name. A name may have as many bytes as a file system allows
+/// (255 in Linux), so only the beginning of it is used here.
+fs::path temporary_of(const fs::path& target) {
+  constexpr std::size_t most_bytes = 200;
+  const std::string name = target.filename().string().substr(0, most_bytes);
+  return folder_of(target) / fmt::format(".{}.{}.tmp", name, ::getpid());
+}
+
 }  // namespace
 
 std::string read_file(const fs::path& file) {
@@ -147,6 +155,7 @@ void require_writable(std::string_view option, const fs::path& file) {
   std::error_code error;
   const fs::path target = target_of(file);
   const fs::file_status status = fs::status(target, error);
+  if (error == std::errc::filename_too_long) fail(error.message());
   if (fs::is_directory(status)) fail("it is a directory");
   if (fs::exists(status) && ::access(target.c_str(), W_OK) != 0) fail(reason(errno));
   if (is_written_directly(target, status)) return;
@@ -181,7 +190,7 @@ void write_file(std::string_view option, const fs::path& file,
   fs::path temporary = target;
   std::optional<RemovedOnSignal> removed;
   if (!direct) {
-    temporary = folder_of(target) / fmt::format(".{}.{}.tmp", target.filename().string(), ::getpid());
+    temporary = temporary_of(target);
     removed.emplace(temporary);
   }
   const auto problem = [&](int why) {

@@ -61,6 +61,17 @@ TEST_F(Files, ALinkToADeletedFileIsWrittenThroughAndNotReplaced) {
   ::close(file);
 }
 
+// A run of hours must not lose its report to the name of a temporary file, nor find out at its end that the
+// name is too long.
+TEST_F(Files, ANameMayBeAsLongAsTheFileSystemAllows) {
+  const std::string longest(255, 'a');
+  require_writable("-o", folder_ / longest);
+  write_file("-o", folder_ / longest, "text");
+  EXPECT_EQ(read_file(folder_ / longest), "text");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+  EXPECT_THROW(require_writable("-o", folder_ / (longest + "a")), InputError);
+}
+
 // A limit of the process, put back at the end of the scope.
 class Limit {
  public:
