@@ -70,6 +70,15 @@ int fill_stack(volatile int* depth) {
   return fill_stack(&more) + more;
 }
 
+// The same, and every call allocates memory: the stack ends inside of malloc.
+void* allocate_until_full(volatile int* depth) {
+  if (*depth < 0) return nullptr;
+  volatile int more = *depth + 1;
+  void* const memory = std::malloc(static_cast<std::size_t>(more % 1000));
+  std::free(allocate_until_full(&more));
+  return memory;
+}
+
 int next() {
   static int count = 0;
   return ++count;
@@ -83,6 +92,12 @@ STARPIPE_PLUGIN(schedules) {
   if (odd == "throw exception") throw std::runtime_error("two\nlines");
   if (odd == "crash") std::raise(SIGSEGV);
   if (odd == "nothing") return;
+  if (odd == "fill stack at exit") {  // when no function of the plug-in is being called
+    std::atexit([] {
+      volatile int depth = 0;
+      std::free(allocate_until_full(&depth));
+    });
+  }
   schedules.push_back(entry("sound", [](ScheduleSpec&) {}));
   if (odd == "sound") return;
   if (odd == "never a start") {

@@ -178,6 +178,13 @@ class Plugins(CommandTest):
         self.assertEqual((result.returncode, len(result.stderr.splitlines())), (139, 1), result.stderr)
         self.assertIn("signal 11", result.stderr)
 
+    def test_a_crash_of_the_program_ends_it(self):
+        """MPI's libraries have handlers of crashes, which wait for ever when the crash came in malloc."""
+        if os.environ.get("STARPIPE_SANITIZE"):
+            return  # the sanitizer has a report of its own
+        result = self.run_command("schedule", "list", "--plugin", PLUGIN, environment={"STARPIPE_ODD": "fill stack at exit"})
+        self.assertEqual((result.returncode, result.stderr), (-11, "starpipe: ended by signal 11 (segmentation fault)\n"))
+
     def test_the_number_of_stages(self):
         """The plug-in's function that counts them fails."""
         for odd, status, what in (("stages crash", 139, "signal 11"), ("stages exit", 1, "a call of exit"),

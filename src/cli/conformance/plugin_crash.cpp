@@ -55,12 +55,32 @@ std::atomic_flag ends;
   runtime::end_watched_job(status);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
+// The program's own code has crashed. The handlers that were there before are those of MPI's libraries: UCX
+// prints pages of text, and waits for ever when the crash came while its thread allocated memory.
+void end_program(const Crash& crash) {
+  remove_files_now();
+  if (!runtime::is_watched()) {
+    for (const char* part : {"starpipe: ended by ", crash.text, "\n"}) write_text(STDERR_FILENO, part);
+  }
+  std::signal(crash.signal, SIG_DFL);
+}
+
 void on_crash(int signal) {
   const char* const plugin = plan::running_plugin();
   for (const Crash& crash : crashes) {
     if (crash.signal != signal) continue;
     if (plugin != nullptr) end_with(plugin, crash.text, status_of_signal(signal));
-    sigaction(signal, &crash.before, nullptr);
+    if (sanitized) {
+      sigaction(signal, &crash.before, nullptr);  // the sanitizer's, which prints a report
+    } else {
+      end_program(crash);
+    }
     raise(signal);  // the signal comes when this handler has returned
   }
 }

@@ -196,6 +196,8 @@ void end_stopped_run() {
   _exit(status_of_stopped_run);
 }
 
+bool is_watched() noexcept { return launched != 0 && launched != getpid(); }
+
 std::optional<int> watch_over_rank() {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
   launched = getpid();

@@ -32,6 +32,10 @@ inline constexpr int status_of_stopped_run = 75;
 /// std::system_error when no process can be made.
 std::optional<int> watch_over_rank();
 
+/// Whether this process is a child of `watch_over_rank`: its parent says by which signal it ended. A signal
+/// handler may call it.
+bool is_watched() noexcept;
+
 /// Milliseconds between the line that says why a run ends and the request to the launcher to end the job. The
 /// launcher reads the two from different descriptors, and might otherwise end the job before it has read the
 /// line.
