@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -648,6 +649,21 @@ class Train(CommandTest):
                                         stdout=subprocess.PIPE, text=True, timeout=60, check=False)
                 self.assertEqual(result.returncode, 0)
                 self.assertIn("makespan", result.stdout)
+
+    def test_a_result_that_cannot_be_written_costs_no_other(self):
+        """A full disk, and a pipe that nobody reads any more."""
+        everything = ("--report", "r.json", "--save-weights", "w.safetensors", "--timeline", "t.svg", "--trace", "t.json",
+                      "--curves", "c.svg")
+        names = everything[1::2]
+        for full in (*names, None):
+            with self.subTest(full=full), open("/dev/full" if full is None else os.devnull, "w", encoding="utf-8") as output:
+                result = self.run_command("train", "mlp.yaml", *("/dev/full" if word == full else word for word in everything),
+                                          stdout=output)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn("No space left on device", result.stderr.splitlines()[-1])
+                for name in names:
+                    self.assertEqual(os.path.exists(self.path(name)), name != full)
+                    pathlib.Path(self.path(name)).unlink(missing_ok=True)
 
     def test_inputs_that_are_pipes(self):
         """One rank may read a configuration from a pipe; of several ranks only one would get it."""

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -248,45 +250,88 @@ std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
   return report;
 }
 
+/// Runs several pieces of work, also when an earlier one fails: a full disk or a closed pipe must not cost
+/// the other results of a long run.
+class EachInTurn {
+ public:
+  void run(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (...) {
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  /// Throws the first exception, if there was one.
+  void finish() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
+void write_report(const AgreedRun& run, const TrainOutputs& outputs, const TrainRecord& record,
+                  const Measurement& measurement, const plan::ComparedRun& compared) {
+  const Experiment& experiment = run.experiment;
+  auto report =
+      make_report(run.config, run.partition, experiment, run.locations, record, compared, measurement);
+  EachInTurn files;
+  files.run([&] {
+    if (outputs.report) write_file("--report", *outputs.report, plan::json_text(report));
+  });
+  files.run([&] {
+    if (!outputs.html) return;
+    report = plan::report_for_page(std::move(report));
+    const std::array runs = {plan::compared_page_run(experiment.schedule.name(), compared, report)};
+    write_file("--html", *outputs.html, plan::report_page(runs));
+  });
+  files.finish();
+}
+
+void draw_losses(const TrainOutputs& outputs, const TrainRecord& record) {
+  std::array curves = {plan::Curve{"loss", record.losses},
+                       plan::Curve{"gradient norm", record.gradient_norms},
+                       plan::Curve{"learning rate", record.learning_rates}};
+  for (const EvaluationRecord& done : record.evaluations)
+    curves.front().points.push_back({static_cast<double>(done.step), done.loss});
+  if (!record.evaluations.empty()) curves.front().points_name = "validation";
+  write_file("--curves", *outputs.curves, plan::curves_svg(curves));
+}
+
+// Files first: standard output may be a pipe that nobody reads any more.
 void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const TrainRecord& record,
                    const Measurement& measurement, const plan::ComparedRun& compared) {
   const Experiment& experiment = run.experiment;
   const plan::RecordedStep& predicted = compared.predicted;
   const plan::RecordedStep& measured = compared.measured;
-  print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
-                    counted_text(experiment.schedule.workers(), "worker"),
-                    counted_text(run.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
-                    experiment.data->sample_word(), describe_partition(run.partition),
-                    plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
-                    training_table(compared, measurement.workers(), record)));
-  if (outputs.trace) {
+  EachInTurn files;
+  files.run([&] {
+    if (outputs.report || outputs.html) write_report(run, outputs, record, measurement, compared);
+  });
+  files.run([&] {
+    if (!outputs.trace) return;
     const std::array runs = {plan::TracedRun{"predicted", &experiment.schedule, &predicted.timeline},
                              plan::TracedRun{"measured", &measured.as_run, &measured.timeline}};
     write_file("--trace", *outputs.trace, plan::trace_json(runs).dump() + "\n");
-  }
-  if (outputs.timeline) {
+  });
+  files.run([&] {
+    if (!outputs.timeline) return;
     const std::array runs = {plan::explained_run("predicted", predicted),
                              plan::explained_run("measured", measured)};
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
-  }
-  if (outputs.curves) {
-    std::array curves = {plan::Curve{"loss", record.losses},
-                         plan::Curve{"gradient norm", record.gradient_norms},
-                         plan::Curve{"learning rate", record.learning_rates}};
-    for (const EvaluationRecord& done : record.evaluations)
-      curves.front().points.push_back({static_cast<double>(done.step), done.loss});
-    if (!record.evaluations.empty()) curves.front().points_name = "validation";
-    write_file("--curves", *outputs.curves, plan::curves_svg(curves));
-  }
-  if (outputs.report || outputs.html) {
-    auto report =
-        make_report(run.config, run.partition, experiment, run.locations, record, compared, measurement);
-    if (outputs.report) write_file("--report", *outputs.report, plan::json_text(report));
-    if (!outputs.html) return;
-    report = plan::report_for_page(std::move(report));
-    const std::array runs = {plan::compared_page_run(experiment.schedule.name(), compared, report)};
-    write_file("--html", *outputs.html, plan::report_page(runs));
-  }
+  });
+  files.run([&] {
+    if (outputs.curves) draw_losses(outputs, record);
+  });
+  files.run([&] {
+    print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
+                      counted_text(experiment.schedule.workers(), "worker"),
+                      counted_text(run.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
+                      experiment.data->sample_word(), describe_partition(run.partition),
+                      plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
+                      training_table(compared, measurement.workers(), record)));
+  });
+  files.finish();
 }
 
 void save_weights(const AgreedRun& run, const TrainOutputs& outputs, const Engine& engine) {
@@ -353,8 +398,14 @@ void run_and_report(const AgreedRun& run, const TrainOutputs& outputs, const Ses
   require_finite_weights(run, engine);
   const int steps_done = first_step + static_cast<int>(record.step_seconds.size());
   record.is_complete = steps_done == run.config.training.steps;
-  if (record.is_complete) save_weights(run, outputs, engine);
-  if (root) write_outputs(run, outputs, record, measurement, *compared);
+  EachInTurn results;
+  results.run([&] {
+    if (record.is_complete) save_weights(run, outputs, engine);
+  });
+  results.run([&] {
+    if (root) write_outputs(run, outputs, record, measurement, *compared);
+  });
+  results.finish();
   if (record.checkpoints && !record.checkpoints->last_problem.empty())
     throw RunFailure(fmt::format("the last checkpoint, of step {}, could not be written", steps_done));
   if (!record.is_complete) throw stopped(run, steps_done);
