@@ -123,6 +123,24 @@ class Links(CommandTest):
         self.refused(["schedule", "show", "1f1b", "--workers", 4, "--microbatches", 4, *TIMES, "--links", "absent.yaml"],
                      "absent.yaml")
 
+    def test_latencies_alone_are_read_back(self):
+        """With --bytes 0 a file has bandwidths and no bytes."""
+        for name in ("1f1b", "fsdp"):
+            self.write("links.yaml", one_level("1us", "1GB/s"))
+            show = ["schedule", "show", name, "--workers", 2, "--microbatches", 2, *TIMES, "--links", "links.yaml", "--bytes", 0]
+            self.ok(*show, "-o", "s.json")
+            self.assertEqual(self.ok("schedule", "check", "s.json", "--json"), self.read("s.json"))
+
+    def test_transfers_without_bytes_are_told(self):
+        """--bytes is of activations and gradients; fsdp fetches weights, too."""
+        self.write("links.yaml", one_level("1us", "1GB/s"))
+        more = ["--workers", 2, "--microbatches", 2, *TIMES, "--links", "links.yaml", "--bytes", 8]
+        note = "starpipe: fsdp: transfers of weights take a latency only: --bytes is of activations and gradients\n"
+        for command in (["show", "fsdp"], ["compare", "1f1b", "fsdp"]):
+            result = self.run_command("schedule", *command, *more)
+            self.assertEqual((result.returncode, result.stderr), (0, note))
+        self.ok("schedule", "show", "1f1b", *more)
+
     def test_options_that_do_not_go_together(self):
         self.write("links.yaml", one_level("1us", "1GB/s"))
         show = ["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--links", "links.yaml"]

@@ -37,8 +37,13 @@ StageSizes read_stage_sizes(const JsonValue& value) {
   return sizes;
 }
 
-/// Whether some transfer has bytes.
-bool has_transferred_bytes(const Costs& costs) {
+/// Whether the object says how many bytes transfers have: some have bytes, or "sizes" has zeros for them.
+bool says_bytes(const JsonValue& object, const Costs& costs) {
+  if (const auto sizes = object.find("sizes")) {
+    const bool is_list = sizes->raw().is_array() && sizes->size() > 0;
+    const JsonValue of_stage = is_list ? sizes->at(std::size_t{0}) : *sizes;
+    if (of_stage.find("activation") && of_stage.find("gradient")) return true;
+  }
   return std::ranges::any_of(costs.sizes, [](const StageSizes& sizes) {
     return sizes.activation > 0 || sizes.gradient > 0 || sizes.updated() > 0;
   });
@@ -79,7 +84,7 @@ bool has_sizes(const Costs& costs) {
 }
 
 void add_sizes(nlohmann::ordered_json& object, const Costs& costs, int stages) {
-  if (!has_sizes(costs)) return;
+  if (!has_sizes(costs) && !costs.links.has_bandwidths()) return;
   object["sizes"] = per_stage(stages, [&](int s) {
     nlohmann::ordered_json sizes;
     for (const auto& [key, size] : size_kinds) sizes[key] = costs.size(s).*size;
@@ -111,8 +116,8 @@ void add_links(nlohmann::ordered_json& object, const Costs& costs) {
 }
 
 void read_links(const JsonValue& object, Costs& costs) {
-  const auto require_bytes = [&costs](const JsonValue& value) {
-    if (!costs.links.has_bandwidths() || has_transferred_bytes(costs)) return;
+  const auto require_bytes = [&](const JsonValue& value) {
+    if (!costs.links.has_bandwidths() || says_bytes(object, costs)) return;
     value.fail("needs the bytes of transfers, but the file has no sizes (activation, gradient or weights)");
   };
   const auto links = object.find("links");
