@@ -46,7 +46,7 @@ FirstLast units_of(const plan::Partition& found, std::size_t stage, std::size_t 
 
 std::string number(double value) { return fmt::format("{:.6g}", value); }
 
-std::string stage_table(const PartitionResult& result) {
+std::string stage_table(const plan::PartitionResult& result) {
   const plan::Partition& found = result.found;
   const plan::Costs& costs = result.costs;
   const auto& units = result.request.units;
@@ -92,8 +92,9 @@ std::string bars(const plan::Partition& found) {
 
 }  // namespace
 
-nlohmann::ordered_json to_json(const PartitionResult& result) {
-  const auto& [request, found, schedule, microbatches, memory_limits, costs, timeline] = result;
+nlohmann::ordered_json to_json(const ShownPartition& shown) {
+  const auto& [result, schedule, microbatches, memory_limits] = shown;
+  const auto& [request, found, costs, timeline] = result;
   nlohmann::ordered_json json = {{"workers", request.workers},
                                  {"layers", request.units.size()},
                                  {"allocation", allocation_name(request)},
@@ -131,8 +132,9 @@ nlohmann::ordered_json to_json(const PartitionResult& result) {
   return json;
 }
 
-std::string to_text(const PartitionResult& result) {
-  const auto& [request, found, schedule, microbatches, memory_limits, costs, timeline] = result;
+std::string to_text(const ShownPartition& shown) {
+  const auto& [result, schedule, microbatches, memory_limits] = shown;
+  const auto& [request, found, costs, timeline] = result;
   const int stages = static_cast<int>(found.stage_workers.size());
   double sum = 0;
   for (const plan::WorkerLoad& load : found.loads) sum += load.load();

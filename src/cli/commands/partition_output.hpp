@@ -8,25 +8,20 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "starpipe/plan/partition/partition.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/timeline.hpp"
+#include "starpipe/plan/results/scheduled_partition.hpp"
 
 namespace starpipe::cli {
 
-/// A partition, the request that it answers, and the predicted run of its stages.
-struct PartitionResult {
-  const plan::PartitionRequest& request;
-  const plan::Partition& found;
+/// A partition with its predicted run, and what was asked. Refers to the result, which must outlive it.
+struct ShownPartition {
+  const plan::PartitionResult& result;
   std::string schedule;  ///< its name
   int microbatches;
   std::vector<std::uint64_t> memory_limits;  ///< bytes, as requested: none, one, or one a worker
-  plan::Costs costs;                         ///< of the stages
-  plan::Timeline timeline;
 };
 
-nlohmann::ordered_json to_json(const PartitionResult& result);
+nlohmann::ordered_json to_json(const ShownPartition& shown);
 /// Ends in a newline.
-std::string to_text(const PartitionResult& result);
+std::string to_text(const ShownPartition& shown);
 
 }  // namespace starpipe::cli

@@ -16,9 +16,9 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/plan/periodic/best_pattern.hpp"
-#include "starpipe/plan/periodic/busiest_worker_pattern.hpp"
-#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
+#include "starpipe/plan/periodic/pattern.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/results/periodic_result.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
@@ -31,15 +31,8 @@ constexpr std::int64_t most_periodic_cells = 2'000'000;
 struct PeriodicOptions {
   std::string file;
   int microbatches = 0;
-  std::optional<double> memory;
-  std::optional<double> period;
-  std::optional<int> repeat;
+  plan::PeriodicRequest request;
   ResultOptions result;
-};
-
-struct ChainFile {
-  std::vector<plan::ChainStage> stages;
-  std::vector<int> workers;  ///< of each stage; empty when stage s is on worker s
 };
 
 /// A stage as the file has it; keys left out keep their defaults.
@@ -59,82 +52,25 @@ constexpr std::array stage_keys = {
     Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_periodic_stages - 1); }},
 };
 
-void read_stage(const YamlValue& map, ChainFile& chain) {
+void read_stage(const YamlValue& map, plan::PeriodicRequest& into) {
   FileStage read;
   read_map<FileStage>(map, stage_keys, read);
   read.stage.forward = read.times.F;
   read.stage.backward = read.times.B;
-  chain.stages.push_back(read.stage);
-  if (read.worker) chain.workers.push_back(*read.worker);
-  if (!chain.workers.empty() && chain.workers.size() != chain.stages.size()) {
+  into.chain.push_back(read.stage);
+  if (read.worker) into.workers.push_back(*read.worker);
+  if (!into.workers.empty() && into.workers.size() != into.chain.size()) {
     map.fail("worker must be given for all stages or for none");
   }
 }
 
-ChainFile read_chain(const std::string& file) {
+void read_chain(const std::string& file, plan::PeriodicRequest& into) {
   const YAML::Node root = load_yaml(file);
   if (!root.IsSequence()) YamlValue(root, file).expected("a list of one map a stage");
   if (root.size() < 1 || root.size() > most_periodic_stages) {
     throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_periodic_stages));
   }
-  ChainFile chain;
-  for (const YAML::Node& stage : root) read_stage(YamlValue(stage, position_of(file, stage)), chain);
-  return chain;
-}
-
-struct PeriodicResult {
-  plan::PeriodicPattern pattern;
-  /// Lower bound on the time a micro-batch, of all schedules with this placement and memory.
-  double bound;
-  /// No pattern of up to `best_of` micro-batches is shorter; 0: not proved.
-  int best_of = 0;
-};
-
-void require_memory(const PeriodicOptions& options, const std::vector<double>& held) {
-  for (std::size_t w = 0; w < held.size(); ++w) {
-    if (held[w] <= options.memory.value_or(held[w]) * (1 + 1e-9)) continue;
-    throw InputError(fmt::format("--memory {}: worker {} would hold {}", *options.memory, w, held[w]));
-  }
-}
-
-PeriodicResult solve(const PeriodicOptions& options, const ChainFile& chain) {
-  if (!chain.workers.empty()) {
-    if (options.period || options.repeat) {
-      throw InputError(
-          fmt::format("{}: --period and --repeat are for chains with one stage a worker", options.file));
-    }
-    const plan::PeriodicPattern pattern = plan::busiest_worker_pattern(chain.stages, chain.workers);
-    return {.pattern = pattern, .bound = pattern.period, .best_of = 1};
-  }
-  std::vector<int> limits(chain.stages.size(), std::numeric_limits<int>::max());
-  if (options.memory) limits = plan::stash_limits(chain.stages, *options.memory);
-  const double bound = plan::period_bound(chain.stages, limits);
-  if (options.period) {
-    return {.pattern = plan::one_forward_one_backward_star(chain.stages, *options.period), .bound = bound};
-  }
-  const int most = options.repeat.value_or(1);
-  plan::PeriodicSearch best = plan::best_pattern(chain.stages, limits, most);
-  return {.pattern = std::move(best.pattern), .bound = bound, .best_of = best.optimal ? most : 0};
-}
-
-nlohmann::ordered_json periodic_result_json(const PeriodicResult& result, const ChainFile& chain) {
-  nlohmann::ordered_json operations = nlohmann::ordered_json::array();
-  for (const plan::PeriodicOperation& op : result.pattern.operations) {
-    operations.push_back({{"op", plan::to_string(op.pass)},
-                          {"stage", op.stage},
-                          {"worker", op.worker},
-                          {"start", op.start},
-                          {"shift", op.shift}});
-  }
-  return {{"pattern",
-           {{"period", result.pattern.period},
-            {"microbatches", result.pattern.microbatches},
-            {"normalized_period", result.pattern.normalized_period()},
-            {"lower_bound", result.bound},
-            {"optimal", result.best_of > 0},
-            {"concurrent_activations", plan::concurrent_activations(result.pattern, chain.stages)},
-            {"memory", plan::pattern_memory(result.pattern, chain.stages)},
-            {"operations", std::move(operations)}}}};
+  for (const YAML::Node& stage : root) read_stage(YamlValue(stage, position_of(file, stage)), into);
 }
 
 /// The starts of a pass in the period, each with its shift, such as "0 +2, 4 +3".
@@ -150,7 +86,7 @@ std::string starts(const plan::PeriodicPattern& pattern, int stage, plan::Pass p
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::string summary(const PeriodicResult& result, const ChainFile& chain) {
+std::string summary(const plan::PeriodicResult& result, const plan::PeriodicRequest& request) {
   const plan::PeriodicPattern& pattern = result.pattern;
   std::string text =
       fmt::format("period {:.6g} for {} micro-batch{}: {:.6g} each\n", pattern.period, pattern.microbatches,
@@ -158,44 +94,50 @@ std::string summary(const PeriodicResult& result, const ChainFile& chain) {
   if (result.best_of > 0) text += fmt::format("no pattern of up to {} is shorter; ", result.best_of);
   text += fmt::format("no schedule of this placement takes less than {:.6g}\n\n", result.bound);
 
-  const std::vector<int> live = plan::concurrent_activations(pattern, chain.stages);
+  const std::vector<int> live = plan::concurrent_activations(pattern, request.chain);
   std::vector<TableRow> stages = {{"stage", "worker", "F starts +shift", "BW starts +shift", "stashes"}};
-  for (int s = 0; s < static_cast<int>(chain.stages.size()); ++s) {
-    const int worker = chain.workers.empty() ? s : chain.workers[index(s)];
+  for (int s = 0; s < static_cast<int>(request.chain.size()); ++s) {
+    const int worker = request.workers.empty() ? s : request.workers[index(s)];
     stages.push_back({std::to_string(s), std::to_string(worker), starts(pattern, s, plan::Pass::F),
                       starts(pattern, s, plan::Pass::BW), std::to_string(live[index(s)])});
   }
   std::vector<TableRow> workers = {{"worker", "memory"}};
-  for (const double memory : plan::pattern_memory(pattern, chain.stages)) {
+  for (const double memory : plan::pattern_memory(pattern, request.chain)) {
     workers.push_back({std::to_string(workers.size() - 1), fmt::format("{:.6g}", memory)});
   }
   return text + table_text(stages) + "\n" + table_text(workers) + "\n";
 }
 
-int periodic(const PeriodicOptions& options) {
+/// A message that begins with a part of the request, which is an option here.
+plan::PeriodicResult solve(const plan::PeriodicRequest& request) {
+  try {
+    return plan::solve_periodic(request);
+  } catch (const plan::RequestError& error) {
+    throw InputError(fmt::format("--{}", error.what()));
+  }
+}
+
+int periodic(PeriodicOptions options) {
   options.result.check();
   const std::array outputs = {OutputFile{"-o", options.result.file()},
                               OutputFile{"--html", options.result.html()}};
   const std::array inputs = {std::filesystem::path(options.file)};
   check_outputs(outputs, inputs);
-  const ChainFile chain = read_chain(options.file);
+  read_chain(options.file, options.request);
+  const std::vector<plan::ChainStage>& chain = options.request.chain;
   const int microbatches = options.microbatches;
-  if (static_cast<std::int64_t>(chain.stages.size()) * microbatches > most_periodic_cells) {
+  if (static_cast<std::int64_t>(chain.size()) * microbatches > most_periodic_cells) {
     throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
-                                 microbatches, chain.stages.size()));
+                                 microbatches, chain.size()));
   }
-  const PeriodicResult result = solve(options, chain);
-  require_memory(options, plan::pattern_memory(result.pattern, chain.stages));
-  const plan::Schedule schedule = plan::unrolled("periodic", result.pattern, chain.stages, microbatches);
-  plan::Costs costs;
-  costs.durations.clear();
-  for (const plan::ChainStage& stage : chain.stages)
-    costs.durations.push_back({stage.forward, stage.backward, 0});
+  const plan::PeriodicResult result = solve(options.request);
+  const plan::Schedule schedule = plan::unrolled("periodic", result.pattern, chain, microbatches);
+  const plan::Costs costs = plan::costs_of_chain(chain);
   const plan::Timeline timeline = plan::simulate(schedule, costs);
-  const PredictedRun run{schedule, costs, timeline};
+  const plan::PredictedRun run{schedule, costs, timeline};
   options.result.show(
-      run, [&] { return summary(result, chain) + options.result.drawn(run); },
-      periodic_result_json(result, chain));
+      run, [&] { return summary(result, options.request) + options.result.drawn(run); },
+      plan::periodic_json(result, chain));
   return 0;
 }
 
@@ -217,16 +159,16 @@ void add_periodic(CLI::App& app, Action& action) {
       ->default_val(16)
       ->transform(whole_number(1, 1 << 20));
   command
-      ->add_option("--memory", options->memory,
+      ->add_option("--memory", options->request.memory,
                    "Memory of each worker, for weights and stashes (default: no limit)")
       ->type_name("M")
       ->transform(decimal_number(not_negative));
   command
-      ->add_option("--repeat", options->repeat,
+      ->add_option("--repeat", options->request.repeat,
                    "Try patterns of up to K micro-batches (default 1: 1F1B* with the shortest period)")
       ->type_name("K")
       ->transform(whole_number(1, most_repetitions));
-  command->add_option("--period", options->period, "Take 1F1B* with this period instead of searching")
+  command->add_option("--period", options->request.period, "Take 1F1B* with this period instead of searching")
       ->type_name("T")
       ->transform(decimal_number(positive))
       ->excludes("--repeat");

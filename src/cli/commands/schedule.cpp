@@ -105,7 +105,7 @@ struct ShowOptions {
 void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& made, const plan::Costs& costs,
                      const std::string& unit) {
   const plan::Timeline timeline = plan::simulate(made.schedule, costs);
-  const PredictedRun run{made.schedule, costs, timeline, unit, made.reordering};
+  const plan::PredictedRun run{made.schedule, costs, timeline, unit, made.reordering};
   result.show(run, [&] { return result.drawn(run); });
 }
 

@@ -29,6 +29,7 @@
 #include "starpipe/base/progress.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/results/search_json.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -131,20 +132,6 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   return request;
 }
 
-nlohmann::ordered_json search_result_json(const plan::SearchResult& result, const SearchCommand& options) {
-  nlohmann::ordered_json search = {{"layout", plan::to_string(result.layout)},
-                                   {"chunks", result.chunks},
-                                   {"seed", options.search.seed},
-                                   {"budget", options.search.budget},
-                                   {"complete", result.complete},
-                                   {"peak_memory", result.peak_memory}};
-  const std::vector<double>& limits = result.memory_limits;
-  if (!options.memory_limits.empty())
-    search["memory_limit"] =
-        limits.size() == 1 ? nlohmann::ordered_json(limits.front()) : nlohmann::ordered_json(limits);
-  return {{"lower_bound", result.lower_bound}, {"search", search}};
-}
-
 /// The line below the drawing.
 std::string verdict(const plan::SearchResult& result, const std::string& unit, bool in_bytes) {
   const double makespan = result.timeline.makespan;
@@ -187,10 +174,10 @@ int search(const SearchCommand& options) {
   const plan::SearchResult result = options.quiet ? plan::search(request, options.search)
                                                   : search_with_progress(request, options.search, unit);
   warn_of_unused(options.plugins, result);
-  const PredictedRun run{result.schedule, result.costs, result.timeline, unit};
+  const plan::PredictedRun run{result.schedule, result.costs, result.timeline, unit};
   options.result.show(
       run, [&] { return options.result.drawn(run) + verdict(result, unit, !options.stash.empty()); },
-      search_result_json(result, options));
+      plan::search_json(result, options.search));
   return 0;
 }
 

@@ -76,7 +76,7 @@ std::string default_unit(const runtime::Config& config,
 /// `policy`: a line about the policy, or nothing.
 std::string summary(std::string_view times, std::string_view policy,
                     const std::optional<runtime::PartitionChoice>& partition,
-                    const runtime::Experiment& experiment, const PredictedRun& run,
+                    const runtime::Experiment& experiment, const plan::PredictedRun& run,
                     const std::vector<runtime::DeviceNeed>& memory) {
   const auto& [schedule, costs, timeline, unit, reordering, discipline] = run;
   const plan::ShownUnit shown(unit, timeline.makespan);
@@ -183,12 +183,12 @@ int simulate(const SimulateOptions& options) {
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::DeviceNeed> memory =
       runtime::memory_need_of(config, experiment, costs, timeline);
-  const PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
-                         experiment.discipline};
+  const plan::PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
+                               experiment.discipline};
   if (options.timeline) {
-    write_file("--timeline", *options.timeline, predicted_svg(run));
+    write_file("--timeline", *options.timeline, plan::predicted_svg(run));
   }
-  if (options.trace) write_file("--trace", *options.trace, predicted_trace(run));
+  if (options.trace) write_file("--trace", *options.trace, plan::predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
   options.result.show(

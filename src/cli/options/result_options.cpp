@@ -17,12 +17,8 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
-#include "starpipe/plan/drawing/timeline_svg.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
-#include "starpipe/plan/formats/reordering_json.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
-#include "starpipe/plan/formats/schedule_json.hpp"
-#include "starpipe/plan/formats/trace_json.hpp"
 #include "starpipe/plan/page/page.hpp"
 
 namespace starpipe::cli {
@@ -109,53 +105,31 @@ void ResultOptions::check() const {
   require_writable("-o", *file_);
 }
 
-namespace {
-
-/// What a CSV file cannot say of the schedule, as a line for people. Empty when it says all.
-std::string lost_in_csv(const plan::Schedule& schedule) {
-  const bool moves_weights = std::ranges::any_of(schedule.order(), [&](plan::JobId id) {
-    return schedule.placement(id).weights != schedule.compute(id);
-  });
-  std::vector<std::string_view> lost;
-  if (moves_weights) lost.emplace_back("which workers hold the weights");
-  if (schedule.recompute()) lost.emplace_back("that B computes F again");
-  if (lost.empty()) return "";
-  return fmt::format("starpipe: a CSV file cannot say {}; a JSON file can\n", fmt::join(lost, " and "));
-}
-
-}  // namespace
-
-void ResultOptions::show(const PredictedRun& run, const std::function<std::string()>& text) const {
+void ResultOptions::show(const plan::PredictedRun& run, const std::function<std::string()>& text) const {
   show(run, text, nlohmann::ordered_json::object());
 }
 
-void ResultOptions::show(const PredictedRun& run, const std::function<std::string()>& text,
+void ResultOptions::show(const plan::PredictedRun& run, const std::function<std::string()>& text,
                          const nlohmann::ordered_json& more) const {
   const std::string note = plan::describe_reordering(run.schedule.name(), run.reordering);
   const std::string chosen = format();
   std::string result;
   if (chosen == "json") {
-    nlohmann::ordered_json json = plan::schedule_json(run.schedule, run.costs, run.timeline, run.unit);
-    nlohmann::ordered_json ops = std::move(json["ops"]);  // long, so it stays last
-    json.erase("ops");
-    if (run.discipline) json["discipline"] = plan::to_string(*run.discipline);
-    if (run.reordering) json["reordered"] = plan::reordering_json(*run.reordering);
-    json.update(more);
-    json["ops"] = std::move(ops);
-    result = plan::json_text(json);
+    result = plan::json_text(plan::predicted_json(run, more));
   } else if (chosen == "csv") {
     result = plan::schedule_csv(run.schedule, run.timeline);
-    print_message(lost_in_csv(run.schedule));
+    const std::string lost = plan::lost_in_csv(run.schedule);
+    if (!lost.empty()) print_message(fmt::format("starpipe: {}\n", lost));
   } else if (chosen == "svg") {
-    result = predicted_svg(run);
+    result = plan::predicted_svg(run);
   } else if (chosen == "trace") {
-    result = predicted_trace(run);
+    result = plan::predicted_trace(run);
   } else {
     result = note + text();
   }
   const bool is_in_result = chosen == "json" || chosen == "text";
   if (run.reordering && !is_in_result) print_message("starpipe: " + note);
-  if (html_) write_file("--html", *html_, predicted_page(run, more));
+  if (html_) write_file("--html", *html_, plan::predicted_page(run, more));
   if (file_) {
     write_file("-o", *file_, result);
   } else {
@@ -163,35 +137,13 @@ void ResultOptions::show(const PredictedRun& run, const std::function<std::strin
   }
 }
 
-std::string ResultOptions::drawn(const PredictedRun& run) const {
+std::string ResultOptions::drawn(const plan::PredictedRun& run) const {
   const bool printed = !file_ || is_standard_output(*file_);
   const std::optional<int> terminal = printed ? terminal_columns() : std::nullopt;
   const plan::TextOptions options = {.colour = terminal && !environment("NO_COLOR"),
                                      .columns = width_.value_or(terminal.value_or(200)),
                                      .unit = run.unit};
   return plan::schedule_text(run.schedule, run.timeline, options);
-}
-
-std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json& more) {
-  const plan::RecordedStep step = plan::simulated_step(run.schedule, run.costs);
-  const std::array runs = {plan::PageRun{.title = run.schedule.name(),
-                                         .unit = run.unit,
-                                         .costs = run.costs,
-                                         .timelines = {{"predicted", &step}},
-                                         .report = &more}};
-  return plan::report_page(runs);
-}
-
-std::string predicted_svg(const PredictedRun& run) {
-  const std::array runs = {
-      plan::SvgRun{.title = run.schedule.name(), .schedule = &run.schedule, .timeline = &run.timeline}};
-  return plan::timeline_svg(runs, {.unit = run.unit});
-}
-
-std::string predicted_trace(const PredictedRun& run) {
-  const std::array runs = {
-      plan::TracedRun{.name = "predicted", .schedule = &run.schedule, .timeline = &run.timeline}};
-  return plan::trace_json(runs).dump() + "\n";
 }
 
 }  // namespace starpipe::cli

@@ -8,23 +8,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
-#include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/limited_schedule.hpp"
-#include "starpipe/plan/simulate/timeline.hpp"
+#include "starpipe/plan/results/predicted_run.hpp"
 
 namespace starpipe::cli {
-
-/// A predicted run. Refers to its parts, which must outlive it.
-struct PredictedRun {
-  const plan::Schedule& schedule;
-  const plan::Costs& costs;
-  const plan::Timeline& timeline;
-  std::string unit = {};                            ///< of all times: "s", or empty when it has no name
-  std::optional<plan::Reordering> reordering = {};  ///< nothing when the schedule's own order is kept
-  /// The discipline before `simulate` fixed the order; nothing: the schedule's.
-  std::optional<plan::Discipline> discipline = {};
-};
 
 /// Form and destination of a result: --format, --json, -o, --html, and where it is added --width.
 class ResultOptions {
@@ -44,12 +30,12 @@ class ResultOptions {
   /// Writes the result to standard output or to the file of -o. `text` makes the text format. `more`: an
   /// object whose members are added to the JSON format, and shown on the page. A reordering is part of text
   /// and JSON; with the other formats, a line on standard error says so.
-  void show(const PredictedRun& run, const std::function<std::string()>& text,
+  void show(const plan::PredictedRun& run, const std::function<std::string()>& text,
             const nlohmann::ordered_json& more) const;
-  void show(const PredictedRun& run, const std::function<std::string()>& text) const;
+  void show(const plan::PredictedRun& run, const std::function<std::string()>& text) const;
   /// Drawing and table: as wide as --width, or the terminal, in colour on a terminal; 200 columns wide
   /// without colour in files and pipes.
-  [[nodiscard]] std::string drawn(const PredictedRun& run) const;
+  [[nodiscard]] std::string drawn(const plan::PredictedRun& run) const;
 
  private:
   [[nodiscard]] std::string format() const;
@@ -60,12 +46,5 @@ class ResultOptions {
   std::optional<std::string> html_;
   std::optional<int> width_;
 };
-
-/// The page of the predicted run. `more`: see ResultOptions::show.
-std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json& more);
-/// The predicted run as an SVG image.
-std::string predicted_svg(const PredictedRun& run);
-/// The predicted run as a Chrome trace. A unit of time without a name is shown as a second.
-std::string predicted_trace(const PredictedRun& run);
 
 }  // namespace starpipe::cli

@@ -16,8 +16,8 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/formats/compared_run_json.hpp"
+#include "starpipe/plan/results/explanation.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/report/explanation.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
@@ -150,7 +150,7 @@ std::string cluster_table(const ClusterRun& run) {
       "{} on {} simulated GPUs, {}, {}\n\n{}\n{}\n{}One figure where prediction and simulation are equal, "
       "\"predicted / simulated\" where they are not.\n",
       schedule.name(), schedule.workers(), counted_text(run.nodes, "node"), counted_text(run.ranks, "rank"),
-      whole_table(run), difference_table(run.compared), worker_table(run));
+      whole_table(run), plan::difference_table(run.compared), worker_table(run));
 }
 
 nlohmann::ordered_json cluster_report(const ClusterRun& run) {

@@ -13,8 +13,8 @@
 #include "starpipe/plan/formats/compared_run_json.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
 #include "starpipe/plan/formats/reordering_json.hpp"
+#include "starpipe/plan/results/explanation_json.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
-#include "starpipe/runtime/report/explanation_json.hpp"
 #include "starpipe/runtime/report/memory_json.hpp"
 
 namespace starpipe::runtime {
@@ -193,7 +193,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["durations"] = std::move(durations);
   if (run.costs.links.uniform()) report["transfer_delay"] = run.costs.link(0, 1).alpha;
   report["explain"] = plan::compared_run_json(run);
-  report["explain"].update(explanation_json(run));
+  report["explain"].update(plan::explanation_json(run));
   return report;
 }
 

@@ -8,7 +8,7 @@
 
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/base/table.hpp"
-#include "starpipe/runtime/report/explanation.hpp"
+#include "starpipe/plan/results/explanation.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -85,8 +85,8 @@ std::string training_table(const plan::ComparedRun& run, std::span<const WorkerR
                            const TrainRecord& record) {
   const plan::Timeline& predicted = run.predicted.timeline;
   std::string text =
-      whole_run_table(predicted, run.measured.timeline, record) + "\n" + difference_table(run) + "\n" +
-      idle_table(run) + "\n" + worker_table(predicted, workers) +
+      whole_run_table(predicted, run.measured.timeline, record) + "\n" + plan::difference_table(run) + "\n" +
+      plan::idle_table(run) + "\n" + worker_table(predicted, workers) +
       "One figure where prediction and measurement are equal, \"predicted / measured\" where they "
       "are not.\n";
   if (record.gpus) text += to_text(record.gpus->memory) + to_text(record.gpus->copies);

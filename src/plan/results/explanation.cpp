@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/report/explanation.hpp"
+#include "starpipe/plan/results/explanation.hpp"
 
 #include <algorithm>
 #include <array>
@@ -20,10 +20,8 @@
 #include "starpipe/plan/explain/idle_sums.hpp"
 #include "starpipe/plan/explain/slowness.hpp"
 
-namespace starpipe::runtime {
+namespace starpipe::plan {
 namespace {
-
-using plan::idle_cause_count;
 
 constexpr std::size_t most_producers = 3;  // in a line
 constexpr std::size_t most_rows = 5;       // of lists that begin with the most important
@@ -38,42 +36,42 @@ std::string signed_ms_text(std::int64_t hundredths) {
 }
 
 // One line of the difference: the change from one makespan to the next.
-struct Part {
+struct DifferencePart {
   const char* name;
-  double plan::Difference::*from;
-  double plan::Difference::*to;
+  double Difference::*from;
+  double Difference::*to;
   const char* meaning;
 
-  [[nodiscard]] std::int64_t of(const plan::Difference& step) const {
+  [[nodiscard]] std::int64_t of(const Difference& step) const {
     return hundredths_of_ms(step.*to) - hundredths_of_ms(step.*from);
   }
 };
 constexpr std::array difference_parts = {
-    Part{"durations", &plan::Difference::predicted, &plan::Difference::own_durations,
-         "jobs took other times than predicted"},
-    Part{"transfers", &plan::Difference::own_durations, &plan::Difference::own_transfers,
-         "results took other times to arrive"},
-    Part{"order", &plan::Difference::own_transfers, &plan::Difference::own_order,
-         "jobs ran in another order, or on other workers"},
-    Part{"runtime", &plan::Difference::own_order, &plan::Difference::measured,
-         "StarPU, the policy, the operating system"}};
+    DifferencePart{"durations", &Difference::predicted, &Difference::own_durations,
+                   "jobs took other times than predicted"},
+    DifferencePart{"transfers", &Difference::own_durations, &Difference::own_transfers,
+                   "results took other times to arrive"},
+    DifferencePart{"order", &Difference::own_transfers, &Difference::own_order,
+                   "jobs ran in another order, or on other workers"},
+    DifferencePart{"runtime", &Difference::own_order, &Difference::measured,
+                   "StarPU, the policy, the operating system"}};
 
 // "min .. max" over the compared steps.
 template <class Of, class Text>
-std::string range_text(std::span<const plan::Difference> steps, Of of, Text text) {
+std::string range_text(std::span<const Difference> steps, Of of, Text text) {
   std::vector<std::int64_t> all;
-  for (const plan::Difference& step : steps) all.push_back(of(step));
+  for (const Difference& step : steps) all.push_back(of(step));
   const auto [least, most] = std::ranges::minmax(all);
   return fmt::format("{} .. {}", text(least), text(most));
 }
 
-std::string steps_text(const plan::ComparedRun& run) {
+std::string steps_text(const ComparedRun& run) {
   return run.first_step == run.last_step() ? fmt::format("step {}", run.first_step)
                                            : fmt::format("steps {} to {}", run.first_step, run.last_step());
 }
 
-std::string kernel_text(plan::Pass pass, int stage, int worker) {
-  return fmt::format("{} of stage {} on worker {}", plan::to_string(pass), stage, worker);
+std::string kernel_text(Pass pass, int stage, int worker) {
+  return fmt::format("{} of stage {} on worker {}", to_string(pass), stage, worker);
 }
 
 std::int64_t tenths_of_percent(double share) { return std::llround(share * 1e3); }
@@ -83,10 +81,10 @@ std::string tenths_text(std::int64_t tenths) {
 
 // Shares of a step in tenths of a percent: [worker][0] of computing, [worker][1 + cause] of idle time. Sums
 // are rounded, not shares: so those of a worker add up to 100 %.
-std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(
-    const plan::RecordedStep& step, std::span<const plan::IdlePart> idle_parts) {
+std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(const RecordedStep& step,
+                                                                   std::span<const IdlePart> idle_parts) {
   const int workers = step.as_run.workers();
-  const auto idle = plan::idle_seconds(idle_parts, workers);
+  const auto idle = idle_seconds(idle_parts, workers);
   std::vector<std::array<std::int64_t, idle_cause_count + 1>> all(index(workers));
   const double makespan = step.timeline.makespan;
   if (makespan <= 0) return all;  // emulated jobs may take no time
@@ -104,9 +102,9 @@ std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(
 
 }  // namespace
 
-std::string difference_table(const plan::ComparedRun& run) {
-  const plan::Difference& step = run.median_difference();
-  const std::span<const plan::Difference> steps = run.differences;
+std::string difference_table(const ComparedRun& run) {
+  const Difference& step = run.median_difference();
+  const std::span<const Difference> steps = run.differences;
   const bool several = steps.size() > 1;
   constexpr std::array columns = {TableColumn{Align::left, 10}, TableColumn{Align::right, 10},
                                   TableColumn{Align::right, 12}};
@@ -118,15 +116,15 @@ std::string difference_table(const plan::ComparedRun& run) {
     const auto tenths = tenths_of_percent(to / step.predicted) - tenths_of_percent(from / step.predicted);
     return fmt::format("{:+.1f} %", static_cast<double>(tenths) / 10);
   };
-  for (const Part& part : difference_parts) {
+  for (const DifferencePart& part : difference_parts) {
     TableRow& row = rows.emplace_back(
         TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.from, step.*part.to)});
     if (several)
       row.push_back(range_text(
-          steps, [&](const plan::Difference& d) { return part.of(d); }, signed_ms_text));
+          steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
     row.emplace_back(part.meaning);
   }
-  const auto measured = [](const plan::Difference& d) { return hundredths_of_ms(d.measured); };
+  const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
   TableRow& last = rows.emplace_back(
       TableRow{"measured", ms_text(measured(step)), percent(step.predicted, step.measured)});
   if (several) last.push_back(range_text(steps, measured, ms_text));
@@ -139,13 +137,13 @@ std::string difference_table(const plan::ComparedRun& run) {
                      table_text(rows, aligned));
 }
 
-std::string idle_table(const plan::ComparedRun& run) {
-  const std::vector<plan::IdlePart> predicted_parts = plan::idle_parts(run.predicted);
-  const std::vector<plan::IdlePart> measured_parts = plan::idle_parts(run.measured);
+std::string idle_table(const ComparedRun& run) {
+  const std::vector<IdlePart> predicted_parts = idle_parts(run.predicted);
+  const std::vector<IdlePart> measured_parts = idle_parts(run.measured);
   const auto predicted = shares(run.predicted, predicted_parts);
   const auto measured = shares(run.measured, measured_parts);
   std::vector<TableRow> rows = {{"worker", "busy"}};
-  for (const std::string_view cause : plan::idle_cause_words) rows[0].emplace_back(cause);
+  for (const std::string_view cause : idle_cause_words) rows[0].emplace_back(cause);
   for (std::size_t w = 0; w < measured.size(); ++w) {
     TableRow& row = rows.emplace_back(TableRow{std::to_string(w)});
     for (std::size_t c = 0; c < measured[w].size(); ++c)
@@ -154,7 +152,7 @@ std::string idle_table(const plan::ComparedRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 8}};
   std::string text = "Where each worker's time went, % of the step; idle by cause (predicted / measured):\n" +
                      table_text(rows, columns);
-  const auto waits = plan::producer_waits(measured_parts, run.measured);
+  const auto waits = producer_waits(measured_parts, run.measured);
   std::vector<std::string> producers;
   for (const auto& [stage, pass, worker, seconds] : waits) {
     if (producers.size() == most_producers) break;
@@ -162,7 +160,7 @@ std::string idle_table(const plan::ComparedRun& run) {
   }
   if (!producers.empty())
     text += fmt::format("Waited for longest, over all workers: {}.\n", fmt::join(producers, ", "));
-  const auto links = plan::link_waits(measured_parts);
+  const auto links = link_waits(measured_parts);
   if (!links.empty()) {
     text += fmt::format("Longest wait for transfers: from worker {} to {}, {:.2f} ms.\n", links.front().from,
                         links.front().to, links.front().seconds * 1e3);
@@ -172,8 +170,8 @@ std::string idle_table(const plan::ComparedRun& run) {
 
 namespace {
 
-std::string path_table(const plan::RecordedStep& step) {
-  const plan::PathSummary path = plan::summary(plan::critical_path(step), step.as_run);
+std::string path_table(const RecordedStep& step) {
+  const PathSummary path = summary(critical_path(step), step.as_run);
   const double makespan = step.timeline.makespan;
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
                                   TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
@@ -194,17 +192,17 @@ std::string path_table(const plan::RecordedStep& step) {
   }
   if (other_count > 0) add("other jobs", std::to_string(other_count), other_jobs);
   double transfers = 0;
-  for (const plan::LinkWait& link : path.links) transfers += link.seconds;
+  for (const LinkWait& link : path.links) transfers += link.seconds;
   add("transfers", "", transfers);
   add("runtime", "", path.runtime);
   return table_text(rows, columns);
 }
 
-std::string kernel_table(const plan::ComparedRun& run) {
+std::string kernel_table(const ComparedRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
                                   TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms a job", "x typical"}};
-  const auto kernels = plan::kernel_speeds(run.measured, run.work);
+  const auto kernels = kernel_speeds(run.measured, run.work);
   for (std::size_t i = 0; i < std::min(most_rows, kernels.size()); ++i) {
     const auto& [stage, pass, worker, jobs, mean, ratio] = kernels[i];
     rows.push_back({kernel_text(pass, stage, worker), std::to_string(jobs), fmt::format("{:.3f}", mean * 1e3),
@@ -214,8 +212,8 @@ std::string kernel_table(const plan::ComparedRun& run) {
          "Typical: the median time for the same work, over all stages and workers of the pass.\n";
 }
 
-std::string link_table(const plan::RecordedStep& step) {
-  const auto links = plan::link_speeds(step);
+std::string link_table(const RecordedStep& step) {
+  const auto links = link_speeds(step);
   if (links.empty()) return "";
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
                                   TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
@@ -230,8 +228,41 @@ std::string link_table(const plan::RecordedStep& step) {
 
 }  // namespace
 
-std::string slowness_text(const plan::ComparedRun& run) {
+std::string slowness_text(const ComparedRun& run) {
   return path_table(run.measured) + "\n" + kernel_table(run) + link_table(run.measured);
 }
 
-}  // namespace starpipe::runtime
+namespace {
+
+std::string answers_table(std::span<const Answer> all, double measured) {
+  constexpr std::array columns = {TableColumn{Align::left, 24}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"What if", "makespan", "change"}};
+  std::string notes;
+  const auto add = [&](const std::string& name, double makespan) {
+    rows.push_back(
+        {name, fmt::format("{:.2f} ms", makespan * 1e3), difference_text(makespan / measured - 1)});
+  };
+  for (const auto& [change, makespan, divided, memory_limits] : all) {
+    add(change, makespan);
+    if (!memory_limits.empty())
+      notes += fmt::format("{}: within the run's memory limits (stashes by worker: {}).\n", change,
+                           fmt::join(memory_limits, ", "));
+    if (divided) notes += fmt::format("{}: the run's BW is divided into B and W by their work.\n", change);
+  }
+  add("(nothing: as measured)", measured);
+  return "\n" + table_text(rows, columns) + notes;
+}
+
+}  // namespace
+
+std::string explanation_text(const ComparedRun& run, std::span<const Answer> all) {
+  const Schedule& schedule = run.measured.planned;
+  std::string text =
+      fmt::format("{} on {}, {}, {} micro-batches\n\n{}\n{}\n{}", schedule.name(),
+                  counted_text(schedule.workers(), "worker"), counted_text(schedule.stages(), "stage"),
+                  schedule.microbatches(), difference_table(run), idle_table(run), slowness_text(run));
+  if (!all.empty()) text += answers_table(all, run.measured.timeline.makespan);
+  return text;
+}
+
+}  // namespace starpipe::plan
